@@ -1,0 +1,1 @@
+"""The intermediate representations: dtypes, index expressions, the graph, kernels and lowered loops."""

@@ -1,0 +1,148 @@
+"""Element types, and how they promote. The rules are torch's (its "type promotion" page)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Kind(IntEnum):
+    """Category of a dtype; a higher category wins a promotion."""
+
+    BOOL = 0
+    UINT = 1
+    INT = 2
+    FLOAT = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """An element type. There is one object per type: compare with `is` or `==`."""
+
+    name: str
+    short: str
+    kind: Kind
+    bits: int
+
+    @property
+    def itemsize(self) -> int:
+        """Size of one element in bytes (a bool takes one)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_int(self) -> bool:
+        """True for signed and unsigned integers, not for bool."""
+        return self.kind is Kind.INT or self.kind is Kind.UINT
+
+    @property
+    def min(self) -> int | float | bool:
+        """Smallest value; -inf for floats."""
+        match self.kind:
+            case Kind.FLOAT:
+                return float("-inf")
+            case Kind.INT:
+                return -(1 << (self.bits - 1))
+            case Kind.UINT:
+                return 0
+            case Kind.BOOL:
+                return False
+
+    @property
+    def max(self) -> int | float | bool:
+        """Largest value; +inf for floats."""
+        match self.kind:
+            case Kind.FLOAT:
+                return float("inf")
+            case Kind.INT:
+                return (1 << (self.bits - 1)) - 1
+            case Kind.UINT:
+                return (1 << self.bits) - 1
+            case Kind.BOOL:
+                return True
+
+    def __repr__(self) -> str:
+        return f"weft.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (by_name, (self.name,))
+
+
+bool_ = DType("bool", "b1", Kind.BOOL, 1)
+uint8 = DType("uint8", "u8", Kind.UINT, 8)
+uint16 = DType("uint16", "u16", Kind.UINT, 16)
+uint32 = DType("uint32", "u32", Kind.UINT, 32)
+uint64 = DType("uint64", "u64", Kind.UINT, 64)
+int8 = DType("int8", "i8", Kind.INT, 8)
+int16 = DType("int16", "i16", Kind.INT, 16)
+int32 = DType("int32", "i32", Kind.INT, 32)
+int64 = DType("int64", "i64", Kind.INT, 64)
+float16 = DType("float16", "f16", Kind.FLOAT, 16)
+bfloat16 = DType("bfloat16", "bf16", Kind.FLOAT, 16)
+float32 = DType("float32", "f32", Kind.FLOAT, 32)
+float64 = DType("float64", "f64", Kind.FLOAT, 64)
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (bool_, uint8, uint16, uint32, uint64, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+}
+
+
+def by_name(name: str) -> DType:
+    """The dtype called `name` ("float32"); KeyError when there is none."""
+    return DTYPES[name]
+
+
+@cache
+def promote(a: DType, b: DType) -> DType:
+    """The dtype of an operation on tensors of dtypes `a` and `b`, as torch.promote_types.
+
+    >>> promote(uint8, int8), promote(int64, float16), promote(float16, bfloat16)
+    (weft.int16, weft.float16, weft.float32)
+    """
+    if a is b:
+        return a
+    if a.kind is Kind.BOOL or b.kind is Kind.BOOL:
+        return b if a.kind is Kind.BOOL else a
+    if a.kind is Kind.FLOAT or b.kind is Kind.FLOAT:
+        if a.kind is not b.kind:
+            return a if a.kind is Kind.FLOAT else b
+        return float32 if a.bits == b.bits else (a if a.bits > b.bits else b)
+    if a.kind is b.kind:
+        return a if a.bits > b.bits else b
+    unsigned, signed = (a, b) if a.kind is Kind.UINT else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    # torch refuses u64 with signed; int64 is what its other unsigned rules would widen to
+    return {8: int16, 16: int32, 32: int64, 64: int64}[unsigned.bits]
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype in which reductions over `dtype` accumulate: f32 for the 16-bit floats, else `dtype` itself."""
+    return float32 if dtype is float16 or dtype is bfloat16 else dtype
+
+
+@cache
+def to_numpy(dtype: DType) -> np.dtype[Any]:
+    """The NumPy dtype with the same bits; bfloat16 comes from ml_dtypes."""
+    import numpy as np
+
+    if dtype is bfloat16:
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype.name)
+
+
+@cache
+def from_numpy(dtype: np.dtype[Any]) -> DType:
+    """The weft dtype of a NumPy dtype; KeyError when weft has none."""
+    return DTYPES[dtype.name]

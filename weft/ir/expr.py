@@ -1,0 +1,426 @@
+"""Scalar expressions: what one element of a value is. Shared by kernels (the algorithm) and lowered loops.
+
+An expression is an immutable DAG: build it with the helpers below, which fold constants; share subexpressions by
+using the same object. `Load` reads one element; in an algorithm its index has one entry per axis, in lowered loops
+it is one flat offset.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from weft.ir import dtypes
+from weft.ir.dtypes import DType, Kind
+from weft.ir.index import Guard, Index, Int, Opaque, rewrite, rewrite_guard
+from weft.ir.ops import COMPARE, Op
+
+Scalar: TypeAlias = bool | int | float
+
+
+class Expr:
+    """A scalar expression of one dtype."""
+
+    __slots__ = ("_hash", "dtype")
+    dtype: DType
+
+    def _init(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self._hash = hash((type(self).__name__, dtype, self.fields()))
+
+    def fields(self) -> tuple[Any, ...]:
+        """Everything but the dtype that makes this expression what it is."""
+        raise AssertionError
+
+    def operands(self) -> tuple[Expr, ...]:
+        """The scalar expressions directly inside this one (those inside its indices not included)."""
+        return ()
+
+    def rebuild(self, operands: tuple[Expr, ...]) -> Expr:
+        """The same expression over other operands."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Expr)
+            and self._hash == other._hash
+            and type(self) is type(other)
+            and self.dtype is other.dtype
+            and self.fields() == other.fields()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        from weft.ir.expr_text import show
+
+        return show(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.dtype, *self.fields()))
+
+
+class Const(Expr):
+    """A constant; two are equal when dtype and bits are."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, dtype: DType, value: Scalar) -> None:
+        self.value = normalize(dtype, value)
+        self._init(dtype)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (bits(self.value),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Const, (self.dtype, self.value))
+
+
+class FromIndex(Expr):
+    """The value of an index expression, as an integer dtype."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, dtype: DType, index: Int) -> None:
+        self.index = index
+        self._init(dtype)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.index,)
+
+
+class Test(Expr):
+    """True where the guard holds."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._init(dtypes.bool_)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.guard,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Test, (self.guard,))
+
+
+class Call(Expr):
+    """An elementwise op applied to operands. CAST and BITCAST go to this expression's dtype."""
+
+    __slots__ = ("args", "op")
+
+    def __init__(self, dtype: DType, op: Op, args: tuple[Expr, ...]) -> None:
+        self.op, self.args = op, args
+        self._init(dtype)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.op.value, self.args)
+
+    def operands(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def rebuild(self, operands: tuple[Expr, ...]) -> Expr:
+        return call(self.op, *operands, dtype=self.dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Call, (self.dtype, self.op, self.args))
+
+
+class Load(Expr):
+    """One element of `source` (a parameter, a value or a buffer, by name); where the guard fails, zero.
+
+    Nothing is read where the guard fails, so the index may then be out of range.
+    """
+
+    __slots__ = ("guard", "index", "source")
+
+    def __init__(self, dtype: DType, source: str, index: tuple[Int, ...], guard: Guard = ()) -> None:
+        self.source, self.index, self.guard = source, index, guard
+        self._init(dtype)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.source, self.index, self.guard)
+
+
+class Temp(Expr):
+    """A name bound by a `Let` statement of the lowered loops."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, dtype: DType, name: str) -> None:
+        self.name = name
+        self._init(dtype)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.name,)
+
+
+def bits(value: Scalar) -> int | bytes:
+    """What makes a constant equal to another: its bits (0.0 is not -0.0, a NaN equals itself)."""
+    return struct.pack("<d", value) if isinstance(value, float) else int(value)
+
+
+def normalize(dtype: DType, value: Scalar) -> Scalar:
+    """`value` as the Python scalar that `dtype` holds: wrapped for integers, rounded for floats."""
+    match dtype.kind:
+        case Kind.BOOL:
+            return bool(value)
+        case Kind.FLOAT:
+            return _round(dtype, float(value))
+        case Kind.INT | Kind.UINT:
+            n = _truncate(dtype, value) if isinstance(value, float) else int(value)
+            n &= (1 << dtype.bits) - 1
+            return n - (1 << dtype.bits) if dtype.kind is Kind.INT and n >> (dtype.bits - 1) else n
+
+
+def _truncate(dtype: DType, value: float) -> int:
+    if math.isnan(value):
+        return 0
+    return int(min(max(value, float(dtype.min)), float(dtype.max))) if math.isinf(value) else int(
+        min(max(int(value), int(dtype.min)), int(dtype.max))
+    ) if abs(value) < 1e300 else int(dtype.max if value > 0 else dtype.min)
+
+
+def _round(dtype: DType, value: float) -> float:
+    if dtype is dtypes.float64 or math.isnan(value) or math.isinf(value):
+        return value
+    if dtype is dtypes.bfloat16:
+        return _round_bfloat16(value)
+    try:
+        code = "<f" if dtype is dtypes.float32 else "<e"
+        return float(struct.unpack(code, struct.pack(code, value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _round_bfloat16(value: float) -> float:
+    """Through round-to-odd f32, so that rounding twice cannot go wrong."""
+    try:
+        near = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    word = struct.unpack("<I", struct.pack("<f", near))[0]
+    if math.isinf(near):
+        return float(near)
+    if near != value:  # step to the neighbour toward zero, then mark the lost bits
+        word = (word - (abs(near) > abs(value))) | 1
+    word = (word + 0x7FFF + ((word >> 16) & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", word))[0])
+
+
+def const(dtype: DType, value: Scalar) -> Const:
+    """A constant of `dtype`."""
+    return Const(dtype, value)
+
+
+def from_index(index: Int, dtype: DType = dtypes.int64) -> Expr:
+    """The value of an index expression as a scalar."""
+    if isinstance(index, int):
+        return Const(dtype, index)
+    if isinstance(index, Opaque) and index.value.dtype is dtype:
+        return index.value
+    return FromIndex(dtype, index)
+
+
+def as_index(value: Expr, lo: int, hi: int) -> Int:
+    """A computed integer, known to lie in lo..hi, as an index expression."""
+    match value:
+        case Const():
+            return int(value.value)
+        case FromIndex():
+            return value.index
+        case _:
+            return Opaque(value, lo, hi) if lo < hi else lo
+
+
+def test(guard: Guard) -> Expr:
+    """The guard as a bool scalar."""
+    from weft.ir.index import NEVER
+
+    if guard == () or guard == NEVER:
+        return Const(dtypes.bool_, guard == ())
+    return Test(guard)
+
+
+def call(op: Op, *args: Expr, dtype: DType | None = None) -> Expr:
+    """`op` applied to `args`, folded where all are constants or an identity holds exactly (also for NaN and -0.0)."""
+    out = dtype if dtype is not None else result_dtype(op, args)
+    if op is Op.CAST and args[0].dtype is out:
+        return args[0]
+    if op is Op.WHERE:
+        c, a, b = args
+        if isinstance(c, Const):
+            return a if c.value else b
+        if a == b:
+            return a
+    if all(isinstance(a, Const) for a in args):
+        from weft.ir.fold import fold
+
+        value = fold(op, out, args)
+        if value is not None:
+            return Const(out, value)
+    simpler = _identity(op, args)
+    return simpler if simpler is not None else Call(out, op, args)
+
+
+def _identity(op: Op, args: tuple[Expr, ...]) -> Expr | None:
+    if len(args) != 2:
+        return None
+    a, b = args
+    match op:
+        case Op.MUL | Op.DIV if _is(b, 1):
+            return a
+        case Op.MUL if _is(a, 1):
+            return b
+        case Op.ADD if _is_zero_of_add(b):
+            return a
+        case Op.ADD if _is_zero_of_add(a):
+            return b
+        case Op.SUB if isinstance(b, Const) and bits(b.value) in (0, bits(0.0)):
+            return a
+        case Op.AND if isinstance(a, Const) and a.dtype is dtypes.bool_:
+            return b if a.value else a
+        case Op.AND if isinstance(b, Const) and b.dtype is dtypes.bool_:
+            return a if b.value else b
+        case Op.OR if isinstance(a, Const) and a.dtype is dtypes.bool_:
+            return a if a.value else b
+        case Op.OR if isinstance(b, Const) and b.dtype is dtypes.bool_:
+            return b if b.value else a
+        case _:
+            return None
+
+
+def _is(e: Expr, value: int) -> bool:
+    return isinstance(e, Const) and e.dtype is not dtypes.bool_ and e.value == value
+
+
+def _is_zero_of_add(e: Expr) -> bool:
+    """x + -0.0 is x for every float; x + 0 for every integer (0.0 would turn -0.0 into 0.0)."""
+    return isinstance(e, Const) and bits(e.value) == (bits(-0.0) if e.dtype.is_float else 0)
+
+
+def result_dtype(op: Op, args: tuple[Expr, ...]) -> DType:
+    """The dtype of `op` on `args` where it follows from them."""
+    if op in COMPARE:
+        return dtypes.bool_
+    if op is Op.WHERE:
+        return args[1].dtype
+    if op in (Op.CAST, Op.BITCAST):
+        raise ValueError(f"{op.symbol} needs its dtype")
+    return args[0].dtype
+
+
+def where(c: Expr, a: Expr, b: Expr) -> Expr:
+    """a where c else b."""
+    return call(Op.WHERE, c, a, b)
+
+
+def cast(e: Expr, dtype: DType) -> Expr:
+    """`e` converted to `dtype`."""
+    return call(Op.CAST, e, dtype=dtype)
+
+
+def indices(e: Expr) -> tuple[Int, ...]:
+    """The index expressions that `e` itself holds."""
+    match e:
+        case FromIndex():
+            return (e.index,)
+        case Load():
+            return (*e.index, *_guard_indices(e.guard))
+        case Test():
+            return _guard_indices(e.guard)
+        case _:
+            return ()
+
+
+def _guard_indices(g: Guard) -> tuple[Int, ...]:
+    return tuple(x for c in g for x in (c.value, c.lo, c.hi) if x is not None)
+
+
+def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:
+    """Each distinct expression under `roots` once, operands before users; Opaque index values included if asked."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        e, done = stack.pop()
+        if done:
+            yield e
+            continue
+        if e in seen:
+            continue
+        seen.add(e)
+        stack.append((e, True))
+        stack.extend((o, False) for o in reversed(e.operands()) if o not in seen)
+        if into_indices:
+            stack.extend((v, False) for i in indices(e) for v in opaque_values(i) if v not in seen)
+
+
+def opaque_values(i: Int) -> list[Expr]:
+    """The scalar values that an index expression depends on."""
+    from weft.ir.index import atoms
+
+    return [a.value for a in atoms(i) if isinstance(a, Opaque)]
+
+
+def transform(
+    e: Expr,
+    leaf: Callable[[Expr], Expr | None],
+    index: Callable[[Index], Int | None] | None = None,
+    memo: dict[Expr, Expr] | None = None,
+) -> Expr:
+    """`e` rebuilt bottom-up: `leaf` may replace any expression (seen after its operands and indices were rebuilt),
+    `index` any index subexpression. One memo keeps sharing over several calls.
+    """
+    memo = {} if memo is None else memo
+
+    def on_index(i: Index) -> Int | None:
+        if index is not None:
+            new = index(i)
+            if new is not None:
+                return new
+        if isinstance(i, Opaque):
+            value = memo[i.value]
+            return i if value is i.value else as_index(value, i.lo, i.hi)
+        return None
+
+    def on_int(i: Int) -> Int:
+        return rewrite(i, on_index)
+
+    for x in walk([e]):
+        if x in memo:
+            continue
+        new = x
+        if x.operands():
+            ops = tuple(memo[o] for o in x.operands())
+            if any(a is not b for a, b in zip(ops, x.operands(), strict=True)):
+                new = x.rebuild(ops)
+        elif isinstance(x, FromIndex):
+            i = on_int(x.index)
+            new = x if i is x.index else from_index(i, x.dtype)
+        elif isinstance(x, Load):
+            at, g = tuple(on_int(i) for i in x.index), rewrite_guard(x.guard, on_int) if x.guard else x.guard
+            from weft.ir.index import NEVER
+
+            if g == NEVER:
+                new = Const(x.dtype, 0)
+            elif at != x.index or g != x.guard:
+                new = Load(x.dtype, x.source, at, g)
+        elif isinstance(x, Test):
+            g = rewrite_guard(x.guard, on_int)
+            new = x if g == x.guard else test(g)
+        replaced = leaf(new)
+        memo[x] = new if replaced is None else replaced
+    return memo[e]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """op over `axes` (index variables) of an expression, accumulated in the expression's dtype."""
+
+    op: Op
+    axes: tuple[Index, ...]

@@ -1,0 +1,43 @@
+"""Scalar expressions as text."""
+
+from __future__ import annotations
+
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test
+from weft.ir.index import Guard
+from weft.ir.ops import Op
+
+_INFIX: dict[Op, str] = {
+    Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.FLOORDIV: "//", Op.MOD: "%", Op.LT: "<", Op.LE: "<=",
+    Op.EQ: "==", Op.NE: "!=", Op.AND: "&", Op.OR: "|", Op.XOR: "^", Op.SHL: "<<", Op.SHR: ">>",
+}  # fmt: skip
+
+
+def show_guard(g: Guard) -> str:
+    """A guard as text; "true" when empty."""
+    return " and ".join(map(repr, g)) if g else "true"
+
+
+def show(e: Expr) -> str:
+    """One expression as text, shared parts repeated."""
+    match e:
+        case Const():
+            return f"{e.value!r}" if not isinstance(e.value, bool) else str(e.value).lower()
+        case FromIndex():
+            return f"{e.dtype.short}({e.index!r})"
+        case Test():
+            return f"({show_guard(e.guard)})"
+        case Temp():
+            return e.name
+        case Load():
+            at = ", ".join(map(repr, e.index))
+            return f"{e.source}[{at}]" + (f" if {show_guard(e.guard)} else 0" if e.guard else "")
+        case Call(op=Op.CAST):
+            return f"{e.dtype.short}({show(e.args[0])})"
+        case Call(op=Op.BITCAST):
+            return f"bitcast_{e.dtype.short}({show(e.args[0])})"
+        case Call() if e.op in _INFIX:
+            return f"({show(e.args[0])} {_INFIX[e.op]} {show(e.args[1])})"
+        case Call():
+            return f"{e.op.symbol}({', '.join(show(a) for a in e.args)})"
+        case _:
+            raise TypeError(f"not a scalar expression: {type(e).__name__}")

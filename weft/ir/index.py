@@ -1,0 +1,661 @@
+"""Integer index expressions with known ranges, and their simplifier.
+
+An index is an `int`, or an `Index` that is never constant (constants fold to `int` at once), so `int` sizes cost
+nothing. Every `Index` knows inclusive bounds; simplification happens in the operators, by rules that hold for all
+values inside the bounds. Division rounds toward minus infinity and `%` takes the divisor's sign, as in Python.
+
+>>> i, j = Var("i", 0, 3), Var("j", 0, 7)
+>>> (i * 8 + j) // 8, (i * 8 + j) % 8, (i * 8 + j) % 16
+(i, j, 8*(i%2) + j)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, TypeAlias
+
+
+class Index:
+    """A non-constant integer expression; `lo` and `hi` are inclusive bounds of its value."""
+
+    __slots__ = ("_hash", "hi", "lo", "text")
+    lo: int
+    hi: int
+    text: str
+
+    def _init(self, lo: int, hi: int, text: str) -> None:
+        self.lo, self.hi, self.text = lo, hi, text
+        self._hash = hash((type(self).__name__, self.fields()))
+
+    def fields(self) -> tuple[Any, ...]:
+        """Everything that makes this expression what it is."""
+        raise AssertionError
+
+    def operands(self) -> tuple[Int, ...]:
+        """The index expressions directly inside this one."""
+        return ()
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        """The same expression over other operands, simplified again."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Index)
+            and self._hash == other._hash
+            and type(self) is type(other)
+            and self.fields() == other.fields()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self.fields())
+
+    def __add__(self, other: Int) -> Int:
+        return _add(((self, 1), (other, 1)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Int) -> Int:
+        return _add(((self, 1), (other, -1)))
+
+    def __rsub__(self, other: Int) -> Int:
+        return _add(((other, 1), (self, -1)))
+
+    def __neg__(self) -> Int:
+        return _add(((self, -1),))
+
+    def __mul__(self, other: Int) -> Int:
+        if isinstance(other, int):
+            return _add(((self, other),))
+        return _product(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Int) -> Int:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Int) -> Int:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Int) -> Int:
+        return mod(self, other)
+
+    def __rmod__(self, other: Int) -> Int:
+        return mod(other, self)
+
+
+Int: TypeAlias = int | Index
+"""A size, an offset or an index: known now, or an expression."""
+
+
+class Var(Index):
+    """A loop variable or a runtime variable, between `lo` and `hi` inclusive."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, lo: int, hi: int) -> None:
+        self.name = name
+        self._init(lo, hi, name)
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.name, self.lo, self.hi)
+
+
+class Opaque(Index):
+    """An integer that a kernel computes or loads (a gathered index), between `lo` and `hi` inclusive.
+
+    `value` is a scalar expression (`weft.ir.expr.Expr`); whoever makes the Opaque guarantees the bounds.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, lo: int, hi: int) -> None:
+        self.value = value
+        self._init(lo, hi, f"[{value!r}]")
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.value, self.lo, self.hi)
+
+
+class Sum(Index):
+    """constant + sum of coefficient * atom; atoms are distinct, sorted by text, and no Sum."""
+
+    __slots__ = ("const", "terms")
+
+    def __init__(self, terms: tuple[tuple[Index, int], ...], const: int) -> None:
+        self.terms, self.const = terms, const
+        lo = hi = const
+        for atom, c in terms:
+            lo += c * (atom.lo if c > 0 else atom.hi)
+            hi += c * (atom.hi if c > 0 else atom.lo)
+        parts = [(a.text if c == 1 else f"-{a.text}" if c == -1 else f"{c}*{_paren(a)}") for a, c in terms]
+        if const:
+            parts.append(str(const))
+        self._init(lo, hi, " + ".join(parts).replace("+ -", "- "))
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.terms, self.const)
+
+    def operands(self) -> tuple[Int, ...]:
+        return tuple(a for a, _ in self.terms)
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        return _add((*zip(operands, (c for _, c in self.terms), strict=True), (self.const, 1)))
+
+
+class Product(Index):
+    """A product of two or more non-constant factors (runtime strides)."""
+
+    __slots__ = ("factors",)
+
+    def __init__(self, factors: tuple[Index, ...]) -> None:
+        self.factors = factors
+        lo, hi = factors[0].lo, factors[0].hi
+        for f in factors[1:]:
+            ends = (lo * f.lo, lo * f.hi, hi * f.lo, hi * f.hi)
+            lo, hi = min(ends), max(ends)
+        self._init(lo, hi, "*".join(_paren(f) for f in factors))
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.factors,)
+
+    def operands(self) -> tuple[Int, ...]:
+        return self.factors
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        out: Int = 1
+        for f in operands:
+            out = out * f
+        return out
+
+
+class FloorDiv(Index):
+    """num // den, den > 0."""
+
+    __slots__ = ("den", "num")
+
+    def __init__(self, num: Int, den: Int) -> None:
+        self.num, self.den = num, den
+        (nl, nh), (dl, dh) = bounds(num), bounds(den)
+        ends = (nl // dl, nl // dh, nh // dl, nh // dh)
+        self._init(min(ends), max(ends), f"{_paren(num)}//{_paren(den)}")
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.num, self.den)
+
+    def operands(self) -> tuple[Int, ...]:
+        return (self.num, self.den)
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        return floordiv(operands[0], operands[1])
+
+
+class Mod(Index):
+    """num % den, den > 0."""
+
+    __slots__ = ("den", "num")
+
+    def __init__(self, num: Int, den: Int) -> None:
+        self.num, self.den = num, den
+        (nl, nh), (_, dh) = bounds(num), bounds(den)
+        hi = dh - 1 if nl < 0 else min(dh - 1, nh)
+        self._init(0, hi, f"({_paren(num)}%{_paren(den)})")
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.num, self.den)
+
+    def operands(self) -> tuple[Int, ...]:
+        return (self.num, self.den)
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        return mod(operands[0], operands[1])
+
+
+class Min(Index):
+    """The smaller of two."""
+
+    __slots__ = ("a", "b")
+
+    def __init__(self, a: Int, b: Int) -> None:
+        self.a, self.b = a, b
+        (al, ah), (bl, bh) = bounds(a), bounds(b)
+        self._init(min(al, bl), min(ah, bh), f"min({a!r}, {b!r})")
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.a, self.b)
+
+    def operands(self) -> tuple[Int, ...]:
+        return (self.a, self.b)
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        return minimum(operands[0], operands[1])
+
+
+class Max(Index):
+    """The larger of two."""
+
+    __slots__ = ("a", "b")
+
+    def __init__(self, a: Int, b: Int) -> None:
+        self.a, self.b = a, b
+        (al, ah), (bl, bh) = bounds(a), bounds(b)
+        self._init(max(al, bl), max(ah, bh), f"max({a!r}, {b!r})")
+
+    def fields(self) -> tuple[Any, ...]:
+        return (self.a, self.b)
+
+    def operands(self) -> tuple[Int, ...]:
+        return (self.a, self.b)
+
+    def rebuild(self, operands: Sequence[Int]) -> Int:
+        return maximum(operands[0], operands[1])
+
+
+def _paren(x: Int) -> str:
+    return f"({x!r})" if isinstance(x, Sum | Product | FloorDiv) else repr(x)
+
+
+def bounds(x: Int) -> tuple[int, int]:
+    """Inclusive bounds of the value."""
+    return (x, x) if isinstance(x, int) else (x.lo, x.hi)
+
+
+def low(x: Int) -> int:
+    """The smallest value `x` can have."""
+    return x if isinstance(x, int) else x.lo
+
+
+def high(x: Int) -> int:
+    """The largest value `x` can have."""
+    return x if isinstance(x, int) else x.hi
+
+
+def _terms(x: Int) -> tuple[tuple[tuple[Index, int], ...], int]:
+    """`x` as (terms, constant)."""
+    if isinstance(x, int):
+        return (), x
+    if isinstance(x, Sum):
+        return x.terms, x.const
+    return ((x, 1),), 0
+
+
+def _make_sum(coefs: dict[Index, int], const: int) -> Int:
+    terms = [(a, c) for a, c in coefs.items() if c]
+    if not terms:
+        return const
+    if len(terms) == 1 and terms[0][1] == 1 and const == 0:
+        return terms[0][0]
+    terms.sort(key=_term_order)
+    return Sum(tuple(terms), const)
+
+
+def _term_order(term: tuple[Index, int]) -> tuple[int, str]:
+    return (-abs(term[1]), term[0].text)
+
+
+def _add(parts: Sequence[tuple[Int, int]]) -> Int:
+    coefs: dict[Index, int] = {}
+    const = 0
+    mods = False
+    for x, k in parts:
+        terms, c = _terms(x)
+        const += k * c
+        for atom, coef in terms:
+            coefs[atom] = coefs.get(atom, 0) + k * coef
+            mods = mods or isinstance(atom, Mod)
+    if mods and len(coefs) > 1:
+        return _recombine(coefs, const)
+    return _make_sum(coefs, const)
+
+
+def _recombine(coefs: dict[Index, int], const: int) -> Int:
+    """c*(x//c) + x%c -> x, and a*((x//a)%b) + x%a -> x%(a*b), each times a factor."""
+    for atom in list(coefs):
+        k = coefs.get(atom, 0)
+        if not k or not isinstance(atom, Mod) or not isinstance(atom.den, int):
+            continue
+        whole = floordiv(atom.num, atom.den)
+        # x may be a sum whose quotient is one too: all of its terms must be there, scaled
+        terms, c = _terms(whole)
+        want = k * atom.den
+        if terms and all(coefs.get(t, 0) == want * tc for t, tc in terms):
+            rest = {a: v for a, v in coefs.items() if a != atom and a not in dict(terms)}
+            return _add((*rest.items(), (atom.num, k), (const - want * c, 1)))
+        for other, v in coefs.items():
+            if (
+                isinstance(other, Mod)
+                and v == want
+                and isinstance(other.den, int)
+                and other.num == whole
+            ):
+                rest = {a: u for a, u in coefs.items() if a != atom and a != other}
+                return _add((*rest.items(), (mod(atom.num, atom.den * other.den), k), (const, 1)))
+    return _make_sum(coefs, const)
+
+
+def _product(a: Index, b: Index) -> Int:
+    if isinstance(a, Sum):
+        return _add((*((t * b, c) for t, c in a.terms), (b, a.const)))
+    if isinstance(b, Sum):
+        return _product(b, a)
+    factors = (*(a.factors if isinstance(a, Product) else (a,)), *(b.factors if isinstance(b, Product) else (b,)))
+    return Product(tuple(sorted(factors, key=lambda f: f.text)))
+
+
+def floordiv(x: Int, d: Int) -> Int:
+    """x // d for d > 0, simplified."""
+    if isinstance(d, int):
+        if d <= 0:
+            raise ValueError(f"index division by {d}")
+        if isinstance(x, int):
+            return x // d
+        if d == 1:
+            return x
+        return _floordiv_const(x, d)
+    if x == d:
+        return 1
+    if low(x) >= 0 and high(x) < low(d):
+        return 0
+    terms, const = _terms(x)
+    whole = [(_exact(a, d), c) for a, c in terms]
+    if terms and const == 0 and all(q is not None for q, _ in whole):
+        return _add([(q, c) for q, c in whole if q is not None])
+    return FloorDiv(x, d)
+
+
+def _exact(x: Index, d: Index) -> Int | None:
+    """x / d when d is a factor of x."""
+    if x == d:
+        return 1
+    if isinstance(x, Product) and d in x.factors:
+        rest = list(x.factors)
+        rest.remove(d)
+        return rest[0] if len(rest) == 1 else Product(tuple(rest))
+    return None
+
+
+def _split(x: Index, d: int) -> tuple[Int, Int]:
+    """x = d * quotient + rest, moving into the quotient all that leaves the rest simple."""
+    terms, const = _terms(x)
+    quotient: list[tuple[Int, int]] = [(const // d, 1)]
+    rest: list[tuple[Int, int]] = [(const % d, 1)]
+    for atom, c in terms:
+        q = c // d if (c % d == 0 or c > d) else 0
+        if q:
+            quotient.append((atom, q))
+        if c - q * d:
+            rest.append((atom, c - q * d))
+    return _add(quotient), _add(rest)
+
+
+def _common(x: Index, d: int) -> Iterator[tuple[int, Int, Int]]:
+    """Ways to write x = g * a + r with g | d, g > 1 and 0 <= r < g: (g, a, r)."""
+    terms, const = _terms(x)
+    for g in sorted({gcd(c, d) for _, c in terms}, reverse=True):
+        if g > 1:
+            a = _add([*((t, c // g) for t, c in terms if c % g == 0), (const // g, 1)])
+            r = _add([*((t, c) for t, c in terms if c % g), (const % g, 1)])
+            if low(r) >= 0 and high(r) < g:
+                yield g, a, r
+
+
+def _floordiv_const(x: Index, d: int) -> Int:
+    q, r = _split(x, d)
+    if isinstance(r, int) or (r.lo >= 0 and r.hi < d):
+        return q
+    if r.lo // d == r.hi // d:
+        return q + r.lo // d
+    if isinstance(r, FloorDiv) and isinstance(r.den, int):
+        return q + floordiv(r.num, r.den * d)
+    for g, a, _ in _common(r, d):
+        return q + floordiv(a, d // g)
+    if isinstance(r, Mod) and isinstance(r.den, int) and r.den % d == 0:
+        return q + mod(floordiv(r.num, d), r.den // d)
+    return q + FloorDiv(r, d)
+
+
+def mod(x: Int, d: Int) -> Int:
+    """x % d for d > 0, simplified."""
+    if isinstance(d, int):
+        if d <= 0:
+            raise ValueError(f"index modulo {d}")
+        if isinstance(x, int):
+            return x % d
+        if d == 1:
+            return 0
+        return _mod_const(x, d)
+    if x == d:
+        return 0
+    if low(x) >= 0 and high(x) < low(d):
+        return x
+    terms, const = _terms(x)
+    if terms and const == 0 and all(_exact(a, d) is not None for a, _ in terms):
+        return 0
+    return Mod(x, d)
+
+
+def _mod_const(x: Index, d: int) -> Int:
+    _, r = _split(x, d)
+    if isinstance(r, int):
+        return r
+    if r.lo // d == r.hi // d:
+        return r - (r.lo // d) * d
+    if isinstance(r, Mod) and isinstance(r.den, int) and r.den % d == 0:
+        return mod(r.num, d)
+    for g, a, rest in _common(r, d):
+        return mod(a, d // g) * g + rest
+    return Mod(r, d)
+
+
+def minimum(a: Int, b: Int) -> Int:
+    """min(a, b), simplified."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if a == b or high(a) <= low(b):
+        return a
+    if high(b) <= low(a):
+        return b
+    return Min(a, b)
+
+
+def maximum(a: Int, b: Int) -> Int:
+    """max(a, b), simplified."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if a == b or low(a) >= high(b):
+        return a
+    if low(b) >= high(a):
+        return b
+    return Max(a, b)
+
+
+def ceildiv(x: Int, d: int) -> Int:
+    """The smallest integer not below x / d."""
+    return floordiv(x + (d - 1), d)
+
+
+def rewrite(x: Int, leaf: Callable[[Index], Int | None]) -> Int:
+    """`x` with each subexpression for which `leaf` gives a value replaced by it, simplified again."""
+    if isinstance(x, int):
+        return x
+    new = leaf(x)
+    if new is not None:
+        return new
+    old = x.operands()
+    if not old:
+        return x
+    ops = tuple(rewrite(o, leaf) for o in old)
+    return x if all(a is b for a, b in zip(ops, old, strict=True)) else x.rebuild(ops)
+
+
+def substitute(x: Int, mapping: Mapping[Var, Int]) -> Int:
+    """`x` with variables replaced. Variables inside an Opaque's scalar value are not reached: see `expr.substitute`."""
+    if not mapping:
+        return x
+    return rewrite(x, lambda e: mapping.get(e) if isinstance(e, Var) else None)
+
+
+def evaluate(x: Int, env: Mapping[str, Any], opaque: Callable[[Any], Any] | None = None) -> Any:
+    """The value of `x` where `env` gives each variable by name (ints, or NumPy arrays of them).
+
+    `opaque` evaluates the scalar value of an `Opaque`.
+    """
+    match x:
+        case int():
+            return x
+        case Var():
+            return env[x.name]
+        case Sum():
+            total: Any = x.const
+            for a, c in x.terms:
+                total = total + evaluate(a, env, opaque) * c
+            return total
+        case Product():
+            total = 1
+            for f in x.factors:
+                total = total * evaluate(f, env, opaque)
+            return total
+        case FloorDiv():
+            return evaluate(x.num, env, opaque) // evaluate(x.den, env, opaque)
+        case Mod():
+            return evaluate(x.num, env, opaque) % evaluate(x.den, env, opaque)
+        case Min() | Max():
+            a, b = evaluate(x.a, env, opaque), evaluate(x.b, env, opaque)
+            if isinstance(a, int) and isinstance(b, int):
+                return min(a, b) if isinstance(x, Min) else max(a, b)
+            import numpy as np
+
+            return np.minimum(a, b) if isinstance(x, Min) else np.maximum(a, b)
+        case Opaque():
+            if opaque is None:
+                raise ValueError(f"no evaluator given for {x!r}")
+            return opaque(x.value)
+        case _:
+            raise TypeError(f"not an index: {x!r}")
+
+
+def atoms(x: Int) -> Iterator[Index]:
+    """Every subexpression of `x`, itself included, outermost first."""
+    if isinstance(x, Index):
+        yield x
+        for o in x.operands():
+            yield from atoms(o)
+
+
+def variables(x: Int) -> set[Var]:
+    """The variables in `x`, those inside Opaque values not included."""
+    return {a for a in atoms(x) if isinstance(a, Var)}
+
+
+def coefficient(x: Int, v: Var) -> int | None:
+    """The constant step of `x` per step of `v`; 0 when `v` does not occur, None when the step is not constant."""
+    terms, _ = _terms(x)
+    step = 0
+    for atom, c in terms:
+        if atom == v:
+            step = c
+        elif any(a == v for a in atoms(atom)) or any(isinstance(a, Opaque) for a in atoms(atom)):
+            return None
+    return step
+
+
+def span(x: Int, inner: set[Var]) -> tuple[Int, int] | None:
+    """(first, extent): while `inner` variables run over their ranges, `x` stays in first .. first + extent - 1.
+
+    `first` is free of the inner variables. None when they cannot be taken apart from the others.
+    """
+    terms, const = _terms(x)
+    first: list[tuple[Int, int]] = [(const, 1)]
+    lo = hi = 0
+    for atom, c in terms:
+        used = variables(atom)
+        if not used & inner and not isinstance(atom, Opaque):
+            first.append((atom, c))
+        elif used <= inner and not any(isinstance(a, Opaque) for a in atoms(atom)):
+            lo += c * (atom.lo if c > 0 else atom.hi)
+            hi += c * (atom.hi if c > 0 else atom.lo)
+        else:
+            return None
+    return _add([*first, (lo, 1)]), hi - lo + 1
+
+
+@dataclass(frozen=True, slots=True)
+class InRange:
+    """The condition lo <= value < hi; a missing bound is None."""
+
+    value: Int
+    lo: Int | None
+    hi: Int | None
+
+    def __repr__(self) -> str:
+        left = f"{self.lo!r} <= " if self.lo is not None else ""
+        right = f" < {self.hi!r}" if self.hi is not None else ""
+        return f"{left}{self.value!r}{right}"
+
+
+Guard: TypeAlias = tuple[InRange, ...]
+"""A conjunction of conditions; () is always true."""
+
+NEVER: Guard = (InRange(0, 1, 1),)
+"""The guard that is false."""
+
+
+def in_range(value: Int, lo: Int | None, hi: Int | None) -> Guard:
+    """lo <= value < hi, less what the known ranges already prove; NEVER when they disprove it."""
+    if lo is not None:
+        gap = value - lo
+        if high(gap) < 0:
+            return NEVER
+        if low(gap) >= 0:
+            lo = None
+    if hi is not None:
+        gap = hi - value
+        if high(gap) <= 0:
+            return NEVER
+        if low(gap) > 0:
+            hi = None
+    return () if lo is None and hi is None else (InRange(value, lo, hi),)
+
+
+def both(a: Guard, b: Guard) -> Guard:
+    """The conjunction of two guards."""
+    if a == NEVER or b == NEVER:
+        return NEVER
+    return a if not b else (*a, *(c for c in b if c not in a))
+
+
+def rewrite_guard(g: Guard, f: Callable[[Int], Int]) -> Guard:
+    """`g` with every index mapped by `f`, simplified again."""
+    out: Guard = ()
+    for c in g:
+        lo = None if c.lo is None else f(c.lo)
+        hi = None if c.hi is None else f(c.hi)
+        out = both(out, in_range(f(c.value), lo, hi))
+    return out
+
+
+def flatten(indices: Sequence[Int], shape: Sequence[Int]) -> Int:
+    """Row-major offset of `indices` in `shape`."""
+    out: Int = 0
+    for i, n in zip(indices, shape, strict=True):
+        out = out * n + i
+    return out
+
+
+def unflatten(offset: Int, shape: Sequence[Int]) -> tuple[Int, ...]:
+    """The indices whose row-major offset in `shape` is `offset`."""
+    out: list[Int] = []
+    for n in reversed(shape[1:]):
+        out.append(mod(offset, n))
+        offset = floordiv(offset, n)
+    if shape:
+        out.append(offset)
+    return tuple(reversed(out))

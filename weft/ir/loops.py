@@ -1,0 +1,133 @@
+"""Lowered loops: the whole language that backends compile, on one page.
+
+A `Program` is one kernel: parameters in global memory, runtime integer variables, and a block of statements. Every
+buffer is flat; an access names a buffer and one offset expression. Index variables are 64-bit signed integers.
+Execution is sequential but for what a loop's kind allows; the `dummy` backend's interpreter defines the meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from weft.ir.dtypes import DType
+from weft.ir.expr import Expr
+from weft.ir.index import Guard, Int, Var
+from weft.ir.ops import Op
+
+
+class Scope(Enum):
+    """Where a buffer lives."""
+
+    GLOBAL = "global"  # a parameter
+    LOCAL = "local"  # one per thread block (CPU: one per running task), addressable
+    REGISTER = "register"  # one per thread and vector lane group; offsets constant once its loops are unrolled
+
+
+class LoopKind(Enum):
+    """How a loop's iterations run."""
+
+    SERIAL = "for"
+    UNROLL = "unroll"  # constant extent; written out
+    VECTOR = "vector"  # constant extent; iterations are SIMD lanes, statement by statement
+    PARALLEL = "parallel"  # independent tasks, any order, on any core
+    BLOCK = "block"  # independent thread blocks of a GPU grid
+    THREAD = "thread"  # threads of one block; barriers order their LOCAL accesses
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A flat array: `size` elements (a constant but for GLOBAL parameters)."""
+
+    name: str
+    dtype: DType
+    size: Int
+    scope: Scope
+
+
+class Stmt:
+    """A statement."""
+
+    __slots__ = ()
+
+
+Block: TypeAlias = tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(Stmt):
+    """for `var` in 0..`extent`: `body`, run as `kind` says. var.lo is 0; var.hi is high(extent) - 1."""
+
+    var: Var
+    extent: Int
+    body: Block
+    kind: LoopKind = LoopKind.SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc(Stmt):
+    """`buffer` exists, uninitialized, until the end of the enclosing block."""
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Let(Stmt):
+    """`name` stands for `value` (as `expr.Temp`) until the end of the enclosing block; bound once."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Stmt):
+    """buffer[offset] = value where the guard holds. `stream` hints that it is not read again soon."""
+
+    buffer: str
+    offset: Int
+    value: Expr
+    guard: Guard = ()
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate(Stmt):
+    """buffer[offset] = op(buffer[offset], value) where the guard holds; op is ADD, MUL, MAX or MIN.
+
+    Inside a VECTOR loop with an offset that all lanes share, the lanes are combined as a tree first.
+    """
+
+    buffer: str
+    offset: Int
+    op: Op
+    value: Expr
+    guard: Guard = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If(Stmt):
+    """`body` where the guard holds."""
+
+    guard: Guard
+    body: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(Stmt):
+    """All THREADs of the block have reached this point, and see each other's LOCAL stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kernel, lowered.
+
+    `params` are the GLOBAL buffers in the order they are passed; `writes` names those that are written.
+    `variables` are runtime integers, passed after them.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    writes: frozenset[str]
+    variables: tuple[Var, ...]
+    body: Block
