@@ -1,0 +1,240 @@
+"""The graph: immutable, hash-consed nodes. Equal subgraphs are one object, so identity is equality.
+
+Make nodes with `apply`, which checks them by the rules in `shape_rules` and simplifies trivial ones, or with the leaf
+makers `const`, `arange` and `buffer`. Nodes live as long as something refers to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import ref
+
+from weft.ir.dtypes import DType, int64
+from weft.ir.expr import Scalar, bits, normalize
+from weft.ir.index import Int
+from weft.ir.ops import Op
+
+Shape: TypeAlias = tuple[Int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """BUFFER: which storage (unique per process), and the device ("cpu:0") whose memory holds it."""
+
+    id: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """CONST: the value, and its bits, by which constants compare."""
+
+    bits: int | bytes
+    value: Scalar
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fill) and self.bits == other.bits
+
+    def __hash__(self) -> int:
+        return hash(self.bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """PERMUTE: input axis of each output axis. FLIP, reductions: the axes, ascending."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """PAD: per axis, elements added before, after and between each two; and the value they have."""
+
+    low: tuple[Int, ...]
+    high: tuple[Int, ...]
+    interior: tuple[int, ...]
+    fill: Scalar = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """SHRINK, UPDATE: per axis, the first element and the step (> 0); the sizes are the small tensor's shape."""
+
+    start: tuple[Int, ...]
+    step: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """SHEAR, UNSHEAR: the axis that slides, the axis of positions in the window, and the window's geometry."""
+
+    axis: int
+    window: int
+    stride: int
+    dilation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """GATHER, CONCAT: the axis."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """SCATTER: the axis, and how values meet: ADD, MUL, MAX, MIN, or None (the last in row-major order stays)."""
+
+    axis: int
+    op: Op | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """COPY: the device to copy to."""
+
+    device: str
+
+
+Attrs: TypeAlias = Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | None
+
+
+class Node:
+    """One operation of the graph. Immutable; `storage` is filled in when its value has been computed."""
+
+    __slots__ = ("__weakref__", "attrs", "device", "dtype", "inputs", "op", "shape", "storage")
+
+    def __init__(
+        self, op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType, device: str | None
+    ) -> None:
+        self.op, self.inputs, self.attrs, self.shape, self.dtype = op, inputs, attrs, shape, dtype
+        self.device = device  # follows from the inputs; None: constants only, at home anywhere
+        self.storage: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{self.op.symbol} {self.dtype.short}{list(self.shape)}>"
+
+
+_nodes: dict[tuple[Any, ...], ref[Node]] = {}
+"""All nodes, weakly. A key names its inputs by id: a live node keeps its inputs alive, so their ids are theirs."""
+
+_sweep_at = 4096
+_ids = itertools.count()
+
+
+def _sweep() -> None:
+    """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
+    global _sweep_at
+    for key, entry in list(_nodes.items()):
+        if entry() is None:
+            del _nodes[key]
+    _sweep_at = max(4096, 2 * len(_nodes))
+
+
+def intern(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType, device: str | None
+) -> Node:
+    """The one node with these fields. The caller vouches for them; everybody else uses `apply`."""
+    key = (op, attrs, shape, dtype, *map(id, inputs))
+    entry = _nodes.get(key)
+    if entry is not None:
+        node = entry()
+        if node is not None:
+            return node
+    node = Node(op, inputs, attrs, shape, dtype, device)
+    _nodes[key] = ref(node)
+    if len(_nodes) > _sweep_at:
+        _sweep()
+    return node
+
+
+def const(value: Scalar, dtype: DType, shape: Shape = ()) -> Node:
+    """`value` in every element."""
+    value = normalize(dtype, value)
+    return intern(Op.CONST, (), Fill(bits(value), value), shape, dtype, None)
+
+
+def arange(size: Int, dtype: DType = int64) -> Node:
+    """0, 1, ..., size - 1."""
+    return intern(Op.RANGE, (), None, (size,), dtype, None)
+
+
+def buffer(shape: Shape, dtype: DType, device: str, storage: Any) -> Node:
+    """A leaf with storage of its own."""
+    node = intern(Op.BUFFER, (), Leaf(next(_ids), device), shape, dtype, device)
+    node.storage = storage
+    return node
+
+
+def apply(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs = None, shape: Shape | None = None, dtype: DType | None = None
+) -> Node:
+    """`op` on `inputs`. `shape` for RESHAPE and EXPAND, `dtype` for CAST and BITCAST; IRError when they do not fit."""
+    out_shape, out_dtype = shape_rules.RULES[op](op, inputs, attrs, shape, dtype)
+    simpler = shape_rules.simplify(op, inputs, attrs, out_shape, out_dtype)
+    if simpler is not None:
+        return simpler
+    device = attrs.device if isinstance(attrs, Target) else None
+    if device is None:
+        for i in inputs:
+            if i.device is not None:
+                device = i.device
+                break
+    return intern(op, inputs, attrs, out_shape, out_dtype, device)
+
+
+def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:
+    """All nodes under `roots`, inputs before users; nodes that already have storage count as leaves if asked."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack: list[Node | None] = []
+    path: list[Node] = []
+    for root in roots:
+        stack.append(root)
+        while stack:
+            node = stack.pop()
+            if node is None:
+                order.append(path.pop())
+                continue
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if not node.inputs or (stop_at_storage and node.storage is not None):
+                order.append(node)
+                continue
+            path.append(node)
+            stack.append(None)
+            stack.extend(i for i in reversed(node.inputs) if id(i) not in seen)
+    return order
+
+
+def elements(shape: Shape) -> Int:
+    """The number of elements."""
+    n: Int = 1
+    for s in shape:
+        n = n * s
+    return n
+
+
+def strides(shape: Shape) -> tuple[Int, ...]:
+    """Row-major strides, in elements."""
+    out: list[Int] = []
+    step: Int = 1
+    for s in reversed(shape):
+        out.append(step)
+        step = step * s
+    return tuple(reversed(out))
+
+
+def live_nodes() -> Iterator[Node]:
+    """Every node alive now (for tests and leak hunts)."""
+    for entry in list(_nodes.values()):
+        node = entry()
+        if node is not None:
+            yield node
+
+
+from weft.ir import shape_rules  # noqa: E402  (the rules are about nodes: they import this module first)

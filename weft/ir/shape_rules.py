@@ -1,0 +1,312 @@
+"""One rule per op: the shape and dtype of its result, or an IRError. Plus the trivial simplifications.
+
+The graph is strict: elementwise inputs have equal shapes and, but for shifts and WHERE's condition, equal dtypes;
+broadcasting and promotion are made explicit by `weft.core` (EXPAND, CAST).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from weft.ir import dtypes
+from weft.ir.dtypes import DType, Kind
+from weft.ir.errors import IRError
+from weft.ir.graph import (
+    Along, Attrs, Axes, Box, Combine, Fill, Node, Padding, Shape, Target, Window, const, elements,
+)  # fmt: skip
+from weft.ir.index import Int, high, low
+from weft.ir.ops import BINARY, COMPARE, FLOAT_ONLY, MOVEMENT, REDUCE, UNARY, Op
+
+_T = TypeVar("_T")
+Result: TypeAlias = tuple[Shape, DType]
+Rule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
+
+_BITS = frozenset({Op.AND, Op.OR, Op.XOR, Op.NOT})
+_INT_ONLY = frozenset({Op.FLOORDIV, Op.SHL, Op.SHR})
+_NO_BOOL = frozenset({Op.NEG, Op.SUB, Op.ADD, Op.MUL, Op.MOD, Op.POW, Op.ABS})
+
+
+def _bad(op: Op, why: str) -> IRError:
+    return IRError(f"{op.symbol}: {why}")
+
+
+def _check_kind(op: Op, d: DType) -> None:
+    if op in FLOAT_ONLY and not d.is_float:
+        raise _bad(op, f"needs a float dtype, got {d.name}")
+    if op in _INT_ONLY and not d.is_int:
+        raise _bad(op, f"needs an integer dtype, got {d.name}")
+    if op in _BITS and d.is_float:
+        raise _bad(op, f"needs a bool or integer dtype, got {d.name}")
+    if op in _NO_BOOL and d.kind is Kind.BOOL:
+        raise _bad(op, "is not defined on bool")
+
+
+def _unary(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    if op is Op.CAST or op is Op.BITCAST:
+        if dtype is None:
+            raise _bad(op, "needs a dtype")
+        if op is Op.BITCAST and dtype.itemsize != x.dtype.itemsize:
+            raise _bad(op, f"{x.dtype.name} and {dtype.name} differ in width")
+        return x.shape, dtype
+    _check_kind(op, x.dtype)
+    return x.shape, x.dtype
+
+
+def _binary(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    a, b = inputs
+    if a.shape != b.shape:
+        raise _bad(op, f"shapes {a.shape} and {b.shape} differ")
+    if a.dtype is not b.dtype:
+        raise _bad(op, f"dtypes {a.dtype.name} and {b.dtype.name} differ")
+    _check_kind(op, a.dtype)
+    return a.shape, (dtypes.bool_ if op in COMPARE else a.dtype)
+
+
+def _where(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    c, a, b = inputs
+    if not (c.shape == a.shape == b.shape) or c.dtype is not dtypes.bool_ or a.dtype is not b.dtype:
+        raise _bad(op, f"got {c!r}, {a!r}, {b!r}")
+    return a.shape, a.dtype
+
+
+def _threefry(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    first = inputs[0]
+    if len(inputs) != 3 or any(i.shape != first.shape or i.dtype is not dtypes.uint32 for i in inputs):
+        raise _bad(op, f"needs three uint32 tensors of one shape, got {inputs}")
+    return first.shape, dtypes.uint32
+
+
+def _reduce(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    axes = _attrs(op, attrs, Axes).axes
+    if list(axes) != sorted(set(axes)) or any(not 0 <= a < len(x.shape) for a in axes):
+        raise _bad(op, f"axes {axes} do not fit rank {len(x.shape)}")
+    if op in (Op.REDUCE_MAX, Op.REDUCE_MIN) and any(low(x.shape[a]) == 0 for a in axes):
+        raise _bad(op, f"axes {axes} of shape {x.shape} may be empty, which has no maximum")
+    if x.dtype.kind is Kind.BOOL and op in (Op.SUM, Op.PROD):
+        raise _bad(op, "is not defined on bool")
+    return tuple(n for k, n in enumerate(x.shape) if k not in axes), x.dtype
+
+
+def _reshape(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    if shape is None or elements(shape) != elements(x.shape):
+        raise _bad(op, f"{x.shape} does not have the elements of {shape}")
+    return shape, x.dtype
+
+
+def _expand(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    if shape is None or len(shape) != len(x.shape):
+        raise _bad(op, f"{x.shape} to {shape}: the ranks differ")
+    if any(a != b and a != 1 for a, b in zip(x.shape, shape, strict=True)):
+        raise _bad(op, f"{x.shape} to {shape}: only axes of size 1 expand")
+    return shape, x.dtype
+
+
+def _permute(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    axes = _attrs(op, attrs, Axes).axes
+    if sorted(axes) != list(range(len(x.shape))):
+        raise _bad(op, f"{axes} is no permutation of the axes of {x.shape}")
+    return tuple(x.shape[a] for a in axes), x.dtype
+
+
+def _pad(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    p = _attrs(op, attrs, Padding)
+    if not len(p.low) == len(p.high) == len(p.interior) == len(x.shape):
+        raise _bad(op, f"{p} does not fit rank {len(x.shape)}")
+    if any(low(v) < 0 for v in (*p.low, *p.high, *p.interior)):
+        raise _bad(op, f"negative padding {p}")
+    return tuple(
+        lo + hi + n + (n - 1 if low(n) > 0 else 0) * gap if gap else lo + hi + n
+        for n, lo, hi, gap in zip(x.shape, p.low, p.high, p.interior, strict=True)
+    ), x.dtype
+
+
+def _shrink(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    _check_box(op, x.shape, _attrs(op, attrs, Box), shape)
+    assert shape is not None
+    return shape, x.dtype
+
+
+def _check_box(op: Op, whole: Shape, box: Box, part: Shape | None) -> None:
+    if part is None or not len(box.start) == len(box.step) == len(part) == len(whole):
+        raise _bad(op, f"{box} of size {part} does not fit shape {whole}")
+    for n, first, step, size in zip(whole, box.start, box.step, part, strict=True):
+        end = first + (size - 1) * step
+        if step < 1 or low(first) < 0 or (high(size) > 0 and high(end - n) >= 0 and low(end - n) >= 0):
+            raise _bad(op, f"{box} of size {part} leaves shape {whole}")
+
+
+def _flip(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    if any(not 0 <= a < len(x.shape) for a in _attrs(op, attrs, Axes).axes):
+        raise _bad(op, f"{attrs} does not fit rank {len(x.shape)}")
+    return x.shape, x.dtype
+
+
+def _shear(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    """SHEAR: `shape` gives the number of positions on `axis`. UNSHEAR: the size of the axis that was slid over."""
+    (x,) = inputs
+    w = _attrs(op, attrs, Window)
+    if shape is None or len(shape) != len(x.shape) or w.axis == w.window or w.stride < 1 or w.dilation < 1:
+        raise _bad(op, f"{w} does not fit {x.shape} -> {shape}")
+    if any(a != b for k, (a, b) in enumerate(zip(x.shape, shape, strict=True)) if k != w.axis):
+        raise _bad(op, f"{x.shape} -> {shape} changes more than axis {w.axis}")
+    small, large = (shape, x.shape) if op is Op.SHEAR else (x.shape, shape)
+    last = (small[w.axis] - 1) * w.stride + (x.shape[w.window] - 1) * w.dilation
+    if high(small[w.axis]) > 0 and high(x.shape[w.window]) > 0 and low(last - large[w.axis]) >= 0:
+        raise _bad(op, f"{w}: {small[w.axis]} windows do not fit in {large[w.axis]}")
+    return shape, x.dtype
+
+
+def _gather(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    x, index = inputs
+    axis = _attrs(op, attrs, Along).axis
+    _check_along(op, x, index, axis)
+    if high(elements(index.shape)) > 0 and low(x.shape[axis]) == 0:
+        raise _bad(op, f"axis {axis} of {x.shape} may be empty")
+    return index.shape, x.dtype
+
+
+def _check_along(op: Op, x: Node, index: Node, axis: int) -> None:
+    if not index.dtype.is_int or len(index.shape) != len(x.shape) or not 0 <= axis < len(x.shape):
+        raise _bad(op, f"{x!r} at {index!r} along axis {axis}")
+    if any(a != b for k, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if k != axis):
+        raise _bad(op, f"{x!r} and {index!r} differ beside axis {axis}")
+
+
+def _scatter(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    x, index, src = inputs
+    a = _attrs(op, attrs, Combine)
+    _check_along(op, x, index, a.axis)
+    if src.shape != index.shape or src.dtype is not x.dtype:
+        raise _bad(op, f"{src!r} does not fit {index!r} and {x!r}")
+    if a.op not in (None, Op.ADD, Op.MUL, Op.MAX, Op.MIN):
+        raise _bad(op, f"cannot combine by {a.op}")
+    return x.shape, x.dtype
+
+
+def _concat(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    axis = _attrs(op, attrs, Along).axis
+    first = inputs[0]
+    total: Int = 0
+    for x in inputs:
+        if x.dtype is not first.dtype or len(x.shape) != len(first.shape):
+            raise _bad(op, f"{x!r} does not fit {first!r}")
+        if any(a != b for k, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if k != axis):
+            raise _bad(op, f"{x!r} and {first!r} differ beside axis {axis}")
+        total = total + x.shape[axis]
+    return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
+
+
+def _update(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    x, src = inputs
+    if src.dtype is not x.dtype:
+        raise _bad(op, f"dtypes {x.dtype.name} and {src.dtype.name} differ")
+    _check_box(op, x.shape, _attrs(op, attrs, Box), src.shape)
+    return x.shape, x.dtype
+
+
+def _same(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    (x,) = inputs
+    if op is Op.COPY:
+        _attrs(op, attrs, Target)
+    return x.shape, x.dtype
+
+
+def _attrs(op: Op, attrs: Attrs, kind: type[_T]) -> _T:
+    if not isinstance(attrs, kind):
+        raise _bad(op, f"needs {kind.__name__}, got {attrs!r}")
+    return attrs
+
+
+RULES: dict[Op, Rule] = {
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(BINARY, _binary),
+    Op.WHERE: _where,
+    Op.THREEFRY: _threefry,
+    **dict.fromkeys(REDUCE, _reduce),
+    Op.RESHAPE: _reshape,
+    Op.PERMUTE: _permute,
+    Op.EXPAND: _expand,
+    Op.PAD: _pad,
+    Op.SHRINK: _shrink,
+    Op.FLIP: _flip,
+    Op.SHEAR: _shear,
+    Op.UNSHEAR: _shear,
+    Op.GATHER: _gather,
+    Op.SCATTER: _scatter,
+    Op.CONCAT: _concat,
+    Op.UPDATE: _update,
+    Op.CONTIGUOUS: _same,
+    Op.COPY: _same,
+}
+
+
+def simplify(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType) -> Node | None:
+    """A simpler node with the same value, for the cases that are free to see; None when there is none."""
+    if op in BINARY:
+        a, b = inputs
+        return _fold(op, inputs, shape, dtype) if a.op is Op.CONST and b.op is Op.CONST else None
+    if op in MOVEMENT:
+        return _simplify_movement(op, inputs[0], attrs, shape)
+    if op in UNARY:
+        if op is Op.CAST and inputs[0].dtype is dtype:
+            return inputs[0]
+        return _fold(op, inputs, shape, dtype) if inputs[0].op is Op.CONST else None
+    if op in REDUCE and not _axes(attrs):
+        return inputs[0]
+    if op is Op.CONCAT and len(inputs) == 1:
+        return inputs[0]
+    if op is Op.UPDATE and inputs[0].shape == inputs[1].shape:
+        return inputs[1]
+    if op is Op.COPY and isinstance(attrs, Target) and inputs[0].device == attrs.device:
+        return inputs[0]
+    return None
+
+
+def _axes(attrs: Attrs) -> tuple[int, ...]:
+    return attrs.axes if isinstance(attrs, Axes) else ()
+
+
+def _fold(op: Op, inputs: tuple[Node, ...], shape: Shape, dtype: DType) -> Node | None:
+    from weft.ir.expr import Const
+    from weft.ir.fold import fold
+
+    fills = [i.attrs for i in inputs]
+    args = tuple(Const(i.dtype, f.value) for i, f in zip(inputs, fills, strict=True) if isinstance(f, Fill))
+    value = fold(op, dtype, args)
+    return None if value is None else const(value, dtype, shape)
+
+
+def _simplify_movement(op: Op, x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    if x.op is Op.CONST and isinstance(x.attrs, Fill):
+        if op in (Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.SHEAR):
+            return const(x.attrs.value, x.dtype, shape)
+    match op:
+        case Op.RESHAPE | Op.EXPAND if x.shape == shape:
+            return x
+        case Op.RESHAPE if x.op is Op.RESHAPE and x.storage is None:
+            return _reapply(op, x.inputs[0], shape)
+        case Op.PERMUTE if _axes(attrs) == tuple(range(len(shape))):
+            return x
+        case Op.SHRINK if x.shape == shape:  # whole axes can only start at 0 with step 1 (or have one element)
+            return x
+        case Op.FLIP if all(shape[a] == 1 for a in _axes(attrs)):
+            return x
+        case Op.PAD if isinstance(attrs, Padding) and shape == x.shape and not any((*attrs.low, *attrs.high)):
+            return x
+        case _:
+            return None
+
+
+def _reapply(op: Op, x: Node, shape: Shape) -> Node:
+    from weft.ir.graph import apply
+
+    return apply(op, (x,), None, shape)
