@@ -23,8 +23,10 @@ SENTENCES = [
     "A man is riding a white horse on an enclosed ground.",
     "A monkey is playing drums.",
     "Someone in a gorilla costume is playing a set of drums.",
-    "Compilers turn a graph of tensor operations into machine code, "
-    "fusing the elementwise parts into the loops that produce their inputs.",
+    (
+        "Compilers turn a graph of tensor operations into machine code, "
+        "fusing the elementwise parts into the loops that produce their inputs."
+    ),
     "Ça va? Übergrößenträger naïvely cost €1,234.56!",
     "short",
 ]
