@@ -181,9 +181,9 @@ def normalize(dtype: DType, value: Scalar) -> Scalar:
 def _truncate(dtype: DType, value: float) -> int:
     if math.isnan(value):
         return 0
-    return int(min(max(value, float(dtype.min)), float(dtype.max))) if math.isinf(value) else int(
-        min(max(int(value), int(dtype.min)), int(dtype.max))
-    ) if abs(value) < 1e300 else int(dtype.max if value > 0 else dtype.min)
+    if math.isinf(value):
+        return int(dtype.max if value > 0 else dtype.min)
+    return min(max(int(value), int(dtype.min)), int(dtype.max))
 
 
 def _round(dtype: DType, value: float) -> float:

@@ -1,0 +1,1 @@
+"""Backends: what turns lowered loops into running code, each in a package of its own."""

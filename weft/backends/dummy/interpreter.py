@@ -1,0 +1,389 @@
+"""The meaning of lowered loops: an interpreter in NumPy that checks every access.
+
+Everything is executed as written, statement by statement, in the order of the iterations. Three points are decided
+here for all backends:
+
+- A guard on a statement protects all that the statement evaluates; a guard on a load protects that one read: what
+  is inside the load's index, and both branches of a WHERE, are evaluated whatever the guard or condition says.
+- `Let` evaluates its value once, where it stands.
+- In a VECTOR loop each statement is done for all lanes before the next one. An Accumulate whose offset the lanes
+  share combines them as a tree first: the first half with the second half, until one value is left.
+
+Values are NumPy scalars, or arrays with one entry per lane where they differ between lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.ir.dtypes import DType, to_numpy
+from weft.ir.errors import IRError
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
+from weft.ir.index import Guard, Int, Opaque, atoms, evaluate
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Barrier,
+    Block,
+    Buffer,
+    If,
+    Let,
+    Loop,
+    LoopKind,
+    Program,
+    Stmt,
+    Store,
+)
+from weft.ir.loops_names import every, roots, written
+from weft.ir.loops_text import show_head
+from weft.ir.ops import Op
+from weft.ir.reference_ops import apply, cast
+
+Array: TypeAlias = Any
+Steps: TypeAlias = Generator[Barrier, None, None]
+"""Running a block: it stops at each Barrier until all threads have come to it."""
+
+_NOBODY, _SEVERAL = -1, -2
+_TASKS = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
+
+
+def interpret(
+    program: Program,
+    buffers: Mapping[str, np.ndarray[Any, Any]],
+    variables: Mapping[str, int] | None = None,
+    *,
+    races: bool = False,
+) -> None:
+    """Run `program` on flat arrays, one per parameter by name, in place; `variables` gives the runtime integers.
+
+    With `races`, it is an error when an iteration of a PARALLEL, BLOCK or THREAD loop touches an element that
+    another iteration of it writes (without a barrier between them, for THREAD). IRError says what went wrong where.
+    """
+    with np.errstate(all="ignore"):
+        _Machine(program, races).run(buffers, variables or {})
+
+
+@dataclass(slots=True, eq=False)
+class _Memory:
+    """A buffer's elements. Allocated inside a VECTOR loop it holds one run of `size` elements per lane."""
+
+    buffer: Buffer
+    data: np.ndarray[Any, Any]
+    size: int
+    initialized: np.ndarray[Any, Any] | None  # None: all of it
+    writable: bool
+    lane_base: Array = 0
+    depth: int = 0  # how many tasks it is inside of
+
+
+@dataclass(slots=True, eq=False)
+class _Tasks:
+    """One run of a loop with independent iterations: who touched which element of which memory."""
+
+    thread: bool
+    writers: dict[_Memory, Array] = field(default_factory=dict[_Memory, Array])
+    readers: dict[_Memory, Array] = field(default_factory=dict[_Memory, Array])
+
+
+@dataclass(slots=True)
+class _Frame:
+    """What the names in scope stand for, and the tasks that this is part of."""
+
+    names: dict[str, Any]
+    tasks: tuple[tuple[_Tasks, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The lanes being run: `mask` says which are active (a NumPy bool where there is only one)."""
+
+    mask: Array
+    tree: bool = False  # how an Accumulate combines them: as a tree, or in order
+
+
+_ONE = _Lanes(np.True_)
+
+
+class _Machine:
+    def __init__(self, program: Program, races: bool) -> None:
+        self.program, self.races = program, races
+        self.stmt: Stmt | None = None
+        self.orders: dict[Expr, list[Expr]] = {}
+        self.lanewise: dict[int, bool] = {}
+
+    def fail(self, rule: str) -> IRError:
+        where = show_head(self.stmt) if self.stmt is not None else ""
+        return IRError(rule, f"running {self.program.name}", where)
+
+    def run(self, buffers: Mapping[str, np.ndarray[Any, Any]], variables: Mapping[str, int]) -> None:
+        frame = _Frame({})
+        for v in self.program.variables:
+            value = variables.get(v.name)
+            if value is None or not v.lo <= value <= v.hi:
+                raise self.fail(f"variable {v.name} in {v.lo}..{v.hi} is given as {value}")
+            frame.names[v.name] = int(value)
+        for b in self.program.params:
+            data, size = buffers[b.name], int(evaluate(b.size, frame.names))
+            if data.ndim != 1 or data.dtype != to_numpy(b.dtype) or data.size < size:
+                raise self.fail(
+                    f"parameter {b.name} needs {size} of {b.dtype.name}, got {data.dtype}{data.shape}"
+                )
+            frame.names[b.name] = _Memory(b, data, size, None, b.name in self.program.writes)
+        for _ in self.block(self.program.body, frame, _ONE):
+            pass
+
+    # statements
+
+    def block(self, body: Block, frame: _Frame, lanes: _Lanes) -> Steps:
+        for s in body:
+            self.stmt = s
+            match s:
+                case Loop():
+                    yield from self.loop(s, frame, lanes)
+                case If():
+                    mask = self.holds(s.guard, frame, lanes, None)
+                    if np.any(mask):
+                        yield from self.block(s.body, frame, _Lanes(mask, lanes.tree))
+                case Let():
+                    frame.names[s.name] = self.value(s.value, frame, lanes)
+                case Alloc():
+                    frame.names[s.buffer.name] = self.alloc(s.buffer, frame, lanes)
+                case Store() | Accumulate():
+                    mask = self.holds(s.guard, frame, lanes, None)
+                    if np.any(mask):
+                        self.write(s, frame, _Lanes(mask, lanes.tree))
+                case Barrier():
+                    for tasks, _ in frame.tasks:
+                        if tasks.thread:
+                            tasks.writers.clear()
+                            tasks.readers.clear()
+                    yield s
+                case _:
+                    raise self.fail(f"not a statement: {type(s).__name__}")
+
+    def loop(self, s: Loop, frame: _Frame, lanes: _Lanes) -> Steps:
+        extent = self.index(s.extent, frame, lanes, None)
+        if np.ndim(extent):
+            raise self.fail("the extent differs between lanes")
+        n = int(extent)
+        if s.kind is LoopKind.VECTOR or (np.ndim(lanes.mask) == 0 and n > 1 and self.is_lanewise(s)):
+            frame.names[s.var.name] = np.arange(n)
+            yield from self.block(s.body, frame, _Lanes(np.ones(n, bool), s.kind is LoopKind.VECTOR))
+        elif s.kind is LoopKind.THREAD:
+            yield from self.threads(s, n, frame, lanes)
+        else:
+            tasks = _Tasks(False) if self.races and s.kind in _TASKS else None
+            for i in range(n):
+                inner = frame if tasks is None else _Frame(frame.names, (*frame.tasks, (tasks, i)))
+                frame.names[s.var.name] = i
+                yield from self.block(s.body, inner, lanes)
+
+    def threads(self, s: Loop, n: int, frame: _Frame, lanes: _Lanes) -> Steps:
+        """All threads, each up to the next barrier, then on."""
+        tasks = _Tasks(True)
+        running: list[Steps] = []
+        for i in range(n):
+            names = {**frame.names, s.var.name: i}
+            running.append(self.block(s.body, _Frame(names, (*frame.tasks, (tasks, i))), lanes))
+        while running:
+            reached = [next(thread, None) for thread in running]
+            first = reached[0]
+            if any(b is not first for b in reached):
+                self.stmt = s
+                raise self.fail("the threads of a block reach different barriers")
+            if first is None:
+                break
+            yield first
+
+    def is_lanewise(self, s: Loop) -> bool:
+        """True where doing each statement for all iterations at once gives the same: no written buffer is read
+        in the body or written twice, and nothing but plain statements is inside. Accumulates stay in order.
+        """
+        known = self.lanewise.get(id(s))
+        if known is None:
+            inside = list(every(s.body))
+            plain = not self.races and all(isinstance(x, Let | Store | Accumulate | If) for x in inside)
+            targets = [x.buffer for x in inside if isinstance(x, Store | Accumulate)]
+            read = (
+                {e.source for x in inside for e in walk(roots(x)) if isinstance(e, Load)}
+                if plain
+                else set[str]()
+            )
+            known = plain and len(set(targets)) == len(targets) and read.isdisjoint(written(s.body))
+            self.lanewise[id(s)] = known
+        return known
+
+    def alloc(self, b: Buffer, frame: _Frame, lanes: _Lanes) -> _Memory:
+        count = np.size(lanes.mask)
+        size = int(evaluate(b.size, frame.names))
+        data = np.zeros(size * count, to_numpy(b.dtype))
+        base = np.arange(count) * size if np.ndim(lanes.mask) else 0
+        return _Memory(b, data, size, np.zeros(data.size, bool), True, base, len(frame.tasks))
+
+    def write(self, s: Store | Accumulate, frame: _Frame, lanes: _Lanes) -> None:
+        value = self.value(s.value, frame, lanes)
+        offset = self.index(s.offset, frame, lanes, None)
+        m = self.memory(s.buffer, frame)
+        if not m.writable:
+            raise self.fail(f"parameter {s.buffer} is not among the program's writes")
+        if value.dtype != m.data.dtype:
+            raise self.fail(f"a value of {value.dtype} is stored to {s.buffer}")
+        at = self.place(m, offset, frame, lanes.mask)
+        if isinstance(s, Store):
+            self.touch(m, at, frame, writes=True)
+            m.data[at] = np.broadcast_to(value, np.shape(lanes.mask))[lanes.mask]
+        else:
+            self.check_initialized(m, at)
+            self.touch(m, at, frame, writes=True)
+            values = np.broadcast_to(value, np.shape(lanes.mask))[lanes.mask]
+            shared = np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0
+            self.accumulate(s.op, m, at, values, lanes.tree and shared)
+        if m.initialized is not None:
+            m.initialized[at] = True
+
+    def accumulate(self, op: Op, m: _Memory, at: Array, values: Array, tree: bool) -> None:
+        """Combine `values` into the elements `at`, one for each."""
+        d = m.buffer.dtype
+        if tree:
+            while values.size > 1:
+                half = values.size // 2
+                values = np.concatenate(
+                    [apply(op, d, values[:half], values[half : 2 * half]), values[2 * half :]]
+                )
+            at = at[:1]
+        if len(np.unique(at)) == len(at):
+            m.data[at] = apply(op, d, m.data[at], values)
+        elif op is Op.ADD and np.all(at == at[0]):
+            m.data[at[0]] = np.add.accumulate(np.append(m.data[at[0]], values))[-1]
+        else:
+            for k, v in zip(at, values, strict=True):
+                m.data[k] = apply(op, d, m.data[k], v)
+
+    # accesses
+
+    def memory(self, name: str, frame: _Frame) -> _Memory:
+        m = frame.names.get(name)
+        if not isinstance(m, _Memory):
+            raise self.fail(f"{name} is not a buffer in scope")
+        return m
+
+    def place(self, m: _Memory, offset: Array, frame: _Frame, mask: Array) -> Array:
+        """Where the active lanes' elements are in `m.data`, as an array with one entry per active lane."""
+        at = np.broadcast_to(offset, np.shape(mask))[mask]
+        if np.any((at < 0) | (at >= m.size)):
+            bad = at[(at < 0) | (at >= m.size)][0]
+            raise self.fail(f"offset {bad} is outside {m.buffer.name}, which has {m.size} elements")
+        return at + np.broadcast_to(m.lane_base, np.shape(mask))[mask]
+
+    def check_initialized(self, m: _Memory, at: Array) -> None:
+        if m.initialized is not None and not np.all(m.initialized[at]):
+            bad = at[~m.initialized[at]][0]
+            raise self.fail(f"{m.buffer.name}[{bad % max(1, m.size)}] is read before it is written")
+
+    def touch(self, m: _Memory, at: Array, frame: _Frame, writes: bool) -> None:
+        """Note who touches these elements; refuse what another task of the same loop has written, or read."""
+        if not self.races:
+            return
+        for tasks, me in frame.tasks[m.depth :]:
+            writers = tasks.writers.setdefault(m, np.full(m.data.size, _NOBODY))
+            readers = tasks.readers.setdefault(m, np.full(m.data.size, _NOBODY))
+            others = ~np.isin(writers[at], (_NOBODY, me))
+            if writes:
+                others |= ~np.isin(readers[at], (_NOBODY, me))
+                writers[at] = me
+            else:
+                readers[at] = np.where(np.isin(readers[at], (_NOBODY, me)), me, _SEVERAL)
+            if np.any(others):
+                raise self.fail(
+                    f"{m.buffer.name}[{at[others][0]}] is shared by iterations that run independently"
+                )
+
+    # values
+
+    def value(self, e: Expr, frame: _Frame, lanes: _Lanes) -> Array:
+        """The value of a scalar expression: each distinct part is computed once."""
+        order = self.orders.get(e)
+        if order is None:
+            order = self.orders[e] = list(walk([e]))
+        done: dict[Expr, Array] = {}
+        for x in order:
+            match x:
+                case Const():
+                    done[x] = constant(x.dtype, x.value)
+                case FromIndex():
+                    done[x] = np.int64(self.index(x.index, frame, lanes, done)).astype(to_numpy(x.dtype))
+                case Test():
+                    done[x] = self.holds(x.guard, frame, _Lanes(np.True_), done)
+                case Temp():
+                    done[x] = frame.names[x.name]
+                case Load():
+                    done[x] = self.load(x, frame, lanes, done)
+                case Call():
+                    done[x] = apply(x.op, x.dtype, *(done[a] for a in x.args))
+                case _:
+                    raise self.fail(f"not a scalar expression: {type(x).__name__}")
+        return done[e]
+
+    def load(self, x: Load, frame: _Frame, lanes: _Lanes, done: dict[Expr, Array]) -> Array:
+        m = self.memory(x.source, frame)
+        if len(x.index) != 1 or x.dtype is not m.buffer.dtype:
+            raise self.fail(f"{x!r} does not fit {m.buffer!r}")
+        mask = self.holds(x.guard, frame, lanes, done)
+        zero = np.zeros((), m.data.dtype)[()]
+        if not np.any(mask):
+            return zero
+        offset = self.index(x.index[0], frame, _Lanes(mask), done)
+        if np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0 and np.all(mask):
+            at = self.place(m, offset, frame, np.True_)
+            self.check_initialized(m, at)
+            self.touch(m, at, frame, writes=False)
+            return m.data[at[0]]
+        at = self.place(m, offset, frame, mask)
+        self.check_initialized(m, at)
+        self.touch(m, at, frame, writes=False)
+        out = np.full(np.shape(mask), zero)
+        out[mask] = m.data[at]
+        return out
+
+    def index(self, i: Int, frame: _Frame, lanes: _Lanes, done: dict[Expr, Array] | None) -> Array:
+        """The value of an index expression: a Python int, or an int64 array with one entry per lane."""
+        if isinstance(i, int):
+            return i
+
+        def opaque(v: Expr) -> Array:
+            x = self.value(v, frame, lanes) if done is None else done[v]
+            return x.astype(np.int64)
+
+        if any(isinstance(a, Opaque) for a in atoms(i)):
+            self.check_promises(i, frame, lanes, opaque)
+        out = evaluate(i, frame.names, opaque)
+        return out if np.ndim(out) else int(out)
+
+    def check_promises(self, i: Int, frame: _Frame, lanes: _Lanes, opaque: Any) -> None:
+        """Computed indices lie in the bounds that they promise."""
+        for a in atoms(i):
+            if isinstance(a, Opaque):
+                got = np.broadcast_to(opaque(a.value), np.shape(lanes.mask) or np.shape(opaque(a.value)))
+                active = got[lanes.mask] if np.ndim(lanes.mask) else got
+                if np.any((active < a.lo) | (active > a.hi)):
+                    raise self.fail(f"{a!r} leaves its bounds {a.lo}..{a.hi}")
+
+    def holds(self, g: Guard, frame: _Frame, lanes: _Lanes, done: dict[Expr, Array] | None) -> Array:
+        """Where the guard holds among the active lanes."""
+        mask = lanes.mask
+        for c in g:
+            v = self.index(c.value, frame, lanes, done)
+            if c.lo is not None:
+                mask = mask & np.asarray(v >= self.index(c.lo, frame, lanes, done))
+            if c.hi is not None:
+                mask = mask & np.asarray(v < self.index(c.hi, frame, lanes, done))
+        return mask if np.ndim(mask) else np.bool_(mask)
+
+
+def constant(d: DType, value: Any) -> Array:
+    """A constant as a NumPy scalar."""
+    return cast(np.asarray(value, np.float64)[()], d) if d.is_float else np.asarray(value, to_numpy(d))[()]

@@ -1,0 +1,1 @@
+"""Transformations of lowered loops, `Program -> Program`, one file each; `pipeline` puts them in order."""

@@ -1,0 +1,46 @@
+"""The environment variables that weft reads, all of them, here and nowhere else.
+
+| variable           | meaning                                                      | default              |
+|--------------------|--------------------------------------------------------------|----------------------|
+| `WEFT_VERIFY`      | 1: check every intermediate form after every step            | 0                    |
+| `WEFT_CACHE_DIR`   | where compiled programs are kept; empty: keep none on disk   | the user's cache dir |
+| `WEFT_DEVICE`      | the default device, such as `cpu` or `dummy:1`               | `cpu`                |
+| `WEFT_NUM_THREADS` | how many threads the CPU backend runs                        | one per usable core  |
+
+They are read at each call, so a program may set them in `os.environ` before it uses weft.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def verify() -> bool:
+    """True when every intermediate form is to be checked."""
+    return os.environ.get("WEFT_VERIFY", "0").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def cache_dir() -> Path | None:
+    """The folder of the on-disk caches (it need not exist yet); None when they are switched off."""
+    chosen = os.environ.get("WEFT_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen).expanduser() if chosen.strip() else None
+    from platformdirs import user_cache_path
+
+    return user_cache_path("weft", appauthor=False)
+
+
+def device() -> str:
+    """The name of the default device."""
+    return os.environ.get("WEFT_DEVICE", "").strip() or "cpu"
+
+
+def num_threads() -> int:
+    """How many threads the CPU backend runs; ValueError when the variable is not a positive integer."""
+    chosen = os.environ.get("WEFT_NUM_THREADS", "").strip()
+    if not chosen:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not chosen.isdecimal() or int(chosen) < 1:
+        raise ValueError(f"WEFT_NUM_THREADS must be a positive integer, not {chosen!r}")
+    return int(chosen)
