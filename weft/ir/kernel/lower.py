@@ -1,0 +1,320 @@
+"""Kernel -> lowered loops.
+
+Each nest becomes loops; an item computed at a loop of another becomes statements at the start of that loop's body.
+Guards follow from ranges: a padded loop may overshoot its axis, so a load whose index is not provably inside its
+parameter gets a guard (what it yields there is never stored), a reduction contributes its identity there, and an
+output stores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.ir import expr as ex
+from weft.ir.dtypes import DType
+from weft.ir.expr import Const, Expr, Load
+from weft.ir.graph import elements
+from weft.ir.index import Guard, Index, Int, Var, both, ceildiv, flatten, floordiv, in_range, mod, rewrite, substitute
+from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
+from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
+from weft.ir.loops import Accumulate, Alloc, Buffer, If, Loop, Program, Scope, Stmt, Store
+from weft.ir.ops import Op
+
+def identity(op: Op, dtype: DType) -> Const:
+    """The value that leaves every other unchanged under `op`."""
+    match op:
+        case Op.ADD:
+            return Const(dtype, 0)
+        case Op.MUL:
+            return Const(dtype, 1)
+        case Op.MAX:
+            return Const(dtype, dtype.min)
+        case Op.MIN:
+            return Const(dtype, dtype.max)
+        case _:
+            raise ValueError(f"{op} is no reduction")
+
+
+def lower(kernel: Kernel) -> Program:
+    """The loops that compute `kernel` as its schedule says."""
+    return _Lowering(kernel).program()
+
+
+def storage_extents(nest: Nest) -> tuple[int, ...]:
+    """Region sizes rounded up to whole blocks."""
+    return tuple(int(ceildiv(n, b)) * b for n, b in zip(nest.size, nest.layout.blocks, strict=True))
+
+
+def storage_size(nest: Nest) -> int:
+    """Elements of the buffer that holds an item's region."""
+    return int(elements(storage_extents(nest)))
+
+
+def storage_offset(nest: Nest, index: tuple[Int, ...]) -> Int:
+    """Where element `index` of the item lives in its buffer."""
+    local = [i - o for i, o in zip(index, nest.origin, strict=True)]
+    order, blocks, sizes = nest.layout.order, nest.layout.blocks, storage_extents(nest)
+    outer = [(floordiv(local[a], blocks[a]), sizes[a] // blocks[a]) for a in order]
+    inner = [(mod(local[a], blocks[a]), blocks[a]) for a in order if blocks[a] > 1]
+    parts = [*outer, *inner]
+    return flatten([i for i, _ in parts], [n for _, n in parts])
+
+
+class _Lowering:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.algorithm = kernel.algorithm
+        self.params: dict[str, Param] = {p.name: p for p in self.algorithm.params}
+        self.children: dict[tuple[str, str] | None, list[Item]] = {}
+        for item in self.algorithm.items:
+            at = kernel.nests[item.name].at
+            self.children.setdefault((at.item, at.loop) if at else None, []).append(item)
+        self.extents: dict[Var, Int] = {
+            spec.var: spec.extent for nest in kernel.nests.values() for spec in nest.loops
+        }
+        self.memo: dict[str, dict[Expr, Expr]] = {}
+
+    def program(self) -> Program:
+        body: list[Stmt] = []
+        for item in self.children.get(None, []):
+            body.extend(self.placed(item))
+        params = tuple(Buffer(p.name, p.dtype, elements(p.shape), Scope.GLOBAL) for p in self.algorithm.params)
+        writes = frozenset(p.name for p in self.algorithm.params if p.written)
+        return Program(self.algorithm.name, params, writes, self.algorithm.variables, tuple(body))
+
+    # one item --------------------------------------------------------------------------------------------------------
+
+    def placed(self, item: Item) -> list[Stmt]:
+        """The item's buffer and nest, as they stand where it is computed."""
+        nest = self.kernel.nests[item.name]
+        if nest.online is not None:  # its leader's loop computes it
+            return []
+        out: list[Stmt] = []
+        if isinstance(item, Value):
+            out.append(self.alloc(item))
+            for other in self.followers(item.name):
+                its = self.kernel.nests[other.name]
+                out.extend([self.alloc(other), *self.init(other, its, its.loops)])
+        out.extend(self.level(item, nest, 0))
+        return out
+
+    def alloc(self, item: Value) -> Alloc:
+        nest = self.kernel.nests[item.name]
+        return Alloc(Buffer(item.name, item.dtype, storage_size(nest), nest.scope))
+
+    def level(self, item: Item, nest: Nest, depth: int) -> list[Stmt]:
+        """The statements inside the first `depth` loops of the item's nest: accumulators set, what is computed here,
+        the rest of the nest."""
+        out: list[Stmt] = []
+        first_reduce = next((k for k, spec in enumerate(nest.loops) if spec.reduce), len(nest.loops))
+        if isinstance(item, Value) and item.reduce and nest.online is None and depth == first_reduce:
+            out.extend(self.init(item, nest, nest.loops[depth:]))
+        if depth:
+            for child in self.children_at(item, nest, depth):
+                out.extend(self.placed(child))
+        return [*out, *self.inner(item, nest, depth)]
+
+    def children_at(self, item: Item, nest: Nest, depth: int) -> list[Item]:
+        """The items computed in the body of the nest's loop number `depth - 1`."""
+        return self.children.get((item.name, nest.loops[depth - 1].var.name), [])
+
+    def inner(self, item: Item, nest: Nest, depth: int) -> list[Stmt]:
+        """The nest's loops from `depth` on, and in them its own work."""
+        if depth == len(nest.loops):
+            return self.leaf(item, nest)
+        spec = nest.loops[depth]
+        if isinstance(item, Value) and self.followers(item.name, spec.var.name):
+            body = self.online_body(item, nest, depth + 1)
+        else:
+            body = self.level(item, nest, depth + 1)
+        return [Loop(spec.var, spec.extent, tuple(body), spec.kind)]
+
+    def init(self, item: Value, nest: Nest, loops: tuple[LoopSpec, ...]) -> list[Stmt]:
+        """Set the item's accumulators, over the non-reducing loops among `loops`, to the identity."""
+        assert item.reduce is not None
+        start: Stmt = Store(item.name, self.offset_of(item, nest), identity(item.reduce.op, item.dtype))
+        return [self.rename(wrap(start, [s for s in loops if not s.reduce]), "init")]
+
+    def leaf(self, item: Item, nest: Nest) -> list[Stmt]:
+        match item:
+            case Value(reduce=None):
+                return [Store(item.name, self.offset_of(item, nest), self.scalar(item, nest, item.expr))]
+            case Value():
+                assert item.reduce is not None
+                value = self.scalar(item, nest, item.expr)
+                guard = self.inside(nest, item.reduce.axes)
+                if guard:
+                    value = ex.where(ex.test(guard), value, identity(item.reduce.op, item.dtype))
+                return [Accumulate(item.name, self.offset_of(item, nest), item.reduce.op, value)]
+            case Output():
+                return [self.store(item, nest, k) for k in range(len(item.stores))]
+
+    def store(self, item: Output, nest: Nest, k: int) -> Stmt:
+        s = item.stores[k]
+        param = self.params[s.param]
+        index = tuple(self.index(item, nest, i) for i in s.index)
+        guard = self.inside(nest, item.axes)
+        for c in s.guard:
+            lo = None if c.lo is None else self.index(item, nest, c.lo)
+            hi = None if c.hi is None else self.index(item, nest, c.hi)
+            guard = both(guard, in_range(self.index(item, nest, c.value), lo, hi))
+        value, offset = self.scalar(item, nest, s.expr), flatten(index, param.shape)
+        if s.combine is not None:
+            return Accumulate(s.param, offset, s.combine, value, guard)
+        return Store(s.param, offset, value, guard, nest.stream)
+
+    # online reductions -----------------------------------------------------------------------------------------------
+
+    def followers(self, leader: str, loop: str | None = None) -> list[Value]:
+        """The reductions that run beside `leader` (in its loop `loop`), in order."""
+        out: list[Value] = []
+        for item in self.algorithm.items:
+            online = self.kernel.nests[item.name].online
+            if isinstance(item, Value) and online is not None and online.leader == leader:
+                if loop is None or online.loop == loop:
+                    out.append(item)
+        return out
+
+    def online_body(self, leader: Value, nest: Nest, depth: int) -> list[Stmt]:
+        """One step of the shared loop: what the leader needs; the leader, its old value kept; then, in order, what
+        reads its new value, and the followers, each rescaled before it is added to."""
+        members = {f.name: f for f in self.followers(leader.name, nest.loops[depth - 1].var.name)}
+        children = self.children_at(leader, nest, depth)
+        later = self.downstream(leader.name, children)
+        old, scale = f"{leader.name}_old", f"{leader.name}_scale"
+        at, size = self.offset_of(leader, nest), storage_size(nest)
+        rows = [s for s in nest.loops[depth:] if not s.reduce]
+
+        def over_rows(stmt: Stmt, suffix: str) -> Stmt:
+            return self.rename(wrap(stmt, rows), suffix)
+
+        body: list[Stmt] = [s for c in children if c.name not in later for s in self.placed(c)]
+        body += [Alloc(Buffer(n, leader.dtype, size, nest.scope)) for n in (old, scale)]
+        body.append(over_rows(Store(old, at, Load(leader.dtype, leader.name, (at,))), "old"))
+        body += self.inner(leader, nest, depth)
+        body.append(over_rows(Store(scale, at, self.scale(leader, old, at)), "scale"))
+        for item in self.algorithm.items:
+            if item.name in members:
+                body += self.rescale_and_add(members[item.name], leader, nest, scale)
+            elif item.name in later:
+                body += self.placed(item)
+        return body
+
+    def downstream(self, leader: str, children: list[Item]) -> set[str]:
+        """Of the items `children`, those that read the leader's running value, directly or through others."""
+        names, out = {c.name for c in children}, set[str]()
+        for item in self.algorithm.items:
+            if item.name in names and any(r.source == leader or r.source in out for r in reads(item)):
+                out.add(item.name)
+        return out
+
+    def scale(self, leader: Value, old: str, at: Int) -> Expr:
+        """exp(old - new), and 1 where both are equal (they may be -inf)."""
+        was, now = Load(leader.dtype, old, (at,)), Load(leader.dtype, leader.name, (at,))
+        moved = ex.call(Op.EXP, ex.call(Op.SUB, was, now))
+        return ex.where(ex.call(Op.EQ, was, now), Const(leader.dtype, 1), moved)
+
+    def rescale_and_add(self, item: Value, leader: Value, leader_nest: Nest, scale: str) -> list[Stmt]:
+        """The follower's accumulators times the scale of their row, then its part of this step added."""
+        nest = self.kernel.nests[item.name]
+        at = self.offset_of(item, nest)
+        rows = tuple(substitute(a.var, nest.bind) for a in item.axes[: len(leader.axes)])  # its first axes: the rows
+        factor = Load(leader.dtype, scale, (storage_offset(leader_nest, rows),))
+        rescaled = ex.call(Op.MUL, Load(item.dtype, item.name, (at,)), factor)
+        pure = [s for s in nest.loops if not s.reduce]
+        return [self.rename(wrap(Store(item.name, at, rescaled), pure), "rescale"), *self.level(item, nest, 0)]
+
+    # expressions -----------------------------------------------------------------------------------------------------
+
+    def rename(self, stmt: Stmt, suffix: str) -> Stmt:
+        """A copy of a loop nest under fresh loop variables, so that names stay unique."""
+        if not isinstance(stmt, Loop):
+            return stmt
+        var = Var(f"{stmt.var.name}_{suffix}", stmt.var.lo, stmt.var.hi)
+        inner = tuple(self.rename(substitute_stmt(s, {stmt.var: var}), suffix) for s in stmt.body)
+        return Loop(var, stmt.extent, inner, stmt.kind)
+
+    def offset_of(self, item: Value, nest: Nest) -> Int:
+        return storage_offset(nest, tuple(substitute(a.var, nest.bind) for a in item.axes))
+
+    def inside(self, nest: Nest, axes: tuple[Axis, ...]) -> Guard:
+        """The condition that the loops have not overshot `axes`."""
+        guard: Guard = ()
+        for a in axes:
+            guard = both(guard, self.bounded(substitute(a.var, nest.bind), a.extent))
+        return guard
+
+    def bounded(self, value: Int, extent: Int) -> Guard:
+        """0 <= value < extent, less what ranges and loop extents prove."""
+        if isinstance(value, Var) and self.extents.get(value) == extent:
+            return ()
+        return in_range(value, 0, extent)
+
+    def index(self, item: Item, nest: Nest, i: Int) -> Int:
+        def leaf(x: Index) -> Int | None:
+            if isinstance(x, Var):
+                return nest.bind.get(x)
+            value = getattr(x, "value", None)
+            if isinstance(value, Expr):
+                lowered = self.scalar(item, nest, value)
+                return x if lowered is value else ex.as_index(lowered, x.lo, x.hi)
+            return None
+
+        return rewrite(i, leaf)
+
+    def scalar(self, item: Item, nest: Nest, e: Expr) -> Expr:
+        """An expression of the item over loop variables, with flat and guarded loads."""
+        memo = self.memo.setdefault(item.name, {})
+        return ex.transform(e, self.flat_load, lambda x: nest.bind.get(x) if isinstance(x, Var) else None, memo)
+
+    def flat_load(self, e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        param = self.params.get(e.source)
+        if param is None:
+            return Load(e.dtype, e.source, (storage_offset(self.kernel.nests[e.source], e.index),), e.guard)
+        guard = e.guard
+        for i, n in zip(e.index, param.shape, strict=True):
+            guard = both(guard, self.bounded(i, n))
+        return Load(e.dtype, e.source, (flatten(e.index, param.shape),), guard)
+
+
+def wrap(stmt: Stmt, loops: list[LoopSpec]) -> Stmt:
+    """`stmt` inside `loops`, outermost first."""
+    for spec in reversed(loops):
+        stmt = Loop(spec.var, spec.extent, (stmt,), spec.kind)
+    return stmt
+
+
+def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Int]) -> Stmt:
+    """`stmt` with index variables replaced everywhere."""
+
+    def on_index(x: Index) -> Int | None:
+        return mapping.get(x) if isinstance(x, Var) else None
+
+    memo: dict[Expr, Expr] = {}
+
+    def on_expr(e: Expr) -> Expr:
+        return ex.transform(e, lambda _: None, on_index, memo)
+
+    def on_int(i: Int) -> Int:
+        return rewrite(i, on_index)
+
+    def on_guard(g: Guard) -> Guard:
+        return tuple(
+            replace(c, value=on_int(c.value), lo=None if c.lo is None else on_int(c.lo), hi=None if c.hi is None else on_int(c.hi))
+            for c in g
+        )
+
+    match stmt:
+        case Loop():
+            return replace(stmt, body=tuple(substitute_stmt(s, mapping) for s in stmt.body))
+        case If():
+            return replace(stmt, guard=on_guard(stmt.guard), body=tuple(substitute_stmt(s, mapping) for s in stmt.body))
+        case Store():
+            return replace(stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard))
+        case Accumulate():
+            return replace(stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard))
+        case _:
+            return stmt

@@ -1,0 +1,199 @@
+"""A kernel: an algorithm and, per item, a nest that says in which loops it is computed, where, and where it lives.
+
+Transforms (`weft.ir.kernel.transforms`) rewrite nests; `weft.ir.kernel.lower` turns a kernel into loops. The initial
+schedule computes every item by itself, one loop per axis, whole, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from weft.ir.index import Int, Var, high, substitute
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Value
+from weft.ir.loops import LoopKind, Scope
+
+if TYPE_CHECKING:
+    from weft.ir.kernel.transforms.base import Transform
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSpec:
+    """One loop of a nest; `reduce` when iterations combine into one result. Variables are unique in the kernel."""
+
+    var: Var
+    extent: Int
+    kind: LoopKind = LoopKind.SERIAL
+    reduce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Inside the body of the loop called `loop` of the item `item`, before what that body does itself."""
+
+    item: str
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a region is laid out: `blocks[a]` elements of axis a form a block (1: none); storage goes row-major over the
+    axes in `order` (block numbers), then over the positions inside blocks, in the same order."""
+
+    order: tuple[int, ...]
+    blocks: tuple[int, ...]
+
+    @staticmethod
+    def row_major(rank: int) -> Layout:
+        return Layout(tuple(range(rank)), (1,) * rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """This reduction runs beside `leader`'s, in the leader's loop `loop`: when the leader's running maximum moves from
+    m to m', what was accumulated so far is multiplied by exp(m - m')."""
+
+    leader: str
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Where and how an item is computed.
+
+    `bind` gives each axis in terms of loop variables (own ones, and those of enclosing nests). The region computed per
+    visit starts at `origin` and has at most `size` elements per axis; it is kept in a buffer of `scope`.
+    """
+
+    loops: tuple[LoopSpec, ...]
+    bind: Mapping[Var, Int]
+    at: At | None
+    origin: tuple[Int, ...]
+    size: tuple[int, ...]
+    layout: Layout
+    scope: Scope = Scope.LOCAL
+    online: Online | None = None
+    stream: bool = False
+
+    def loop(self, name: str) -> LoopSpec | None:
+        """The loop over the variable called `name`, if it is one of this nest's."""
+        for spec in self.loops:
+            if spec.var.name == name:
+                return spec
+        return None
+
+    def depth(self, name: str) -> int:
+        """The position of the loop called `name`, outermost 0; KeyError when it is not here."""
+        for k, spec in enumerate(self.loops):
+            if spec.var.name == name:
+                return k
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """An algorithm with its schedule; `history` lists the transforms that made it."""
+
+    algorithm: Algorithm
+    nests: Mapping[str, Nest]
+    history: tuple[Transform, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.algorithm.name
+
+    def with_nest(self, name: str, nest: Nest) -> Kernel:
+        """The kernel with one nest replaced."""
+        return replace(self, nests={**self.nests, name: nest})
+
+    def owner(self, loop: str) -> str | None:
+        """The item whose nest has the loop called `loop`."""
+        for name, nest in self.nests.items():
+            if nest.loop(loop) is not None:
+                return name
+        return None
+
+    def rebind(self, mapping: Mapping[Var, Int]) -> Kernel:
+        """Loop variables replaced in all bindings and origins (the loops themselves are the caller's business)."""
+        nests = {
+            name: replace(
+                nest,
+                bind={a: substitute(e, mapping) for a, e in nest.bind.items()},
+                origin=tuple(substitute(o, mapping) for o in nest.origin),
+            )
+            for name, nest in self.nests.items()
+        }
+        return replace(self, nests=nests)
+
+    def names(self) -> set[str]:
+        """Every name in use: items, parameters, axes, loops."""
+        used = {p.name for p in self.algorithm.params} | {v.name for v in self.algorithm.variables}
+        for item in self.algorithm.items:
+            used.add(item.name)
+            used.update(a.var.name for a in item.all_axes)
+        for nest in self.nests.values():
+            used.update(spec.var.name for spec in nest.loops)
+        return used
+
+    def path(self, name: str) -> list[tuple[str, int]]:
+        """Where item `name` is computed, from itself outward: (enclosing item, number of its loops around `name`)."""
+        out: list[tuple[str, int]] = []
+        at = self.nests[name].at
+        while at is not None:
+            nest = self.nests[at.item]
+            out.append((at.item, nest.depth(at.loop) + 1))
+            at = nest.at
+        return out
+
+    def enclosing(self, name: str) -> list[LoopSpec]:
+        """The loops around the nest of item `name`, outermost first."""
+        out: list[LoopSpec] = []
+        for item, count in self.path(name):
+            out = [*self.nests[item].loops[:count], *out]
+        return out
+
+
+def fresh(used: set[str], wish: str) -> str:
+    """`wish`, or `wish` with a number, not in `used`; added to it."""
+    name, k = wish, 1
+    while name in used:
+        k += 1
+        name = f"{wish}{k}"
+    used.add(name)
+    return name
+
+
+def loop_var(name: str, extent: Int) -> Var:
+    """The variable of a loop over `extent` iterations."""
+    return Var(name, 0, max(high(extent) - 1, 0))
+
+
+def initial(algorithm: Algorithm) -> Kernel:
+    """The kernel that computes each item on its own, whole, in order."""
+    used: set[str] = set()
+    nests = {item.name: initial_nest(item, used) for item in algorithm.items}
+    return Kernel(algorithm, nests)
+
+
+def initial_nest(item: Item, used: set[str]) -> Nest:
+    """One loop per axis, reductions innermost, at the top of the kernel."""
+    loops: list[LoopSpec] = []
+    bind: dict[Var, Int] = {}
+    reduced = item.reduce.axes if isinstance(item, Value) and item.reduce else ()
+    for axis in item.all_axes:
+        if axis.extent == 1:
+            bind[axis.var] = 0
+            continue
+        var = loop_var(fresh(used, axis.var.name), axis.extent)
+        loops.append(LoopSpec(var, axis.extent, reduce=axis in reduced))
+        bind[axis.var] = var
+    rank = 0 if isinstance(item, Output) else len(item.axes)
+    return Nest(
+        tuple(loops), bind, None, (0,) * rank, tuple(high(a.extent) for a in item.axes[:rank]), Layout.row_major(rank)
+    )
+
+
+def axis_extents(axes: Iterable[Axis]) -> tuple[Int, ...]:
+    """The extents of axes."""
+    return tuple(a.extent for a in axes)

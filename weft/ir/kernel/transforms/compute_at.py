@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from weft.ir.expr import Load
+from weft.ir.index import Index, Int, Opaque, Var, atoms, high, span, substitute, variables
+from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
+from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.loops import LoopKind, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt(Transform):
+    """The value is computed inside the loop `loop` of `consumer`: just the region that the rest of the loop's body needs.
+
+        for v: a[v] = ...                      for o:
+        for o: for i: ... a[o*4 + i] ...   ->    for v in 0..4: a[o*4 + v] = ...
+                                                 for i: ... a[i] ...
+
+    The value's own loops start anew, one per axis of the region: schedule consumers before producers. Needs: all its
+    readers are inside that loop; nothing is computed in the value's loops yet; the loop
+    is not in a vector loop. Where a region has no simple bounds along an axis, it is the whole axis.
+    """
+
+    item: str
+    consumer: str
+    loop: str
+    scope: Scope = Scope.LOCAL
+
+    def check(self, k: Kernel) -> Refusal | None:
+        nest = k.nests.get(self.item)
+        target = k.nests.get(self.consumer)
+        if nest is None or target is None:
+            return Refusal(f"there is no item {self.item if nest is None else self.consumer}")
+        if target.loop(self.loop) is None:
+            return Refusal(f"{self.consumer} has no loop {self.loop}")
+        if any(n.at is not None and n.at.item == self.item for n in k.nests.values()):
+            return Refusal(f"something is computed in {self.item}'s loops")
+        if any(n.online is not None and self.item in (name, n.online.leader) for name, n in k.nests.items()):
+            return Refusal(f"{self.item} takes part in an online reduction")
+        users = readers(k.algorithm, self.item)
+        if not users or self.item == self.consumer:
+            return Refusal(f"nothing reads {self.item}")
+        if any(s.kind is LoopKind.VECTOR for s in target.loops[: target.depth(self.loop) + 1]):
+            return Refusal(f"{self.loop} is in a vector loop")
+        item = k.algorithm.item(self.item)
+        if isinstance(item, Output) and any(s.combine is not None for s in item.stores):
+            return Refusal(f"{self.item} combines into memory: each point must be computed once")
+        for user in users:
+            if not self._inside(k, user):
+                return Refusal(f"{user.name}, which reads {self.item}, is not inside {self.loop}")
+        return None
+
+    def _inside(self, k: Kernel, user: Item) -> bool:
+        """`user` is computed in the loop (or is the consumer itself), also if it runs online beside it."""
+        if user.name == self.consumer:
+            return True
+        nest = k.nests[user.name]
+        if nest.online is not None and nest.online.leader == self.consumer:
+            return k.nests[self.consumer].depth(nest.online.loop) >= k.nests[self.consumer].depth(self.loop)
+        depth = k.nests[self.consumer].depth(self.loop) + 1
+        for name, count in k.path(user.name):
+            if name == self.consumer:
+                return count >= depth
+            other = k.nests[name].online
+            if other is not None and other.leader == self.consumer:
+                return k.nests[self.consumer].depth(other.loop) + 1 >= depth
+        return False
+
+    def apply(self, k: Kernel) -> Kernel:
+        region = _region(k, self)
+        item = k.algorithm.item(self.item)
+        used = k.names()
+        base = initial_nest(item, used)
+        loops: list[LoopSpec] = []
+        bind = {v: e for v, e in base.bind.items() if v not in {a.var for a in item.axes}}
+        for axis, (first, extent) in zip(item.axes, region, strict=True):
+            if extent == 1:
+                bind[axis.var] = first
+                continue
+            var = loop_var(fresh(used, axis.var.name), extent)
+            loops.append(LoopSpec(var, extent))
+            bind[axis.var] = first + var
+        loops.extend(s for s in base.loops if s.reduce)
+        is_value = isinstance(item, Value)
+        return k.with_nest(
+            self.item,
+            replace(
+                base,
+                loops=tuple(loops),
+                bind=bind,
+                at=At(self.consumer, self.loop),
+                origin=tuple(f for f, _ in region) if is_value else (),
+                size=tuple(high(e) for _, e in region) if is_value else (),
+                scope=self.scope,
+            ),
+        )
+
+
+def _region(k: Kernel, t: ComputeAt) -> list[tuple[Int, Int]]:
+    """Per axis of the item: first index and extent of what is read inside the loop."""
+    item = k.algorithm.item(t.item)
+    target = k.nests[t.consumer]
+    depth = target.depth(t.loop) + 1
+    outer = {s.var for s in [*k.enclosing(t.consumer), *target.loops[:depth]]}
+    regions: list[tuple[Int, Int] | None] = [None] * len(item.axes)
+    for user in readers(k.algorithm, t.item):
+        nest = k.nests[user.name]
+        for load in _loads(user, t.item):
+            for a, i in enumerate(load.index):
+                at = substitute(i, nest.bind)
+                inner = variables(at) - outer - set(k.algorithm.variables)
+                extent = item.axes[a].extent
+                one = _whole_loop(k, at, extent) or _span(at, inner, extent)
+                before = regions[a]
+                regions[a] = one if before is None else _union(before, one, extent)
+    return [(0, a.extent) if r is None else r for r, a in zip(regions, item.axes, strict=True)]
+
+
+def _loads(user: Item, name: str) -> Iterator[Load]:
+    return (r for r in reads(user) if r.source == name)
+
+
+def _whole_loop(k: Kernel, at: Int, extent: Int) -> tuple[Int, Int] | None:
+    """An axis of runtime size that one inner loop runs over completely."""
+    if isinstance(extent, int) or not isinstance(at, Var):
+        return None
+    for nest in k.nests.values():
+        spec = nest.loop(at.name)
+        if spec is not None and spec.extent == extent:
+            return 0, extent
+    return None
+
+
+def _span(at: Int, inner: set[Var], extent: Int) -> tuple[Int, Int]:
+    """What `at` covers while the inner loops run; the whole axis where that cannot be told."""
+    if isinstance(at, Index) and any(isinstance(a, Opaque) for a in atoms(at)):
+        return 0, extent
+    found = span(at, inner)
+    if found is None or found[1] > high(extent):
+        return 0, extent
+    return found
+
+
+def _union(a: tuple[Int, Int], b: tuple[Int, Int], extent: Int) -> tuple[Int, Int]:
+    if a == b:
+        return a
+    gap = b[0] - a[0]
+    if isinstance(gap, int) and isinstance(a[1], int) and isinstance(b[1], int):
+        first = a[0] if gap >= 0 else b[0]
+        return first, max(a[1] + (-gap if gap < 0 else 0), b[1] + (gap if gap > 0 else 0))
+    return 0, extent

@@ -1,0 +1,35 @@
+"""Looking up what a transform speaks of, with a refusal when it is not there."""
+
+from __future__ import annotations
+
+from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.transforms.base import Refusal
+from weft.ir.loops import LoopKind
+
+
+def find(k: Kernel, loop: str) -> LoopSpec | Refusal:
+    """The loop called `loop`."""
+    owner = k.owner(loop)
+    if owner is None:
+        return Refusal(f"there is no loop {loop}")
+    spec = k.nests[owner].loop(loop)
+    assert spec is not None
+    return spec
+
+
+def find_value(k: Kernel, name: str) -> Value | Refusal:
+    """The value (not output) called `name`."""
+    for item in k.algorithm.items:
+        if item.name == name:
+            return item if isinstance(item, Value) else Refusal(f"{name} is an output")
+    return Refusal(f"there is no value {name}")
+
+
+def serial(k: Kernel, spec: LoopSpec) -> Refusal | None:
+    """Refuses loops that already have a kind, or that carry online reductions."""
+    if spec.kind is not LoopKind.SERIAL:
+        return Refusal(f"the loop {spec.var.name} is already {spec.kind.value}")
+    if any(n.online is not None and n.online.loop == spec.var.name for n in k.nests.values()):
+        return Refusal(f"online reductions run in the loop {spec.var.name}")
+    return None

@@ -1,0 +1,128 @@
+"""Unroll, vectorize, bind: how a loop's iterations run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.find import find, serial
+from weft.ir.loops import LoopKind
+
+UNROLL_LIMIT = 256
+
+
+def _mark(k: Kernel, loop: str, kind: LoopKind) -> Kernel:
+    owner = k.owner(loop)
+    assert owner is not None
+    nest = k.nests[owner]
+    d = nest.depth(loop)
+    return k.with_nest(
+        owner, replace(nest, loops=(*nest.loops[:d], replace(nest.loops[d], kind=kind), *nest.loops[d + 1 :]))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll(Transform):
+    """for i in 0..n  ->  the body n times. Needs: n constant and at most 256."""
+
+    loop: str
+
+    def check(self, k: Kernel) -> Refusal | None:
+        spec = find(k, self.loop)
+        if isinstance(spec, Refusal):
+            return spec
+        if not isinstance(spec.extent, int) or spec.extent > UNROLL_LIMIT:
+            return Refusal(f"the extent {spec.extent!r} of {self.loop} is not a constant up to {UNROLL_LIMIT}")
+        return serial(k, spec)
+
+    def apply(self, k: Kernel) -> Kernel:
+        return _mark(k, self.loop, LoopKind.UNROLL)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorize(Transform):
+    """for i in 0..n  ->  n lanes of a vector, statement by statement. Reassociates a reduction: lanes add as a tree.
+
+    Needs: n constant and at most 256; nothing is computed inside the loop; no parallel or vector loop inside it.
+    """
+
+    loop: str
+
+    def check(self, k: Kernel) -> Refusal | None:
+        spec = find(k, self.loop)
+        if isinstance(spec, Refusal):
+            return spec
+        if not isinstance(spec.extent, int) or spec.extent > UNROLL_LIMIT:
+            return Refusal(f"the extent {spec.extent!r} of {self.loop} is not a constant up to {UNROLL_LIMIT}")
+        owner = k.owner(self.loop)
+        assert owner is not None
+        nest = k.nests[owner]
+        inside = nest.loops[nest.depth(self.loop) :]
+        names = {s.var.name for s in inside}
+        if any(n.at is not None and n.at.item == owner and n.at.loop in names for n in k.nests.values()):
+            return Refusal(f"something is computed inside {self.loop}")
+        if any(s.kind in (LoopKind.PARALLEL, LoopKind.VECTOR) for s in inside):
+            return Refusal(f"there is a parallel or vector loop inside {self.loop}")
+        if any(s.kind is LoopKind.VECTOR for s in nest.loops):
+            return Refusal(f"{owner} already has a vector loop")
+        return serial(k, spec)
+
+    def apply(self, k: Kernel) -> Kernel:
+        return _mark(k, self.loop, LoopKind.VECTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(Transform):
+    """for i in 0..n  ->  independent iterations: tasks on cores (parallel), or blocks and threads of a GPU's grid.
+
+    Needs: no reduction over the loop; no scatter, whose stores may meet; no vector loop around it; for tasks, no task
+    around them.
+    """
+
+    loop: str
+    kind: LoopKind = LoopKind.PARALLEL
+
+    def check(self, k: Kernel) -> Refusal | None:
+        from weft.ir.kernel.algorithm import Output
+
+        spec = find(k, self.loop)
+        if isinstance(spec, Refusal):
+            return spec
+        owner = k.owner(self.loop)
+        assert owner is not None
+        item = k.algorithm.item(owner)
+        if self.kind in (LoopKind.SERIAL, LoopKind.UNROLL, LoopKind.VECTOR):
+            return Refusal(f"{self.kind.value} is no parallel kind")
+        if spec.reduce:
+            return Refusal(f"{self.loop} reduces: split the reduction into steps first")
+        if isinstance(item, Output) and any(_may_meet(k, item, s.index, self.loop) for s in item.stores):
+            return Refusal(f"iterations of {self.loop} may store to the same element")
+        nest = k.nests[owner]
+        outside = [*k.enclosing(owner), *nest.loops[: nest.depth(self.loop)]]
+        if any(s.kind is LoopKind.VECTOR for s in outside):
+            return Refusal(f"{self.loop} is inside a vector loop")
+        if any(s.kind is LoopKind.PARALLEL for s in outside) and self.kind is LoopKind.PARALLEL:
+            if not all(s.kind is LoopKind.PARALLEL for s in outside):
+                return Refusal(f"{self.loop} is inside a parallel loop")
+        return serial(k, spec)
+
+    def apply(self, k: Kernel) -> Kernel:
+        return _mark(k, self.loop, self.kind)
+
+
+def _may_meet(k: Kernel, item: object, index: tuple[object, ...], loop: str) -> bool:
+    """Stores at data-dependent places: the loop must pick an axis that the data does not touch."""
+    from weft.ir.index import Index, Opaque, Var, atoms, substitute, variables
+    from weft.ir.kernel.algorithm import Output
+
+    assert isinstance(item, Output)
+    dims = [i for i in index if isinstance(i, Index)]
+    if not any(isinstance(a, Opaque) for i in dims for a in atoms(i)):
+        return False
+    nest = k.nests[item.name]
+    fixed: set[Var] = set()
+    for i in dims:
+        if not any(isinstance(a, Opaque) for a in atoms(i)):
+            fixed |= variables(substitute(i, nest.bind))
+    return not any(v.name == loop for v in fixed)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.loops import LoopKind
+
+
+@dataclass(frozen=True, slots=True)
+class Permute(Transform):
+    """for i: for j: for k  ->  the item's loops in another order, `order` naming all of them, outermost first.
+
+    Reassociates: loops of a floating-point reduction may change places. Needs: nothing is computed at a loop that
+    moves, since its region would change; parallel loops stay outside what is not.
+    """
+
+    item: str
+    order: tuple[str, ...]
+
+    def check(self, k: Kernel) -> Refusal | None:
+        nest = k.nests.get(self.item)
+        if nest is None:
+            return Refusal(f"there is no item {self.item}")
+        names = [s.var.name for s in nest.loops]
+        if sorted(names) != sorted(self.order):
+            return Refusal(f"{self.order} is no order of {tuple(names)}")
+        first = next((d for d, (a, b) in enumerate(zip(names, self.order, strict=True)) if a != b), len(names))
+        for n in k.nests.values():
+            if n.at is not None and n.at.item == self.item and nest.depth(n.at.loop) >= first:
+                return Refusal(f"something is computed at {n.at.loop}, whose surroundings would change")
+            if n.online is not None and n.online.leader == self.item:
+                return Refusal(f"online reductions run with {self.item}")
+        kinds = [nest.loops[nest.depth(n)].kind for n in self.order]
+        bad = [d for d, kind in enumerate(kinds) if kind is LoopKind.PARALLEL and any(x is LoopKind.VECTOR for x in kinds[:d])]
+        return Refusal("a parallel loop inside a vector loop") if bad else None
+
+    def apply(self, k: Kernel) -> Kernel:
+        nest = k.nests[self.item]
+        return k.with_nest(self.item, replace(nest, loops=tuple(nest.loops[nest.depth(n)] for n in self.order)))

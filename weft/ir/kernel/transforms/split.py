@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh, loop_var
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.find import find, serial
+from weft.ir.loops import LoopKind
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Transform):
+    """for i in 0..n  ->  for io in 0..n/f: for ii in 0..f.
+
+    Needs: f divides n (`Pad` first otherwise); the loop is serial and runs no other reduction with it.
+    """
+
+    loop: str
+    factor: int
+    outer: str = ""
+    inner: str = ""
+
+    def check(self, k: Kernel) -> Refusal | None:
+        spec = find(k, self.loop)
+        if isinstance(spec, Refusal):
+            return spec
+        if self.factor < 1:
+            return Refusal(f"a factor of {self.factor}")
+        if not isinstance(spec.extent, int):
+            return Refusal(f"the extent {spec.extent!r} of {self.loop} is only known at run time")
+        if spec.extent % self.factor:
+            return Refusal(f"{self.factor} does not divide the extent {spec.extent} of {self.loop}: pad first")
+        return serial(k, spec)
+
+    def apply(self, k: Kernel) -> Kernel:
+        owner = k.owner(self.loop)
+        assert owner is not None
+        nest = k.nests[owner]
+        d = nest.depth(self.loop)
+        spec = nest.loops[d]
+        used = k.names()
+        assert isinstance(spec.extent, int)
+        n = spec.extent // self.factor
+        vo = loop_var(fresh(used, self.outer or f"{self.loop}o"), n)
+        vi = loop_var(fresh(used, self.inner or f"{self.loop}i"), self.factor)
+        outer = LoopSpec(vo, n, LoopKind.SERIAL, spec.reduce)
+        inner = LoopSpec(vi, self.factor, LoopKind.SERIAL, spec.reduce)
+        k = k.rebind({spec.var: vo * self.factor + vi})
+        nest = k.nests[owner]
+        k = k.with_nest(owner, replace(nest, loops=(*nest.loops[:d], outer, inner, *nest.loops[d + 1 :])))
+        return move_children(k, owner, self.loop, vi.name)
+
+
+def move_children(k: Kernel, owner: str, loop: str, to: str) -> Kernel:
+    """What was computed at `loop` of `owner` is computed at its loop `to`."""
+    for name, nest in k.nests.items():
+        at = nest.at
+        if at is not None and at.item == owner and at.loop == loop:
+            k = k.with_nest(name, replace(nest, at=replace(at, loop=to)))
+    return k

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir import expr as ex
+from weft.ir.expr import Expr, Load
+from weft.ir.index import Index, Int, Var, variables
+from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.schedule import Kernel, Layout, fresh, initial_nest
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.inline import map_exprs
+from weft.ir.loops import Scope
+
+
+def depends_on(e: Expr) -> set[Var]:
+    """The index variables that an expression depends on."""
+    return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Transform):
+    """A part of a value's expression becomes a value of its own, `name`, over the axes that the part depends on.
+
+        c(i, j) = sum k: a[i, k] * f(b[k, j])   ->   t(k, j) = f(b[k, j]);  c(i, j) = sum k: a[i, k] * t[k, j]
+
+    Place it with `ComputeAt` and lay it out with `Arrange`: a packed panel, or a tile in local memory or registers.
+    Its axes come in the order of `axes` (names of the value's axes), or of the value's own when empty.
+    """
+
+    value: str
+    part: Expr
+    name: str
+    axes: tuple[str, ...] = ()
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = find_value(k, self.value)
+        if isinstance(item, Refusal):
+            return item
+        if self.name in k.names():
+            return Refusal(f"the name {self.name} is taken")
+        if self.part not in set(ex.walk([item.expr])):
+            return Refusal(f"{self.part!r} is no part of {self.value}")
+        names = {a.var.name for a in item.all_axes if a.var in depends_on(self.part)}
+        if self.axes and set(self.axes) != names:
+            return Refusal(f"{self.part!r} depends on the axes {sorted(names)}, not {self.axes}")
+        for e in ex.walk([self.part]):
+            if isinstance(e, Load) and k.algorithm.param(e.source) is None and k.nests[e.source].at is not None:
+                return Refusal(f"{e.source}, which {self.part!r} reads, already has its place")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        item = k.algorithm.item(self.value)
+        assert isinstance(item, Value)
+        used = k.names()
+        used.add(self.name)
+        needed = depends_on(self.part)
+        old = [a for a in item.all_axes if a.var in needed]
+        if self.axes:
+            old.sort(key=lambda a: self.axes.index(a.var.name))
+        new = [Axis(Var(fresh(used, a.var.name), a.var.lo, a.var.hi), a.extent) for a in old]
+        rename: dict[Var, Int] = {a.var: b.var for a, b in zip(old, new, strict=True)}
+
+        def on_index(x: Index) -> Int | None:
+            return rename.get(x) if isinstance(x, Var) else None
+
+        staged = Value(self.name, tuple(new), ex.transform(self.part, lambda _: None, on_index))
+        load = Load(self.part.dtype, self.name, tuple(a.var for a in old))
+        changed = map_exprs(item, lambda e: load if e == self.part else None)
+        items = tuple(x for i in k.algorithm.items for x in ((staged, changed) if i.name == self.value else (i,)))
+        k = replace(k, algorithm=replace(k.algorithm, items=items))
+        return k.with_nest(self.name, initial_nest(staged, used))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrange(Transform):
+    """Where a value's region is kept, and its layout: axes in `order`, in blocks of `blocks[axis]` elements.
+
+    Needs: the value has a place (`ComputeAt`), if it is to live in registers.
+    """
+
+    value: str
+    scope: Scope
+    order: tuple[int, ...]
+    blocks: tuple[int, ...]
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = find_value(k, self.value)
+        if isinstance(item, Refusal):
+            return item
+        rank = len(item.axes)
+        if sorted(self.order) != list(range(rank)) or len(self.blocks) != rank or any(b < 1 for b in self.blocks):
+            return Refusal(f"order {self.order} and blocks {self.blocks} do not fit {rank} axes")
+        if self.scope is Scope.GLOBAL:
+            return Refusal("only parameters live in global memory")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        nest = k.nests[self.value]
+        return k.with_nest(self.value, replace(nest, scope=self.scope, layout=Layout(self.order, self.blocks)))
