@@ -1,0 +1,111 @@
+"""Programs -> one LLVM module for the CPU.
+
+A kernel is `void NAME(ptr table, ptr slots, ptr vars)`: parameter k's base is `table[slots[k]]` (slots are i32),
+runtime variable j is `vars[slots[parameters + j]]` (i64). Bases are 64-byte aligned. An output may be the memory of
+an input when each iteration reads an element before it writes it, so parameters are not marked `noalias`.
+The outermost PARALLEL loops become functions of their own that `weft_parallel` calls with ranges of iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.backends.llvm.body import Body
+from weft.backends.llvm.frame import Frame, Place, Term
+from weft.backends.llvm.index import ref, uniform
+from weft.backends.llvm.writer import Function, Module
+from weft.ir.loops import Loop, LoopKind, Program
+
+from .llvm import Target
+
+STACK_BYTES = 16 << 10
+"""Larger LOCAL buffers come from the heap."""
+
+IMPORTS = ("weft_parallel",)
+"""Symbols of the runtime that kernels call."""
+
+
+def render_module(programs: Sequence[Program], target: Target) -> str:
+    """LLVM IR of all programs; each is exported under its own name."""
+    module = Module()
+    for program in programs:
+        _kernel(module, program, target)
+    widest = ' "prefer-vector-width"="512"' if "+avx512f" in target.features.split(",") else ""
+    return module.text(f'target triple = "{target.triple}"', f"attributes #0 = {{ nounwind{widest} }}\n!0 = !{{i32 1}}")
+
+
+def _kernel(module: Module, program: Program, target: Target) -> None:
+    hooks = _Cpu(program.name, target)
+    f = Function(module, f"define void @{program.name}(ptr %table, ptr %slots, ptr %vars) #0")
+    frame = Frame(f)
+
+    def slot(k: int) -> str:
+        at = frame.hoist(0, f"getelementptr i32, ptr %slots, i64 {k}")
+        return frame.hoist(0, f"sext i32 {frame.hoist(0, f'load i32, ptr {at}, align 4')} to i64")
+
+    for k, buffer in enumerate(program.params):
+        at = frame.hoist(0, f"getelementptr ptr, ptr %table, i64 {slot(k)}")
+        frame.places[buffer.name] = Place(frame.hoist(0, f"load ptr, ptr {at}, align 8"), buffer)
+    for j, var in enumerate(program.variables):
+        at = frame.hoist(0, f"getelementptr i64, ptr %vars, i64 {slot(len(program.params) + j)}")
+        frame.bindings[var.name] = Term(frame.hoist(0, f"load i64, ptr {at}, align 8"), 0)
+    body = Body(frame, hooks)
+    body.block(program.body)
+    hooks.finish(body)
+
+
+@dataclass(slots=True)
+class _Cpu:
+    """How one program runs on the CPU."""
+
+    name: str
+    target: Target
+    tasks: int = 0
+    nested: bool = False
+
+    def spread(self, body: Body, loop: Loop) -> None:
+        """Outline a parallel loop; one inside another just runs."""
+        if loop.kind is not LoopKind.PARALLEL:
+            raise ValueError(f"{self.name}: a CPU has no {loop.kind.value} loops")
+        body.expressions_of((loop.extent,))
+        extent = uniform(body.frame, loop.extent)
+        if self.nested or (isinstance(extent, int) and extent <= 1):
+            body.serial(loop)
+            return
+        f = body.frame.f
+        name = f"{self.name}.task{self.tasks}"
+        self.tasks += 1
+        task = Function(f.module, f"define internal void @{name}(ptr %ctx, i64 %begin, i64 %end) #0")
+        inner = Body(Frame(task, body.frame), self)
+        self.nested = True
+        inner.counted(loop, "%begin", "%end", nonempty=True)
+        self.nested = False
+        captured = inner.frame.captured
+        ctx = f.alloca(max(8, 8 * len(captured)))
+        for k, (kind, value) in enumerate(captured):
+            f.do(f"store {kind} {value}, ptr {f.emit(f'getelementptr i8, ptr {ctx}, i64 {8 * k}')}, align 8")
+        self.finish(inner)
+        f.call("weft_parallel", "void", [("ptr", f"@{name}"), ("ptr", ctx), ("i64", ref(extent)), ("i64", "1")])
+
+    def local(self, body: Body, size: int) -> str:
+        """On the stack when small, else from the heap until the function returns."""
+        f = body.frame.f
+        if size <= STACK_BYTES:
+            return f.alloca(size)
+        base = f.call_on_entry("aligned_alloc", "ptr", [("i64", "64"), ("i64", str(-(-size // 64) * 64))])
+        f.on_return.append(("free", base))
+        return base
+
+    def barrier(self, body: Body) -> None:
+        """One thread runs a whole task, so there is nothing to order."""
+
+    def finish(self, body: Body) -> None:
+        """End the function: make streamed stores visible, and give memory back."""
+        f = body.frame.f
+        if body.streams and self.target.triple.startswith("x86_64"):
+            f.call("llvm.x86.sse.sfence", "void", [])
+        for name, argument in f.on_return:
+            f.call(name, "void", [("ptr", argument)])
+        f.do("ret void")
+        f.module.functions.append(f.finish())

@@ -1,0 +1,1 @@
+"""Lowered loops -> LLVM IR text: the parts that every LLVM target shares."""

@@ -1,0 +1,391 @@
+"""Statements of lowered loops -> instructions. What differs between targets is behind `Hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from weft.backends.llvm import memory, scalar
+from weft.backends.llvm.frame import Condition, Frame, Place, Term, Value
+from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
+from weft.backends.llvm.types import literal, memory_type, register_type, vector
+from weft.backends.llvm.writer import Lines
+from weft.ir.dtypes import DType
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
+from weft.ir.index import Guard, Int
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Barrier,
+    Block,
+    If,
+    Let,
+    Loop,
+    LoopKind,
+    Scope,
+    Stmt,
+    Store,
+)
+from weft.ir.ops import Op
+
+
+class Hooks(Protocol):
+    """What a target adds."""
+
+    def spread(self, body: Body, loop: Loop) -> None:
+        """A PARALLEL, BLOCK or THREAD loop."""
+        ...
+
+    def local(self, body: Body, size: int) -> str:
+        """The base of a LOCAL buffer of so many bytes."""
+        ...
+
+    def barrier(self, body: Body) -> None:
+        """Order the LOCAL accesses of a block's threads."""
+        ...
+
+
+def identity(op: Op, dtype: DType) -> str:
+    """The literal that `op` leaves every value as it is with."""
+    match op:
+        case Op.ADD:
+            return literal(dtype, -0.0 if dtype.is_float else 0)
+        case Op.MUL:
+            return literal(dtype, 1)
+        case Op.MAX:
+            return literal(dtype, dtype.min)
+        case Op.MIN:
+            return literal(dtype, dtype.max)
+        case _:
+            raise ValueError(f"cannot accumulate with {op.symbol}")
+
+
+class Body:
+    """Renders blocks into the function of `frame`."""
+
+    __slots__ = ("frame", "hooks", "streams")
+
+    def __init__(self, frame: Frame, hooks: Hooks) -> None:
+        self.frame = frame
+        self.hooks = hooks
+        self.streams = False
+        """Whether a store past the caches was rendered."""
+
+    def block(self, stmts: Block) -> None:
+        """All statements in order."""
+        for s in stmts:
+            self.statement(s)
+
+    def statement(self, s: Stmt) -> None:
+        """One statement. Raises TypeError for an unknown one."""
+        match s:
+            case Loop():
+                self.loop(s)
+            case Alloc():
+                self._alloc(s)
+            case Let():
+                self._begin((s.value,))
+                self.frame.temps[s.name] = (s.value.dtype, self.frame.memo[s.value])
+            case Store():
+                self._store(s)
+            case Accumulate():
+                self._accumulate(s)
+            case If():
+                self._if(s)
+            case Barrier():
+                self.hooks.barrier(self)
+            case _:
+                raise TypeError(f"not a statement: {type(s).__name__}")
+
+    # loops
+
+    def loop(self, loop: Loop) -> None:
+        """A loop of any kind."""
+        match loop.kind:
+            case LoopKind.SERIAL:
+                self.serial(loop)
+            case LoopKind.UNROLL:
+                self._unroll(loop)
+            case LoopKind.VECTOR:
+                if self.frame.lanes or loop.extent == 1 or _has_vector(loop.body):
+                    self._unroll(loop)
+                else:
+                    self._vector(loop)
+            case _:
+                self.hooks.spread(self, loop)
+
+    def serial(self, loop: Loop) -> None:
+        """A loop with a counter in a register."""
+        self.expressions_of((loop.extent,))
+        extent = uniform(self.frame, loop.extent)
+        if isinstance(extent, int) and extent == 1:
+            self.unrolled(loop, 0)
+        elif not (isinstance(extent, int) and extent <= 0):
+            low = extent if isinstance(extent, int) else (loop.extent if isinstance(loop.extent, int) else loop.extent.lo)
+            self.counted(loop, "0", ref(extent), nonempty=low >= 1)
+
+    def counted(self, loop: Loop, first: str, last: str, *, nonempty: bool) -> None:
+        """`loop` with its variable from `first` up to, not including, `last` (operands of type i64)."""
+        frame, f = self.frame, self.frame.f
+        top, after, counter = f.fresh("loop"), f.fresh("after"), f.fresh("%k")
+        if not nonempty:
+            f.do(f"br i1 {f.emit(f'icmp slt i64 {first}, {last}')}, label %{top}.pre, label %{after}")
+            f.start(f"{top}.pre")
+        before = f.block
+        f.branch(top)
+        head: Lines = [""]  # the counter's phi, known when the latch is
+        f.lines.append(head)
+        frame.heads.append(head)
+        frame.bindings[loop.var.name] = Term(counter, len(frame.heads) - 1)
+        self.block(loop.body)
+        frame.heads.pop()
+        following = f.emit(f"add nuw nsw i64 {counter}, 1")
+        more = f.emit(f"icmp slt i64 {following}, {last}")
+        head[0] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{f.block} ]"
+        f.do(f"br i1 {more}, label %{top}, label %{after}")
+        f.start(after)
+
+    def _unroll(self, loop: Loop) -> None:
+        if not isinstance(loop.extent, int):
+            raise ValueError(f"cannot unroll loop {loop.var!r} of unknown extent {loop.extent!r}")
+        for k in range(loop.extent):
+            self.unrolled(loop, k)
+
+    def unrolled(self, loop: Loop, k: int) -> None:
+        """One iteration, its variable a constant."""
+        frame = self.frame
+        frame.consts[loop.var] = k
+        frame.bindings[loop.var.name] = k
+        self.block(loop.body)
+        del frame.consts[loop.var]
+        del frame.bindings[loop.var.name]
+
+    def _vector(self, loop: Loop) -> None:
+        if not isinstance(loop.extent, int):
+            raise ValueError(f"loop {loop.var!r} of unknown extent {loop.extent!r} cannot become vector lanes")
+        if loop.extent == 0:
+            return
+        self.frame.lane, self.frame.lanes = loop.var, loop.extent
+        self.block(loop.body)
+        self.frame.lane, self.frame.lanes = None, 0
+
+    # other statements
+
+    def _alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        if not isinstance(b.size, int):
+            raise ValueError(f"buffer {b.name} of unknown size {b.size!r}")
+        size = max(1, b.size * b.dtype.itemsize)
+        base = self.frame.f.alloca(size) if b.scope is Scope.REGISTER else self.hooks.local(self, size)
+        self.frame.places[b.name] = Place(base, b)
+
+    def _store(self, s: Store) -> None:
+        frame = self.frame
+        when = self._enter((s.offset,), s.guard)
+        if when is None:
+            return
+        self.expressions((s.value,))
+        value = frame.memo[s.value]
+        self.streams |= s.stream
+        memory.store(frame, frame.place(s.buffer), affine(frame, s.offset), value, when.mask, s.stream)
+        self._leave(when)
+
+    def _accumulate(self, s: Accumulate) -> None:
+        frame = self.frame
+        when = self._enter((s.offset,), s.guard)
+        if when is None:
+            return
+        self.expressions((s.value,))
+        value = frame.memo[s.value]
+        place = frame.place(s.buffer)
+        at = affine(frame, s.offset)
+        dtype = place.buffer.dtype
+        if not frame.lanes or at.stride not in (None, 0):
+            masked = Condition(mask=when.mask)
+            self._combine(s.op, place, at, value, masked)
+        elif at.uniform:
+            mask = memory.both_masks(frame, when.mask, frame.mask)
+            every = frame.broadcast(value, register_type(dtype), frame.lanes)
+            if mask is not None:
+                t = register_type(dtype, frame.lanes)
+                neutral = f"splat ({register_type(dtype)} {identity(s.op, dtype)})"
+                every = frame.f.emit(f"select {vector('i1', frame.lanes)} {mask}, {t} {every}, {t} {neutral}")
+            total = Value(self._tree(s.op, dtype, frame.lanes, every))
+            outer, frame.mask = frame.mask, None
+            self._combine(s.op, place, at, total, Condition())
+            frame.mask = outer
+        else:
+            self._one_by_one(s.op, place, s.offset, value, when.mask)
+        self._leave(when)
+
+    def _combine(self, op: Op, place: Place, at: Affine, value: Value, when: Condition) -> None:
+        """place[at] = op(place[at], value)."""
+        frame, dtype = self.frame, place.buffer.dtype
+        old = memory.load(frame, place, at, when)
+        new = self._op(op, (dtype, dtype), dtype, (old, value))
+        memory.store(frame, place, at, new, when.mask)
+
+    def _tree(self, op: Op, dtype: DType, lanes: int, x: str) -> str:
+        """All lanes combined: the lower half with the upper half, again and again; an odd lane waits."""
+        f = self.frame.f
+        rest: str | None = None
+        while lanes > 1:
+            t = register_type(dtype, lanes)
+            half = lanes // 2
+            if lanes % 2:
+                odd = f.emit(f"extractelement {t} {x}, i64 {lanes - 1}")
+                rest = odd if rest is None else scalar.render(f, op, (dtype, dtype), dtype, 0, (odd, rest))
+            if half == 1:
+                a, b = (f.emit(f"extractelement {t} {x}, i64 {k}") for k in (0, 1))
+                x = scalar.render(f, op, (dtype, dtype), dtype, 0, (a, b))
+            else:
+                a, b = (
+                    f.emit(f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
+                           f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>")
+                    for start in (0, half)
+                )
+                x = scalar.render(f, op, (dtype, dtype), dtype, half, (a, b))
+            lanes = half
+        return x if rest is None else scalar.render(f, op, (dtype, dtype), dtype, 0, (x, rest))
+
+    def _one_by_one(self, op: Op, place: Place, offset: Int, value: Value, mask: str | None) -> None:
+        """Lanes may hit the same element, so each takes its turn."""
+        frame, f, dtype, n = self.frame, self.frame.f, place.buffer.dtype, self.frame.lanes
+        mask = memory.both_masks(frame, mask, frame.mask)
+        offsets = materialize(frame, affine(frame, offset), 64)
+        t = register_type(dtype, n)
+        m = memory_type(dtype)
+        for k in range(n):
+            after = ""
+            if mask is not None:
+                take, after = f.fresh("lane"), f.fresh("next")
+                mine = f.emit(f"extractelement {vector('i1', n)} {mask}, i64 {k}")
+                f.do(f"br i1 {mine}, label %{take}, label %{after}")
+                f.start(take)
+            index = f.emit(f"extractelement {vector('i64', n)} {offsets}, i64 {k}")
+            own = f.emit(f"extractelement {t} {value.ref}, i64 {k}") if value.lanes else value.ref
+            at = f.emit(f"getelementptr i{8 * dtype.itemsize}, ptr {place.base}, i64 {index}")
+            old = memory.from_memory(frame, dtype, 0, f.emit(f"load {m}, ptr {at}, align {dtype.itemsize}"))
+            new = scalar.render(f, op, (dtype, dtype), dtype, 0, (old, own))
+            f.do(f"store {m} {memory.to_memory(frame, dtype, 0, new)}, ptr {at}, align {dtype.itemsize}")
+            if mask is not None:
+                f.branch(after)
+
+    def _if(self, s: If) -> None:
+        frame = self.frame
+        when = self._enter((), s.guard)
+        if when is None:
+            return
+        outer = frame.mask
+        frame.mask = memory.both_masks(frame, outer, when.mask)
+        self.block(s.body)
+        frame.mask = outer
+        self._leave(when)
+
+    def _enter(self, offsets: Iterable[Int], guard: Guard) -> Condition | None:
+        """Begin a guarded statement: a branch where all lanes agree. None when it never runs.
+
+        `shared` of the result is the label to go on at.
+        """
+        f = self.frame.f
+        self.expressions_of(_guard_parts(guard))
+        when = condition(self.frame, guard)
+        if when.never:
+            return None
+        label = None
+        if when.shared is not None:
+            then, label = f.fresh("then"), f.fresh("endif")
+            f.do(f"br i1 {when.shared}, label %{then}, label %{label}")
+            f.start(then)
+        self.expressions(v for i in offsets for v in opaque_values(i))
+        return Condition(label, when.mask)
+
+    def _leave(self, when: Condition) -> None:
+        if when.shared is not None:
+            self.frame.forget()
+            self.frame.f.branch(when.shared)
+
+    # expressions
+
+    def _begin(self, roots: Iterable[Expr]) -> None:
+        self.frame.forget()
+        self.expressions(roots)
+
+    def expressions_of(self, indices: Iterable[Int]) -> None:
+        """Begin a statement by computing what these indices depend on."""
+        self._begin([v for i in indices for v in opaque_values(i)])
+
+    def expressions(self, roots: Iterable[Expr]) -> None:
+        """Compute `roots` into the memo, operands before users."""
+        memo = self.frame.memo
+        for e in walk(roots):
+            if e not in memo:
+                memo[e] = self._expression(e)
+
+    def _expression(self, e: Expr) -> Value:
+        frame = self.frame
+        match e:
+            case Const():
+                return Value(literal(e.dtype, e.value))
+            case Temp():
+                return frame.temp(e.name)
+            case Load():
+                return memory.load(frame, frame.place(e.source), affine(frame, e.index[0]), condition(frame, e.guard))
+            case Call():
+                memo = frame.memo
+                return self._op(e.op, [a.dtype for a in e.args], e.dtype, [memo[a] for a in e.args])
+            case FromIndex():
+                return self._from_index(e)
+            case Test():
+                return self._test(e.guard)
+            case _:
+                raise TypeError(f"not a scalar expression: {type(e).__name__}")
+
+    def _op(self, op: Op, src: Iterable[DType], dst: DType, args: Iterable[Value]) -> Value:
+        src, args = list(src), list(args)
+        lanes = max(a.lanes for a in args)
+        refs = [self.frame.broadcast(a, register_type(d), lanes) for d, a in zip(src, args, strict=True)]
+        return Value(scalar.render(self.frame.f, op, src, dst, lanes, refs), lanes)
+
+    def _from_index(self, e: FromIndex) -> Value:
+        frame = self.frame
+        a = affine(frame, e.index)
+        bits = e.dtype.bits
+        if a.uniform:
+            value = uniform(frame, e.index)
+            if isinstance(value, int):
+                return Value(literal(e.dtype, value))
+            if bits == 64:
+                return Value(value.name)
+            return Value(frame.share(value.depth, f"trunc i64 {value.name} to i{bits}"))
+        return Value(materialize(frame, a, bits), frame.lanes)
+
+    def _test(self, guard: Guard) -> Value:
+        frame = self.frame
+        when = condition(frame, guard)
+        if when.never:
+            return Value("false")
+        if when.mask is None:
+            return Value(when.shared or "true")
+        if when.shared is None:
+            return Value(when.mask, frame.lanes)
+        every = frame.broadcast(Value(when.shared), "i1", frame.lanes)
+        return Value(frame.f.emit(f"and {vector('i1', frame.lanes)} {when.mask}, {every}"), frame.lanes)
+
+
+def _guard_parts(guard: Guard) -> list[Int]:
+    return [x for c in guard for x in (c.value, c.lo, c.hi) if x is not None]
+
+
+def _has_vector(block: Block) -> bool:
+    """Whether a vector loop is inside."""
+    stack = list(block)
+    while stack:
+        s = stack.pop()
+        if isinstance(s, Loop):
+            if s.kind is LoopKind.VECTOR and s.extent != 1:
+                return True
+            stack.extend(s.body)
+        elif isinstance(s, If):
+            stack.extend(s.body)
+    return False

@@ -1,0 +1,173 @@
+"""What is known while one function is rendered: its loops, and what names stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weft.backends.llvm.types import memory_type, vector
+from weft.backends.llvm.writer import Function, Lines
+from weft.ir.dtypes import DType
+from weft.ir.expr import Expr
+from weft.ir.index import Guard, Var
+from weft.ir.loops import Buffer
+
+IN_PLACE = 1 << 30
+"""The depth of a term that only the current statement may use."""
+
+
+class Value(NamedTuple):
+    """A scalar expression's value in registers; `lanes` 0 when all lanes share it."""
+
+    ref: str
+    lanes: int = 0
+
+
+class Term(NamedTuple):
+    """An i64 that all lanes share, and the number of loops that it is inside of."""
+
+    name: str
+    depth: int
+
+
+class Lanes(NamedTuple):
+    """An integer that differs from lane to lane: a vector of `bits`, with inclusive bounds."""
+
+    name: str
+    bits: int
+    lo: int
+    hi: int
+
+
+class Condition(NamedTuple):
+    """A guard in registers: an i1 that all lanes share, a mask of lanes (None: true), or never."""
+
+    shared: str | None = None
+    mask: str | None = None
+    never: bool = False
+
+
+class Place(NamedTuple):
+    """Where a buffer is: its base address."""
+
+    base: str
+    buffer: Buffer
+
+
+@dataclass(slots=True)
+class Frame:
+    """The state of one function. A name not found is captured from the function around it, through `ctx`."""
+
+    f: Function
+    outer: Frame | None = None
+    heads: list[Lines] = field(default_factory=list[Lines])
+    """Per loop depth, the start of its body: index arithmetic is put where its deepest variable is born."""
+    bindings: dict[str, int | Term] = field(default_factory=dict[str, "int | Term"])
+    consts: dict[Var, int] = field(default_factory=dict[Var, int])
+    temps: dict[str, tuple[DType, Value]] = field(default_factory=dict[str, tuple[DType, Value]])
+    places: dict[str, Place] = field(default_factory=dict[str, Place])
+    lane: Var | None = None
+    lanes: int = 0
+    mask: str | None = None
+    """Inside an `If` that lanes disagree on: which of them are in it."""
+    memo: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
+    """The values of the current statement's subexpressions."""
+    conditions: dict[Guard, Condition] = field(default_factory=dict[Guard, Condition])
+    """The guards that the current statement has computed."""
+    shared: dict[str, str] = field(default_factory=dict[str, str])
+    """Hoisted index arithmetic by its instruction; its operands' names are unique, so this never gets stale."""
+    captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """(memory type, the outer function's value) of each 8-byte slot of `ctx`."""
+
+    def __post_init__(self) -> None:
+        if not self.heads:
+            self.heads.append(self.f.entry)
+
+    def forget(self) -> None:
+        """Begin a new statement: memory may have changed."""
+        self.memo.clear()
+        self.conditions.clear()
+
+    def hoist(self, depth: int, instruction: str) -> str:
+        """Append an instruction where the loop of that depth begins (here, for IN_PLACE); its name."""
+        if depth >= len(self.heads):
+            return self.f.emit(instruction)
+        name = self.f.fresh("%i")
+        self.heads[depth].append(f"  {name} = {instruction}")
+        return name
+
+    def share(self, depth: int, instruction: str) -> str:
+        """As `hoist`, once for the same instruction."""
+        if depth >= len(self.heads):
+            return self.f.emit(instruction)
+        found = self.shared.get(instruction)
+        if found is None:
+            found = self.hoist(depth, instruction)
+            self.shared[instruction] = found
+        return found
+
+    def binding(self, name: str) -> int | Term:
+        """What an index variable stands for."""
+        found = self.bindings.get(name)
+        if found is None:
+            if self.outer is None:
+                raise KeyError(f"index variable {name} is not bound by a loop around its use")
+            found = self.outer.binding(name)
+            if isinstance(found, Term):
+                found = Term(self._capture("i64", found.name), 0)
+            self.bindings[name] = found
+        return found
+
+    def temp(self, name: str) -> Value:
+        """What a `Let` name stands for."""
+        return self._temp(name)[1]
+
+    def _temp(self, name: str) -> tuple[DType, Value]:
+        found = self.temps.get(name)
+        if found is None:
+            if self.outer is None:
+                raise KeyError(f"temporary {name} is not bound before its use")
+            dtype, value = self.outer._temp(name)
+            if value.lanes:
+                raise ValueError(f"temporary {name} of a vector loop is used inside a parallel one")
+            found = dtype, Value(self._captured_value(dtype, value.ref))
+            self.temps[name] = found
+        return found
+
+    def _captured_value(self, dtype: DType, ref: str) -> str:
+        if not ref.startswith("%"):
+            return ref
+        memory = memory_type(dtype)
+        if dtype.bits > 1:
+            return self._capture(memory, ref)
+        assert self.outer is not None
+        got = self._capture(memory, self.outer.f.emit(f"zext i1 {ref} to i8"))
+        return self.hoist(0, f"trunc i8 {got} to i1")
+
+    def place(self, name: str) -> Place:
+        """Where a buffer is."""
+        found = self.places.get(name)
+        if found is None:
+            if self.outer is None:
+                raise KeyError(f"buffer {name} is neither a parameter nor allocated before its use")
+            outer = self.outer.place(name)
+            found = Place(self._capture("ptr", outer.base), outer.buffer)
+            self.places[name] = found
+        return found
+
+    def _capture(self, memory: str, ref: str) -> str:
+        if not ref.startswith("%"):
+            return ref
+        slot = self.hoist(0, f"getelementptr i8, ptr %ctx, i64 {8 * len(self.captured)}")
+        self.captured.append((memory, ref))
+        return self.hoist(0, f"load {memory}, ptr {slot}, align 8")
+
+    def broadcast(self, value: Value, scalar: str, lanes: int) -> str:
+        """`value`, of register type `scalar`, in all lanes."""
+        if value.lanes or not lanes:
+            return value.ref
+        if not value.ref.startswith("%"):
+            return f"splat ({scalar} {value.ref})"
+        many = vector(scalar, lanes)
+        first = self.f.emit(f"insertelement {many} poison, {scalar} {value.ref}, i64 0")
+        return self.f.emit(f"shufflevector {many} {first}, {many} poison, <{lanes} x i32> zeroinitializer")

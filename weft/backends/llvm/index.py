@@ -1,0 +1,358 @@
+"""Index expressions -> i64 instructions, and the shape of their change from lane to lane.
+
+An index becomes `const + sum of factor * term + (a part that differs between lanes)`. The shared part is computed
+where its deepest loop variable is born, once per distinct sum; constants stay apart, so that unrolled accesses
+share one address and differ in the displacement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.backends.llvm.convert import splat
+from weft.backends.llvm.frame import IN_PLACE, Condition, Frame, Lanes, Term, Value
+from weft.backends.llvm.types import constant_vector, register_type, vector
+from weft.ir.dtypes import Kind
+from weft.ir.index import (
+    FloorDiv,
+    Guard,
+    Index,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Opaque,
+    Product,
+    Sum,
+    Var,
+    atoms,
+    bounds,
+    evaluate,
+    rewrite_guard,
+    substitute,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """const + sum of factor * term, plus in lane l: steps[l] + sum of factor * varying[l]."""
+
+    const: int
+    terms: tuple[tuple[Term, int], ...] = ()
+    steps: tuple[int, ...] = ()
+    varying: tuple[tuple[Lanes, int], ...] = ()
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all lanes share the value."""
+        return not self.steps and not self.varying
+
+    @property
+    def stride(self) -> int | None:
+        """The step from each lane to the next; None when it is not constant."""
+        if self.varying:
+            return None
+        s = self.steps
+        if not s:
+            return 0
+        step = s[1] - s[0] if len(s) > 1 else 1
+        return step if all(b - a == step for a, b in zip(s, s[1:], strict=False)) else None
+
+
+def affine(frame: Frame, x: Int) -> Affine:
+    """`x` taken apart; the instructions that its terms need are appended."""
+    if isinstance(x, int):
+        return Affine(x)
+    if frame.consts and any(isinstance(a, Index) and not isinstance(a, Var) and _has_const(frame, a) for a in _parts(x)):
+        x = substitute(x, frame.consts)
+        if isinstance(x, int):
+            return Affine(x)
+    parts, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
+    terms: dict[Term, int] = {}
+    steps: list[int] | None = None
+    varying: list[tuple[Lanes, int]] = []
+    for atom, c in parts:
+        got = _atom(frame, atom)
+        if isinstance(got, int):
+            const += c * got
+        elif isinstance(got, Term):
+            terms[got] = terms.get(got, 0) + c
+        elif isinstance(got, Lanes):
+            varying.append((got, c))
+        elif steps is None:
+            steps = [c * s for s in got]
+        else:
+            steps = [a + c * s for a, s in zip(steps, got, strict=True)]
+    if steps is not None:
+        const += steps[0]
+        steps = [s - steps[0] for s in steps]
+    ordered = sorted(((t, c) for t, c in terms.items() if c), key=lambda tc: tc[0].depth)
+    same = steps is None or (len(steps) > 1 and not any(steps))
+    return Affine(const, tuple(ordered), () if same or steps is None else tuple(steps), tuple(varying))
+
+
+def _parts(x: Index) -> tuple[Int, ...]:
+    return x.operands() if isinstance(x, Sum) else (x,)
+
+
+def _has_const(frame: Frame, x: Index) -> bool:
+    return any(a in frame.consts for a in atoms(x) if isinstance(a, Var))
+
+
+def _atom(frame: Frame, x: Index) -> int | Term | Lanes | tuple[int, ...]:
+    """What a part of a sum is: a constant, shared, a vector, or a constant per lane."""
+    match x:
+        case Var():
+            return tuple(range(frame.lanes)) if x == frame.lane else frame.binding(x.name)
+        case Opaque():
+            return _opaque(frame, x)
+        case _:
+            return _in_lanes(frame, x) if _varies(frame, x) else _compound(frame, x)
+
+
+def _varies(frame: Frame, x: Index) -> bool:
+    if frame.lane is None:
+        return False
+    return any(a == frame.lane or (isinstance(a, Opaque) and frame.memo[a.value].lanes) for a in atoms(x))
+
+
+def _opaque(frame: Frame, x: Opaque) -> int | Term | Lanes:
+    ref, lanes = frame.memo[x.value]
+    dtype = x.value.dtype
+    signed = dtype.kind is Kind.INT
+    if not ref.startswith("%"):
+        return int(ref) if ref not in ("true", "false") else int(ref == "true")
+    src = register_type(dtype, lanes)
+    if lanes:
+        bits = 64 if x.hi >= 1 << 31 or x.lo < -(1 << 31) else 32
+        return Lanes(_resize(frame, src, ref, dtype.bits, bits, lanes, signed), bits, x.lo, x.hi)
+    return Term(_resize(frame, src, ref, dtype.bits, 64, 0, signed), IN_PLACE)
+
+
+def _resize(frame: Frame, src: str, ref: str, have: int, want: int, lanes: int, signed: bool) -> str:
+    if have == want:
+        return ref
+    how = "trunc" if have > want else "sext" if signed else "zext"
+    return frame.f.emit(f"{how} {src} {ref} to {vector(f'i{want}', lanes)}")
+
+
+def shared(frame: Frame, a: Affine, const: bool = True) -> Term | int:
+    """The part of `a` that lanes share, as one i64; without its constant if asked."""
+    total: str | None = None
+    depth = 0
+    for term, c in a.terms:
+        depth = max(depth, term.depth)
+        scaled = term.name if c == 1 else frame.share(depth_of(term), f"mul nsw i64 {term.name}, {c}")
+        total = scaled if total is None else frame.share(depth, f"add nsw i64 {total}, {scaled}")
+    if total is None:
+        return a.const if const else 0
+    if const and a.const:
+        total = frame.share(depth, f"add nsw i64 {total}, {a.const}")
+    return Term(total, depth)
+
+
+def depth_of(x: Term | int) -> int:
+    """The loop depth at which a value is known."""
+    return 0 if isinstance(x, int) else x.depth
+
+
+def ref(x: Term | int) -> str:
+    """A value as an operand."""
+    return str(x) if isinstance(x, int) else x.name
+
+
+def uniform(frame: Frame, x: Int) -> Term | int:
+    """`x`, which all lanes must share. Raises ValueError when they do not."""
+    a = affine(frame, x)
+    if not a.uniform:
+        raise ValueError(f"{x!r} differs between lanes")
+    return shared(frame, a)
+
+
+def _compound(frame: Frame, x: Index) -> Term | int:
+    """A part that is no plain variable, shared by all lanes."""
+    values = [uniform(frame, o) for o in x.operands()]
+    if all(isinstance(v, int) for v in values):
+        known = [v for v in values if isinstance(v, int)]
+        new = x.rebuild(known)
+        assert isinstance(new, int)
+        return new
+    depth = max(depth_of(v) for v in values)
+    refs = [ref(v) for v in values]
+
+    def do(instruction: str) -> str:
+        return frame.share(depth, instruction)
+
+    match x:
+        case Product():
+            total = refs[0]
+            for r in refs[1:]:
+                total = do(f"mul nsw i64 {total}, {r}")
+            return Term(total, depth)
+        case FloorDiv():
+            return Term(_divide(frame, depth, x.num, refs[0], refs[1])[0], depth)
+        case Mod():
+            return Term(_divide(frame, depth, x.num, refs[0], refs[1])[1], depth)
+        case Min() | Max():
+            less = do(f"icmp {'slt' if isinstance(x, Min) else 'sgt'} i64 {refs[0]}, {refs[1]}")
+            return Term(do(f"select i1 {less}, i64 {refs[0]}, i64 {refs[1]}"), depth)
+        case _:
+            raise TypeError(f"not an index: {x!r}")
+
+
+def _divide(frame: Frame, depth: int, num: Int, n: str, d: str) -> tuple[str, str]:
+    """(n // d, n % d) of shared values, d > 0."""
+    if bounds(num)[0] >= 0:
+        return frame.share(depth, f"udiv i64 {n}, {d}"), frame.share(depth, f"urem i64 {n}, {d}")
+    rest = frame.share(depth, f"srem i64 {n}, {d}")
+    negative = frame.share(depth, f"icmp slt i64 {rest}, 0")
+    toward_zero = frame.share(depth, f"sdiv i64 {n}, {d}")
+    one = frame.share(depth, f"sext i1 {negative} to i64")
+    up = frame.share(depth, f"select i1 {negative}, i64 {d}, i64 0")
+    return frame.share(depth, f"add i64 {toward_zero}, {one}"), frame.share(depth, f"add i64 {rest}, {up}")
+
+
+def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
+    """A part that is no plain variable, and differs between lanes."""
+    lane = frame.lane
+    assert lane is not None
+    inside = list(atoms(x))
+    if all(a == lane for a in inside if isinstance(a, Var)) and not any(isinstance(a, Opaque) for a in inside):
+        return tuple(int(evaluate(x, {lane.name: k})) for k in range(frame.lanes))
+    spans = [bounds(o) for o in (x, *x.operands())]
+    bits = 32 if all(lo >= -(1 << 31) and hi < 1 << 31 for lo, hi in spans) else 64
+    refs = [materialize(frame, affine(frame, o), bits) for o in x.operands()]
+    t, f = vector(f"i{bits}", frame.lanes), frame.f
+    match x:
+        case Product():
+            total = refs[0]
+            for r in refs[1:]:
+                total = f.emit(f"mul {t} {total}, {r}")
+        case FloorDiv() | Mod():
+            n, d = refs
+            if bounds(x.num)[0] >= 0:
+                total = f.emit(f"{'udiv' if isinstance(x, FloorDiv) else 'urem'} {t} {n}, {d}")
+            else:
+                rest = f.emit(f"srem {t} {n}, {d}")
+                mask = vector("i1", frame.lanes)
+                negative = f.emit(f"icmp slt {t} {rest}, zeroinitializer")
+                if isinstance(x, FloorDiv):
+                    one = f.emit(f"sext {mask} {negative} to {t}")
+                    total = f.emit(f"add {t} {f.emit(f'sdiv {t} {n}, {d}')}, {one}")
+                else:
+                    up = f.emit(f"select {mask} {negative}, {t} {d}, {t} zeroinitializer")
+                    total = f.emit(f"add {t} {rest}, {up}")
+        case Min() | Max():
+            name = "smin" if isinstance(x, Min) else "smax"
+            total = f.call(f"llvm.{name}.v{frame.lanes}i{bits}", t, [(t, r) for r in refs])
+        case _:
+            raise TypeError(f"not an index: {x!r}")
+    return Lanes(total, bits, x.lo, x.hi)
+
+
+def lane_part(frame: Frame, a: Affine, bits: int) -> str | None:
+    """What `a` adds per lane, as a vector; None when nothing."""
+    t = vector(f"i{bits}", frame.lanes)
+    total = constant_vector(f"i{bits}", list(a.steps)) if a.steps else None
+    for v, c in a.varying:
+        part = v.name
+        if v.bits != bits:
+            source = vector(f"i{v.bits}", frame.lanes)
+            part = frame.f.emit(f"{'trunc' if v.bits > bits else 'sext'} {source} {part} to {t}")
+        if c != 1:
+            part = frame.f.emit(f"mul {t} {part}, {splat(f'i{bits}', _wrap(c, bits), frame.lanes)}")
+        total = part if total is None else frame.f.emit(f"add {t} {total}, {part}")
+    return total
+
+
+def lane_bounds(a: Affine) -> tuple[int, int]:
+    """Inclusive bounds of what `a` adds per lane."""
+    lo, hi = (min(a.steps), max(a.steps)) if a.steps else (0, 0)
+    for v, c in a.varying:
+        lo += min(c * v.lo, c * v.hi)
+        hi += max(c * v.lo, c * v.hi)
+    return lo, hi
+
+
+def materialize(frame: Frame, a: Affine, bits: int) -> str:
+    """`a` as a vector of `bits`, modulo 2**bits."""
+    t = f"i{bits}"
+    base = shared(frame, a)
+    own = lane_part(frame, a, bits)
+    if own is not None and base == 0:
+        return own
+    if isinstance(base, int):
+        all_lanes = f"splat ({t} {_wrap(base, bits)})"
+    else:
+        name = base.name
+        if bits != 64:
+            name = frame.share(base.depth, f"trunc i64 {name} to {t}")
+        all_lanes = frame.broadcast(Value(name), t, frame.lanes)
+    return all_lanes if own is None else frame.f.emit(f"add {vector(t, frame.lanes)} {all_lanes}, {own}")
+
+
+def _wrap(value: int, bits: int) -> int:
+    """`value` modulo 2**bits, as a signed number."""
+    half = 1 << (bits - 1)
+    return (value + half) % (1 << bits) - half
+
+
+def condition(frame: Frame, guard: Guard) -> Condition:
+    """The guard's truth in registers; within one statement the same guard is computed once."""
+    if not guard:
+        return Condition()
+    found = frame.conditions.get(guard)
+    if found is None:
+        found = _condition(frame, guard)
+        frame.conditions[guard] = found
+    return found
+
+
+def _condition(frame: Frame, guard: Guard) -> Condition:
+    if frame.consts:
+        guard = rewrite_guard(guard, lambda i: substitute(i, frame.consts))
+    alike: list[Term] = []
+    masks: list[str] = []
+    for c in guard:
+        sides = [] if c.lo is None else [(c.value - c.lo, False)]
+        if c.hi is not None:
+            sides.append((c.value - c.hi, True))
+        for x, negative in sides:
+            got = _sign(frame, x, negative)
+            if got is False:
+                return Condition(never=True)
+            if isinstance(got, Term):
+                alike.append(got)
+            elif isinstance(got, str):
+                masks.append(got)
+    both: str | None = None
+    depth = 0
+    for name, d in sorted(alike, key=lambda term: term.depth):
+        depth = max(depth, d)
+        both = name if both is None else frame.share(depth, f"and i1 {both}, {name}")
+    mask: str | None = None
+    for m in masks:
+        mask = m if mask is None else frame.f.emit(f"and {vector('i1', frame.lanes)} {mask}, {m}")
+    return Condition(both, mask)
+
+
+def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
+    """x < 0 if `negative` else x >= 0: known, shared by all lanes (a Term of type i1), or a mask."""
+    how = "slt" if negative else "sge"
+    if isinstance(x, int):
+        return (x < 0) is negative
+    a = affine(frame, x)
+    if a.uniform:
+        value = shared(frame, a, const=False)
+        if isinstance(value, int):
+            return (a.const < 0) is negative
+        return Term(frame.share(value.depth, f"icmp {how} i64 {value.name}, {-a.const}"), value.depth)
+    lo, hi = lane_bounds(a)
+    if not a.terms and (a.const + lo >= 0 or a.const + hi < 0):
+        return (a.const + lo < 0) is negative
+    # the lanes' own part against minus the shared part
+    need_lo, need_hi = lo - x.hi, hi - x.lo
+    bits = 32 if min(lo, need_lo) >= -(1 << 31) and max(hi, need_hi) < 1 << 31 else 64
+    own = lane_part(frame, a, bits)
+    flipped = Affine(-a.const, tuple((term, -c) for term, c in a.terms))
+    return frame.f.emit(f"icmp {how} {vector(f'i{bits}', frame.lanes)} {own}, {materialize(frame, flipped, bits)}")

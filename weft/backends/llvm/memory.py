@@ -1,0 +1,266 @@
+"""Reading and writing elements: contiguous, broadcast, reversed, strided or anywhere, with guards and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from weft.backends.llvm.convert import splat
+from weft.backends.llvm.frame import Condition, Frame, Place, Value
+from weft.backends.llvm.index import Affine, lane_bounds, lane_part, shared
+from weft.backends.llvm.types import memory_type, register_type, suffix, vector
+from weft.ir import dtypes
+from weft.ir.dtypes import DType
+from weft.ir.loops import Scope
+
+MAX_STRIDE = 4
+"""Up to this step between lanes, whole vectors are read and shuffled; beyond, a gather."""
+
+ALIGNMENT = 64
+"""Of every buffer's base, in bytes."""
+
+
+def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
+    """The elements at `offset`, zero where the guard fails; nothing is read there."""
+    dtype = place.buffer.dtype
+    if when.never:
+        return Value(zero(dtype))
+    mask = both_masks(frame, when.mask, frame.mask)
+    if offset.uniform:
+        return _load_one(frame, place, offset, when, mask)
+    stride = offset.stride
+    n = frame.lanes
+    if stride is not None and abs(stride) == 1:
+        start = offset if stride == 1 else _moved(offset, 1 - n)
+        got = _load_run(frame, place, start, when.shared, _reverse(frame, mask) if stride < 0 and mask else mask)
+        return Value(from_memory(frame, dtype, n, got if stride > 0 else _shuffle(frame, dtype, n, got, got, range(n)[::-1])), n)
+    if stride is not None and mask is None and 1 < abs(stride) <= MAX_STRIDE:
+        return Value(from_memory(frame, dtype, n, _load_strided(frame, place, offset, stride, when.shared)), n)
+    return Value(from_memory(frame, dtype, n, _gather(frame, place, offset, when.shared, mask)), n)
+
+
+def store(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | None, stream: bool = False) -> None:
+    """Write `value`, where `mask` is set. Lanes that hit the same element write in order."""
+    dtype = place.buffer.dtype
+    mask = both_masks(frame, mask, frame.mask)
+    scalar = register_type(dtype)
+    n = frame.lanes
+    if offset.uniform:
+        _store_one(frame, place, offset, value, mask)
+        return
+    stride = offset.stride
+    every = frame.broadcast(value, scalar, n)
+    memory = memory_type(dtype, n)
+    raw = to_memory(frame, dtype, n, every)
+    if stride is not None and abs(stride) == 1:
+        start = offset
+        if stride < 0:
+            start = _moved(offset, 1 - n)
+            raw = _shuffle(frame, dtype, n, raw, raw, range(n)[::-1])
+            mask = _reverse(frame, mask) if mask else None
+        at = address(frame, place, start)
+        if mask is None:
+            align, hint = dtype.itemsize, ""
+            width = min(ALIGNMENT, n * dtype.itemsize)
+            if stream and width >= 16 and alignment(place, start) >= width:
+                align, hint = width, ", !nontemporal !0"
+            frame.f.do(f"store {memory} {raw}, ptr {at}, align {align}{hint}")
+        elif place.buffer.scope is Scope.REGISTER:
+            old = frame.f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
+            new = frame.f.emit(f"select {vector('i1', n)} {mask}, {memory} {raw}, {memory} {old}")
+            frame.f.do(f"store {memory} {new}, ptr {at}, align {dtype.itemsize}")
+        else:
+            _masked(frame, "void", "store", f"{_suffix(dtype, n)}.p0",
+                    [(memory, raw), (f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask)])
+        return
+    pointers = _addresses(frame, place, offset)
+    _masked(frame, "void", "scatter", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
+            [(memory, raw), (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
+             (vector("i1", n), mask or "splat (i1 true)")])
+
+
+def address(frame: Frame, place: Place, offset: Affine) -> str:
+    """The address of the element that `offset` has in lane 0; constants become a displacement."""
+    base = place.base
+    size = place.buffer.dtype.itemsize
+    moving = shared(frame, offset, const=False)
+    if not isinstance(moving, int):
+        base = frame.share(moving.depth, f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}")
+    if offset.const == 0:
+        return base
+    return frame.f.emit(f"getelementptr i8, ptr {base}, i64 {offset.const * size}")
+
+
+def alignment(place: Place, offset: Affine) -> int:
+    """Bytes that the address is known to be a multiple of."""
+    size = place.buffer.dtype.itemsize
+    return gcd(ALIGNMENT, size * offset.const, *(size * c for _, c in offset.terms))
+
+
+def zero(dtype: DType) -> str:
+    """The literal of zero in registers."""
+    if dtype is dtypes.bool_:
+        return "false"
+    return "0x0000000000000000" if register_type(dtype) in ("float", "double") else "0"
+
+
+def from_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
+    """What was loaded, as it is in registers."""
+    if dtype is not dtypes.bool_:
+        return x
+    return frame.f.emit(f"icmp ne {vector('i8', lanes)} {x}, {splat('i8', 0, lanes)}")
+
+
+def to_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
+    """A register's value as it is stored."""
+    if dtype is not dtypes.bool_:
+        return x
+    return frame.f.emit(f"zext {vector('i1', lanes)} {x} to {vector('i8', lanes)}")
+
+
+def both_masks(frame: Frame, a: str | None, b: str | None) -> str | None:
+    """Lanes in both masks; None means all."""
+    if a is None or b is None:
+        return a or b
+    return frame.f.emit(f"and {vector('i1', frame.lanes)} {a}, {b}")
+
+
+def any_lane(frame: Frame, mask: str) -> str:
+    """Whether any lane of the mask is set."""
+    n = frame.lanes
+    return frame.f.call(f"llvm.vector.reduce.or.v{n}i1", "i1", [(vector("i1", n), mask)])
+
+
+def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition, mask: str | None) -> Value:
+    """One element for all lanes; `mask` only says whether anything may be read."""
+    dtype, f = place.buffer.dtype, frame.f
+    may = when.shared
+    if mask is not None:
+        some = any_lane(frame, mask)
+        may = some if may is None else f.emit(f"and i1 {may}, {some}")
+    memory = memory_type(dtype)
+    at = address(frame, place, offset)
+    if may is not None:
+        at = _or_zeros(frame, may, at, dtype.itemsize)
+    got = from_memory(frame, dtype, 0, f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}"))
+    if when.mask is None:
+        return Value(got)
+    t = register_type(dtype, frame.lanes)
+    every = frame.broadcast(Value(got), register_type(dtype), frame.lanes)
+    return Value(f.emit(f"select {vector('i1', frame.lanes)} {when.mask}, {t} {every}, {t} zeroinitializer"), frame.lanes)
+
+
+def _or_zeros(frame: Frame, when: str, at: str, size: int) -> str:
+    """`at` where the condition holds, else the address of zeros: a guarded load without a branch."""
+    return frame.f.emit(f"select i1 {when}, ptr {at}, ptr {frame.f.module.zero_block(size)}")
+
+
+def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask: str | None) -> str:
+    """As many elements in a row as there are lanes."""
+    dtype, n, f = place.buffer.dtype, frame.lanes, frame.f
+    memory = memory_type(dtype, n)
+    at = address(frame, place, start)
+    if when is not None:
+        at = _or_zeros(frame, when, at, n * dtype.itemsize)
+    if mask is None:
+        return f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
+    if place.buffer.scope is Scope.REGISTER:
+        got = f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
+        return f.emit(f"select {vector('i1', n)} {mask}, {memory} {got}, {memory} zeroinitializer")
+    return _masked(frame, memory, "load", f"{_suffix(dtype, n)}.p0",
+                   [(f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask), (memory, "zeroinitializer")])
+
+
+def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when: str | None) -> str:
+    """Every `stride`-th element, from whole vectors of which the last ends at the last element."""
+    dtype, n = place.buffer.dtype, frame.lanes
+    step = abs(stride)
+    first = offset if stride > 0 else _moved(offset, stride * (n - 1))
+    last = step * (n - 1)
+    result, taken = "", 0
+    while taken < n:
+        begin = min(step * taken, last + 1 - n)
+        here = [k for k in range(taken, n) if step * k < begin + n]
+        run = _load_run(frame, place, _moved(first, begin), when, None)
+        picks = [n + step * k - begin if k in here else k for k in range(n)]
+        result = _shuffle(frame, dtype, n, result or run, run, picks)
+        taken = here[-1] + 1
+    return result if stride > 0 else _shuffle(frame, dtype, n, result, result, range(n)[::-1])
+
+
+def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: str | None) -> str:
+    dtype, n = place.buffer.dtype, frame.lanes
+    memory = memory_type(dtype, n)
+    if when is not None:
+        mask = both_masks(frame, mask, frame.broadcast(Value(when), "i1", n))
+    return _masked(frame, memory, "gather", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
+                   [(f"{vector('ptr', n)} align {dtype.itemsize}", _addresses(frame, place, offset)),
+                    (vector("i1", n), mask or "splat (i1 true)"), (memory, "zeroinitializer")])
+
+
+def _addresses(frame: Frame, place: Place, offset: Affine) -> str:
+    """The address in each lane: one base that lanes share and a vector of offsets."""
+    lo, hi = lane_bounds(offset)
+    bits = 32 if lo >= -(1 << 31) and hi < 1 << 31 else 64
+    own = lane_part(frame, offset, bits)
+    base = address(frame, place, offset)
+    n = frame.lanes
+    element = _element(place.buffer.dtype.itemsize)
+    return frame.f.emit(f"getelementptr {element}, ptr {base}, {vector(f'i{bits}', n)} {own}")
+
+
+def _store_one(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | None) -> None:
+    """All lanes write one element: the last one that may, stays."""
+    dtype, f, n = place.buffer.dtype, frame.f, frame.lanes
+    memory = memory_type(dtype)
+    at = address(frame, place, offset)
+    if mask is None:
+        last = value.ref
+        if value.lanes:
+            last = f.emit(f"extractelement {register_type(dtype, n)} {last}, i64 {n - 1}")
+        f.do(f"store {memory} {to_memory(frame, dtype, 0, last)}, ptr {at}, align {dtype.itemsize}")
+        return
+    every = to_memory(frame, dtype, n, frame.broadcast(value, register_type(dtype), n))
+    pointers = f.emit(f"getelementptr i8, ptr {at}, {vector('i64', n)} zeroinitializer")
+    _masked(frame, "void", "scatter", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
+            [(memory_type(dtype, n), every), (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
+             (vector("i1", n), mask)])
+
+
+def _masked(frame: Frame, result: str, what: str, name: str, args: list[tuple[str, str]]) -> str:
+    """A call of llvm.masked.`what`; the pointer argument's type carries its alignment."""
+    full = f"llvm.masked.{what}.{name}"
+    frame.f.module.declare(full, result, ", ".join(t.split(" align")[0] for t, _ in args))
+    text = f"call {result} @{full}({', '.join(f'{t} {v}' for t, v in args)})"
+    if result != "void":
+        return frame.f.emit(text)
+    frame.f.do(text)
+    return ""
+
+
+def _suffix(dtype: DType, lanes: int) -> str:
+    return suffix(memory_type(dtype), lanes)
+
+
+def _element(size: int) -> str:
+    return f"i{8 * size}"
+
+
+def _moved(offset: Affine, by: int) -> Affine:
+    """`offset` plus a constant, of lane 0."""
+    return Affine(offset.const + by, offset.terms, offset.steps, offset.varying)
+
+
+def _reverse(frame: Frame, mask: str) -> str:
+    n = frame.lanes
+    order = ", ".join(f"i32 {k}" for k in reversed(range(n)))
+    t = vector("i1", n)
+    return frame.f.emit(f"shufflevector {t} {mask}, {t} poison, <{n} x i32> <{order}>")
+
+
+def _shuffle(frame: Frame, dtype: DType, lanes: int, a: str, b: str, picks: Sequence[int]) -> str:
+    t = memory_type(dtype, lanes)
+    order = ", ".join(f"i32 {k}" for k in picks)
+    return frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{lanes} x i32> <{order}>")
+
+
