@@ -1,0 +1,66 @@
+"""The backward walk: from the gradients of some values to those of what they were computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from weft.autograd.ops import add
+from weft.autograd.value import Value, grad_mode
+from weft.autograd.vjp import VJP
+
+
+def gradients(
+    outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create_graph: bool
+) -> dict[Value, Value]:
+    """The gradient of sum(seed * output) for each of `inputs`, or for each leaf that needs one when that is None.
+
+    `seeds` have the shapes and dtypes of `outputs`. An input that no output depends on is not in the result.
+    With `create_graph` the gradients are on the tape themselves. Each value is visited once, without recursion.
+    """
+    order = _tape(outputs)
+    wanted = {v for v in order if v.is_leaf} if inputs is None else set(inputs)
+    useful = _leading_to(order, wanted)
+    found: dict[Value, Value] = {}
+    with grad_mode(create_graph):
+        for output, seed in zip(outputs, seeds, strict=True):
+            _accumulate(found, output, seed)
+        for value in reversed(order):
+            g = found.get(value) if value in wanted else found.pop(value, None)
+            rule = VJP[value.op] if value.op else None
+            if g is None or rule is None or value not in useful:
+                continue
+            for x, part in zip(value.inputs, rule(g, value, *value.inputs), strict=True):
+                if part is not None and x in useful:
+                    _accumulate(found, x, part)
+    return {v: found[v] for v in wanted if v in found}
+
+
+def _accumulate(found: dict[Value, Value], value: Value, part: Value) -> None:
+    before = found.get(value)
+    found[value] = part if before is None else add(before, part)
+
+
+def _tape(outputs: Iterable[Value]) -> list[Value]:
+    """The values under `outputs` that need gradients, inputs before users."""
+    order: list[Value] = []
+    seen: set[Value] = set()
+    for output in outputs:
+        stack: list[tuple[Value, bool]] = [(output, False)]
+        while stack:
+            value, inputs_done = stack.pop()
+            if inputs_done:
+                order.append(value)
+            elif value not in seen:
+                seen.add(value)
+                stack.append((value, True))
+                stack.extend((x, False) for x in value.inputs if x.needs_grad and x not in seen)
+    return order
+
+
+def _leading_to(order: Sequence[Value], wanted: set[Value]) -> set[Value]:
+    """The values of `order` from which one of `wanted` can be reached."""
+    useful: set[Value] = set()
+    for value in order:
+        if value in wanted or any(x in useful for x in value.inputs):
+            useful.add(value)
+    return useful

@@ -1,0 +1,103 @@
+"""A value: a graph node, and how it was made, where a gradient may flow through it.
+
+The graph merges equal nodes, so it cannot say that one of two equal tensors is a parameter, or that one was detached.
+That is the tape's business: each `Value` records the op and the values it was applied to when one of them needs a
+gradient. Vector-Jacobian products are written on values, so gradients can be differentiated again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from weft.ir import graph
+from weft.ir.dtypes import DType
+from weft.ir.graph import Attrs, Node, Shape
+from weft.ir.ops import Op
+
+
+class Value:
+    """A node and its tape entry. Immutable; two values of one node may have different histories."""
+
+    __slots__ = ("__weakref__", "attrs", "inputs", "needs_grad", "node", "op")
+
+    def __init__(
+        self,
+        node: Node,
+        needs_grad: bool = False,
+        op: Op | None = None,
+        attrs: Attrs = None,
+        inputs: tuple[Value, ...] = (),
+    ) -> None:
+        self.node = node
+        self.needs_grad = needs_grad
+        self.op = op  # None: a leaf of the tape (the node may still have inputs of its own)
+        self.attrs = attrs
+        self.inputs = inputs
+
+    @property
+    def shape(self) -> Shape:
+        return self.node.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.dtype
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.op is None
+
+    def __repr__(self) -> str:
+        return f"Value({self.node!r}{', needs_grad' if self.needs_grad else ''})"
+
+
+class _Mode(threading.local):
+    grad = True
+
+
+_mode = _Mode()
+
+
+def grad_enabled() -> bool:
+    """True where operations record how they were made (everywhere but under `no_grad`), per thread."""
+    return _mode.grad
+
+
+@contextmanager
+def grad_mode(enabled: bool) -> Generator[None]:
+    """Recording switched on or off within the block, for this thread."""
+    before = _mode.grad
+    _mode.grad = enabled
+    try:
+        yield
+    finally:
+        _mode.grad = before
+
+
+def set_grad_enabled(enabled: bool) -> None:
+    """Recording switched on or off for this thread."""
+    _mode.grad = enabled
+
+
+def apply(
+    op: Op,
+    inputs: tuple[Value, ...],
+    attrs: Attrs = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
+) -> Value:
+    """`op` on values: the node, and the record if a gradient may be asked for."""
+    node = graph.apply(op, tuple([v.node for v in inputs]), attrs, shape, dtype)
+    for v in inputs:
+        if v.needs_grad:
+            if _mode.grad and node.dtype.is_float:
+                return Value(node, True, op, attrs, inputs)
+            break
+    return Value(node)
+
+
+def constant(value: Any, like: Value) -> Value:
+    """A constant of the shape and dtype of `like`."""
+    return Value(graph.const(value, like.dtype, like.shape))

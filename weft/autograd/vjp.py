@@ -1,0 +1,410 @@
+"""Vector-Jacobian products: for each op, the gradients of its inputs from the gradient of its result.
+
+A rule is written on values, so that what it builds can be differentiated again. Where a function is not
+differentiable, the rule gives what torch gives: `maximum` halves the gradient between equal operands, the maximum
+of a tensor shares it evenly among the elements that reach it, rounding has gradient zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from weft.autograd.ops import (
+    arange_along,
+    both,
+    cast,
+    cos,
+    div,
+    eq,
+    exp,
+    expand,
+    full,
+    gather,
+    le,
+    log,
+    lt,
+    mul,
+    neg,
+    pad,
+    permute,
+    pow_,
+    reshape,
+    scale,
+    scatter,
+    shrink,
+    sin,
+    spread,
+    sub,
+    sum_,
+    sum_to,
+    trunc,
+    where,
+    zeros,
+)  # fmt: skip
+from weft.autograd.value import Value, apply, constant
+from weft.ir import dtypes
+from weft.ir.graph import Along, Axes, Box, Combine, Padding, Shape, Target, Window, elements
+from weft.ir.index import Int, high, low
+from weft.ir.ops import COMPARE, Op
+
+Rule: TypeAlias = Callable[..., tuple[Value | None, ...]]
+"""rule(g, out, *inputs): the gradient of each input; None where none flows or none is needed."""
+
+_T = TypeVar("_T")
+
+
+def unary(f: Callable[[Value, Value, Value], Value]) -> Rule:
+    """The rule of an op with one input, from its gradient as a function of (g, out, x)."""
+
+    def rule(g: Value, out: Value, x: Value) -> tuple[Value | None, ...]:
+        return (f(g, out, x),)
+
+    return rule
+
+
+def binary(
+    left: Callable[[Value, Value, Value, Value], Value], right: Callable[[Value, Value, Value, Value], Value]
+) -> Rule:
+    """The rule of an op with two inputs, from their gradients as functions of (g, out, x, y)."""
+
+    def rule(g: Value, out: Value, x: Value, y: Value) -> tuple[Value | None, ...]:
+        return (left(g, out, x, y) if x.needs_grad else None, right(g, out, x, y) if y.needs_grad else None)
+
+    return rule
+
+
+def _attrs(out: Value, kind: type[_T]) -> _T:
+    assert isinstance(out.attrs, kind), out
+    return out.attrs
+
+
+# --- elementwise
+
+
+def _abs(g: Value, out: Value, x: Value) -> Value:
+    zero = zeros(x)
+    return where(lt(x, zero), neg(g), where(lt(zero, x), g, zero))
+
+
+def _tanh(g: Value, out: Value, x: Value) -> Value:
+    return mul(g, sub(constant(1, out), mul(out, out)))
+
+
+def _erf(g: Value, out: Value, x: Value) -> Value:
+    """d/dx erf(x) = 2 / sqrt(pi) * exp(-x**2)"""
+    return mul(g, scale(exp(neg(mul(x, x))), 2 / math.sqrt(math.pi)))
+
+
+def _flat(g: Value, out: Value, x: Value) -> Value:
+    return zeros(x)
+
+
+def _cast(g: Value, out: Value, x: Value) -> Value:
+    return cast(g, x.dtype)
+
+
+def _larger(g: Value, x: Value, y: Value) -> Value:
+    """The share of x in max(x, y)."""
+    return where(lt(x, y), zeros(g), where(eq(x, y), scale(g, 0.5), g))
+
+
+def _smaller(g: Value, x: Value, y: Value) -> Value:
+    """The share of x in min(x, y)."""
+    return where(lt(y, x), zeros(g), where(eq(x, y), scale(g, 0.5), g))
+
+
+def _pow_base(g: Value, out: Value, x: Value, y: Value) -> Value:
+    """y * x ** (y - 1), which is 0 where y is, even at x = 0."""
+    base = where(eq(y, zeros(y)), constant(1, x), x)
+    return mul(g, mul(y, pow_(base, sub(y, constant(1, y)))))
+
+
+def _pow_exponent(g: Value, out: Value, x: Value, y: Value) -> Value:
+    """x ** y * log(x), which is 0 at x = 0 for y >= 0."""
+    at_zero = both(eq(x, zeros(x)), le(zeros(y), y))
+    return mul(g, mul(out, log(where(at_zero, constant(1, x), x))))
+
+
+def _where(g: Value, out: Value, condition: Value, x: Value, y: Value) -> tuple[Value | None, ...]:
+    return None, where(condition, g, zeros(g)), where(condition, zeros(g), g)
+
+
+# --- reductions
+
+
+def _sum(g: Value, out: Value, x: Value) -> Value:
+    return spread(g, _attrs(out, Axes).axes, x.shape)
+
+
+def _extreme(g: Value, out: Value, x: Value) -> Value:
+    """Shared evenly among the elements that equal the result."""
+    axes = _attrs(out, Axes).axes
+    reached = cast(eq(x, spread(out, axes, x.shape)), x.dtype)
+    return mul(reached, spread(div(g, sum_(reached, axes)), axes, x.shape))
+
+
+def _prod(g: Value, out: Value, x: Value) -> Value:
+    """g times the product of the elements before and of those after each: right where elements are zero, too."""
+    axes = _attrs(out, Axes).axes
+    kept = tuple(k for k in range(len(x.shape)) if k not in axes)
+    order = kept + axes
+    count = elements(tuple(x.shape[a] for a in axes))
+    rows = reshape(permute(x, order), (*(x.shape[k] for k in kept), count))
+    others = mul(_product_before(rows), _flip_last(_product_before(_flip_last(rows))))
+    back = permute(reshape(others, tuple(x.shape[k] for k in order)), _inverse(order))
+    return mul(spread(g, axes, x.shape), back)
+
+
+def _product_before(x: Value) -> Value:
+    """out[.., i] = product of x[.., j] for j < i, in log2(n) doubling steps."""
+    out, step = _shift_last(x, 1), 1
+    while step < high(x.shape[-1]):
+        out = mul(out, _shift_last(out, step))
+        step *= 2
+    return out
+
+
+def _shift_last(x: Value, by: int) -> Value:
+    """out[.., i] = x[.., i - by], 1 where there is none."""
+    none = (0,) * len(x.shape)
+    moved = pad(x, (*none[1:], by), none, none, 1)
+    return shrink(moved, none, (1,) * len(x.shape), x.shape)
+
+
+def _flip_last(x: Value) -> Value:
+    return apply(Op.FLIP, (x,), Axes((len(x.shape) - 1,)))
+
+
+# --- movement
+
+
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _reshape(g: Value, out: Value, x: Value) -> Value:
+    return reshape(g, x.shape)
+
+
+def _permute(g: Value, out: Value, x: Value) -> Value:
+    return permute(g, _inverse(_attrs(out, Axes).axes))
+
+
+def _expand(g: Value, out: Value, x: Value) -> Value:
+    return sum_to(g, x.shape)
+
+
+def _pad(g: Value, out: Value, x: Value) -> Value:
+    p = _attrs(out, Padding)
+    return shrink(g, p.low, tuple(gap + 1 for gap in p.interior), x.shape)
+
+
+def _shrink(g: Value, out: Value, x: Value) -> Value:
+    return _embed(g, _attrs(out, Box), x)
+
+
+def _embed(g: Value, box: Box, x: Value) -> Value:
+    """Zeros of the shape of x with g in the box: the transpose of SHRINK."""
+    if high(elements(g.shape)) == 0:
+        return zeros(x)
+    after: list[Int] = []
+    for n, start, step, size in zip(x.shape, box.start, box.step, g.shape, strict=True):
+        gaps: Int = size - 1 if low(size) > 0 else 0
+        after.append(n - start - size - gaps * (step - 1))
+    return pad(g, box.start, tuple(after), tuple(step - 1 for step in box.step))
+
+
+def _flip(g: Value, out: Value, x: Value) -> Value:
+    return apply(Op.FLIP, (g,), out.attrs)
+
+
+def _shear(g: Value, out: Value, x: Value) -> Value:
+    return apply(Op.UNSHEAR, (g,), _attrs(out, Window), x.shape)
+
+
+def _unshear(g: Value, out: Value, x: Value) -> Value:
+    return apply(Op.SHEAR, (g,), _attrs(out, Window), x.shape)
+
+
+# --- data-dependent and structural
+
+
+def _last_index(shape: Shape, axis: int, index: Value) -> Value | None:
+    """The largest index along `axis` in the shape of `index`; None where every value of its dtype is in range."""
+    n = shape[axis]
+    if isinstance(n, int):
+        return constant(n - 1, index) if n - 1 < index.dtype.max else None
+    if high(n) - 1 > index.dtype.max:
+        return None
+    last = apply(Op.REDUCE_MAX, (cast(arange_along(0, (n,)), index.dtype),), Axes((0,)))
+    return expand(reshape(last, (1,) * len(index.shape)), index.shape)
+
+
+def _in_range(shape: Shape, axis: int, index: Value) -> Value:
+    """Where `index` lies within `axis` of a tensor of this shape."""
+    inside = le(zeros(index), index)
+    last = _last_index(shape, axis, index)
+    return inside if last is None else both(inside, le(index, last))
+
+
+def _clamped(shape: Shape, axis: int, index: Value) -> Value:
+    last = _last_index(shape, axis, index)
+    below = index if last is None else apply(Op.MIN, (index, last))
+    return below if index.dtype.min == 0 else apply(Op.MAX, (below, zeros(index)))
+
+
+def _gather(g: Value, out: Value, x: Value, index: Value) -> tuple[Value | None, ...]:
+    axis = _attrs(out, Along).axis
+    return scatter(zeros(x), _clamped(x.shape, axis, index), g, axis, Op.ADD), None
+
+
+def _scatter(g: Value, out: Value, x: Value, index: Value, src: Value) -> tuple[Value | None, ...]:
+    how = _attrs(out, Combine)
+    if high(elements(index.shape)) == 0 or high(elements(x.shape)) == 0:
+        return g, None, zeros(src)
+    grad_x, grad_src = _SCATTER[how.op](g, out, x, index, src, how.axis)
+    return grad_x, None, where(_in_range(x.shape, how.axis, index), grad_src, zeros(src))
+
+
+def _scatter_add(g: Value, out: Value, x: Value, index: Value, src: Value, axis: int) -> tuple[Value, Value]:
+    return g, gather(g, index, axis)
+
+
+def _scatter_last(g: Value, out: Value, x: Value, index: Value, src: Value, axis: int) -> tuple[Value, Value]:
+    """The last writer of an element gets its gradient; what was there before gets none."""
+    writer = arange_along(axis, index.shape)
+    last = scatter(full(-1, x.shape, dtypes.int64), index, writer, axis, Op.MAX)
+    stays = eq(gather(last, index, axis), writer)
+    grad_src = where(stays, gather(g, index, axis), zeros(src))
+    return scatter(g, index, zeros(src), axis, None), grad_src
+
+
+def _scatter_mul(g: Value, out: Value, x: Value, index: Value, src: Value, axis: int) -> tuple[Value, Value]:
+    """Products of all other factors; zeros are counted apart so that none is divided by."""
+    is_zero = eq(src, zeros(src))
+    nonzero = where(is_zero, constant(1, src), src)
+    product = scatter(constant(1, x), index, nonzero, axis, Op.MUL)
+    count = gather(scatter(zeros(x), index, cast(is_zero, x.dtype), axis, Op.ADD), index, axis)
+    others = where(eq(count, cast(is_zero, x.dtype)), div(gather(product, index, axis), nonzero), zeros(src))
+    return mul(g, scatter(constant(1, x), index, src, axis, Op.MUL)), mul(
+        gather(mul(g, x), index, axis), others
+    )
+
+
+def _scatter_extreme(
+    g: Value, out: Value, x: Value, index: Value, src: Value, axis: int
+) -> tuple[Value, Value]:
+    """Shared evenly among all that equal the result."""
+    x_reached = cast(eq(x, out), x.dtype)
+    src_reached = cast(eq(src, gather(out, index, axis)), x.dtype)
+    share = div(g, scatter(x_reached, index, src_reached, axis, Op.ADD))
+    return mul(share, x_reached), mul(gather(share, index, axis), src_reached)
+
+
+_SCATTER: dict[Op | None, Callable[..., tuple[Value, Value]]] = {
+    None: _scatter_last,
+    Op.ADD: _scatter_add,
+    Op.MUL: _scatter_mul,
+    Op.MAX: _scatter_extreme,
+    Op.MIN: _scatter_extreme,
+}
+
+
+def _concat(g: Value, out: Value, *xs: Value) -> tuple[Value | None, ...]:
+    axis = _attrs(out, Along).axis
+    grads: list[Value | None] = []
+    at: Int = 0
+    for x in xs:
+        start = tuple(at if k == axis else 0 for k in range(len(x.shape)))
+        grads.append(shrink(g, start, (1,) * len(x.shape), x.shape) if x.needs_grad else None)
+        at = at + x.shape[axis]
+    return tuple(grads)
+
+
+def _update_whole(g: Value, out: Value, x: Value, src: Value) -> Value:
+    return apply(Op.UPDATE, (g, zeros(src)), out.attrs)
+
+
+def _update_part(g: Value, out: Value, x: Value, src: Value) -> Value:
+    box = _attrs(out, Box)
+    return shrink(g, box.start, box.step, src.shape)
+
+
+def _copy(g: Value, out: Value, x: Value) -> Value:
+    """Back to the device of x, if that is not a constant, which is at home anywhere."""
+    return apply(Op.COPY, (g,), Target(x.node.device)) if x.node.device else g
+
+
+def _pass(g: Value, out: Value, x: Value) -> Value:
+    return g
+
+
+VJP: dict[Op, Rule | None] = {
+    Op.BUFFER: None,
+    Op.CONST: None,
+    Op.RANGE: None,
+    # unary
+    Op.NEG: unary(lambda g, out, x: neg(g)),
+    Op.ABS: unary(_abs),
+    Op.RECIP: unary(lambda g, out, x: neg(mul(g, mul(out, out)))),
+    Op.SQRT: unary(lambda g, out, x: div(scale(g, 0.5), out)),
+    Op.EXP: unary(lambda g, out, x: mul(g, out)),
+    Op.EXP2: unary(lambda g, out, x: mul(g, scale(out, math.log(2)))),
+    Op.LOG: unary(lambda g, out, x: div(g, x)),
+    Op.LOG2: unary(lambda g, out, x: div(scale(g, 1 / math.log(2)), x)),
+    Op.SIN: unary(lambda g, out, x: mul(g, cos(x))),
+    Op.COS: unary(lambda g, out, x: neg(mul(g, sin(x)))),
+    Op.TANH: unary(_tanh),
+    Op.ERF: unary(_erf),
+    Op.FLOOR: unary(_flat),
+    Op.CEIL: unary(_flat),
+    Op.TRUNC: unary(_flat),
+    Op.ROUND: unary(_flat),
+    Op.NOT: None,
+    Op.CAST: unary(_cast),
+    Op.BITCAST: None,
+    # binary
+    Op.ADD: binary(lambda g, out, x, y: g, lambda g, out, x, y: g),
+    Op.SUB: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(g)),
+    Op.MUL: binary(lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)),
+    Op.DIV: binary(lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))),
+    Op.FLOORDIV: None,
+    Op.MOD: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, trunc(div(x, y))))),
+    Op.MAX: binary(lambda g, out, x, y: _larger(g, x, y), lambda g, out, x, y: _larger(g, y, x)),
+    Op.MIN: binary(lambda g, out, x, y: _smaller(g, x, y), lambda g, out, x, y: _smaller(g, y, x)),
+    Op.POW: binary(_pow_base, _pow_exponent),
+    **dict.fromkeys(COMPARE, None),
+    Op.AND: None,
+    Op.OR: None,
+    Op.XOR: None,
+    Op.SHL: None,
+    Op.SHR: None,
+    # ternary
+    Op.WHERE: _where,
+    Op.THREEFRY: None,
+    Op.FMA: None,
+    # reductions
+    Op.SUM: unary(_sum),
+    Op.PROD: unary(_prod),
+    Op.REDUCE_MAX: unary(_extreme),
+    Op.REDUCE_MIN: unary(_extreme),
+    # movement
+    Op.RESHAPE: unary(_reshape),
+    Op.PERMUTE: unary(_permute),
+    Op.EXPAND: unary(_expand),
+    Op.PAD: unary(_pad),
+    Op.SHRINK: unary(_shrink),
+    Op.FLIP: unary(_flip),
+    Op.SHEAR: unary(_shear),
+    Op.UNSHEAR: unary(_unshear),
+    # data-dependent and structural
+    Op.GATHER: _gather,
+    Op.SCATTER: _scatter,
+    Op.CONCAT: _concat,
+    Op.UPDATE: binary(_update_whole, _update_part),
+    Op.CONTIGUOUS: unary(_pass),
+    Op.COPY: unary(_copy),
+}
+"""Every op; None for those that no gradient passes."""
