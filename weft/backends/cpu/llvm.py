@@ -1,0 +1,227 @@
+"""The one door to llvmlite: IR text in; machine code, assembly and callable addresses out.
+
+llvmlite ships no types, so nothing else in the package imports it. Target machines and the JIT live once per
+process; llvmlite serializes every call into LLVM by a lock, so all functions here may be used from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+_llvm: Any = import_module("llvmlite.binding")
+_llvm.initialize_native_target()
+_llvm.initialize_native_asmprinter()
+
+_library_number = count()
+
+
+class LLVMError(RuntimeError):
+    """LLVM refused the text, the module or the object; the message is LLVM's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is made for. `cpu` and `features` are LLVM's names, e.g. "znver4" and "+avx2,-avx512f"."""
+
+    triple: str
+    cpu: str = ""
+    features: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """LLVM's default pipeline at `level` 0..3, with its loop and vector passes on or off.
+
+    `codegen` 0..3 is the effort of instruction selection, scheduling and register allocation.
+    """
+
+    level: int = 2
+    loop_vectorize: bool = False
+    slp_vectorize: bool = False
+    unroll: bool = False
+    codegen: int = 2
+
+
+DEFAULT_OPTIMIZATION = Optimization()
+
+
+def version() -> str:
+    """LLVM's and llvmlite's version, for cache keys."""
+    llvm_version = ".".join(str(part) for part in _llvm.llvm_version_info)
+    return f"llvm {llvm_version} llvmlite {import_module('llvmlite').__version__}"
+
+
+def host_target() -> Target:
+    """The machine this process runs on, as LLVM detects it."""
+    return Target(
+        str(_llvm.get_process_triple()),
+        str(_llvm.get_host_cpu_name()),
+        str(_llvm.get_host_cpu_features().flatten()),
+    )
+
+
+class Module:
+    """One LLVM module in a context of its own, so that closing it gives all its memory back."""
+
+    __slots__ = ("_context", "_ref")
+
+    def __init__(self, text: str) -> None:
+        """Parse and verify `text`. Raises LLVMError with LLVM's message, which names the line."""
+        self._context: Any = _llvm.create_context()
+        try:
+            self._ref: Any = _llvm.parse_assembly(text, self._context)
+            self._ref.verify()
+        except RuntimeError as error:
+            raise LLVMError(str(error)) from None
+
+    @property
+    def text(self) -> str:
+        """The module as IR text."""
+        return str(self._ref)
+
+    def verify(self) -> None:
+        """Raises LLVMError where the module is not well formed."""
+        try:
+            self._ref.verify()
+        except RuntimeError as error:
+            raise LLVMError(str(error)) from None
+
+    def optimize(self, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> None:
+        """Run LLVM's default pipeline of that level in place."""
+        builder = _pass_builder(target, optimization)
+        builder.getModulePassManager().run(self._ref, builder)
+
+    def run_passes(self, target: Target, passes: Iterable[str]) -> None:
+        """Run just the named passes in place, e.g. ("sroa", "instruction_combine", "new_gvn", "simplify_cfg").
+
+        A name is that of llvmlite's `add_<name>_pass`. Raises LLVMError for an unknown one.
+        """
+        manager: Any = _llvm.create_new_module_pass_manager()
+        for name in passes:
+            add: Callable[[], None] | None = getattr(manager, f"add_{name}_pass", None)
+            if add is None:
+                raise LLVMError(f"llvmlite offers no pass named {name!r}")
+            add()
+        manager.run(self._ref, _pass_builder(target, DEFAULT_OPTIMIZATION))
+
+    def object(self, target: Target, codegen: int = 2) -> bytes:
+        """A relocatable object file (ELF, Mach-O ...) for `target`."""
+        machine = _target_machine(target, codegen)
+        try:
+            return bytes(machine.emit_object(self._ref))
+        except RuntimeError as error:
+            raise LLVMError(str(error)) from None
+
+    def assembly(self, target: Target, codegen: int = 2) -> str:
+        """Assembly text for `target`; for NVPTX this is PTX."""
+        machine = _target_machine(target, codegen)
+        try:
+            return str(machine.emit_assembly(self._ref))
+        except RuntimeError as error:
+            raise LLVMError(str(error)) from None
+
+
+def compile_ir(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> bytes:
+    """IR text -> optimized object file bytes, which `load_object` takes now or in a later process."""
+    module = Module(text)
+    module.optimize(target, optimization)
+    return module.object(target, optimization.codegen)
+
+
+def assembly_of(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> str:
+    """IR text -> the assembly of what `compile_ir` gives for it."""
+    module = Module(text)
+    module.optimize(target, optimization)
+    return module.assembly(target, optimization.codegen)
+
+
+class Loaded:
+    """Object code in this process. Its addresses hold until `release`, or until this object is dropped."""
+
+    __slots__ = ("_tracker",)
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+
+    def address(self, symbol: str) -> int:
+        """The address of an exported symbol. Raises KeyError for a symbol not named when loading."""
+        if self._tracker is None:
+            raise LLVMError(f"{symbol}: the object has been released")
+        return int(self._tracker[symbol])
+
+    def release(self) -> None:
+        """Unmap the code now. Calling into it afterwards is undefined."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            tracker.close()
+
+
+def load_object(data: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Loaded:
+    """Link one object file into this process; see `load_objects`."""
+    return load_objects((data,), exports, imports)
+
+
+def load_objects(
+    objects: Iterable[bytes], exports: Sequence[str], imports: Mapping[str, int] | None = None
+) -> Loaded:
+    """Link object files, as one library, into this process.
+
+    `exports` are the symbols whose addresses are wanted. `imports` gives addresses for undefined symbols; what
+    it lacks is looked for among the libraries of this process (memcpy, memset ...). Raises LLVMError where a
+    symbol is missing or the bytes are no object file for this machine.
+    """
+    library: Any = _llvm.JITLibraryBuilder()
+    for data in objects:
+        library.add_object_img(data)
+    for name, address in (imports or {}).items():
+        library.import_symbol(name, address)
+    for name in exports:
+        library.export_symbol(name)
+    library.add_current_process()
+    try:
+        return Loaded(library.link(_jit(), f"weft.{next(_library_number)}"))
+    except RuntimeError as error:
+        raise LLVMError(
+            f"{error} (a symbol that the object imports or should export may be missing)"
+        ) from None
+
+
+def _pass_builder(target: Target, optimization: Optimization) -> Any:
+    options = _llvm.create_pipeline_tuning_options(optimization.level)
+    options.loop_vectorization = optimization.loop_vectorize
+    options.loop_interleaving = optimization.loop_vectorize
+    options.slp_vectorization = optimization.slp_vectorize
+    options.loop_unrolling = optimization.unroll
+    return _llvm.create_pass_builder(_target_machine(target, optimization.codegen), options)
+
+
+@cache
+def _target_machine(target: Target, codegen: int) -> Any:
+    """Position-independent code in the small model: an object is one slab, and JITLink adds stubs for calls."""
+    try:
+        chosen = _llvm.Target.from_triple(target.triple)
+    except RuntimeError:
+        # Not this machine's: have LLVM register every target it was built with, then ask again.
+        _llvm.initialize_all_targets()
+        _llvm.initialize_all_asmprinters()
+        try:
+            chosen = _llvm.Target.from_triple(target.triple)
+        except RuntimeError as error:
+            raise LLVMError(str(error)) from None
+    return chosen.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=codegen, reloc="pic", codemodel="small", jit=True
+    )
+
+
+@cache
+def _jit() -> Any:
+    """ORC with JITLink: 0.2 ms an object, unloads objects one by one, and refuses a missing symbol politely.
+
+    (MCJIT needs an engine per object to unload it, 1.1 ms, and aborts the process for a missing symbol.)
+    """
+    return _llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)

@@ -1,0 +1,147 @@
+"""Plans as native data: an array of instructions over one table of pointers, run by one native call.
+
+An instruction is a kernel and its slots. Kernels have the signature `void kernel(ptr table, ptr slots, ptr vars)`:
+buffer k of a kernel is `table[slots[k]]`, and its variable j is `vars[slots[buffers + j]]`, where slots are int32
+and variables int64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .pool import Pool
+
+_WORD = 8
+_INT32_MASK = 0xFFFFFFFF
+
+# Called without argument types: a ctypes object passed as such is the cheapest argument there is.
+_RUN_PLAN = ctypes.CFUNCTYPE(None)
+_RUN_TIMED = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One native call: a kernel's address and its slots (buffers first, then variables)."""
+
+    kernel: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerFunctions:
+    """Addresses of the native runner's entries (see native.py)."""
+
+    run_plan: int
+    run_timed: int
+    copy: int
+    copy_variable: int
+
+    def copy_instruction(self, target: int, source: int, nbytes: int) -> Instruction:
+        """Copy `nbytes` from slot `source` to slot `target`; large copies use all threads."""
+        low, high = nbytes & _INT32_MASK, nbytes >> 32
+        return Instruction(self.copy, (target, source, low - (low >> 31 << 32), high))
+
+    def copy_variable_instruction(self, target: int, source: int, variable: int) -> Instruction:
+        """The same with the byte count taken from a runtime variable."""
+        return Instruction(self.copy_variable, (target, source, variable))
+
+
+class NativePlan:
+    """A runnable sequence of instructions.
+
+    The table's first `externals` pointers change with every run; `pointers` are the rest, fixed (arena base plus
+    offset, constants). Slot s of an instruction is therefore external s for s < externals, else
+    `pointers[s - externals]`. The plan does not keep the memory or the code alive: its owner does, or passes them as
+    `keep`. Runs of one plan from several threads take turns.
+    """
+
+    __slots__ = (
+        "_instructions",
+        "_keep",
+        "_lock",
+        "_memory",
+        "_pack",
+        "_pool",
+        "_record",
+        "_record_address",
+        "_run",
+        "_run_timed",
+        "_slots",
+        "count",
+        "externals",
+        "variables",
+    )
+
+    def __init__(
+        self,
+        functions: RunnerFunctions,
+        pool: Pool,
+        instructions: Sequence[Instruction],
+        pointers: Sequence[int] = (),
+        *,
+        externals: int = 0,
+        variables: int = 0,
+        keep: object = None,
+    ) -> None:
+        """Slots are taken as they are: the kernels' meaning of them is the code generator's business."""
+        self.count = len(instructions)
+        self.externals = externals
+        self.variables = variables
+        self._pool = pool
+        self._keep = keep
+        self._lock = threading.Lock()
+        # Variables stand just before the table, so that one pack_into writes all that changes.
+        self._memory = ctypes.create_string_buffer(max(1, variables + externals + len(pointers)) * _WORD)
+        base = ctypes.addressof(self._memory)
+        struct.pack_into(f"={len(pointers)}Q", self._memory, (variables + externals) * _WORD, *pointers)
+        self._pack = struct.Struct(f"={variables}q{externals}Q").pack_into
+        self._slots = array("i", [slot for instruction in instructions for slot in instruction.slots])
+        self._instructions = array("Q", self._encode(instructions))
+        record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base)
+        self._record = array("Q", record)
+        self._record_address = ctypes.c_void_p(self._record.buffer_info()[0])
+        self._run = _RUN_PLAN(functions.run_plan)
+        self._run_timed = _RUN_TIMED(functions.run_timed)
+
+    def _encode(self, instructions: Sequence[Instruction]) -> list[int]:
+        words: list[int] = []
+        at = self._slots.buffer_info()[0]
+        for instruction in instructions:
+            words += (instruction.kernel, at)
+            at += self._slots.itemsize * len(instruction.slots)
+        return words
+
+    def run(self, externals: Sequence[int] = (), variables: Sequence[int] = ()) -> None:
+        """Run all instructions with these external pointers and runtime variables. Raises struct.error where
+        their number is not the plan's."""
+        if self._pool.forked:
+            self._pool.revive()
+        with self._lock:
+            self._pack(self._memory, 0, *variables, *externals)
+            self._run(self._record_address)
+
+    def run_timed(self, externals: Sequence[int] = (), variables: Sequence[int] = ()) -> list[int]:
+        """Run, and return the nanoseconds that each instruction took."""
+        nanoseconds = array("q", bytes(_WORD * self.count))
+        if self._pool.forked:
+            self._pool.revive()
+        with self._lock:
+            self._pack(self._memory, 0, *variables, *externals)
+            self._run_timed(*self._record, nanoseconds.buffer_info()[0])
+        return nanoseconds.tolist()
+
+    def set_pointers(self, first: int, addresses: Sequence[int]) -> None:
+        """Replace fixed pointers from table slot `first` on, e.g. after moving the arena."""
+        if first < 0 or (first + len(addresses)) * _WORD > len(self._memory) - self.variables * _WORD:
+            raise ValueError(f"slots {first}..{first + len(addresses)} are not all in the table")
+        with self._lock:
+            struct.pack_into(
+                f"={len(addresses)}Q", self._memory, (self.variables + first) * _WORD, *addresses
+            )

@@ -1,0 +1,104 @@
+"""The CPU runtime of one process: native code loaded, threads started, memory pool opened.
+
+runtime = open_runtime()
+code = load_object(kernel_bytes, ["kernel_0"], runtime.symbols)
+plan = runtime.plan([Instruction(code.address("kernel_0"), (0, 1, 2))], externals=3, keep=code)
+plan.run([x.address, y.address, out.address])
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .allocator import Allocator
+from .llvm import Loaded, Optimization, Target, compile_ir, load_object
+from .machine import Machine, host
+from .native import EXPORTS, runtime_ir
+from .pool import Pool, PoolFunctions, guard
+from .runner import Instruction, NativePlan, RunnerFunctions
+
+Builder = Callable[[str, Target, Optimization], bytes]
+"""IR text, target, effort -> object file, as `compile_ir` does it. A disk cache wraps that in one of these."""
+
+# The text is written as it should run, and LLVM's pipeline would take as long again as its code generator.
+_OPTIMIZATION = Optimization(level=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """What the cpu backend runs on. `symbols` are the addresses that generated objects import."""
+
+    machine: Machine
+    pool: Pool
+    runner: RunnerFunctions
+    allocator: Allocator
+    symbols: dict[str, int]
+    code: Loaded
+
+    def plan(
+        self,
+        instructions: Sequence[Instruction],
+        pointers: Sequence[int] = (),
+        *,
+        externals: int = 0,
+        variables: int = 0,
+        keep: object = None,
+    ) -> NativePlan:
+        """A NativePlan on this runtime; see there for the arguments."""
+        return NativePlan(
+            self.runner,
+            self.pool,
+            instructions,
+            pointers,
+            externals=externals,
+            variables=variables,
+            keep=(self, keep),
+        )
+
+    def set_threads(self, count: int) -> None:
+        """How many threads parallel loops use from now on, their caller included."""
+        self.pool.set_threads(count)
+
+
+def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool = True) -> Runtime:
+    """A runtime of its own, single-threaded until `set_threads`. `build` may answer from a cache."""
+    native = build(runtime_ir(machine.target.triple, futex=futex), machine.target, _OPTIMIZATION)
+    code = load_object(native, EXPORTS, _system_symbols())
+    at = code.address
+    pool = Pool(PoolFunctions(at("weft_worker"), at("weft_resize"), at("weft_reset")), machine.cores)
+    guard(pool)
+    runner = RunnerFunctions(
+        at("weft_run_plan"), at("weft_run_timed"), at("weft_copy"), at("weft_copy_variable")
+    )
+    allocator = Allocator(idle_limit=machine.memory_bytes // 4)
+    return Runtime(machine, pool, runner, allocator, {"weft_parallel": at("weft_parallel")}, code)
+
+
+_opening = threading.Lock()
+_process_runtime: list[Runtime] = []
+
+
+def open_runtime(build: Builder = compile_ir, threads: int | None = None) -> Runtime:
+    """The process' one runtime, for the host machine; the first call opens it, and only its arguments count.
+
+    `threads` defaults to one per usable physical core.
+    """
+    with _opening:
+        if not _process_runtime:
+            runtime = load_runtime(host(), build)
+            runtime.set_threads(runtime.machine.cores if threads is None else threads)
+            _process_runtime.append(runtime)
+        return _process_runtime[0]
+
+
+def _system_symbols() -> dict[str, int]:
+    """Addresses of system functions that a search of this process may miss."""
+    if sys.platform != "win32":
+        return {}
+    library = ctypes.WinDLL("api-ms-win-core-synch-l1-2-0")
+    names = ("WaitOnAddress", "WakeByAddressAll")
+    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names}
