@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from weft.backends.llvm import memory, scalar
@@ -12,7 +13,7 @@ from weft.backends.llvm.types import literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
-from weft.ir.index import Guard, Int
+from weft.ir.index import Guard, Int, variables
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -175,84 +176,73 @@ class Body:
         b = s.buffer
         if not isinstance(b.size, int):
             raise ValueError(f"buffer {b.name} of unknown size {b.size!r}")
-        size = max(1, b.size * b.dtype.itemsize)
+        size = max(1, b.size * b.dtype.itemsize * max(1, self.frame.lanes))
         base = self.frame.f.alloca(size) if b.scope is Scope.REGISTER else self.hooks.local(self, size)
-        self.frame.places[b.name] = Place(base, b)
+        self.frame.places[b.name] = Place(base, b, self.frame.lanes)
 
     def _store(self, s: Store) -> None:
         frame = self.frame
-        when = self._enter((s.offset,), s.guard)
-        if when is None:
-            return
-        self.expressions((s.value,))
-        value = frame.memo[s.value]
-        self.streams |= s.stream
-        memory.store(frame, frame.place(s.buffer), affine(frame, s.offset), value, when.mask, s.stream)
-        self._leave(when)
+        with self._where(s.guard, (s.value, *opaque_values(s.offset))) as runs:
+            if runs:
+                self.expressions((*opaque_values(s.offset), s.value))
+                self.streams |= s.stream
+                memory.store(frame, frame.place(s.buffer), affine(frame, s.offset), frame.memo[s.value], s.stream)
 
     def _accumulate(self, s: Accumulate) -> None:
+        with self._where(s.guard, (s.value, *opaque_values(s.offset))) as runs:
+            if runs:
+                self.expressions((*opaque_values(s.offset), s.value))
+                self._into(s)
+
+    def _into(self, s: Accumulate) -> None:
         frame = self.frame
-        when = self._enter((s.offset,), s.guard)
-        if when is None:
-            return
-        self.expressions((s.value,))
-        value = frame.memo[s.value]
-        place = frame.place(s.buffer)
-        at = affine(frame, s.offset)
-        dtype = place.buffer.dtype
-        if not frame.lanes or at.stride not in (None, 0):
-            masked = Condition(mask=when.mask)
-            self._combine(s.op, place, at, value, masked)
+        value, place, at = frame.memo[s.value], frame.place(s.buffer), affine(frame, s.offset)
+        dtype, mask = place.buffer.dtype, frame.mask
+        if not frame.lanes or place.private or at.stride not in (None, 0):
+            self._combine(s.op, place, at, value)
         elif at.uniform:
-            mask = memory.both_masks(frame, when.mask, frame.mask)
+            t = register_type(dtype, frame.lanes)
             every = frame.broadcast(value, register_type(dtype), frame.lanes)
             if mask is not None:
-                t = register_type(dtype, frame.lanes)
                 neutral = f"splat ({register_type(dtype)} {identity(s.op, dtype)})"
                 every = frame.f.emit(f"select {vector('i1', frame.lanes)} {mask}, {t} {every}, {t} {neutral}")
             total = Value(self._tree(s.op, dtype, frame.lanes, every))
-            outer, frame.mask = frame.mask, None
-            self._combine(s.op, place, at, total, Condition())
-            frame.mask = outer
+            frame.mask = None
+            self._combine(s.op, place, at, total)
+            frame.mask = mask
         else:
-            self._one_by_one(s.op, place, s.offset, value, when.mask)
-        self._leave(when)
+            self._one_by_one(s.op, place, at, value)
 
-    def _combine(self, op: Op, place: Place, at: Affine, value: Value, when: Condition) -> None:
+    def _combine(self, op: Op, place: Place, at: Affine, value: Value) -> None:
         """place[at] = op(place[at], value)."""
         frame, dtype = self.frame, place.buffer.dtype
-        old = memory.load(frame, place, at, when)
+        old = memory.load(frame, place, at, Condition())
         new = self._op(op, (dtype, dtype), dtype, (old, value))
-        memory.store(frame, place, at, new, when.mask)
+        memory.store(frame, place, at, new)
 
     def _tree(self, op: Op, dtype: DType, lanes: int, x: str) -> str:
-        """All lanes combined: the lower half with the upper half, again and again; an odd lane waits."""
+        """All lanes combined: the first half with the second half, until one value is left; an odd last waits."""
         f = self.frame.f
-        rest: str | None = None
-        while lanes > 1:
-            t = register_type(dtype, lanes)
-            half = lanes // 2
-            if lanes % 2:
-                odd = f.emit(f"extractelement {t} {x}, i64 {lanes - 1}")
-                rest = odd if rest is None else scalar.render(f, op, (dtype, dtype), dtype, 0, (odd, rest))
-            if half == 1:
-                a, b = (f.emit(f"extractelement {t} {x}, i64 {k}") for k in (0, 1))
-                x = scalar.render(f, op, (dtype, dtype), dtype, 0, (a, b))
-            else:
-                a, b = (
-                    f.emit(f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
-                           f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>")
-                    for start in (0, half)
-                )
-                x = scalar.render(f, op, (dtype, dtype), dtype, half, (a, b))
+        while lanes > 2 and lanes % 2 == 0:
+            t, half = register_type(dtype, lanes), lanes // 2
+            low, high = (
+                f.emit(f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
+                       f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>")
+                for start in (0, half)
+            )
+            x = scalar.render(f, op, (dtype, dtype), dtype, half, (low, high))
             lanes = half
-        return x if rest is None else scalar.render(f, op, (dtype, dtype), dtype, 0, (x, rest))
+        left = [f.emit(f"extractelement {register_type(dtype, lanes)} {x}, i64 {k}") for k in range(lanes)]
+        while len(left) > 1:
+            half = len(left) // 2
+            pairs = zip(left[:half], left[half : 2 * half], strict=True)
+            left = [scalar.render(f, op, (dtype, dtype), dtype, 0, ab) for ab in pairs] + left[2 * half :]
+        return left[0]
 
-    def _one_by_one(self, op: Op, place: Place, offset: Int, value: Value, mask: str | None) -> None:
+    def _one_by_one(self, op: Op, place: Place, at: Affine, value: Value) -> None:
         """Lanes may hit the same element, so each takes its turn."""
-        frame, f, dtype, n = self.frame, self.frame.f, place.buffer.dtype, self.frame.lanes
-        mask = memory.both_masks(frame, mask, frame.mask)
-        offsets = materialize(frame, affine(frame, offset), 64)
+        frame, f, dtype, n, mask = self.frame, self.frame.f, place.buffer.dtype, self.frame.lanes, self.frame.mask
+        offsets = materialize(frame, at, 64)
         t = register_type(dtype, n)
         m = memory_type(dtype)
         for k in range(n):
@@ -264,46 +254,54 @@ class Body:
                 f.start(take)
             index = f.emit(f"extractelement {vector('i64', n)} {offsets}, i64 {k}")
             own = f.emit(f"extractelement {t} {value.ref}, i64 {k}") if value.lanes else value.ref
-            at = f.emit(f"getelementptr i{8 * dtype.itemsize}, ptr {place.base}, i64 {index}")
-            old = memory.from_memory(frame, dtype, 0, f.emit(f"load {m}, ptr {at}, align {dtype.itemsize}"))
+            where = f.emit(f"getelementptr i{8 * dtype.itemsize}, ptr {place.base}, i64 {index}")
+            old = memory.from_memory(frame, dtype, 0, f.emit(f"load {m}, ptr {where}, align {dtype.itemsize}"))
             new = scalar.render(f, op, (dtype, dtype), dtype, 0, (old, own))
-            f.do(f"store {m} {memory.to_memory(frame, dtype, 0, new)}, ptr {at}, align {dtype.itemsize}")
+            f.do(f"store {m} {memory.to_memory(frame, dtype, 0, new)}, ptr {where}, align {dtype.itemsize}")
             if mask is not None:
                 f.branch(after)
 
     def _if(self, s: If) -> None:
-        frame = self.frame
-        when = self._enter((), s.guard)
-        if when is None:
-            return
-        outer = frame.mask
-        frame.mask = memory.both_masks(frame, outer, when.mask)
-        self.block(s.body)
-        frame.mask = outer
-        self._leave(when)
+        with self._where(s.guard, None) as runs:
+            if runs:
+                self.block(s.body)
 
-    def _enter(self, offsets: Iterable[Int], guard: Guard) -> Condition | None:
-        """Begin a guarded statement: a branch where all lanes agree. None when it never runs.
+    @contextmanager
+    def _where(self, guard: Guard, values: Iterable[Expr] | None) -> Iterator[bool]:
+        """Inside, the guard holds: a branch where all lanes agree on it, else a mask. Yields whether it ever holds.
 
-        `shared` of the result is the label to go on at.
+        Some lane is active inside, if `values` (None: anything) need that.
         """
-        f = self.frame.f
+        frame, f = self.frame, self.frame.f
         self.expressions_of(_guard_parts(guard))
-        when = condition(self.frame, guard)
+        when = condition(frame, guard)
         if when.never:
-            return None
-        label = None
-        if when.shared is not None:
-            then, label = f.fresh("then"), f.fresh("endif")
-            f.do(f"br i1 {when.shared}, label %{then}, label %{label}")
+            yield False
+            return
+        outer, may = frame.mask, when.shared
+        if when.mask is not None:
+            frame.mask = memory.both_masks(frame, outer, when.mask)
+            if values is None or any(self._reads_one(e) for e in walk(values)):
+                some = memory.any_lane(frame, frame.mask or when.mask)
+                may = some if may is None else f.emit(f"and i1 {may}, {some}")
+        then, after = f.fresh("then"), f.fresh("endif")
+        if may is not None:
+            f.do(f"br i1 {may}, label %{then}, label %{after}")
             f.start(then)
-        self.expressions(v for i in offsets for v in opaque_values(i))
-        return Condition(label, when.mask)
+        yield True
+        frame.mask = outer
+        if may is not None:
+            frame.forget()
+            f.branch(after)
 
-    def _leave(self, when: Condition) -> None:
-        if when.shared is not None:
-            self.frame.forget()
-            self.frame.f.branch(when.shared)
+    def _reads_one(self, e: Expr) -> bool:
+        """Whether one element of memory, perhaps, is read for all lanes."""
+        frame = self.frame
+        return (
+            isinstance(e, Load)
+            and frame.lane not in variables(e.index[0])
+            and frame.place(e.source).buffer.scope is not Scope.REGISTER
+        )
 
     # expressions
 

@@ -1,4 +1,4 @@
-"""Casts between dtypes, exact in their rounding, on scalars or vectors."""
+"""Casts between dtypes, on scalars or vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def cast(f: Function, src: DType, dst: DType, lanes: int, x: str) -> str:
         wide = widen(f, src, lanes, x)
         return cast(f, dtypes.float32, dst, lanes, wide)
     if dst.is_float and dst.bits == 16:
-        if src is dtypes.float64:
-            return narrow(f, dst, lanes, _round_to_odd(f, lanes, x))
+        # by way of f32, as torch and NumPy's bfloat16 do
         return narrow(f, dst, lanes, cast(f, src, dtypes.float32, lanes, x))
     a, b = register_type(src, lanes), register_type(dst, lanes)
     match src.kind, dst.kind:
@@ -68,21 +67,6 @@ def narrow(f: Function, dst: DType, lanes: int, x: str) -> str:
     is_nan = f.emit(f"fcmp uno {single} {x}, {x}")
     chosen = f.emit(f"select {vector('i1', lanes)} {is_nan}, {word} {quiet}, {word} {rounded}")
     return f.emit(f"trunc {word} {chosen} to {half}")
-
-
-def _round_to_odd(f: Function, lanes: int, x: str) -> str:
-    """f64 -> f32 with the last bit set where inexact, so that rounding once more gives the nearest value."""
-    double, single, word = vector("double", lanes), vector("float", lanes), vector("i32", lanes)
-    mask = vector("i1", lanes)
-    near = f.emit(f"fptrunc {double} {x} to {single}")
-    back = f.emit(f"fpext {single} {near} to {double}")
-    inexact = f.emit(f"fcmp one {double} {back}, {x}")
-    fabs = f"llvm.fabs.{suffix('double', lanes)}"
-    above = f.emit(f"fcmp ogt {double} {f.call(fabs, double, [(double, back)])}, {f.call(fabs, double, [(double, x)])}")
-    bits = f.emit(f"bitcast {single} {near} to {word}")
-    below = f.emit(f"sub {word} {bits}, {f.emit(f'zext {mask} {above} to {word}')}")
-    odd = f.emit(f"or {word} {below}, {splat('i32', 1, lanes)}")
-    return f.emit(f"bitcast {word} {f.emit(f'select {mask} {inexact}, {word} {odd}, {word} {bits}')} to {single}")
 
 
 def splat(scalar: str, value: int, lanes: int) -> str:

@@ -48,10 +48,13 @@ class Condition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a buffer is: its base address."""
+    """Where a buffer is: its base address. `private` is not 0 when each of so many lanes has a buffer of its own;
+    the lanes' elements of one offset are neighbours.
+    """
 
     base: str
     buffer: Buffer
+    private: int = 0
 
 
 @dataclass(slots=True)
@@ -69,7 +72,7 @@ class Frame:
     lane: Var | None = None
     lanes: int = 0
     mask: str | None = None
-    """Inside an `If` that lanes disagree on: which of them are in it."""
+    """Where only some lanes are active: which; at least one is."""
     memo: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
     """The values of the current statement's subexpressions."""
     conditions: dict[Guard, Condition] = field(default_factory=dict[Guard, Condition])

@@ -25,9 +25,10 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
     dtype = place.buffer.dtype
     if when.never:
         return Value(zero(dtype))
-    mask = both_masks(frame, when.mask, frame.mask)
+    offset = _in_lane(place, offset)
     if offset.uniform:
-        return _load_one(frame, place, offset, when, mask)
+        return _load_one(frame, place, offset, when)
+    mask = both_masks(frame, when.mask, frame.mask)
     stride = offset.stride
     n = frame.lanes
     if stride is not None and abs(stride) == 1:
@@ -39,10 +40,11 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
     return Value(from_memory(frame, dtype, n, _gather(frame, place, offset, when.shared, mask)), n)
 
 
-def store(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | None, stream: bool = False) -> None:
-    """Write `value`, where `mask` is set. Lanes that hit the same element write in order."""
+def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool = False) -> None:
+    """Write `value` in the active lanes. Lanes that hit the same element write in order."""
     dtype = place.buffer.dtype
-    mask = both_masks(frame, mask, frame.mask)
+    mask = frame.mask
+    offset = _in_lane(place, offset)
     scalar = register_type(dtype)
     n = frame.lanes
     if offset.uniform:
@@ -77,6 +79,16 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | 
     _masked(frame, "void", "scatter", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
             [(memory, raw), (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
              (vector("i1", n), mask or "splat (i1 true)")])
+
+
+def _in_lane(place: Place, offset: Affine) -> Affine:
+    """The offset among the elements of all lanes, if each has its own buffer."""
+    n = place.private
+    if not n:
+        return offset
+    steps = tuple(n * (offset.steps[k] if offset.steps else 0) + k for k in range(n))
+    terms = tuple((t, n * c) for t, c in offset.terms)
+    return Affine(n * offset.const, terms, steps, tuple((v, n * c) for v, c in offset.varying))
 
 
 def address(frame: Frame, place: Place, offset: Affine) -> str:
@@ -120,7 +132,7 @@ def to_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
 
 def both_masks(frame: Frame, a: str | None, b: str | None) -> str | None:
     """Lanes in both masks; None means all."""
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         return a or b
     return frame.f.emit(f"and {vector('i1', frame.lanes)} {a}, {b}")
 
@@ -131,12 +143,12 @@ def any_lane(frame: Frame, mask: str) -> str:
     return frame.f.call(f"llvm.vector.reduce.or.v{n}i1", "i1", [(vector("i1", n), mask)])
 
 
-def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition, mask: str | None) -> Value:
-    """One element for all lanes; `mask` only says whether anything may be read."""
+def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
+    """One element for all lanes."""
     dtype, f = place.buffer.dtype, frame.f
     may = when.shared
-    if mask is not None:
-        some = any_lane(frame, mask)
+    if when.mask is not None:
+        some = any_lane(frame, both_masks(frame, when.mask, frame.mask) or when.mask)
         may = some if may is None else f.emit(f"and i1 {may}, {some}")
     memory = memory_type(dtype)
     at = address(frame, place, offset)
