@@ -44,13 +44,7 @@ class Expr:
         return self
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Expr)
-            and self._hash == other._hash
-            and type(self) is type(other)
-            and self.dtype is other.dtype
-            and self.fields() == other.fields()
-        )
+        return self is other or (isinstance(other, Expr) and self._hash == other._hash and _same(self, other))
 
     def __hash__(self) -> int:
         return self._hash
@@ -62,6 +56,25 @@ class Expr:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.dtype, *self.fields()))
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    """Whether two DAGs are equal. Each pair of nodes is compared once: as trees they may be exponentially larger."""
+    stack, seen = [(a, b)], set[tuple[int, int]]()
+    while stack:
+        x, y = stack.pop()
+        if x is y or (id(x), id(y)) in seen:
+            continue
+        seen.add((id(x), id(y)))
+        if hash(x) != hash(y) or type(x) is not type(y) or x.dtype is not y.dtype:
+            return False
+        if isinstance(x, Call) and isinstance(y, Call):
+            if x.op is not y.op or len(x.args) != len(y.args):
+                return False
+            stack.extend(zip(x.args, y.args, strict=True))
+        elif x.fields() != y.fields():
+            return False
+    return True
 
 
 class Const(Expr):
