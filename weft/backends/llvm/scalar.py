@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.backends.llvm.convert import cast, narrow, splat, widen
+from weft.backends.llvm.convert import cast, splat
 from weft.backends.llvm.types import register_type, suffix, vector
 from weft.backends.llvm.writer import Function
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
-from weft.ir.ops import COMPARE, Op
+from weft.ir.ops import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +272,8 @@ def render(f: Function, op: Op, src: Sequence[DType], dst: DType, lanes: int, ar
         case Op.CAST:
             return cast(f, src[0], dst, lanes, args[0])
         case Op.BITCAST:
+            if dtypes.bool_ in (src[0], dst):
+                return cast(f, dtypes.uint8 if src[0].bits == 8 else src[0], dst, lanes, args[0])
             a, b = register_type(src[0], lanes), register_type(dst, lanes)
             return args[0] if a == b else f.emit(f"bitcast {a} {args[0]} to {b}")
         case Op.WHERE:
@@ -281,9 +283,4 @@ def render(f: Function, op: Op, src: Sequence[DType], dst: DType, lanes: int, ar
             rule = RULES.get(op)
             if rule is None:
                 raise ValueError(f"{op.symbol} must be expanded before it is rendered")
-            dtype = src[0]
-            if dtype.is_float and dtype.bits == 16:
-                wide = [widen(f, dtype, lanes, a) for a in args]
-                result = rule(Site(f, dtypes.float32, lanes), wide)
-                return result if op in COMPARE else narrow(f, dst, lanes, result)
-            return rule(Site(f, dtype, lanes), args)
+            return rule(Site(f, src[0], lanes), args)
