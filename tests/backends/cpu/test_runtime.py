@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -180,6 +181,20 @@ def test_one_plan_may_be_run_from_several_threads(runtime: Runtime, code: Loaded
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, results))
     assert all((values == 200).all() for values in results)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_growing_past_the_cores_lets_workers_run_anywhere_again(runtime: Runtime, code: Loaded) -> None:
+    allowed = os.sched_getaffinity(0)
+    plan = increment(runtime, code)
+    values = np.zeros(1000, np.int32)
+    for threads in (len(allowed), len(allowed) + 1):
+        runtime.set_threads(threads)
+        for _ in range(10):
+            time.sleep(0.001)
+            plan.run((values.ctypes.data,), (1000, 10))
+    assert all(os.sched_getaffinity(worker.native_id or 0) == allowed for worker in runtime.pool.workers)
+    assert os.sched_getaffinity(0) == allowed
 
 
 def test_nested_parallel_loops_run_inline(runtime: Runtime, code: Loaded) -> None:

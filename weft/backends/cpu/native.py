@@ -15,6 +15,10 @@ join, so a sleeping worker never delays a short job. Iterations are handed out i
 (guided self-scheduling: half a fair share of what remains, at least one grain), so that threads that join late or
 run slowly still end together.
 
+On Linux a wake-up also says where not to run: a guest kernel takes a halted virtual processor for a busy one, and
+then puts the woken worker behind its waker on the same core until the next tick. So workers are kept off the
+processor that their caller was last seen on (`weft_steer`); beyond that the system places them.
+
 Waiting spins for `spin_ns`, then sleeps on the word (futex or its like). `sleepers` is raised before the last look
 at `state`, and the caller reads it after publishing, so no wake-up is lost.
 """
@@ -22,9 +26,13 @@ at `state`, and the caller reads it after publishing, so no wake-up is lost.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 MAX_THREADS = 1023
 """`members` has ten bits."""
+
+MAX_PROCESSORS = 1024
+"""Bits of a processor mask, as glibc has them."""
 
 EXPORTS = (
     "weft_parallel",
@@ -37,6 +45,14 @@ EXPORTS = (
     "weft_copy",
     "weft_copy_variable",
 )
+
+_DECLARATIONS = """
+declare i32 @llvm.smin.i32(i32, i32)
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""
 
 _POOL = """
 @threads = internal global i32 1, align 128
@@ -51,10 +67,6 @@ _POOL = """
 @job_count = internal global i64 0, align 8
 @job_grain = internal global i64 0, align 8
 @job_blocks = internal global i64 0, align 8
-
-declare i32 @llvm.smin.i32(i32, i32)
-declare i64 @llvm.smin.i64(i64, i64)
-declare i64 @llvm.smax.i64(i64, i64)
 
 ; void weft_parallel(body, context, count, grain):
 ; body(context, begin, end) over disjoint ranges that cover [0, count); each begin is a multiple of grain.
@@ -103,6 +115,7 @@ publish:
   %must_wake = icmp sgt i32 %to_wake, 0
   br i1 %must_wake, label %wake, label %work
 wake:
+  call void @weft_steer(i32 %threads)
   call void @weft_wake(ptr @state, i32 %to_wake)
   br label %work
 work:
@@ -191,6 +204,7 @@ exit:
 ; void weft_worker(index): serve jobs until fewer than index + 1 threads are wanted.
 define void @weft_worker(i32 %index) nounwind {
 entry:
+  call void @weft_enrol(i32 %index)
   %start = call i64 @weft_clock()
   %start_spin = load i64, ptr @spin_ns, align 8
   %start_until = add i64 %start, %start_spin
@@ -268,18 +282,20 @@ wakened:
   %wakened_until = add i64 %wakened_now, %wakened_spin
   br label %look
 exit:
+  call void @weft_leave(i32 %index)
   ret void
 }
 
-; i32 weft_resize(threads, spin_ns): 1 when done, 0 while a job runs (try again). Workers with an index that is no
-; longer wanted return from weft_worker.
-define i32 @weft_resize(i32 %threads, i64 %spin) nounwind {
+; i32 weft_resize(threads, spin_ns, mask): 1 when done, 0 while a job runs (try again). Workers with an index that is
+; no longer wanted return from weft_worker. mask: the processors to steer within, 1024 bits, or null for no steering.
+define i32 @weft_resize(i32 %threads, i64 %spin, ptr %mask) nounwind {
 entry:
   %claimed = cmpxchg ptr @busy, i32 0, i32 1 acquire monotonic
   %mine = extractvalue { i32, i1 } %claimed, 1
   br i1 %mine, label %change, label %refuse
 change:
   store i64 %spin, ptr @spin_ns, align 8
+  call void @weft_steer_within(ptr %mask)
   store atomic i32 %threads, ptr @threads seq_cst, align 4
   ; A new epoch, though not open, so that a worker on its way to sleep sees the word change.
   %bumped = atomicrmw add ptr @state, i32 4096 seq_cst
@@ -297,6 +313,7 @@ define void @weft_reset() nounwind {
   store atomic i32 0, ptr @sleepers monotonic, align 4
   store atomic i32 0, ptr @finished monotonic, align 4
   call void @weft_wait_init()
+  call void @weft_steer_reset()
   store atomic i32 0, ptr @busy seq_cst, align 4
   ret void
 }
@@ -306,8 +323,6 @@ _RUNNER = """
 %Instruction = type { ptr, ptr }
 %Plan = type { ptr, ptr, i64, ptr }
 %Copy = type { ptr, ptr }
-
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 ; void weft_run(table, instructions, count, variables): kernel(table, slots, variables) for each in turn.
 define void @weft_run(ptr %table, ptr %instructions, i64 %count, ptr %variables) nounwind {
@@ -496,6 +511,117 @@ define internal void @weft_wait_init() nounwind {
 }
 """
 
+# weft_enrol and weft_leave tell where a worker can be reached; weft_steer, called by whoever owns the pool, keeps the
+# workers off the caller's processor. It costs a look at the processor's number unless the caller has moved.
+_STEER = """
+@members = internal global [1024 x i32] zeroinitializer, align 128
+@allowed = internal global [16 x i64] zeroinitializer, align 128
+@steering = internal global i32 0, align 4
+@avoided = internal global i32 -1, align 4
+
+declare i32 @sched_getcpu() nounwind
+
+define internal void @weft_enrol(i32 %index) nounwind {
+  %thread_64 = call i64 (i64, ...) @syscall(i64 GETTID)
+  %thread = trunc i64 %thread_64 to i32
+  %at = getelementptr inbounds [1024 x i32], ptr @members, i64 0, i32 %index
+  store atomic i32 %thread, ptr %at seq_cst, align 4
+  store atomic i32 -1, ptr @avoided seq_cst, align 4
+  ret void
+}
+
+define internal void @weft_leave(i32 %index) nounwind {
+  %at = getelementptr inbounds [1024 x i32], ptr @members, i64 0, i32 %index
+  store atomic i32 0, ptr %at seq_cst, align 4
+  ret void
+}
+
+define internal void @weft_steer_reset() nounwind {
+  call void @llvm.memset.p0.i64(ptr @members, i8 0, i64 4096, i1 false)
+  store i32 0, ptr @steering, align 4
+  ret void
+}
+
+define internal void @weft_steer_within(ptr %mask) nounwind {
+  store atomic i32 -1, ptr @avoided seq_cst, align 4
+  %none = icmp eq ptr %mask, null
+  br i1 %none, label %off, label %on
+off:
+  store i32 0, ptr @steering, align 4
+  ret void
+on:
+  call void @llvm.memcpy.p0.p0.i64(ptr @allowed, ptr %mask, i64 128, i1 false)
+  store i32 1, ptr @steering, align 4
+  ret void
+}
+
+define internal void @weft_steer(i32 %threads) nounwind {
+entry:
+  %mask = alloca [16 x i64], align 8
+  %steering = load i32, ptr @steering, align 4
+  %on = icmp ne i32 %steering, 0
+  br i1 %on, label %locate, label %exit
+locate:
+  %here = call i32 @sched_getcpu()
+  %avoided = load atomic i32, ptr @avoided seq_cst, align 4
+  %settled = icmp eq i32 %here, %avoided
+  %known = icmp ult i32 %here, 1024
+  %unknown = xor i1 %known, true
+  %leave = or i1 %settled, %unknown
+  br i1 %leave, label %exit, label %move
+move:
+  store atomic i32 %here, ptr @avoided seq_cst, align 4
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr @allowed, i64 128, i1 false)
+  %word = lshr i32 %here, 6
+  %word_at = getelementptr inbounds [16 x i64], ptr %mask, i64 0, i32 %word
+  %bit = and i32 %here, 63
+  %bit_64 = zext i32 %bit to i64
+  %one = shl i64 1, %bit_64
+  %others = xor i64 %one, -1
+  %old = load i64, ptr %word_at, align 8
+  %new = and i64 %old, %others
+  store i64 %new, ptr %word_at, align 8
+  br label %each
+each:
+  %i = phi i32 [ 1, %move ], [ %next, %after ]
+  %at = getelementptr inbounds [1024 x i32], ptr @members, i64 0, i32 %i
+  %thread = load atomic i32, ptr %at seq_cst, align 4
+  %exists = icmp ne i32 %thread, 0
+  br i1 %exists, label %set, label %after
+set:
+  %result = call i64 (i64, ...) @syscall(i64 SETAFFINITY, i32 %thread, i64 128, ptr %mask)
+  br label %after
+after:
+  %next = add i32 %i, 1
+  %more = icmp slt i32 %next, %threads
+  br i1 %more, label %each, label %exit
+exit:
+  ret void
+}
+"""
+
+_NO_STEER = """
+define internal void @weft_steer_reset() nounwind {
+  ret void
+}
+
+define internal void @weft_enrol(i32 %index) nounwind {
+  ret void
+}
+
+define internal void @weft_leave(i32 %index) nounwind {
+  ret void
+}
+
+define internal void @weft_steer_within(ptr %mask) nounwind {
+  ret void
+}
+
+define internal void @weft_steer(i32 %threads) nounwind {
+  ret void
+}
+"""
+
 # i64 weft_clock(): nanoseconds of a steady clock.
 _POSIX_CLOCK = """
 declare i32 @clock_gettime(i32, ptr) nounwind
@@ -538,19 +664,36 @@ _PAUSES = {
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
 
-_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+
+@dataclass(frozen=True, slots=True)
+class _SystemCalls:
+    """Linux's numbers for one architecture."""
+
+    futex: int
+    gettid: int
+    setaffinity: int
+
+
+_LINUX = {
+    "x86_64": _SystemCalls(futex=202, gettid=186, setaffinity=203),
+    "aarch64": _SystemCalls(futex=98, gettid=178, setaffinity=122),
+    "riscv64": _SystemCalls(futex=98, gettid=178, setaffinity=122),
+}
 
 
 def runtime_ir(triple: str, *, futex: bool = True) -> str:
-    """The runtime's module for a target triple. `futex=False` takes the portable wait also on Linux."""
+    """The runtime's module for a target triple. `futex=False` takes the portable waiting also on Linux."""
     architecture = triple.split("-")[0].replace("arm64", "aarch64").replace("amd64", "x86_64")
+    calls = _LINUX.get(architecture) if futex and "linux" in triple else None
+    steer = _NO_STEER
     if "windows" in triple:
         wait, clock = _WINDOWS_WAIT, _WINDOWS_CLOCK
     else:
-        clock = _POSIX_CLOCK.replace("MONOTONIC", str(time.CLOCK_MONOTONIC))
-        number = _FUTEX_NUMBERS.get(architecture) if futex and "linux" in triple else None
-        wait = _PTHREAD if number is None else _FUTEX.replace("FUTEX", str(number))
+        wait, clock = _PTHREAD, _POSIX_CLOCK.replace("MONOTONIC", str(time.CLOCK_MONOTONIC))
+    if calls is not None:
+        wait = _FUTEX.replace("FUTEX", str(calls.futex))
+        steer = _STEER.replace("GETTID", str(calls.gettid)).replace("SETAFFINITY", str(calls.setaffinity))
     declaration, pause = _PAUSES.get(architecture, ("", ""))
     pausing = _PAUSE.replace("PAUSE_DECLARATION", declaration).replace("PAUSE", pause)
     runner = _RUNNER.replace("COPY_GRAIN", str(_COPY_GRAIN))
-    return f'target triple = "{triple}"\n{wait}{clock}{pausing}{_POOL}{runner}'
+    return f'target triple = "{triple}"\n{_DECLARATIONS}{wait}{steer}{clock}{pausing}{_POOL}{runner}'

@@ -6,13 +6,16 @@ Python only starts, stops and counts the threads.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .native import MAX_THREADS
+from .native import MAX_PROCESSORS, MAX_THREADS
 
 _SPIN_NS = 30_000
 """How long an idle worker spins before it sleeps: longer than the gap between two kernels of a plan, and short
@@ -20,6 +23,9 @@ enough that a core is not kept from somebody else."""
 
 _OVERSUBSCRIBED_SPIN_NS = 1_000
 """With more threads than cores a spinning thread only keeps another one from working."""
+
+_MAX_STEERED = 16
+"""Larger pools are not kept off their caller's processor: that would be a system call per worker when it moves."""
 
 _RETRY_SECONDS = 100e-6
 _SHUTDOWN_SECONDS = 1.0
@@ -44,7 +50,9 @@ class Pool:
 
     def __init__(self, functions: PoolFunctions, cores: int) -> None:
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_int32)(functions.worker)
-        self._resize = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int64)(functions.resize)
+        self._resize = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p)(
+            functions.resize
+        )
         self._reset = ctypes.CFUNCTYPE(None)(functions.reset)
         self._cores = cores
         self._lock = threading.Lock()
@@ -78,7 +86,8 @@ class Pool:
         with self._lock:
             if self.forked:
                 self.forked = False
-                self._apply(self._wanted)
+                while not self._apply(self._wanted):
+                    time.sleep(_RETRY_SECONDS)
 
     def shutdown(self) -> None:
         """Stop all workers; parallel loops then run on their caller. Gives up, without harm, on a job that goes on."""
@@ -98,7 +107,9 @@ class Pool:
     def _apply(self, count: int) -> bool:
         """Bring the native count and the threads to `count`; False while a job keeps the pool."""
         spin = _SPIN_NS if count <= self._cores else _OVERSUBSCRIBED_SPIN_NS
-        if not self._resize(count, spin):
+        processors = _processors()
+        steer = count <= min(len(processors), _MAX_STEERED)
+        if not self._resize(count, spin, _mask(processors) if steer else None):
             return False
         for thread in self._workers[count - 1 :]:
             thread.join(_JOIN_SECONDS)
@@ -107,7 +118,32 @@ class Pool:
             thread = threading.Thread(target=self._worker, args=(index,), name=f"weft-{index}", daemon=True)
             thread.start()
             self._workers.append(thread)
+        if not steer:
+            _place_anywhere(self._workers, processors)
         return True
+
+
+def _processors() -> frozenset[int]:
+    """The processors that this thread may run on; none where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
+
+
+def _mask(processors: frozenset[int]) -> bytes | None:
+    """The native form of a set of processors; None where it cannot express them."""
+    if not processors or max(processors) >= MAX_PROCESSORS:
+        return None
+    return sum(1 << processor for processor in processors).to_bytes(MAX_PROCESSORS // 8, sys.byteorder)
+
+
+def _place_anywhere(threads: Sequence[threading.Thread], processors: frozenset[int]) -> None:
+    """Undo earlier steering."""
+    if sys.platform != "linux":
+        return
+    for thread in threads:
+        if thread.native_id is not None:
+            # Refused where the process has been moved meanwhile: then the system has placed the thread.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(thread.native_id, processors)
 
 
 def guard(pool: Pool) -> None:
