@@ -514,7 +514,7 @@ define internal void @weft_wait_init() nounwind {
 # weft_enrol and weft_leave tell where a worker can be reached; weft_steer, called by whoever owns the pool, keeps the
 # workers off the caller's processor. It costs a look at the processor's number unless the caller has moved.
 _STEER = """
-@members = internal global [1024 x i32] zeroinitializer, align 128
+@worker_threads = internal global [1024 x i32] zeroinitializer, align 128
 @allowed = internal global [16 x i64] zeroinitializer, align 128
 @steering = internal global i32 0, align 4
 @avoided = internal global i32 -1, align 4
@@ -524,20 +524,20 @@ declare i32 @sched_getcpu() nounwind
 define internal void @weft_enrol(i32 %index) nounwind {
   %thread_64 = call i64 (i64, ...) @syscall(i64 GETTID)
   %thread = trunc i64 %thread_64 to i32
-  %at = getelementptr inbounds [1024 x i32], ptr @members, i64 0, i32 %index
+  %at = getelementptr inbounds [1024 x i32], ptr @worker_threads, i64 0, i32 %index
   store atomic i32 %thread, ptr %at seq_cst, align 4
   store atomic i32 -1, ptr @avoided seq_cst, align 4
   ret void
 }
 
 define internal void @weft_leave(i32 %index) nounwind {
-  %at = getelementptr inbounds [1024 x i32], ptr @members, i64 0, i32 %index
+  %at = getelementptr inbounds [1024 x i32], ptr @worker_threads, i64 0, i32 %index
   store atomic i32 0, ptr %at seq_cst, align 4
   ret void
 }
 
 define internal void @weft_steer_reset() nounwind {
-  call void @llvm.memset.p0.i64(ptr @members, i8 0, i64 4096, i1 false)
+  call void @llvm.memset.p0.i64(ptr @worker_threads, i8 0, i64 4096, i1 false)
   store i32 0, ptr @steering, align 4
   ret void
 }
@@ -584,7 +584,7 @@ move:
   br label %each
 each:
   %i = phi i32 [ 1, %move ], [ %next, %after ]
-  %at = getelementptr inbounds [1024 x i32], ptr @members, i64 0, i32 %i
+  %at = getelementptr inbounds [1024 x i32], ptr @worker_threads, i64 0, i32 %i
   %thread = load atomic i32, ptr %at seq_cst, align 4
   %exists = icmp ne i32 %thread, 0
   br i1 %exists, label %set, label %after
