@@ -12,13 +12,26 @@ from importlib.metadata import entry_points, requires, version
 import weft
 from weft._version import __version__
 
-HEAVY = ("llvmlite", "pyopencl", "cuda", "wgpu", "torch", "scipy", "sklearn", "matplotlib", "rich", "hypothesis")
+HEAVY = (
+    "llvmlite",
+    "pyopencl",
+    "cuda",
+    "wgpu",
+    "torch",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "rich",
+    "hypothesis",
+)
 
 
 def loaded_after(code: str) -> set[str]:
     """Top-level names of the modules loaded in a fresh interpreter that ran `code`."""
     probe = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
+    )
     return set(run.stdout.split())
 
 
