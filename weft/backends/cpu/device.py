@@ -1,0 +1,191 @@
+"""The CPU as a device of the backend protocol."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft import settings
+from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
+from weft.ir.loops import Program
+from weft.ir.ops import ELEMENTWISE, Op
+
+from .allocator import Block
+from .compile import compile_text
+from .llvm import Loaded, compile_ir, load_object, version
+from .machine import Machine
+from .render import render_module
+from .runner import Instruction, NativePlan
+from .runtime import Runtime, open_runtime
+
+# An estimate from the machine's description until the benchmark of `weft bench` has measured it: two FMA units of the
+# vector width at 3 GHz, and what one channel pair of DDR4 or better gives.
+_CLOCK = 3.0e9
+_BANDWIDTH = 40.0e9
+_LAUNCH_NS = 20.0
+
+NATIVE = ELEMENTWISE - {
+    Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.POW, Op.THREEFRY,
+}  # fmt: skip
+"""What the renderer knows as instructions; the rest is expanded into these by `weft.ir.math`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuCode:
+    """One kernel in this process. `text` is the LLVM IR of the module that it came in, empty when it was loaded."""
+
+    address: int
+    parameters: int
+    text: str
+    loaded: Loaded
+
+    @property
+    def source(self) -> str:
+        return self.text
+
+
+class CpuExecutable:
+    """A native plan on the device's workspace."""
+
+    __slots__ = ("_bound", "_commands", "_device", "_native")
+
+    def __init__(self, device: CpuDevice, codes: Sequence[CpuCode], commands: Commands) -> None:
+        self._device, self._commands = device, commands
+        runner = device.runtime.runner
+        instructions: list[Instruction] = []
+        for step in commands.steps:
+            match step:
+                case Launch():
+                    instructions.append(Instruction(codes[step.program].address, (*step.slots, *step.variables)))
+                case CopyBytes():
+                    instructions.append(runner.copy_instruction(step.target, step.source, step.nbytes))
+        self._bound = 0
+        self._native: NativePlan = device.runtime.plan(
+            instructions,
+            [0] * len(commands.offsets),
+            externals=commands.externals,
+            variables=commands.variables,
+            keep=tuple(codes),
+        )
+
+    def _prepare(self) -> None:
+        commands = self._commands
+        if commands.offsets:
+            base = self._device.workspace(commands.workspace_bytes)
+            if base != self._bound:
+                self._native.set_pointers(commands.externals, [base + o for o in commands.offsets])
+                self._bound = base
+
+    def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
+        if self._commands.offsets:
+            self._prepare()
+        self._native.run([m.address for m in memories], variables)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
+        self._prepare()
+        return self._native.run_timed([m.address for m in memories], variables)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class CpuDevice:
+    """This machine's processor and memory."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._info = describe(runtime.machine)
+        self._workspace: Block | None = None
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    def workspace(self, nbytes: int) -> int:
+        """The address of at least `nbytes` bytes that plans share, one run at a time."""
+        block = self._workspace
+        if block is None or block.nbytes < nbytes:
+            self._workspace = None
+            block = self._workspace = self.runtime.allocator.allocate(nbytes)
+        return block.address
+
+    def allocate(self, nbytes: int) -> Block:
+        return self.runtime.allocator.allocate(nbytes)
+
+    def write(self, memory: Memory, data: memoryview) -> None:
+        assert isinstance(memory, Block)
+        source = (ctypes.c_char * data.nbytes).from_buffer_copy(data) if data.readonly else (
+            ctypes.c_char * data.nbytes
+        ).from_buffer(data)
+        ctypes.memmove(memory.address, source, data.nbytes)
+
+    def read(self, memory: Memory, nbytes: int) -> memoryview:
+        assert isinstance(memory, Block)
+        view = (ctypes.c_char * nbytes).from_address(memory.address)
+        view._keep = memory  # pyright: ignore[reportAttributeAccessIssue]  # the view keeps the block alive
+        return memoryview(view).cast("B")
+
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CpuCode], bytes]:
+        text = render_module(programs, self.runtime.machine.target)
+        image = compile_text(text, self.runtime.machine.target)
+        return self._load(image, [p.name for p in programs], text), image
+
+    def load(self, image: bytes, names: Sequence[str]) -> Sequence[CpuCode]:
+        return self._load(image, names, "")
+
+    def _load(self, image: bytes, names: Sequence[str], text: str) -> list[CpuCode]:
+        loaded = load_object(image, names, self.runtime.symbols)
+        return [CpuCode(loaded.address(n), 0, text, loaded) for n in names]
+
+    def fingerprint(self) -> str:
+        target = self.runtime.machine.target
+        features = hashlib.sha256(target.features.encode()).hexdigest()[:16]
+        return f"{target.triple} {target.cpu} {features} llvm {version()} threads {self.runtime.pool.threads}"
+
+    def link(self, codes: Sequence[CpuCode], commands: Commands) -> CpuExecutable:
+        return CpuExecutable(self, codes, commands)
+
+    def synchronize(self) -> None:
+        """Runs are finished when they return."""
+
+
+def describe(machine: Machine) -> DeviceInfo:
+    """The machine as the scheduler sees it."""
+    flops = machine.cores * 2 * 2 * (machine.vector_bytes / 4) * _CLOCK
+    return DeviceInfo(
+        name="cpu:0",
+        kind="cpu",
+        description=(
+            f"{machine.target.cpu}, {machine.cores} cores, {machine.vector_bytes * 8}-bit vectors, "
+            f"{machine.memory_bytes / 2**30:.1f} GiB"
+        ),
+        cores=machine.cores,
+        vector_bytes=machine.vector_bytes,
+        vector_registers=machine.vector_registers,
+        l1_bytes=machine.l1d_bytes,
+        l2_bytes=machine.l2_bytes,
+        l3_bytes=machine.l3_bytes,
+        memory_bytes=machine.memory_bytes,
+        local_bytes=machine.l2_bytes,
+        bandwidth=_BANDWIDTH,
+        flops=flops,
+        launch_ns=_LAUNCH_NS,
+        native=NATIVE,
+        host_memory=True,
+    )
+
+
+class CpuBackend:
+    """The one CPU of this machine."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._device: CpuDevice | None = None
+
+    def count(self) -> int:
+        return 1
+
+    def device(self, index: int) -> CpuDevice:
+        if self._device is None:
+            self._device = CpuDevice(open_runtime(compile_ir, settings.num_threads()))
+        return self._device

@@ -1,0 +1,102 @@
+"""Finding and opening devices by name: "cpu", "cpu:0", "opencl:1"."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from weft.backends.protocol import Backend, Device, DeviceInfo
+from weft.errors import DeviceError
+
+GROUP = "weft.backends"
+
+_BUILT_IN: dict[str, str] = {
+    "cpu": "weft.backends.cpu:open_backend",
+    "dummy": "weft.backends.dummy:open_backend",
+}
+"""The backends in this package. Found here first: scanning the environment for entry points takes tens of ms."""
+
+_lock = threading.RLock()
+_backends: dict[str, Backend] = {}
+_devices: dict[str, Device] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """A device that can be used (`info`), or a backend that cannot, and what to do about it (`why`)."""
+
+    name: str
+    info: DeviceInfo | None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.info.description if self.info else f'not available: {self.why}'}"
+
+
+def canonical(name: str) -> str:
+    """The full name of a device: "cpu" is "cpu:0". DeviceError when it is malformed."""
+    kind, _, index = name.partition(":")
+    if not kind or (index and not index.isdecimal()) or name.endswith(":"):
+        raise DeviceError(f"{name!r} is no device name: use a backend and a number, such as 'cpu' or 'dummy:1'")
+    return f"{kind}:{int(index or 0)}"
+
+
+def open_device(name: str) -> Device:
+    """The device called `name`, opened if need be. DeviceError with the remedy when it cannot be."""
+    device = _devices.get(name)
+    if device is not None:
+        return device
+    full = canonical(name)
+    with _lock:
+        if full not in _devices:
+            kind, _, number = full.partition(":")
+            backend = open_backend(kind)
+            index, count = int(number), backend.count()
+            if index >= count:
+                have = f"only {kind}:0 to {kind}:{count - 1}" if count > 1 else f"only {kind}:0" if count else "none"
+                raise DeviceError(f"there is no device {full}: this machine has {have}")
+            _devices[full] = backend.device(index)
+        _devices[name] = _devices[full]
+        return _devices[full]
+
+
+def open_backend(kind: str) -> Backend:
+    """The backend called `kind`."""
+    with _lock:
+        if kind not in _backends:
+            opener = _find(kind)
+            _backends[kind] = opener()
+        return _backends[kind]
+
+
+def _find(kind: str) -> Callable[[], Backend]:
+    where = _BUILT_IN.get(kind) or _entry_points().get(kind)
+    if where is None:
+        known = ", ".join(sorted({*_BUILT_IN, *_entry_points()}))
+        raise DeviceError(f"there is no backend {kind!r}: installed are {known}")
+    module, _, attribute = where.partition(":")
+    try:
+        return cast("Callable[[], Backend]", getattr(importlib.import_module(module), attribute))
+    except (ImportError, AttributeError) as error:
+        raise DeviceError(f"the backend {kind!r} cannot be loaded from {where}: {error}") from error
+
+
+def _entry_points() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {e.name: e.value for e in entry_points(group=GROUP)}
+
+
+def statuses() -> list[DeviceStatus]:
+    """Every device of every installed backend, and why those that are not there are not."""
+    out: list[DeviceStatus] = []
+    for kind in sorted({*_BUILT_IN, *_entry_points()}):
+        try:
+            backend = open_backend(kind)
+            out.extend(DeviceStatus(f"{kind}:{i}", backend.device(i).info) for i in range(backend.count()))
+        except DeviceError as error:
+            out.append(DeviceStatus(kind, None, str(error)))
+    return out

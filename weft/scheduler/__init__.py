@@ -1,0 +1,1 @@
+"""Graph -> kernels -> schedules -> memory plan -> an executable plan."""

@@ -1,0 +1,1 @@
+"""Schedules: rules that give a good one at once from a device's description."""

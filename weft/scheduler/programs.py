@@ -1,0 +1,58 @@
+"""Algorithms -> compiled programs, each distinct one once per process and device."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from weft import settings
+from weft.backends.protocol import Code, Device, DeviceInfo
+from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.kernel.lower import lower
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.loops import Program
+from weft.ir.math.expand import expand
+from weft.ir.passes import pipeline
+from weft.scheduler.inplace import in_place_pairs
+from weft.scheduler.optimize.rules import schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A program, its code, and the image it came in. `in_place`: (written, read) parameters that may be one memory."""
+
+    program: Program
+    code: Code
+    image: bytes
+    in_place: frozenset[tuple[int, int]]
+
+
+_lock = threading.Lock()
+_compiled: dict[tuple[Algorithm, str], Compiled] = {}
+_numbers = itertools.count()
+
+Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
+
+
+def lowered(algorithm: Algorithm, info: DeviceInfo, scheduler: Scheduler = schedule) -> Program:
+    """The scheduled, lowered and optimized loops of an algorithm."""
+    program = lower(scheduler(algorithm, info))
+    program = expand(program, info.native)
+    return pipeline.run(program, pipeline.DEFAULT, settings.verify())
+
+
+def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
+    """Code for all algorithms; what is not there yet is compiled together."""
+    name = device.info.name
+    with _lock:
+        missing = [a for a in dict.fromkeys(algorithms) if (a, name) not in _compiled]
+        if missing:
+            programs = [
+                replace(lowered(a, device.info), name=f"{a.name}_{next(_numbers)}") for a in missing
+            ]
+            codes, image = device.compile(programs)
+            for a, program, code in zip(missing, programs, codes, strict=True):
+                _compiled[a, name] = Compiled(program, code, image, in_place_pairs(program))
+        return [_compiled[a, name] for a in algorithms]

@@ -1,0 +1,92 @@
+"""Computing nodes: find or build the plan for their graph, and run it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft import settings
+from weft.backends import registry
+from weft.backends.protocol import Device
+from weft.backends.storage import Storage, from_numpy
+from weft.ir.graph import Node, Target, toposort
+from weft.ir.ops import Op
+from weft.scheduler.build import Job, build
+from weft.scheduler.plan import Plan
+from weft.scheduler.signature import Signature, signature
+
+PLANS_KEPT = 1024
+"""Plans in memory; the least recently used goes first."""
+
+_lock = threading.RLock()
+_plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
+_running = threading.RLock()
+
+
+def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) -> None:
+    """Fill in `storage` of all nodes. `bindings` gives the values of runtime variables by name."""
+    todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
+    if not todo:
+        return
+    copies = [n for n in toposort(todo) if n.op is Op.COPY and n.storage is None]
+    for copy in copies:
+        _copy(copy, bindings)
+    by_device: dict[str, list[Node]] = {}
+    for n in todo:
+        if n.storage is None:
+            by_device.setdefault(n.device or default_device(), []).append(n)
+    for name, group in by_device.items():
+        run(group, registry.open_device(name), bindings)
+
+
+def run(nodes: Sequence[Node], device: Device, bindings: Mapping[str, int] | None = None) -> None:
+    """Compute nodes that live on one device (or nowhere yet) on that device."""
+    plan, sig = plan_for(nodes, device)
+    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables]
+    with _running:
+        results = plan.run([n.storage.memory for n in sig.leaves], values)
+    for node, storage in zip(nodes, results, strict=True):
+        node.storage = storage
+
+
+def plan_for(nodes: Sequence[Node], device: Device) -> tuple[Plan, Signature]:
+    """The plan for the graph under `nodes`, from the cache or built now."""
+    sig = signature(nodes)
+    key = (device.info.name, sig.key)
+    with _lock:
+        plan = _plans.get(key)
+        if plan is None:
+            plan = build(Job(tuple(nodes), sig.leaves, sig.variables, {}), device)
+            _plans[key] = plan
+            if len(_plans) > PLANS_KEPT:
+                _plans.popitem(last=False)
+        else:
+            _plans.move_to_end(key)
+    return plan, sig
+
+
+def default_device() -> str:
+    """Where nodes without a device are computed."""
+    return registry.canonical(settings.device())
+
+
+def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
+    """Move a value from one device's memory to another's, through the host."""
+    source = node.inputs[0]
+    if source.storage is None:
+        realize([source], bindings)
+    stored = source.storage
+    assert isinstance(stored, Storage) and isinstance(node.attrs, Target)
+    target = registry.open_device(node.attrs.device)
+    node.storage = from_numpy(stored.numpy(), stored.dtype, target)
+
+
+def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
+    if bindings is None or name not in bindings:
+        raise ValueError(f"the runtime variable {name} has no value: bind it between {lo} and {hi}")
+    value = bindings[name]
+    if not lo <= value <= hi:
+        raise ValueError(f"the runtime variable {name} must be between {lo} and {hi}, not {value}")
+    return value
