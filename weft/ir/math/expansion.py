@@ -1,0 +1,71 @@
+"""The pass that replaces calls of elementary functions by what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from functools import partial
+from typing import TypeAlias
+
+from weft.ir import dtypes
+from weft.ir.expr import Call, Expr, cast, transform
+from weft.ir.math.error_function import erf
+from weft.ir.math.exponential import exp, exp2
+from weft.ir.math.hyperbolic import tanh
+from weft.ir.math.logarithm import log, log2
+from weft.ir.math.power import power
+from weft.ir.math.trigonometric import cos, sin
+from weft.ir.math.value import FORMATS, Value
+from weft.ir.ops import Op
+
+Expansion: TypeAlias = Callable[[Call], Expr]
+
+
+def _expansion(f: Callable[..., Value]) -> Expansion:
+    """`f` on the operands of a call. 16-bit floats are computed in float32 and rounded."""
+
+    def expand_call(c: Call) -> Expr:
+        if c.dtype in FORMATS:
+            return f(*map(Value, c.args)).expr
+        return cast(f(*(Value(cast(a, dtypes.float32)) for a in c.args)).expr, c.dtype)
+
+    return expand_call
+
+
+EXPANSIONS: dict[Op, Expansion] = {
+    Op.EXP: _expansion(exp),
+    Op.EXP2: _expansion(exp2),
+    Op.LOG: _expansion(log),
+    Op.LOG2: _expansion(log2),
+    Op.SIN: _expansion(sin),
+    Op.COS: _expansion(cos),
+    Op.TANH: _expansion(tanh),
+    Op.ERF: _expansion(erf),
+    Op.POW: _expansion(power),
+}
+"""Elementary function of floats -> the same in arithmetic, comparisons, selects, bit operations and conversions."""
+
+WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {
+    Op.SIN: _expansion(partial(sin, wide=False)),
+    Op.COS: _expansion(partial(cos, wide=False)),
+}
+"""The same for devices without 64-bit integers, on float32 and 16-bit floats."""
+
+
+def expand(
+    e: Expr,
+    native: Set[Op],
+    expansions: dict[Op, Expansion] = EXPANSIONS,
+    memo: dict[Expr, Expr] | None = None,
+) -> Expr:
+    """`e` with every call of a function in `expansions` expanded, but for the ops in `native`.
+
+    One memo keeps sharing over several expressions. POW on integers is left alone.
+    """
+
+    def leaf(x: Expr) -> Expr | None:
+        if isinstance(x, Call) and x.dtype.is_float and x.op not in native:
+            rule = expansions.get(x.op)
+            return None if rule is None else rule(x)
+        return None
+
+    return transform(e, leaf, memo=memo)
