@@ -108,7 +108,7 @@ class Body:
             case LoopKind.UNROLL:
                 self._unroll(loop)
             case LoopKind.VECTOR:
-                if self.frame.lanes or loop.extent == 1 or _has_vector(loop.body):
+                if loop.extent == 1:
                     self._unroll(loop)
                 else:
                     self._vector(loop)
@@ -373,17 +373,3 @@ class Body:
 
 def _guard_parts(guard: Guard) -> list[Int]:
     return [x for c in guard for x in (c.value, c.lo, c.hi) if x is not None]
-
-
-def _has_vector(block: Block) -> bool:
-    """Whether a vector loop is inside."""
-    stack = list(block)
-    while stack:
-        s = stack.pop()
-        if isinstance(s, Loop):
-            if s.kind is LoopKind.VECTOR and s.extent != 1:
-                return True
-            stack.extend(s.body)
-        elif isinstance(s, If):
-            stack.extend(s.body)
-    return False
