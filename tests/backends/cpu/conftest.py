@@ -53,7 +53,9 @@ class Compiled:
         plan.run([here[b.name].ctypes.data for b in p.params], values)
         return here
 
-    def check(self, name: str, arrays: Arrays, variables: Mapping[str, int] | None = None, rtol: float = 0) -> None:
+    def check(
+        self, name: str, arrays: Arrays, variables: Mapping[str, int] | None = None, rtol: float = 0
+    ) -> None:
         """Compare with the interpreter: the same values, zeros of either sign and all NaN alike."""
         p = self.programs[name]
         want = {k: v.copy() for k, v in arrays.items()}

@@ -23,6 +23,8 @@ from weft.ir.ops import BINARY, COMPARE, TERNARY, UNARY, Op
 N = 21
 LANES = 16
 ALL = tuple(dtypes.DTYPES.values())
+
+
 def program(name: str, op: Op, src: tuple[DType, ...], dst: DType, lanes: int) -> Program:
     params = [Buffer(f"x{k}", d, N, Scope.GLOBAL) for k, d in enumerate(src)]
     out = Buffer("out", dst, N, Scope.GLOBAL)
@@ -59,7 +61,7 @@ def cases() -> dict[str, tuple[Op, tuple[DType, ...], DType]]:
 
 
 CASES = cases()
-assert TERNARY - NATIVE == {Op.THREEFRY}
+assert {Op.THREEFRY} == TERNARY - NATIVE
 
 
 def special(d: DType) -> list[Any]:
@@ -72,7 +74,22 @@ def special(d: DType) -> list[Any]:
             near = [0, 1, 2, 3, 5, 7, d.bits - 1, d.bits, d.bits + 1, int(d.max), int(d.max) - 1, int(d.min)]
             return near + ([-1, -2, -3, int(d.min) + 1] if d.kind is Kind.INT else [])
         case Kind.FLOAT:
-            finite = [0.0, 1.0, 0.5, 1.5, 2.5, 3.0, 127.5, 255.0, 256.0, 65504.0, 65520.0, 2.0**31, 2.0**32, 2.0**63]
+            finite = [
+                0.0,
+                1.0,
+                0.5,
+                1.5,
+                2.5,
+                3.0,
+                127.5,
+                255.0,
+                256.0,
+                65504.0,
+                65520.0,
+                2.0**31,
+                2.0**32,
+                2.0**63,
+            ]
             tiny = [float(np.ldexp(1.0, -24)), 1e-38, 1e-40, 1e-45, 6e-8, 1e30, 3e38]
             values = [*finite, *tiny, float("inf"), float("nan")]
             with np.errstate(all="ignore"):
@@ -97,7 +114,10 @@ def arrays(d: DType) -> st.SearchStrategy[Any]:
 
 
 def with_constant(name: str, op: Op, d: DType, value: Any, first: bool) -> Program:
-    x, out = Buffer("x0", d, N, Scope.GLOBAL), Buffer("out", dtypes.bool_ if op in COMPARE else d, N, Scope.GLOBAL)
+    x, out = (
+        Buffer("x0", d, N, Scope.GLOBAL),
+        Buffer("out", dtypes.bool_ if op in COMPARE else d, N, Scope.GLOBAL),
+    )
     i, v = Var("i", 0, 0), Var("v", 0, N - 1)
     args = (Const(d, value), Load(d, "x0", (v,)))
     store = Store("out", v, Call(out.dtype, op, args if first else args[::-1]))
@@ -108,7 +128,15 @@ def with_constant(name: str, op: Op, d: DType, value: Any, first: bool) -> Progr
 CONSTANT = {
     f"{op.symbol}_{d.name}_{k}_{first}": (op, d, value, first)
     for op in (Op.MAX, Op.MIN, Op.LT, Op.FLOORDIV, Op.MOD, Op.SHL, Op.SHR)
-    for d in (dtypes.float32, dtypes.float64, dtypes.int8, dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
+    for d in (
+        dtypes.float32,
+        dtypes.float64,
+        dtypes.int8,
+        dtypes.int32,
+        dtypes.uint32,
+        dtypes.int64,
+        dtypes.uint64,
+    )
     for k, value in enumerate(special(d))
     for first in (True, False)
     if call_error(Call(dtypes.bool_ if op in COMPARE else d, op, (Temp(d, "x"), Temp(d, "x")))) is None

@@ -15,7 +15,20 @@ from weft.ir.dtypes import DType, to_numpy
 from weft.ir.expr import Call, Expr, Load, Temp, as_index, call, cast, const, from_index, transform, where
 from weft.ir.expr import test as holds
 from weft.ir.index import Int, Var, bounds, high, in_range, maximum, minimum, rewrite_guard, substitute
-from weft.ir.loops import Accumulate, Alloc, Block, Buffer, If, Let, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Block,
+    Buffer,
+    If,
+    Let,
+    Loop,
+    LoopKind,
+    Program,
+    Scope,
+    Stmt,
+    Store,
+)
 from weft.ir.ops import Op
 
 F32, F64, I32, I64, BOOL = dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64, dtypes.bool_
@@ -87,8 +100,16 @@ def own_names(body: Block, count: Iterator[int], mapping: dict[Var, Var]) -> Blo
     return tuple(out)
 
 
-def check(build: Build, params: list[Buffer], writes: str, body: Block, *, rtol: float = 0,
-          variables: dict[Var, int] | None = None, **arrays: Any) -> None:
+def check(
+    build: Build,
+    params: list[Buffer],
+    writes: str,
+    body: Block,
+    *,
+    rtol: float = 0,
+    variables: dict[Var, int] | None = None,
+    **arrays: Any,
+) -> None:
     named = own_names(body, count(), {})
     p = Program("kernel", tuple(params), frozenset(writes.split()), tuple(variables or ()), named)
     build([p]).check("kernel", arrays, {v.name: k for v, k in (variables or {}).items()}, rtol)
@@ -107,8 +128,15 @@ def test_elementwise_with_vector_loop_and_masked_tail(compile_all: Build, n: int
 
     tail = size // 16 * 16 + v
     main = Loop(i, size // 16, (body(i * 16 + v, ()),), kind)
-    check(compile_all, [x, out], "out", (main, body(tail, in_range(tail, None, size))), variables={size: n},
-          x=floats(n), out=np.zeros(n, np.float32))
+    check(
+        compile_all,
+        [x, out],
+        "out",
+        (main, body(tail, in_range(tail, None, size))),
+        variables={size: n},
+        x=floats(n),
+        out=np.zeros(n, np.float32),
+    )
 
 
 def test_a_guarded_statement_reads_nothing_where_it_fails(compile_all: Build) -> None:
@@ -167,14 +195,21 @@ def test_matmul_with_packed_panels_and_a_tile_in_registers(compile_all: Build) -
         return loop(i, loop(j, loop(v, *body, kind=VECTOR), kind=UNROLL), kind=UNROLL)
 
     pack_b = Store("panel_b", (jt * k + kk) * tile_n + j * lanes + v, load(b, kk * n + column, inside))
-    fma = call(Op.FMA, load(panel_a, kk * tile_m + i), load(panel_b, (jt * k + kk) * tile_n + j * lanes + v),
-               load(acc, at))
+    fma = call(
+        Op.FMA,
+        load(panel_a, kk * tile_m + i),
+        load(panel_b, (jt * k + kk) * tile_n + j * lanes + v),
+        load(acc, at),
+    )
     body = (
         loop(jt, loop(kk, loop(j, loop(v, pack_b, kind=VECTOR), kind=UNROLL)), kind=PARALLEL),
         loop(
             it,
             Alloc(panel_a),
-            loop(kk, loop(i, Store("panel_a", kk * tile_m + i, load(a, (it * tile_m + i) * k + kk)), kind=UNROLL)),
+            loop(
+                kk,
+                loop(i, Store("panel_a", kk * tile_m + i, load(a, (it * tile_m + i) * k + kk)), kind=UNROLL),
+            ),
             loop(
                 jt,
                 Alloc(acc),
@@ -185,8 +220,16 @@ def test_matmul_with_packed_panels_and_a_tile_in_registers(compile_all: Build) -
             kind=PARALLEL,
         ),
     )
-    check(compile_all, [a, b, panel_b, c], "panel_b c", body, a=floats(m * k), b=floats(k * n),
-          panel_b=np.zeros(columns * k * tile_n, np.float32), c=np.zeros(m * n, np.float32))
+    check(
+        compile_all,
+        [a, b, panel_b, c],
+        "panel_b c",
+        body,
+        a=floats(m * k),
+        b=floats(k * n),
+        panel_b=np.zeros(columns * k * tile_n, np.float32),
+        c=np.zeros(m * n, np.float32),
+    )
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, I32, dtypes.int8, BOOL, dtypes.float16])
@@ -224,8 +267,16 @@ def test_gather_and_scatter(compile_all: Build, index: DType) -> None:
         loop(s, Accumulate("y", as_index(load(at, s), 0, n - 1), Op.MAX, load(x, 0))),
     )
     where_to = np.random.default_rng(0).integers(0, n, n).astype(to_numpy(index))
-    check(compile_all, [x, at, y, z], "y z", body, x=floats(n), at=where_to, y=floats(n + 1)[:n],
-          z=np.zeros(n, np.float32))
+    check(
+        compile_all,
+        [x, at, y, z],
+        "y z",
+        body,
+        x=floats(n),
+        at=where_to,
+        y=floats(n + 1)[:n],
+        z=np.zeros(n, np.float32),
+    )
 
 
 def test_index_arithmetic_in_lanes_and_outside(compile_all: Build) -> None:
@@ -244,10 +295,21 @@ def test_index_arithmetic_in_lanes_and_outside(compile_all: Build) -> None:
         (p - 20) // stride + 30,
         (p - 20) % stride * stride,
     ]
-    body = tuple(loop(i, loop(v, Store("out", p + k * n, load(x, at)), kind=VECTOR)) for k, at in enumerate(indices))
-    scalar = tuple(loop(i, loop(v, Accumulate("out", p + k * n, Op.MUL, load(x, at)))) for k, at in enumerate(indices))
-    check(compile_all, [x, out], "out", body + scalar, variables={stride: 3}, x=floats(2000),
-          out=np.zeros(n * 8, np.float32))
+    body = tuple(
+        loop(i, loop(v, Store("out", p + k * n, load(x, at)), kind=VECTOR)) for k, at in enumerate(indices)
+    )
+    scalar = tuple(
+        loop(i, loop(v, Accumulate("out", p + k * n, Op.MUL, load(x, at)))) for k, at in enumerate(indices)
+    )
+    check(
+        compile_all,
+        [x, out],
+        "out",
+        body + scalar,
+        variables={stride: 3},
+        x=floats(2000),
+        out=np.zeros(n * 8, np.float32),
+    )
 
 
 def test_unrolled_guards_and_divisions_become_constants(compile_all: Build) -> None:
@@ -317,7 +379,11 @@ def test_parallel_loops_see_what_is_around_them(compile_all: Build) -> None:
                         o * 32 + i * 4 + j,
                         where(
                             call(Op.OR, Temp(BOOL, "yes"), load(flags, j)),
-                            call(Op.ADD, call(Op.MUL, Temp(F32, "scale"), Temp(F32, "two")), load(mine, o * 8000 + i)),
+                            call(
+                                Op.ADD,
+                                call(Op.MUL, Temp(F32, "scale"), Temp(F32, "two")),
+                                load(mine, o * 8000 + i),
+                            ),
                             cast(from_index(i * n + o), F32),
                         ),
                     ),
@@ -326,8 +392,16 @@ def test_parallel_loops_see_what_is_around_them(compile_all: Build) -> None:
             ),
         ),
     )
-    check(compile_all, [x, flags, out], "flags out", body, variables={n: 17}, x=floats(64), flags=np.zeros(4, bool),
-          out=np.zeros(64, np.float32))
+    check(
+        compile_all,
+        [x, flags, out],
+        "flags out",
+        body,
+        variables={n: 17},
+        x=floats(64),
+        flags=np.zeros(4, bool),
+        out=np.zeros(64, np.float32),
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
@@ -362,8 +436,14 @@ def test_a_deep_expression_renders_without_recursion(compile_all: Build) -> None
     y: Expr = load(x, v)
     for k in range(5000):
         y = Call(F32, Op.ADD, (y, const(F32, k)))
-    check(compile_all, [x, out], "out", (loop(v, Store("out", v, y), kind=VECTOR),), x=floats(16),
-          out=np.zeros(16, np.float32))
+    check(
+        compile_all,
+        [x, out],
+        "out",
+        (loop(v, Store("out", v, y), kind=VECTOR),),
+        x=floats(16),
+        out=np.zeros(16, np.float32),
+    )
 
 
 def test_in_place_update(compile_all: Build) -> None:

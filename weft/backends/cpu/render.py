@@ -32,7 +32,9 @@ def render_module(programs: Sequence[Program], target: Target) -> str:
     for program in programs:
         _kernel(module, program, target)
     widest = ' "prefer-vector-width"="512"' if "+avx512f" in target.features.split(",") else ""
-    return module.text(f'target triple = "{target.triple}"', f"attributes #0 = {{ nounwind{widest} }}\n!0 = !{{i32 1}}")
+    return module.text(
+        f'target triple = "{target.triple}"', f"attributes #0 = {{ nounwind{widest} }}\n!0 = !{{i32 1}}"
+    )
 
 
 def _kernel(module: Module, program: Program, target: Target) -> None:
@@ -86,7 +88,9 @@ class _Cpu:
         for k, (kind, value) in enumerate(captured):
             f.do(f"store {kind} {value}, ptr {f.emit(f'getelementptr i8, ptr {ctx}, i64 {8 * k}')}, align 8")
         self.finish(inner)
-        f.call("weft_parallel", "void", [("ptr", f"@{name}"), ("ptr", ctx), ("i64", ref(extent)), ("i64", "1")])
+        f.call(
+            "weft_parallel", "void", [("ptr", f"@{name}"), ("ptr", ctx), ("i64", ref(extent)), ("i64", "1")]
+        )
 
     def local(self, body: Body, size: int) -> str:
         """On the stack when small, else from the heap until the function returns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from weft.backends.llvm.types import literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
-from weft.ir.index import Guard, Int, variables
+from weft.ir.index import Guard, Int, low, variables
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -122,8 +122,7 @@ class Body:
         if isinstance(extent, int) and extent == 1:
             self.unrolled(loop, 0)
         elif not (isinstance(extent, int) and extent <= 0):
-            low = extent if isinstance(extent, int) else (loop.extent if isinstance(loop.extent, int) else loop.extent.lo)
-            self.counted(loop, "0", ref(extent), nonempty=low >= 1)
+            self.counted(loop, "0", ref(extent), nonempty=low(loop.extent) >= 1)
 
     def counted(self, loop: Loop, first: str, last: str, *, nonempty: bool) -> None:
         """`loop` with its variable from `first` up to, not including, `last` (operands of type i64)."""
@@ -163,7 +162,9 @@ class Body:
 
     def _vector(self, loop: Loop) -> None:
         if not isinstance(loop.extent, int):
-            raise ValueError(f"loop {loop.var!r} of unknown extent {loop.extent!r} cannot become vector lanes")
+            raise ValueError(
+                f"loop {loop.var!r} of unknown extent {loop.extent!r} cannot become vector lanes"
+            )
         if loop.extent == 0:
             return
         self.frame.lane, self.frame.lanes = loop.var, loop.extent
@@ -186,7 +187,9 @@ class Body:
             if runs:
                 self.expressions((*opaque_values(s.offset), s.value))
                 self.streams |= s.stream
-                memory.store(frame, frame.place(s.buffer), affine(frame, s.offset), frame.memo[s.value], s.stream)
+                memory.store(
+                    frame, frame.place(s.buffer), affine(frame, s.offset), frame.memo[s.value], s.stream
+                )
 
     def _accumulate(self, s: Accumulate) -> None:
         with self._where(s.guard, (s.value, *opaque_values(s.offset))) as runs:
@@ -225,12 +228,14 @@ class Body:
         f = self.frame.f
         while lanes > 2 and lanes % 2 == 0:
             t, half = register_type(dtype, lanes), lanes // 2
-            low, high = (
-                f.emit(f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
-                       f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>")
+            first, second = (
+                f.emit(
+                    f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
+                    f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>"
+                )
                 for start in (0, half)
             )
-            x = scalar.render(f, op, (dtype, dtype), dtype, half, (low, high))
+            x = scalar.render(f, op, (dtype, dtype), dtype, half, (first, second))
             lanes = half
         left = [f.emit(f"extractelement {register_type(dtype, lanes)} {x}, i64 {k}") for k in range(lanes)]
         while len(left) > 1:
@@ -241,7 +246,13 @@ class Body:
 
     def _one_by_one(self, op: Op, place: Place, at: Affine, value: Value) -> None:
         """Lanes may hit the same element, so each takes its turn."""
-        frame, f, dtype, n, mask = self.frame, self.frame.f, place.buffer.dtype, self.frame.lanes, self.frame.mask
+        frame, f, dtype, n, mask = (
+            self.frame,
+            self.frame.f,
+            place.buffer.dtype,
+            self.frame.lanes,
+            self.frame.mask,
+        )
         offsets = materialize(frame, at, 64)
         t = register_type(dtype, n)
         m = memory_type(dtype)
@@ -255,7 +266,9 @@ class Body:
             index = f.emit(f"extractelement {vector('i64', n)} {offsets}, i64 {k}")
             own = f.emit(f"extractelement {t} {value.ref}, i64 {k}") if value.lanes else value.ref
             where = f.emit(f"getelementptr i{8 * dtype.itemsize}, ptr {place.base}, i64 {index}")
-            old = memory.from_memory(frame, dtype, 0, f.emit(f"load {m}, ptr {where}, align {dtype.itemsize}"))
+            old = memory.from_memory(
+                frame, dtype, 0, f.emit(f"load {m}, ptr {where}, align {dtype.itemsize}")
+            )
             new = scalar.render(f, op, (dtype, dtype), dtype, 0, (old, own))
             f.do(f"store {m} {memory.to_memory(frame, dtype, 0, new)}, ptr {where}, align {dtype.itemsize}")
             if mask is not None:
@@ -267,7 +280,7 @@ class Body:
                 self.block(s.body)
 
     @contextmanager
-    def _where(self, guard: Guard, values: Iterable[Expr] | None) -> Iterator[bool]:
+    def _where(self, guard: Guard, values: Iterable[Expr] | None) -> Generator[bool]:
         """Inside, the guard holds: a branch where all lanes agree on it, else a mask. Yields whether it ever holds.
 
         Some lane is active inside, if `values` (None: anything) need that.
@@ -328,7 +341,9 @@ class Body:
             case Temp():
                 return frame.temp(e.name)
             case Load():
-                return memory.load(frame, frame.place(e.source), affine(frame, e.index[0]), condition(frame, e.guard))
+                return memory.load(
+                    frame, frame.place(e.source), affine(frame, e.index[0]), condition(frame, e.guard)
+                )
             case Call():
                 memo = frame.memo
                 return self._op(e.op, [a.dtype for a in e.args], e.dtype, [memo[a] for a in e.args])

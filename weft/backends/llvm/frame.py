@@ -123,14 +123,15 @@ class Frame:
 
     def temp(self, name: str) -> Value:
         """What a `Let` name stands for."""
-        return self._temp(name)[1]
+        return self.typed_temp(name)[1]
 
-    def _temp(self, name: str) -> tuple[DType, Value]:
+    def typed_temp(self, name: str) -> tuple[DType, Value]:
+        """Its dtype and what it stands for."""
         found = self.temps.get(name)
         if found is None:
             if self.outer is None:
                 raise KeyError(f"temporary {name} is not bound before its use")
-            dtype, value = self.outer._temp(name)
+            dtype, value = self.outer.typed_temp(name)
             if value.lanes:
                 raise ValueError(f"temporary {name} of a vector loop is used inside a parallel one")
             found = dtype, Value(self._captured_value(dtype, value.ref))

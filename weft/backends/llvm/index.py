@@ -8,6 +8,7 @@ share one address and differ in the displacement.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from weft.backends.llvm.convert import splat
 from weft.backends.llvm.frame import IN_PLACE, Condition, Frame, Lanes, Term, Value
@@ -56,14 +57,16 @@ class Affine:
         if not s:
             return 0
         step = s[1] - s[0] if len(s) > 1 else 1
-        return step if all(b - a == step for a, b in zip(s, s[1:], strict=False)) else None
+        return step if all(b - a == step for a, b in pairwise(s)) else None
 
 
 def affine(frame: Frame, x: Int) -> Affine:
     """`x` taken apart; the instructions that its terms need are appended."""
     if isinstance(x, int):
         return Affine(x)
-    if frame.consts and any(isinstance(a, Index) and not isinstance(a, Var) and _has_const(frame, a) for a in _parts(x)):
+    if frame.consts and any(
+        isinstance(a, Index) and not isinstance(a, Var) and _has_const(frame, a) for a in _parts(x)
+    ):
         x = substitute(x, frame.consts)
         if isinstance(x, int):
             return Affine(x)
@@ -217,7 +220,9 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
     lane = frame.lane
     assert lane is not None
     inside = list(atoms(x))
-    if all(a == lane for a in inside if isinstance(a, Var)) and not any(isinstance(a, Opaque) for a in inside):
+    if all(a == lane for a in inside if isinstance(a, Var)) and not any(
+        isinstance(a, Opaque) for a in inside
+    ):
         return tuple(int(evaluate(x, {lane.name: k})) for k in range(frame.lanes))
     spans = [bounds(o) for o in (x, *x.operands())]
     bits = 32 if all(lo >= -(1 << 31) and hi < 1 << 31 for lo, hi in spans) else 64
@@ -355,4 +360,6 @@ def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
     bits = 32 if min(lo, need_lo) >= -(1 << 31) and max(hi, need_hi) < 1 << 31 else 64
     own = lane_part(frame, a, bits)
     flipped = Affine(-a.const, tuple((term, -c) for term, c in a.terms))
-    return frame.f.emit(f"icmp {how} {vector(f'i{bits}', frame.lanes)} {own}, {materialize(frame, flipped, bits)}")
+    return frame.f.emit(
+        f"icmp {how} {vector(f'i{bits}', frame.lanes)} {own}, {materialize(frame, flipped, bits)}"
+    )

@@ -31,13 +31,16 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
     mask = both_masks(frame, when.mask, frame.mask)
     stride = offset.stride
     n = frame.lanes
-    if stride is not None and abs(stride) == 1:
-        start = offset if stride == 1 else _moved(offset, 1 - n)
-        got = _load_run(frame, place, start, when.shared, _reverse(frame, mask) if stride < 0 and mask else mask)
-        return Value(from_memory(frame, dtype, n, got if stride > 0 else _shuffle(frame, dtype, n, got, got, range(n)[::-1])), n)
-    if stride is not None and mask is None and 1 < abs(stride) <= MAX_STRIDE:
-        return Value(from_memory(frame, dtype, n, _load_strided(frame, place, offset, stride, when.shared)), n)
-    return Value(from_memory(frame, dtype, n, _gather(frame, place, offset, when.shared, mask)), n)
+    if stride == 1:
+        got = _load_run(frame, place, offset, when.shared, mask)
+    elif stride == -1:
+        backward = _reverse(frame, mask) if mask else None
+        got = _backward(frame, dtype, _load_run(frame, place, _moved(offset, 1 - n), when.shared, backward))
+    elif stride is not None and mask is None and abs(stride) <= MAX_STRIDE:
+        got = _load_strided(frame, place, offset, stride, when.shared)
+    else:
+        got = _gather(frame, place, offset, when.shared, mask)
+    return Value(from_memory(frame, dtype, n, got), n)
 
 
 def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool = False) -> None:
@@ -58,7 +61,7 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
         start = offset
         if stride < 0:
             start = _moved(offset, 1 - n)
-            raw = _shuffle(frame, dtype, n, raw, raw, range(n)[::-1])
+            raw = _backward(frame, dtype, raw)
             mask = _reverse(frame, mask) if mask else None
         at = address(frame, place, start)
         if mask is None:
@@ -72,13 +75,26 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
             new = frame.f.emit(f"select {vector('i1', n)} {mask}, {memory} {raw}, {memory} {old}")
             frame.f.do(f"store {memory} {new}, ptr {at}, align {dtype.itemsize}")
         else:
-            _masked(frame, "void", "store", f"{_suffix(dtype, n)}.p0",
-                    [(memory, raw), (f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask)])
+            _masked(
+                frame,
+                "void",
+                "store",
+                f"{_suffix(dtype, n)}.p0",
+                [(memory, raw), (f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask)],
+            )
         return
     pointers = _addresses(frame, place, offset)
-    _masked(frame, "void", "scatter", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
-            [(memory, raw), (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
-             (vector("i1", n), mask or "splat (i1 true)")])
+    _masked(
+        frame,
+        "void",
+        "scatter",
+        f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
+        [
+            (memory, raw),
+            (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
+            (vector("i1", n), mask or "splat (i1 true)"),
+        ],
+    )
 
 
 def _in_lane(place: Place, offset: Affine) -> Affine:
@@ -157,9 +173,9 @@ def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Va
     got = from_memory(frame, dtype, 0, f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}"))
     if when.mask is None:
         return Value(got)
-    t = register_type(dtype, frame.lanes)
-    every = frame.broadcast(Value(got), register_type(dtype), frame.lanes)
-    return Value(f.emit(f"select {vector('i1', frame.lanes)} {when.mask}, {t} {every}, {t} zeroinitializer"), frame.lanes)
+    n, t = frame.lanes, register_type(dtype, frame.lanes)
+    every = frame.broadcast(Value(got), register_type(dtype), n)
+    return Value(f.emit(f"select {vector('i1', n)} {when.mask}, {t} {every}, {t} zeroinitializer"), n)
 
 
 def _or_zeros(frame: Frame, when: str, at: str, size: int) -> str:
@@ -179,8 +195,13 @@ def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask:
     if place.buffer.scope is Scope.REGISTER:
         got = f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
         return f.emit(f"select {vector('i1', n)} {mask}, {memory} {got}, {memory} zeroinitializer")
-    return _masked(frame, memory, "load", f"{_suffix(dtype, n)}.p0",
-                   [(f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask), (memory, "zeroinitializer")])
+    return _masked(
+        frame,
+        memory,
+        "load",
+        f"{_suffix(dtype, n)}.p0",
+        [(f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask), (memory, "zeroinitializer")],
+    )
 
 
 def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when: str | None) -> str:
@@ -197,7 +218,7 @@ def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when:
         picks = [n + step * k - begin if k in here else k for k in range(n)]
         result = _shuffle(frame, dtype, n, result or run, run, picks)
         taken = here[-1] + 1
-    return result if stride > 0 else _shuffle(frame, dtype, n, result, result, range(n)[::-1])
+    return result if stride > 0 else _backward(frame, dtype, result)
 
 
 def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: str | None) -> str:
@@ -205,9 +226,17 @@ def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: 
     memory = memory_type(dtype, n)
     if when is not None:
         mask = both_masks(frame, mask, frame.broadcast(Value(when), "i1", n))
-    return _masked(frame, memory, "gather", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
-                   [(f"{vector('ptr', n)} align {dtype.itemsize}", _addresses(frame, place, offset)),
-                    (vector("i1", n), mask or "splat (i1 true)"), (memory, "zeroinitializer")])
+    return _masked(
+        frame,
+        memory,
+        "gather",
+        f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
+        [
+            (f"{vector('ptr', n)} align {dtype.itemsize}", _addresses(frame, place, offset)),
+            (vector("i1", n), mask or "splat (i1 true)"),
+            (memory, "zeroinitializer"),
+        ],
+    )
 
 
 def _addresses(frame: Frame, place: Place, offset: Affine) -> str:
@@ -234,9 +263,17 @@ def _store_one(frame: Frame, place: Place, offset: Affine, value: Value, mask: s
         return
     every = to_memory(frame, dtype, n, frame.broadcast(value, register_type(dtype), n))
     pointers = f.emit(f"getelementptr i8, ptr {at}, {vector('i64', n)} zeroinitializer")
-    _masked(frame, "void", "scatter", f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
-            [(memory_type(dtype, n), every), (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
-             (vector("i1", n), mask)])
+    _masked(
+        frame,
+        "void",
+        "scatter",
+        f"{_suffix(dtype, n)}.{suffix('ptr', n)}",
+        [
+            (memory_type(dtype, n), every),
+            (f"{vector('ptr', n)} align {dtype.itemsize}", pointers),
+            (vector("i1", n), mask),
+        ],
+    )
 
 
 def _masked(frame: Frame, result: str, what: str, name: str, args: list[tuple[str, str]]) -> str:
@@ -270,9 +307,11 @@ def _reverse(frame: Frame, mask: str) -> str:
     return frame.f.emit(f"shufflevector {t} {mask}, {t} poison, <{n} x i32> <{order}>")
 
 
+def _backward(frame: Frame, dtype: DType, x: str) -> str:
+    return _shuffle(frame, dtype, frame.lanes, x, x, range(frame.lanes)[::-1])
+
+
 def _shuffle(frame: Frame, dtype: DType, lanes: int, a: str, b: str, picks: Sequence[int]) -> str:
     t = memory_type(dtype, lanes)
     order = ", ".join(f"i32 {k}" for k in picks)
     return frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{lanes} x i32> <{order}>")
-
-

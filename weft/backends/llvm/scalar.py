@@ -90,7 +90,7 @@ def _abs(s: Site, args: Sequence[str]) -> str:
 
 
 def _recip(s: Site, args: Sequence[str]) -> str:
-    one = "splat (%s 1.0)" % s.scalar if s.lanes else "1.0"
+    one = f"splat ({s.scalar} 1.0)" if s.lanes else "1.0"
     return s.f.emit(f"fdiv {s.type} {one}, {args[0]}")
 
 
