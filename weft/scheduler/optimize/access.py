@@ -1,0 +1,69 @@
+"""How an item's expressions touch memory along each of its axes: what vectorization is decided by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr, Load
+from weft.ir.index import Int, Var, coefficient, flatten, variables
+from weft.ir.kernel.algorithm import Algorithm, Item, Output, reads
+from weft.ir.ops import Op
+
+COSTLY = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.POW, Op.THREEFRY})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access to a parameter, as a flat offset."""
+
+    param: str
+    offset: Int
+    store: bool
+
+
+def accesses(algorithm: Algorithm, item: Item) -> Iterator[Access]:
+    """Every access of the item to parameters."""
+    for load in reads(item):
+        p = algorithm.param(load.source)
+        if p is not None:
+            yield Access(p.name, flatten(load.index, p.shape), False)
+    if isinstance(item, Output):
+        for s in item.stores:
+            p = algorithm.param(s.param)
+            assert p is not None
+            yield Access(p.name, flatten(s.index, p.shape), True)
+
+
+def vector_score(algorithm: Algorithm, item: Item, axis: Var) -> float:
+    """How well the item vectorizes along `axis`: contiguous accesses count for it, strided ones against it."""
+    score = 0.0
+    for a in accesses(algorithm, item):
+        step = coefficient(a.offset, axis)
+        weight = 2.0 if a.store else 1.0
+        match step:
+            case 1:
+                score += weight
+            case 0:
+                score += 0.25 if not a.store else -2.0
+            case _:
+                score -= weight
+    return score
+
+
+def axes_of(e: Expr) -> set[Var]:
+    """The index variables an expression depends on."""
+    return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
+
+
+def is_costly(e: Expr) -> bool:
+    """True where recomputing the expression is worth avoiding."""
+    return any(isinstance(x, Call) and x.op in COSTLY for x in ex.walk([e]))
+
+
+def plain_load(e: Expr) -> Load | None:
+    """The load behind an expression that is one, or a conversion of one."""
+    while isinstance(e, Call) and e.op is Op.CAST:
+        e = e.args[0]
+    return e if isinstance(e, Load) else None

@@ -1,0 +1,341 @@
+"""Sums of products with reuse (matmul, convolution, einsum): register tiles, and packed panels where they pay.
+
+    c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
+
+One operand is the panel: its axis p runs along vector lanes, and a panel of it (all k by one tile width) is packed
+contiguously when it is used often. The other is the stream: its elements are broadcast. In the innermost loop over k
+a tile of s by p accumulators stays in registers (Goto & van de Geijn 2008, "Anatomy of high-performance matrix
+multiplication"; Van Zee & van de Geijn 2015, BLIS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr, Load
+from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
+from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.merge import Merge
+from weft.ir.kernel.transforms.merge_axes import MergeAxes
+from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split import Split
+from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.loops import Scope
+from weft.ir.ops import Op
+from weft.scheduler.optimize import parallel, rows
+from weft.scheduler.optimize.access import axes_of, plain_load
+
+GATHERED = 1.5
+"""Cycles to move one element that is not contiguous along the lanes."""
+
+COPIED = 0.15
+"""Cycles to move one element that is."""
+
+MERGE_BELOW = 256
+"""An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The value, the output that reads it, and the product's two factors."""
+
+    value: Value
+    out: Output
+    factors: tuple[Expr, Expr]
+
+    def own(self, side: int) -> tuple[Axis, ...]:
+        """The value's axes that only factor `side` depends on."""
+        mine, other = axes_of(self.factors[side]), axes_of(self.factors[1 - side])
+        return tuple(a for a in self.value.axes if a.var in mine and a.var not in other and a.extent != 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which factor is the panel, its vector axis, the stream's axis that is tiled, and the tile."""
+
+    side: int
+    panel: Axis
+    stream: Axis
+    vectors: int
+    rows: int
+    cost: float
+
+
+def factors(value: Value) -> tuple[Expr, Expr] | None:
+    """The two factors when the value is a sum of products."""
+    if value.reduce is None or value.reduce.op is not Op.ADD:
+        return None
+    e = value.expr
+    if isinstance(e, Call) and e.op is Op.MUL:
+        return e.args[0], e.args[1]
+    return None
+
+
+def find(k: Kernel) -> Contraction | None:
+    """The kernel's contraction: the only value that is a sum of products in which both factors have axes of their
+    own, read by one output at that output's own axes."""
+    found: Contraction | None = None
+    for item in k.algorithm.items:
+        if not isinstance(item, Value) or (pair := factors(item)) is None:
+            continue
+        users = readers(k.algorithm, item.name)
+        if len(users) != 1 or not isinstance(users[0], Output) or any(s.combine is not None for s in users[0].stores):
+            continue
+        c = Contraction(item, users[0], pair)
+        loads = [r for r in reads(c.out) if r.source == item.name]
+        outs = [a.var for a in c.out.axes]
+        if len(loads) != 1 or not all(i == 0 or i in outs for i in loads[0].index):
+            continue
+        if len({i for i in loads[0].index if i != 0}) != sum(i != 0 for i in loads[0].index):
+            continue
+        if any(a.extent != 1 and i == 0 for a, i in zip(item.axes, loads[0].index, strict=True)):
+            continue
+        if not c.own(0) or not c.own(1):
+            continue
+        if found is not None:
+            return None
+        found = c
+    if found is None or any(not isinstance(a.extent, int) for a in found.value.all_axes):
+        return None
+    others = [i for i in k.algorithm.items if i is not found.value and i is not found.out]
+    return None if others else found
+
+
+def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
+    """The tiled schedule of a kernel around one contraction; None when it has none."""
+    c = find(k)
+    if c is None:
+        return None
+    k, c = _merge_short_axes(k, c)
+    choice = min(_choices(k, c, info), key=lambda x: x.cost)
+    return _Tiled(k, c, choice, info).schedule()
+
+
+def _merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
+    """Adjacent axes of one factor that are contiguous in the output become one, while the inner is short."""
+    again = True
+    while again:
+        again = False
+        for side in (0, 1):
+            own = c.own(side)
+            for a, b in zip(own, own[1:], strict=False):
+                if high(b.extent) >= MERGE_BELOW or not _contiguous_pair(k, c, a, b):
+                    continue
+                step = MergeAxes(c.value.name, a.var.name, b.var.name)
+                if step.check(k) is None:
+                    k = run(k, step)
+                    found = find(k)
+                    assert found is not None
+                    c, again = found, True
+                    break
+            if again:
+                break
+    return k, c
+
+
+def _output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
+    """The step of each store's offset per step of the value's axis."""
+    load = next(r for r in reads(c.out) if r.source == c.value.name)
+    var = load.index[[a.var for a in c.value.axes].index(axis.var)]
+    out: list[int | None] = []
+    for s in c.out.stores:
+        p = k.algorithm.param(s.param)
+        assert p is not None
+        out.append(coefficient(flatten(s.index, p.shape), var) if isinstance(var, Var) else None)
+    return out
+
+
+def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
+    inner, outer = _output_steps(k, c, b), _output_steps(k, c, a)
+    return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
+
+
+def _choices(k: Kernel, c: Contraction, info: DeviceInfo) -> Iterator[Choice]:
+    for side in (0, 1):
+        for panel in c.own(side):
+            for stream in c.own(1 - side):
+                yield _choice(k, c, side, panel, stream, info)
+
+
+def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, info: DeviceInfo) -> Choice:
+    lanes = info.lanes(c.value.dtype)
+    macs = prod(high(a.extent) for a in c.value.all_axes)
+    p, s = high(panel.extent), high(stream.extent)
+    best: tuple[float, int, int] | None = None
+    for vectors in range(1, 7):
+        if vectors > 1 and (vectors - 1) * lanes >= p:
+            break
+        for tall in range(1, min(s, info.vector_registers) + 1):
+            if vectors * tall + vectors + 1 > info.vector_registers:
+                break
+            tiles = int(ceildiv(p, vectors * lanes)) * int(ceildiv(s, tall))
+            # per step of k: multiply-adds, or loads at two a cycle; a dependent add every 4 cycles
+            step = max(vectors * tall, (vectors + tall) * 0.5 + 0.5 * (vectors * tall < 12), 4.0)
+            cost = tiles * step
+            if best is None or cost < best[0] * 0.999 or (cost < best[0] * 1.001 and vectors * tall > best[1] * best[2]):
+                best = (cost, vectors, tall)
+    assert best is not None
+    fma = best[0] * (macs / (p * s))
+    factor = c.factors[side]
+    contiguous = all(
+        coefficient(flatten(load.index, q.shape), panel.var) == 1
+        for load in _loads(factor)
+        if (q := k.algorithm.param(load.source)) is not None
+    )
+    packed = prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(factor))
+    move = packed * (COPIED if contiguous else GATHERED)
+    stores = macs / prod(high(a.extent) for a in (c.value.reduce.axes if c.value.reduce else ()))
+    store = stores * (COPIED if all(x == 1 for x in _output_steps(k, c, panel)) else GATHERED)
+    return Choice(side, panel, stream, best[1], best[2], fma + move + store)
+
+
+def _loads(e: Expr) -> list[Load]:
+    return [x for x in ex.walk([e], into_indices=False) if isinstance(x, Load)]
+
+
+class _Tiled:
+    """Applies a choice."""
+
+    def __init__(self, k: Kernel, c: Contraction, choice: Choice, info: DeviceInfo) -> None:
+        self.k, self.c, self.choice, self.info = k, c, choice, info
+        self.lanes = info.lanes(c.value.dtype)
+        self.width = choice.vectors * self.lanes
+        self.depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
+
+    def loop_of(self, axis: Axis) -> str:
+        """The output's loop over an axis of the value."""
+        load = next(r for r in reads(self.c.out) if r.source == self.c.value.name)
+        at = load.index[[a.var for a in self.c.value.axes].index(axis.var)]
+        e = substitute(at, self.k.nests[self.c.out.name].bind)
+        assert isinstance(e, Var)
+        return e.name
+
+    def schedule(self) -> Kernel:
+        c, choice, info, out = self.c, self.choice, self.info, self.c.out.name
+        p, s = self.loop_of(choice.panel), self.loop_of(choice.stream)
+        tiles_s = int(ceildiv(high(choice.stream.extent), choice.rows))
+        panels = int(ceildiv(high(choice.panel.extent), self.width))
+        others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (p, s)]
+        stream_only = {self.loop_of(a) for a in c.own(1 - choice.side)}
+        around = [n for n in others if n not in stream_only]
+        inside = [n for n in others if n in stream_only]
+        shared = prod(self.extent(n) for n in around) * panels
+        macs = prod(high(a.extent) for a in c.value.all_axes)
+        big = parallel.work_ns(2.0 * macs, rows._bytes(self.k), info) > parallel.WORTH_NS
+        chunks = 1
+        if big and shared % info.cores and shared < info.cores * parallel.TASKS_PER_CORE:
+            chunks = min(tiles_s, info.cores * (1 if shared == 1 else 2))
+        per_chunk = int(ceildiv(tiles_s, chunks))
+        chunks = int(ceildiv(tiles_s, per_chunk))
+        self.k = run(self.k, Pad(p, self.width), Pad(s, choice.rows * per_chunk * chunks))
+        self.k = run(self.k, Split(p, self.width, "po", "pi"), Split(s, choice.rows * per_chunk, "sc", "s1"))
+        self.k = run(self.k, Split("s1", choice.rows, "so", "si"))
+        self.k = run(self.k, Permute(out, (*around, "po", "sc", *inside, "so", "si", "pi")))
+        self.tile()
+        at = self.parallel([*around, "po", "sc"], big)
+        self.k = run(self.k, Unroll("si"), Vectorize("pi"))
+        self.pack(at, tiles_s * prod(self.extent(n) for n in inside))
+        return self.k
+
+    def extent(self, loop: str) -> int:
+        owner = self.k.owner(loop)
+        assert owner is not None
+        spec = self.k.nests[owner].loop(loop)
+        assert spec is not None
+        return high(spec.extent)
+
+    def parallel(self, loops: list[str], big: bool) -> str:
+        """The loops around a panel as one parallel loop; its name."""
+        name = loops[0]
+        for inner in loops[1:]:
+            step = Merge(name, inner, f"{name}_{inner}")
+            assert step.check(self.k) is None, step.check(self.k)
+            self.k = run(self.k, step)
+            name = f"{name}_{inner}"
+        if big:
+            self.k = attempt(self.k, Bind(name, self.info.task_kind))
+        return name
+
+    def tile(self) -> None:
+        """The accumulators: one tile in registers, computed where the output's tile is."""
+
+    def pack(self, at: str, uses: int) -> None:
+        """Stage the panel in `at`, and the stream's tile where it has to be computed, then the tile of accumulators."""
+        c, choice = self.c, self.choice
+        value = c.value.name
+        panel, stream = c.factors[choice.side], c.factors[1 - choice.side]
+        k_axes = [a.var.name for a in (c.value.reduce.axes if c.value.reduce else ())]
+        staged: list[tuple[str, str, int]] = []
+        load = plain_load(panel)
+        direct = isinstance(panel, Load) and load is not None and self.lane_step(load, choice.panel.var) == 1
+        if not direct or (uses > 2 and self.depth * self.width * 4 > self.info.l1_bytes // 8):
+            axes = self.ordered(panel, [choice.panel.var.name], k_axes)
+            self.k = run(self.k, Stage(value, panel, "panel", axes))
+            staged.append(("panel", at, self.width))
+        if not isinstance(stream, Load) and plain_load(stream) is None:
+            axes = self.ordered(stream, [choice.stream.var.name], k_axes)
+            self.k = run(self.k, Stage(value, stream, "stream", axes))
+            staged.append(("stream", "so", choice.rows))
+        self.k = run(self.k, ComputeAt(value, c.out.name, "so", Scope.REGISTER))
+        nest = self.k.nests[value]
+        pure = [x.var.name for x in nest.loops if not x.reduce]
+        reduced = [x.var.name for x in nest.loops if x.reduce]
+        lane = [n for n in pure if self.extent(n) == self.width and self.runs(value, n, choice.panel.var)]
+        tall = [n for n in pure if n not in lane]
+        self.k = run(self.k, Permute(value, (*reduced, *tall, *lane)))
+        for n in tall:
+            self.k = run(self.k, Unroll(n))
+        for n in lane:
+            self.k = run(self.k, Vectorize(n))
+        for name, where, _ in staged:
+            self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
+            self.fill(name)
+
+    def ordered(self, e: Expr, last: list[str], k_axes: list[str]) -> tuple[str, ...]:
+        """The axes of a staged factor: others, then the summed ones, then the tiled one."""
+        names = [a.var.name for a in self.c.value.all_axes if a.var in axes_of(e)]
+        return (*(n for n in names if n not in last and n not in k_axes), *(n for n in names if n in k_axes), *(
+            n for n in names if n in last
+        ))
+
+    def runs(self, item: str, loop: str, axis: Var) -> bool:
+        """The loop runs along the item's axis `axis`."""
+        return any(v == axis and coefficient(e, x.var) == 1 for v, e in self.k.nests[item].bind.items() for x in self.k.nests[item].loops if x.var.name == loop)
+
+    def lane_step(self, load: Load, axis: Var) -> int | None:
+        p = self.k.algorithm.param(load.source)
+        return None if p is None else coefficient(flatten(load.index, p.shape), axis)
+
+    def fill(self, name: str) -> None:
+        """The loops that fill a staged tile: vectors along what is contiguous in memory, else along the tile."""
+        nest = self.k.nests[name]
+        item = self.k.algorithm.item(name)
+        if not nest.loops:
+            return
+        inner = nest.loops[-1].var.name
+        best, score = inner, -1e9
+        for spec in nest.loops:
+            axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
+            if axis is None or not isinstance(spec.extent, int) or spec.extent < 2:
+                continue
+            mine = rows.vector_score(self.k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
+            if mine > score:
+                best, score = spec.var.name, mine
+        order = (*(x.var.name for x in nest.loops if x.var.name != best), best)
+        self.k = run(self.k, Permute(name, order))
+        extent = self.extent(best)
+        lanes = min(extent, self.width if best == inner else self.lanes)
+        if extent % lanes == 0 or Pad(best, lanes).check(self.k) is None:
+            self.k = rows._lanes(self.k, best, lanes, self.info)
+
+

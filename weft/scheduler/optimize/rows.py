@@ -1,0 +1,351 @@
+"""Elementwise work and reductions that touch each input element a few times: bound by memory, so few passes.
+
+    rows     y(i, j) = f(x(i, j), r(i)),  r(i) = sum j: ...     r is computed at the loop over i, lanes along j
+    columns  y(j) = f(r(j)),  r(j) = sum i: x(i, j)             r is computed for a panel of j, lanes along j
+    whole    r = sum k: x(k)                                    partial sums over chunks on all cores, then their sum
+
+A long sum is cut into levels of at most 64 sequential additions, which makes its error that of pairwise summation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir.graph import elements
+from weft.ir.index import Var, ceildiv, high, substitute, variables
+from weft.ir.kernel.algorithm import Item, Output, Value, reads
+from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.mark import Unroll, Vectorize
+from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split import Split
+from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.loops import LoopKind, Scope
+from weft.scheduler.optimize import parallel
+from weft.scheduler.optimize.access import axes_of, is_costly, vector_score
+
+CHAIN = 64
+"""Additions in sequence before a partial sum is set aside."""
+
+VECTORS = 4
+"""Independent accumulators (or independent vectors in flight), in SIMD registers."""
+
+PANEL_BYTES = 4096
+"""Width of a panel of columns: its accumulators stay in the first-level cache, its rows are whole pages or lines."""
+
+
+def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
+    """The schedule of a memory-bound kernel."""
+    outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
+    carried = {c.source for o in outputs for c in o.carries}
+    for out in outputs:
+        if out.name not in carried:
+            k = _output(k, out, info)
+    for item in reversed(k.algorithm.items):
+        if isinstance(item, Output) and item.name in carried:
+            k = place(k, item, Scope.LOCAL)
+    for item in reversed(list(k.algorithm.items)):
+        if isinstance(item, Value):
+            k = _value(k, item, info)
+    return k
+
+
+# the output ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Loops of an output: `outer` in order, `vector` last; `column` when values depend on the vector axis."""
+
+    outer: tuple[str, ...]
+    vector: str | None
+    column: bool
+
+
+def _needs(k: Kernel, out: Output) -> list[set[str]]:
+    """For each reduction that the output depends on: the loops of the output that it is indexed by."""
+    bind = k.nests[out.name].bind
+    sets: list[set[str]] = []
+    for load in reads(out):
+        if k.algorithm.param(load.source) is None:
+            sets.append({v.name for i in load.index for v in variables(substitute(i, bind))})
+    return sets
+
+
+def _shape(k: Kernel, out: Output, info: DeviceInfo) -> _Shape:
+    nest = k.nests[out.name]
+    loops = [s.var.name for s in nest.loops]
+    needs = _needs(k, out)
+    if not loops:
+        return _Shape((), None, False)
+    axis = {e.name: a for a, e in nest.bind.items() if isinstance(e, Var)}
+    readers = [out, *(i for i in k.algorithm.items if isinstance(i, Value))]
+    scatter = any(s.combine is not None for s in out.stores)
+
+    def score(name: str) -> float:
+        own = vector_score(k.algorithm, out, axis[name])
+        for v in readers[1:]:
+            pass
+        return own
+
+    ranked = sorted(loops, key=lambda n: (score(n), loops.index(n)))
+    vector = ranked[-1]
+    spec = nest.loop(vector)
+    assert spec is not None
+    if scatter or not isinstance(spec.extent, int) or spec.extent < 2:
+        vector_name = None
+    else:
+        vector_name = vector
+    weight = {n: sum(n in s for s in needs) for n in loops}
+    outer = sorted((n for n in loops if n != vector_name), key=lambda n: (-weight[n], loops.index(n)))
+    column = vector_name is not None and weight[vector_name] > 0
+    return _Shape(tuple(outer), vector_name, column)
+
+
+def _output(k: Kernel, out: Output, info: DeviceInfo) -> Kernel:
+    shape = _shape(k, out, info)
+    big = parallel.work_ns(_flops(k), _bytes(k), info) > parallel.WORTH_NS
+    if shape.vector is None:
+        k = run(k, Permute(out.name, shape.outer)) if shape.outer else k
+        return parallel.spread(k, out.name, _leading(k, out), info) if big else k
+    spec = k.nests[out.name].loop(shape.vector)
+    assert spec is not None and isinstance(spec.extent, int)
+    lanes = info.lanes(_widest(k, out))
+    v = shape.vector
+    if shape.column:
+        width = _panel(spec.extent, lanes, info, big)
+        k = run(k, Pad(v, width), Split(v, width, f"{v}_panel", f"{v}_v"))
+        k = run(k, Permute(out.name, (f"{v}_panel", *shape.outer, f"{v}_v")))
+        k = _lanes(k, f"{v}_v", lanes, info)
+        return parallel.spread(k, out.name, [f"{v}_panel"], info) if big else k
+    alone = not shape.outer or all(_extent(k, n) == 1 for n in shape.outer)
+    step = lanes * (VECTORS if spec.extent >= lanes * VECTORS and not _heavy(out) else 1)
+    n = parallel.padded(spec.extent, step, info, big and alone)
+    k = run(k, Pad(v, n))
+    k = run(k, Permute(out.name, (*shape.outer, v))) if shape.outer else k
+    if alone and big and n > step:
+        count = parallel.tasks(n // step, info)
+        k = run(k, Split(v, n // count, f"{v}_task", f"{v}_s"))
+        k = _lanes(k, f"{v}_s", step, info)
+        return attempt(k, _bind(f"{v}_task", info))
+    k = _lanes(k, v, step, info)
+    return parallel.spread(k, out.name, list(_prefix(k, out, shape.outer)), info) if big else k
+
+
+def _bind(name: str, info: DeviceInfo):  # noqa: ANN202
+    from weft.ir.kernel.transforms.mark import Bind
+
+    return Bind(name, info.task_kind)
+
+
+def _lanes(k: Kernel, loop: str, lanes: int, info: DeviceInfo) -> Kernel:
+    """The loop in steps of vectors: one vector loop of `lanes` inside a serial one."""
+    owner = k.owner(loop)
+    assert owner is not None
+    spec = k.nests[owner].loop(loop)
+    assert spec is not None and isinstance(spec.extent, int)
+    if spec.extent % lanes:
+        if Pad(loop, lanes).check(k) is not None:
+            return attempt(k, Vectorize(loop)) if spec.extent <= 4 * lanes else k
+        k = run(k, Pad(loop, lanes))
+        spec = k.nests[owner].loop(loop)
+        assert spec is not None and isinstance(spec.extent, int)
+    if spec.extent == lanes:
+        return attempt(k, Vectorize(loop))
+    k = run(k, Split(loop, lanes, f"{loop}_o", f"{loop}_l"))
+    return attempt(k, Vectorize(f"{loop}_l"))
+
+
+def _panel(extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
+    """Columns per panel: as wide as accumulators allow, but enough panels for all cores."""
+    width = min(extent, PANEL_BYTES // 4)
+    if big:
+        width = min(width, max(lanes * VECTORS, int(ceildiv(extent, info.cores))))
+    return int(ceildiv(width, lanes)) * lanes
+
+
+def _leading(k: Kernel, out: Output) -> list[str]:
+    return [s.var.name for s in k.nests[out.name].loops if s.kind is LoopKind.SERIAL][:4]
+
+
+def _prefix(k: Kernel, out: Output, outer: tuple[str, ...]) -> list[str]:
+    """Leading loops up to which merging makes tasks enough."""
+    picked: list[str] = []
+    count = 1
+    for n in outer:
+        picked.append(n)
+        count *= _extent(k, n)
+        if count >= 64:
+            break
+    return picked
+
+
+def _extent(k: Kernel, loop: str) -> int:
+    owner = k.owner(loop)
+    assert owner is not None
+    spec = k.nests[owner].loop(loop)
+    assert spec is not None
+    return high(spec.extent)
+
+
+def _heavy(item: Item) -> bool:
+    """Expressions that fill the registers by themselves: one vector at a time."""
+    return any(is_costly(e) for e in item.exprs())
+
+
+def _widest(k: Kernel, out: Output):  # noqa: ANN202
+    return max((s.expr.dtype for s in out.stores), key=lambda d: max(d.bits, 32))
+
+
+# values --------------------------------------------------------------------------------------------------------------
+
+
+def place(k: Kernel, item: Item, scope: Scope) -> Kernel:
+    """Compute the item where its region is smallest without computing anything twice: in the deepest loop, common to
+    all its readers, that its index depends on."""
+    chains: list[list[tuple[str, LoopSpec]]] = []
+    needed: set[str] = set()
+    for user in k.algorithm.items:
+        loads = [r for r in reads(user) if r.source == item.name]
+        if not loads:
+            continue
+        chain: list[tuple[str, LoopSpec]] = [(user.name, s) for s in k.nests[user.name].loops]
+        for name, count in k.path(user.name):
+            chain = [(name, s) for s in k.nests[name].loops[:count]] + chain
+        chains.append(chain)
+        bind = k.nests[user.name].bind
+        needed |= {v.name for r in loads for i in r.index for v in variables(substitute(i, bind))}
+    if not chains:
+        return k
+    best: tuple[str, str] | None = None
+    for at in zip(*chains, strict=False):
+        if any(c[1].var.name != at[0][1].var.name for c in at) or at[0][1].kind is LoopKind.VECTOR:
+            break
+        if at[0][1].var.name in needed:
+            best = (at[0][0], at[0][1].var.name)
+    if best is None:
+        return k
+    return attempt(k, ComputeAt(item.name, best[0], best[1], scope))
+
+
+def _value(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+    if item.reduce is None:
+        k = place(k, item, Scope.LOCAL)
+        return _vector_axes(k, item, info)
+    axes = [a for a in item.all_axes if a.extent != 1]
+    depends = _reduces_over_values(k, item)
+    if not axes:
+        return place(k, item, Scope.REGISTER)
+    best = max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
+    reduces = best in item.reduce.axes
+    if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= 4:
+        return _row(k, item, best.var.name, best.extent, info)
+    k = place(k, item, Scope.LOCAL)
+    if reduces:
+        return k
+    return _column(k, item, info)
+
+
+def _reduces_over_values(k: Kernel, item: Value) -> set[Var]:
+    """The axes by which the item reads other values: those are computed inside its loops, so they stay serial."""
+    assert item.reduce is not None
+    out: set[Var] = set()
+    for load in reads(item):
+        if k.algorithm.param(load.source) is None:
+            out |= {v for i in load.index for v in variables(i)}
+    return out & {a.var for a in item.reduce.axes}
+
+
+def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Kernel:
+    """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
+    name = item.name
+    lanes = info.lanes(item.dtype)
+    width = lanes
+    while width < lanes * VECTORS and width < extent:
+        width *= 2
+    if width > extent:
+        width = max(2, 1 << (extent - 1).bit_length())
+    whole = not item.axes and all(len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output))
+    big = whole and parallel.work_ns(_flops(k), _bytes(k), info) > parallel.WORTH_NS
+    block = width * CHAIN
+    names = [name]
+    if extent > 2 * block:
+        steps = int(ceildiv(extent, block))
+        k = run(k, SplitReduce(name, axis, block, f"{name}_block"))
+        inner_axis = _reduce_axis(k, f"{name}_block", f"{axis}i")
+        names = [f"{name}_block"]
+        outer_axis = _reduce_axis(k, name, f"{axis}o")
+        total = name
+        if big or steps > 2 * CHAIN:
+            chunk = int(ceildiv(steps, max(info.cores * parallel.TASKS_PER_CORE, int(ceildiv(steps, CHAIN)))))
+            k = run(k, SplitReduce(total, outer_axis, max(chunk, 1), f"{name}_part"))
+            part = f"{name}_part"
+            k = place(k, k.algorithm.item(name), Scope.LOCAL)
+            k = place(k, k.algorithm.item(part), Scope.LOCAL)
+            if big:
+                first = k.nests[part].loops[0].var.name
+                k = attempt(k, _bind(first, info))
+        else:
+            k = place(k, k.algorithm.item(name), Scope.REGISTER)
+        axis = inner_axis
+    leaf = names[0]
+    k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
+    k = place(k, k.algorithm.item(leaf), Scope.REGISTER)
+    lanes_item = k.algorithm.item(f"{leaf}_lanes")
+    k = place(k, lanes_item, Scope.REGISTER)
+    total_loop = k.nests[leaf].loops[-1].var.name
+    k = attempt(k, Vectorize(total_loop))
+    nest = k.nests[f"{leaf}_lanes"]
+    lane = next(s.var.name for s in nest.loops if not s.reduce and s.extent == width and s is _last_pure(nest.loops))
+    order = (*(s.var.name for s in nest.loops if s.var.name != lane), lane)
+    k = attempt(k, Permute(f"{leaf}_lanes", order))
+    return attempt(k, Vectorize(lane))
+
+
+def _last_pure(loops: tuple[LoopSpec, ...]) -> LoopSpec:
+    return [s for s in loops if not s.reduce][-1]
+
+
+def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
+    item = k.algorithm.item(name)
+    assert isinstance(item, Value) and item.reduce is not None
+    return next(a.var.name for a in item.reduce.axes if a.var.name.startswith(wish))
+
+
+def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+    """Lanes along an axis that stays: the reduction outside, a panel of accumulators inside."""
+    nest = k.nests[item.name]
+    pure = [s.var.name for s in nest.loops if not s.reduce]
+    if not pure or nest.at is None:
+        return k
+    axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
+    inner = max(pure, key=lambda n: (vector_score(k.algorithm, item, axis[n]), pure.index(n)))
+    spec = nest.loop(inner)
+    assert spec is not None
+    if not isinstance(spec.extent, int):
+        return k
+    others = [n for n in pure if n != inner]
+    reduced = [s.var.name for s in nest.loops if s.reduce]
+    k = run(k, Permute(item.name, (*others, *reduced, inner)))
+    return _lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, max(2, spec.extent)), info)
+
+
+def _vector_axes(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+    nest = k.nests[item.name]
+    if not nest.loops or not isinstance(nest.loops[-1].extent, int) or nest.loops[-1].extent < 2:
+        return k
+    return _lanes(k, nest.loops[-1].var.name, min(info.lanes(item.dtype), nest.loops[-1].extent), info)
+
+
+def _flops(k: Kernel) -> float:
+    return float(sum(high(elements(tuple(a.extent for a in i.all_axes))) * 2 for i in k.algorithm.items))
+
+
+def _bytes(k: Kernel) -> float:
+    return float(sum(high(elements(p.shape)) * p.dtype.itemsize for p in k.algorithm.params))
+
+
+_ = (Unroll, axes_of)

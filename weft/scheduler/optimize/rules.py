@@ -1,0 +1,25 @@
+"""The schedule of a kernel from its algorithm and a device description, by rules, at once.
+
+    contraction (sum of products with reuse)  -> `contraction`: register tiles, packed panels
+    online-reducible chain (attention)        -> `online`: one pass over tiles
+    everything else                           -> `rows`: rows or columns of reductions around elementwise work
+
+The rules read sizes, access patterns and the description; they know no operator by name.
+"""
+
+from __future__ import annotations
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.kernel.schedule import Kernel, initial
+from weft.scheduler.optimize import contraction, online, rows
+
+
+def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
+    """A good schedule for `algorithm` on a device like `info`."""
+    kernel = initial(algorithm)
+    for rule in (online.schedule, contraction.schedule, rows.schedule):
+        scheduled = rule(kernel, info)
+        if scheduled is not None:
+            return scheduled
+    return kernel
