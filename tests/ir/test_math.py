@@ -15,8 +15,11 @@ import pytest
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
-from weft.ir.expr import Call, Const, Expr, Load, call, cast, transform, walk
-from weft.ir.math import EXPANSIONS, WITHOUT_UINT64, expand
+from weft.ir.expr import Call, Const, Expr, Load, Temp, call, cast, transform, walk
+from weft.ir.index import Var
+from weft.ir.loops import Buffer, Let, Loop, Program, Scope, Store
+from weft.ir.loops_names import every, roots
+from weft.ir.math.expand import EXPANSIONS, WITHOUT_UINT64, expand, expand_expr
 from weft.ir.ops import Op
 from weft.ir.reference_ops import apply
 
@@ -35,7 +38,7 @@ EXACT: dict[Op, Callable[..., Any]] = {
 
 def expansion(op: Op, dtype: DType, table: dict[Op, Any] = EXPANSIONS) -> Expr:
     args = tuple(Load(dtype, name, ()) for name in ("x", "y")[: 2 if op is Op.POW else 1])
-    return expand(Call(dtype, op, args), frozenset(), table)
+    return expand_expr(Call(dtype, op, args), frozenset(), table)
 
 
 def contracted(e: Expr) -> Expr:
@@ -317,11 +320,24 @@ def test_cost(op: Op) -> None:
 def test_expand_leaves_native_functions_and_integers_alone() -> None:
     x, n = Load(dtypes.float32, "x", ()), Load(dtypes.int32, "n", ())
     e = call(Op.ADD, call(Op.EXP, call(Op.LOG, x)), cast(call(Op.POW, n, n), dtypes.float32))
-    left = {c.op for c in walk([expand(e, frozenset({Op.LOG}))]) if isinstance(c, Call)}
+    left = {c.op for c in walk([expand_expr(e, frozenset({Op.LOG}))]) if isinstance(c, Call)}
     assert Op.LOG in left and Op.POW in left and Op.EXP not in left
 
 
 def test_expand_keeps_what_it_does_not_touch() -> None:
     x = Load(dtypes.float32, "x", ())
     e = call(Op.ADD, x, call(Op.SQRT, x))
-    assert expand(e, frozenset()) is e
+    assert expand_expr(e, frozenset()) is e
+
+
+def test_expand_rewrites_every_statement_of_a_program() -> None:
+    i = Var("i", 0, 7)
+    x = Load(dtypes.float32, "x", (i,))
+    body = (Let("t", call(Op.EXP, x)), Store("y", i, call(Op.LOG, Temp(dtypes.float32, "t"))))
+    params = tuple(Buffer(n, dtypes.float32, 8, Scope.GLOBAL) for n in "xy")
+    program = Program("k", params, frozenset("y"), (), (Loop(i, 8, body),))
+    ops = {
+        e.op for s in every(expand(program, frozenset()).body) for e in walk(roots(s)) if isinstance(e, Call)
+    }
+    assert not ops & set(EXPANSIONS)
+    assert expand(program, frozenset(EXPANSIONS)) is program

@@ -1,9 +1,5 @@
 """Elementary functions, written once as scalar expressions for every backend whose own are not as good.
 
 exp, exp2, log, log2, sin, cos, tanh, erf and pow, in float32 and float64, each within 4 ULP of the true value over
-the whole range with IEEE 754's special cases, in straight-line code. `expand` is the pass; `EXPANSIONS` the table.
+the whole range with IEEE 754's special cases, in straight-line code. `weft.ir.math.expand` holds the pass and its table.
 """
-
-from weft.ir.math.expansion import EXPANSIONS, WITHOUT_UINT64, Expansion, expand
-
-__all__ = ["EXPANSIONS", "WITHOUT_UINT64", "Expansion", "expand"]

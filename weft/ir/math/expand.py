@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.expr import Call, Expr, cast, transform
+from weft.ir.loops import Program
 from weft.ir.math.error_function import erf
 from weft.ir.math.exponential import exp, exp2
 from weft.ir.math.hyperbolic import tanh
@@ -16,6 +17,7 @@ from weft.ir.math.power import power
 from weft.ir.math.trigonometric import cos, sin
 from weft.ir.math.value import FORMATS, Value
 from weft.ir.ops import Op
+from weft.ir.passes.rewrite import index_map, map_block, with_body
 
 Expansion: TypeAlias = Callable[[Call], Expr]
 
@@ -51,16 +53,23 @@ WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {
 """The same for devices without 64-bit integers, on float32 and 16-bit floats."""
 
 
-def expand(
+def expand(program: Program, native: Set[Op], expansions: Mapping[Op, Expansion] = EXPANSIONS) -> Program:
+    """The program with every function in `expansions` expanded, but for the ops in `native`; others are left alone."""
+    memo: dict[Expr, Expr] = {}
+
+    def expr(e: Expr) -> Expr:
+        return expand_expr(e, native, expansions, memo)
+
+    return with_body(program, map_block(program.body, expr, index_map(expr)))
+
+
+def expand_expr(
     e: Expr,
     native: Set[Op],
-    expansions: dict[Op, Expansion] = EXPANSIONS,
+    expansions: Mapping[Op, Expansion] = EXPANSIONS,
     memo: dict[Expr, Expr] | None = None,
 ) -> Expr:
-    """`e` with every call of a function in `expansions` expanded, but for the ops in `native`.
-
-    One memo keeps sharing over several expressions. POW on integers is left alone.
-    """
+    """`expand` for one expression. One memo keeps sharing over several. POW on integers is left alone."""
 
     def leaf(x: Expr) -> Expr | None:
         if isinstance(x, Call) and x.dtype.is_float and x.op not in native:
