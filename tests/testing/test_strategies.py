@@ -1,0 +1,64 @@
+"""Random programs: they build, cover every op and dtype, and their reference and tolerance make sense."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, find, given, settings
+
+from weft.ir import dtypes
+from weft.ir.ops import Op
+from weft.testing.programs import Program, numpy_leaf
+from weft.testing.reference import evaluate
+from weft.testing.strategies import MOVES, programs
+from weft.testing.tolerance import allowed, difference
+
+QUIET = {"suppress_health_check": list(HealthCheck), "deadline": None, "database": None}
+
+
+@settings(max_examples=200, derandomize=True, **QUIET)
+@given(programs())
+def test_programs_evaluate_within_their_own_tolerance(p: Program) -> None:
+    nodes = p.build(numpy_leaf)
+    want, again = evaluate(nodes), evaluate(p.build(numpy_leaf))
+    for a, b, bound in zip(want, again, allowed(nodes), strict=True):
+        assert difference(a, b, np.zeros_like(bound)) is None
+        assert bound.shape == a.shape
+    assert repr(p).startswith("Program:\nv0 = ")
+
+
+def test_every_op_and_dtype_turns_up() -> None:
+    ops: Counter[Op] = Counter()
+    kinds: Counter[dtypes.DType] = Counter()
+    for move in set(MOVES):
+        tries = 25 * MOVES.count(move) ** 2  # a move that is listed twice has many ops to choose from
+
+        @settings(max_examples=tries, derandomize=True, phases=[Phase.generate], **QUIET)
+        @given(programs(moves=(move,)))
+        def count(p: Program) -> None:
+            ops.update(s.op for s in p.steps)
+            kinds.update(dtypes.from_numpy(a.dtype) for a in p.leaves)
+
+        count()
+    assert set(Op) - set(ops) <= {Op.BUFFER, Op.FMA}
+    assert set(kinds) == set(dtypes.DTYPES.values())
+
+
+def test_failures_shrink_to_a_few_steps() -> None:
+    small = find(
+        programs(),
+        lambda p: any(s.op is Op.GATHER for s in p.steps),
+        settings=settings(max_examples=1000, **QUIET),
+    )
+    assert len(small.steps) <= 2, small
+
+
+def test_ill_conditioned_elements_get_room_and_others_do_not() -> None:
+    from weft.ir import graph as g
+
+    a = numpy_leaf(np.array([1e4 + 1, 2.0], np.float32))
+    b = numpy_leaf(np.array([1e4, 1.0], np.float32))
+    square_difference = g.apply(Op.SUB, (g.apply(Op.MUL, (a, a)), g.apply(Op.MUL, (b, b))))
+    loose, tight = allowed([square_difference])[0]
+    assert loose > 10.0 and tight < 1e-4

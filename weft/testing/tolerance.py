@@ -1,0 +1,125 @@
+"""How far a correct result may be from the reference: found by Monte Carlo arithmetic.
+
+The reference is run again with every inexact operand disturbed by a few units in its last place, at each use anew.
+The largest deviation seen says how well conditioned each element is; elements whose disturbed runs are not all finite
+(overflow that one rounding decides) are not compared. Source: Parker, "Monte Carlo arithmetic", 1997.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dtypes
+from weft.ir.dtypes import DType, to_numpy
+from weft.ir.graph import Node, toposort
+from weft.ir.ops import ELEMENTWISE, Op
+from weft.testing.reference import REFERENCE, Array, Context, evaluate
+
+EPSILON: dict[DType, float] = {
+    dtypes.float16: 2.0**-10,
+    dtypes.bfloat16: 2.0**-7,
+    dtypes.float32: 2.0**-23,
+    dtypes.float64: 2.0**-52,
+}
+"""Distance of 1.0 from the next larger number."""
+
+ULP = 4
+"""Units in the last place by which a correct implementation of one op may differ from the reference."""
+
+_ORDERED = frozenset({Op.SUM, Op.PROD, Op.SCATTER})
+"""Ops whose rounding depends on an order that is not fixed, so that exact operands give inexact results."""
+
+_EXACT = frozenset(
+    {
+        Op.CAST, Op.BITCAST, Op.WHERE, Op.MAX, Op.MIN, Op.NEG, Op.ABS, Op.MOD, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND,
+        Op.ADD, Op.SUB, Op.DIV, Op.SQRT, Op.RECIP,
+    }
+)  # fmt: skip
+"""Elementwise ops whose result is determined to the bit where their operands are. MUL may end up in an fma."""
+
+
+def exact(node_op: Op, dtype: DType, inputs_exact: Sequence[bool]) -> bool:
+    """True when every correct implementation gives the same bits."""
+    if not dtype.is_float:
+        return all(inputs_exact)
+    if node_op in _ORDERED or (node_op in ELEMENTWISE and node_op not in _EXACT):
+        return False
+    return all(inputs_exact)
+
+
+def allowed(nodes: Sequence[Node], trials: int = 4, seed: int = 0) -> list[Array]:
+    """For each node, the absolute error that each element may have; infinite where it is not to be compared."""
+    want = evaluate(nodes)
+    rng = np.random.default_rng(seed)
+    spread = [np.zeros(w.shape) for w in want]
+    with np.errstate(all="ignore"):
+        for _ in range(trials):
+            for w, s, disturbed in zip(want, spread, _disturbed(nodes, rng), strict=True):
+                if w.dtype.kind in "iub":
+                    continue
+                a, b = w.astype(np.float64), disturbed.astype(np.float64)
+                same = (a == b) | (np.isnan(a) & np.isnan(b))
+                apart = np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b), np.inf)
+                np.maximum(s, np.where(same, 0.0, apart), out=s)
+        return [_bound(w, s, n.dtype) for w, s, n in zip(want, spread, nodes, strict=True)]
+
+
+def _bound(want: Array, spread: Array, dtype: DType) -> Array:
+    if not dtype.is_float:
+        return np.zeros(want.shape)
+    size = np.nan_to_num(np.abs(want.astype(np.float64)), nan=0.0, posinf=0.0, neginf=0.0)
+    smallest = (
+        2.0**-1074 if dtype is dtypes.float64 else 2.0**-149 if dtype is not dtypes.float16 else 2.0**-24
+    )
+    return 8 * spread + 2 * ULP * (EPSILON[dtype] * size + smallest)
+
+
+def _disturbed(nodes: Sequence[Node], rng: np.random.Generator) -> list[Array]:
+    values: dict[int, Array] = {}
+    sharp: dict[int, bool] = {}
+    for node in toposort(nodes, stop_at_storage=False):
+        inputs = [
+            values[id(i)]
+            if sharp[id(i)] and node.op not in _ORDERED
+            else _disturb(values[id(i)], i.dtype, rng)
+            for i in node.inputs
+        ]
+        rule: Callable[..., Any] = REFERENCE[node.op]
+        values[id(node)] = np.asarray(rule(Context(node, tuple(int(n) for n in _sizes(node)), {}), *inputs))
+        sharp[id(node)] = exact(node.op, node.dtype, [sharp[id(i)] for i in node.inputs])
+    return [values[id(n)] if sharp[id(n)] else _disturb(values[id(n)], n.dtype, rng) for n in nodes]
+
+
+def _sizes(node: Node) -> tuple[int, ...]:
+    sizes = tuple(n for n in node.shape if isinstance(n, int))
+    if len(sizes) != len(node.shape):
+        raise ValueError(f"{node!r} has runtime sizes: bind them first")
+    return sizes
+
+
+def _disturb(x: Array, dtype: DType, rng: np.random.Generator) -> Array:
+    if not dtype.is_float or x.size == 0:
+        return x
+    wide = x.astype(np.float64)
+    factor = 1 + ULP * EPSILON[dtype] * rng.choice((-1.0, 1.0), x.shape)
+    return np.asarray(np.where(np.isfinite(wide), wide * factor, wide)).astype(to_numpy(dtype))
+
+
+def difference(got: Array, want: Array, bound: Array) -> str | None:
+    """What is wrong with `got`, or None: shape, dtype, NaNs and infinities must agree, the rest be within `bound`."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    if got.dtype.kind in "iub":
+        bad = got != want
+    else:
+        with np.errstate(all="ignore"):
+            close = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+        bad = ~close
+    if not np.any(bad):
+        return None
+    at = tuple(int(k) for k in np.argwhere(bad)[0])
+    return f"{int(bad.sum())} of {got.size} elements differ; at {list(at)}: got {got[at]!r}, expected {want[at]!r}"
