@@ -13,7 +13,7 @@ from weft.backends.llvm.types import literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
-from weft.ir.index import Guard, Int, low, variables
+from weft.ir.index import Guard, Int, Sum, Var, low, variables
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -183,18 +183,18 @@ class Body:
 
     def _store(self, s: Store) -> None:
         frame = self.frame
-        with self._where(s.guard, (s.value, *opaque_values(s.offset))) as runs:
+        with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
             if runs:
-                self.expressions((*opaque_values(s.offset), s.value))
+                self.expressions((*_values(s.offset), s.value))
                 self.streams |= s.stream
                 memory.store(
                     frame, frame.place(s.buffer), affine(frame, s.offset), frame.memo[s.value], s.stream
                 )
 
     def _accumulate(self, s: Accumulate) -> None:
-        with self._where(s.guard, (s.value, *opaque_values(s.offset))) as runs:
+        with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
             if runs:
-                self.expressions((*opaque_values(s.offset), s.value))
+                self.expressions((*_values(s.offset), s.value))
                 self._into(s)
 
     def _into(self, s: Accumulate) -> None:
@@ -324,12 +324,15 @@ class Body:
 
     def expressions_of(self, indices: Iterable[Int]) -> None:
         """Begin a statement by computing what these indices depend on."""
-        self._begin([v for i in indices for v in opaque_values(i)])
+        self._begin([v for i in indices for v in _values(i)])
 
     def expressions(self, roots: Iterable[Expr]) -> None:
         """Compute `roots` into the memo, operands before users."""
-        memo = self.frame.memo
-        for e in walk(roots):
+        memo, orders, key = self.frame.memo, self.frame.orders, tuple(roots)
+        order = orders.get(key)
+        if order is None:
+            order = orders[key] = list(walk(key))
+        for e in order:
             if e not in memo:
                 memo[e] = self._expression(e)
 
@@ -384,6 +387,13 @@ class Body:
             return Value(when.mask, frame.lanes)
         every = frame.broadcast(Value(when.shared), "i1", frame.lanes)
         return Value(frame.f.emit(f"and {vector('i1', frame.lanes)} {when.mask}, {every}"), frame.lanes)
+
+
+def _values(i: Int) -> list[Expr]:
+    """The scalar values that an index depends on."""
+    if isinstance(i, int | Var) or (isinstance(i, Sum) and all(isinstance(a, Var) for a, _ in i.terms)):
+        return []
+    return opaque_values(i)
 
 
 def _guard_parts(guard: Guard) -> list[Int]:

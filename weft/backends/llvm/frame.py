@@ -79,6 +79,12 @@ class Frame:
     """The guards that the current statement has computed."""
     shared: dict[str, str] = field(default_factory=dict[str, str])
     """Hoisted index arithmetic by its instruction; its operands' names are unique, so this never gets stale."""
+    sums: dict[tuple[tuple[Term, int], ...], str] = field(
+        default_factory=dict[tuple[tuple[Term, int], ...], str]
+    )
+    """The same for sums of factor * term."""
+    orders: dict[tuple[Expr, ...], list[Expr]] = field(default_factory=dict[tuple[Expr, ...], list[Expr]])
+    """What `walk` gives for a statement's expressions, which are rendered once per unrolled iteration."""
     captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(memory type, the outer function's value) of each 8-byte slot of `ctx`."""
 

@@ -7,8 +7,9 @@ share one address and differ in the displacement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
 from weft.backends.llvm.frame import IN_PLACE, Condition, Frame, Lanes, Term, Value
@@ -34,9 +35,8 @@ from weft.ir.index import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """const + sum of factor * term, plus in lane l: steps[l] + sum of factor * varying[l]."""
+class Affine(NamedTuple):
+    """const + sum of factor * term, plus in lane l: steps[l] + sum of factor * varying[l]. steps[0] is 0."""
 
     const: int
     terms: tuple[tuple[Term, int], ...] = ()
@@ -51,51 +51,57 @@ class Affine:
     @property
     def stride(self) -> int | None:
         """The step from each lane to the next; None when it is not constant."""
-        if self.varying:
-            return None
-        s = self.steps
-        if not s:
-            return 0
-        step = s[1] - s[0] if len(s) > 1 else 1
-        return step if all(b - a == step for a, b in pairwise(s)) else None
+        return None if self.varying else _stride(self.steps)
+
+
+@cache
+def _stride(steps: tuple[int, ...]) -> int | None:
+    if not steps:
+        return 0
+    step = steps[1]
+    return step if all(b - a == step for a, b in pairwise(steps)) else None
+
+
+@cache
+def _ramp(step: int, lanes: int) -> tuple[int, ...]:
+    return tuple(range(0, step * lanes, step)) if step else ()
 
 
 def affine(frame: Frame, x: Int) -> Affine:
     """`x` taken apart; the instructions that its terms need are appended."""
     if isinstance(x, int):
         return Affine(x)
-    if frame.consts and any(
-        isinstance(a, Index) and not isinstance(a, Var) and _has_const(frame, a) for a in _parts(x)
-    ):
-        x = substitute(x, frame.consts)
-        if isinstance(x, int):
-            return Affine(x)
     parts, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
-    terms: dict[Term, int] = {}
-    steps: list[int] | None = None
+    if frame.consts and any(_has_const(frame, a) for a, _ in parts if not isinstance(a, Var)):
+        return affine(frame, substitute(x, frame.consts))
+    terms: list[tuple[Term, int]] = []
+    steps: tuple[int, ...] = ()
     varying: list[tuple[Lanes, int]] = []
     for atom, c in parts:
-        got = _atom(frame, atom)
+        if isinstance(atom, Var):
+            got = _ramp(1, frame.lanes) if atom == frame.lane else frame.binding(atom.name)
+        else:
+            got = _atom(frame, atom)
         if isinstance(got, int):
             const += c * got
         elif isinstance(got, Term):
-            terms[got] = terms.get(got, 0) + c
+            terms.append((got, c))
         elif isinstance(got, Lanes):
             varying.append((got, c))
-        elif steps is None:
-            steps = [c * s for s in got]
         else:
-            steps = [a + c * s for a, s in zip(steps, got, strict=True)]
-    if steps is not None:
-        const += steps[0]
-        steps = [s - steps[0] for s in steps]
-    ordered = sorted(((t, c) for t, c in terms.items() if c), key=lambda tc: tc[0].depth)
-    same = steps is None or (len(steps) > 1 and not any(steps))
-    return Affine(const, tuple(ordered), () if same or steps is None else tuple(steps), tuple(varying))
+            const += c * got[0]
+            own = tuple(c * (s - got[0]) for s in got) if got[0] or c != 1 else got
+            steps = tuple(a + b for a, b in zip(steps, own, strict=True)) if steps else own
+    if len(terms) > 1:
+        sums: dict[Term, int] = {}
+        for t, c in terms:
+            sums[t] = sums.get(t, 0) + c
+        terms = sorted(((t, c) for t, c in sums.items() if c), key=_depth)
+    return Affine(const, tuple(terms), steps if any(steps) else (), tuple(varying))
 
 
-def _parts(x: Index) -> tuple[Int, ...]:
-    return x.operands() if isinstance(x, Sum) else (x,)
+def _depth(term: tuple[Term, int]) -> int:
+    return term[0].depth
 
 
 def _has_const(frame: Frame, x: Index) -> bool:
@@ -103,14 +109,10 @@ def _has_const(frame: Frame, x: Index) -> bool:
 
 
 def _atom(frame: Frame, x: Index) -> int | Term | Lanes | tuple[int, ...]:
-    """What a part of a sum is: a constant, shared, a vector, or a constant per lane."""
-    match x:
-        case Var():
-            return tuple(range(frame.lanes)) if x == frame.lane else frame.binding(x.name)
-        case Opaque():
-            return _opaque(frame, x)
-        case _:
-            return _in_lanes(frame, x) if _varies(frame, x) else _compound(frame, x)
+    """What a part that is no plain variable is: a constant, shared, a vector, or a constant per lane."""
+    if isinstance(x, Opaque):
+        return _opaque(frame, x)
+    return _in_lanes(frame, x) if _varies(frame, x) else _compound(frame, x)
 
 
 def _varies(frame: Frame, x: Index) -> bool:
@@ -141,14 +143,17 @@ def _resize(frame: Frame, src: str, ref: str, have: int, want: int, lanes: int, 
 
 def shared(frame: Frame, a: Affine, const: bool = True) -> Term | int:
     """The part of `a` that lanes share, as one i64; without its constant if asked."""
-    total: str | None = None
-    depth = 0
-    for term, c in a.terms:
-        depth = max(depth, term.depth)
-        scaled = term.name if c == 1 else frame.share(depth_of(term), f"mul nsw i64 {term.name}, {c}")
-        total = scaled if total is None else frame.share(depth, f"add nsw i64 {total}, {scaled}")
-    if total is None:
+    if not a.terms:
         return a.const if const else 0
+    depth = a.terms[-1][0].depth
+    total = frame.sums.get(a.terms)
+    if total is None:
+        total = ""
+        for term, c in a.terms:
+            scaled = term.name if c == 1 else frame.share(term.depth, f"mul nsw i64 {term.name}, {c}")
+            total = frame.share(term.depth, f"add nsw i64 {total}, {scaled}") if total else scaled
+        if depth < IN_PLACE:
+            frame.sums[a.terms] = total
     if const and a.const:
         total = frame.share(depth, f"add nsw i64 {total}, {a.const}")
     return Term(total, depth)
