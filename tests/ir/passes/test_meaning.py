@@ -1,0 +1,75 @@
+"""No pass changes what a program computes: random programs, interpreted before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.backends.dummy.interpreter import interpret
+from weft.ir.loops import Program
+from weft.ir.loops_text import show_program
+from weft.ir.loops_verify import verify
+from weft.ir.passes.barriers import place_barriers
+from weft.ir.passes.cse import share
+from weft.ir.passes.dead import remove_dead
+from weft.ir.passes.fma import contract
+from weft.ir.passes.licm import hoist
+from weft.ir.passes.peel import peel
+from weft.ir.passes.pipeline import DEFAULT, Pass, run
+from weft.ir.passes.simplify import simplify
+from weft.ir.passes.strength import reduce_strength
+from weft.testing.loop_programs import loop_inputs, loop_programs
+
+PASSES = [simplify, remove_dead, share, hoist, reduce_strength, peel, place_barriers]
+FEW = settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+
+
+def outcome(p: Program, arrays: dict[str, Any], variables: dict[str, int]) -> dict[str, Any]:
+    own = {name: a.copy() for name, a in arrays.items()}
+    interpret(p, own, variables)
+    return own
+
+
+def bits(a: Any) -> Any:
+    """The bits of an array, all NaNs made one."""
+    if a.dtype.kind == "f":
+        a = np.where(np.isnan(a), np.array(np.nan, a.dtype), a)
+    return a.view(np.uint8)
+
+
+def check(p: Program, steps: list[Pass], arrays: dict[str, Any], variables: dict[str, int]) -> None:
+    verify(p)
+    after = run(p, steps, verify=True)
+    expected, got = outcome(p, arrays, variables), outcome(after, arrays, variables)
+    for name in arrays:
+        same = np.array_equal(bits(expected[name]), bits(got[name]))
+        assert same, (
+            f"{name}: {expected[name]} became {got[name]}\n{show_program(p)}\n\n{show_program(after)}"
+        )
+
+
+@pytest.mark.parametrize("step", PASSES, ids=lambda f: f.__name__)
+@FEW
+@given(data=st.data())
+def test_a_pass_keeps_the_meaning(step: Pass, data: st.DataObject) -> None:
+    p = data.draw(loop_programs())
+    check(p, [step], *data.draw(loop_inputs(p)))
+
+
+@FEW
+@given(data=st.data())
+def test_the_pipeline_keeps_the_meaning(data: st.DataObject) -> None:
+    p = data.draw(loop_programs())
+    check(p, [f for f in DEFAULT if f is not contract], *data.draw(loop_inputs(p)))
+
+
+@pytest.mark.parametrize("steps", [[contract], list(DEFAULT)], ids=["contract", "pipeline"])
+@FEW
+@given(data=st.data())
+def test_contraction_keeps_exact_results(steps: list[Pass], data: st.DataObject) -> None:
+    p = data.draw(loop_programs(exact=True))
+    check(p, steps, *data.draw(loop_inputs(p, exact=True)))

@@ -1,0 +1,68 @@
+"""Contraction: a product that is only added to something becomes one fused multiply-add, rounded once.
+
+    y[0] = a * b + c              y[0] = fma(a, b, c)
+    y[1] = a * b - c       ->     y[1] = fma(a, b, -c)
+    y[2] = c - a * b              y[2] = fma(-a, b, c)
+
+For f32 and f64, where the product has no other use. It is the one pass that changes a rounding. An Accumulate that
+adds a product stays as it is: backends contract it.
+"""
+
+from __future__ import annotations
+
+from weft.ir import dtypes
+from weft.ir.expr import Call, Expr, call, transform, walk
+from weft.ir.loops import Program
+from weft.ir.loops_names import every, roots
+from weft.ir.ops import Op
+from weft.ir.passes.rewrite import index_map, map_block, with_body
+
+
+def contract(p: Program) -> Program:
+    """`p` with fused multiply-adds."""
+    uses: dict[Expr, int] = {}
+    tops = [r for s in every(p.body) for r in roots(s)]
+    for r in tops:
+        uses[r] = uses.get(r, 0) + 1
+    for e in walk(tops):
+        for a in e.operands():
+            uses[a] = uses.get(a, 0) + 1
+
+    def product(e: Expr) -> Call | None:
+        single = isinstance(e, Call) and e.op is Op.MUL and uses.get(e, 0) == 1
+        return e if single and isinstance(e, Call) else None
+
+    def fused(e: Call, new: Call) -> Expr | None:
+        """`new` is `e` over operands that were already rewritten; products are recognized in `e`."""
+        for k in (0, 1):
+            if product(e.args[k]) is None or not isinstance(new.args[k], Call):
+                continue
+            a, b = new.args[k].operands()
+            c = new.args[1 - k]
+            if e.op is Op.SUB:
+                a, c = (a, call(Op.NEG, c)) if k == 0 else (call(Op.NEG, a), c)
+            return Call(e.dtype, Op.FMA, (a, b, c))
+        return None
+
+    memo: dict[Expr, Expr] = {}
+
+    def expr(root: Expr) -> Expr:
+        for e in walk([root]):
+            if e in memo:
+                continue
+            if isinstance(e, Call):
+                args = tuple(memo[a] for a in e.args)
+                new = (
+                    e if all(a is b for a, b in zip(args, e.args, strict=True)) else Call(e.dtype, e.op, args)
+                )
+                summed = e.op in (Op.ADD, Op.SUB) and e.dtype in (dtypes.float32, dtypes.float64)
+                memo[e] = (fused(e, new) if summed else None) or new
+            else:
+                transform(e, _unchanged, None, memo)
+        return memo[root]
+
+    return with_body(p, map_block(p.body, expr, index_map(expr)))
+
+
+def _unchanged(_: Expr) -> None:
+    return None

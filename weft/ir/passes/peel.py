@@ -1,0 +1,262 @@
+"""Loop partition: where a guard in the innermost work fails only in a loop's first or last iterations, those run apart.
+
+    for i in 7:                                     for i in 6:
+      vector j in 16:                                 vector j in 16:
+        y[16*i + j] = x[16*i + j]           ->          y[16*i + j] = x[16*i + j]
+                      if 16*i + j < 100             vector j_0 in 16:
+                                                      y[j_0 + 96] = x[j_0 + 96] if j_0 < 4
+
+A serial loop is split in up to three; in a parallel loop the body is chosen by an If. The conditions that the main
+part is free of are dropped there; the rest keeps all of them. Not done where less than half of the iterations would
+be free, nor where the program would grow beyond a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from weft.ir.expr import Expr, Load, Test, test, transform, walk
+from weft.ir.index import (
+    Guard,
+    Index,
+    InRange,
+    Int,
+    Opaque,
+    Sum,
+    Var,
+    atoms,
+    ceildiv,
+    coefficient,
+    floordiv,
+    high,
+    low,
+    maximum,
+    minimum,
+)
+from weft.ir.loops import Accumulate, Block, If, Loop, LoopKind, Program, Stmt, Store
+from weft.ir.loops_names import bound, every, roots
+from weft.ir.passes.facts import at_least_zero
+from weft.ir.passes.rewrite import Fresh, copy_block, index_map, map_block, with_body
+
+_GROWTH = 4
+_ALWAYS_ALLOWED = 64
+_SMALLEST_DYNAMIC = 8
+_PARTS = (LoopKind.SERIAL, LoopKind.PARALLEL)
+
+
+def peel(p: Program) -> Program:
+    """`p` with loops split where that frees the innermost work of guards."""
+    size = sum(1 for _ in every(p.body))
+    worker = _Peel(Fresh(p), max(size * (_GROWTH - 1), _ALWAYS_ALLOWED))
+    return with_body(p, worker.block(p.body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The iterations start .. stop - 1 of a loop are free of the conditions in `lows` and `highs`: of their lower
+    and upper bounds."""
+
+    start: Int
+    stop: Int
+    lows: frozenset[InRange]
+    highs: frozenset[InRange]
+
+
+class _Peel:
+    def __init__(self, fresh: Fresh, budget: int) -> None:
+        self.fresh, self.budget = fresh, budget
+
+    def block(self, body: Block) -> Block:
+        out: list[Stmt] = []
+        for s in body:
+            match s:
+                case Loop():
+                    out += self.loop(s)
+                case If():
+                    out.append(replace(s, body=self.block(s.body)))
+                case _:
+                    out.append(s)
+        return tuple(out)
+
+    def loop(self, s: Loop) -> list[Stmt]:
+        cut = find_cut(s) if s.kind in _PARTS else None
+        if cut is not None:
+            cost = sum(1 for _ in every(s.body)) * ((cut.start != 0) + (cut.stop != s.extent))
+            if cost <= self.budget:
+                self.budget -= cost
+                return self.split(s, cut) if s.kind is LoopKind.SERIAL else self.choose(s, cut)
+        return [replace(s, body=self.block(s.body))]
+
+    def split(self, s: Loop, cut: _Cut) -> list[Stmt]:
+        """Up to three loops, one after another."""
+        out: list[Stmt] = []
+        if cut.start != 0:
+            out += self.rest(s, 0, cut.start)
+        extent = cut.stop - cut.start
+        var = Var(s.var.name, 0, high(extent) - 1)
+        main = substituted(without(s.body, cut), s.var, cut.start + var)
+        out.append(Loop(var, extent, self.block(main), s.kind))
+        if cut.stop != s.extent:
+            out += self.rest(s, cut.stop, s.extent - cut.stop)
+        return out
+
+    def rest(self, s: Loop, start: Int, extent: Int) -> list[Stmt]:
+        if extent == 1:
+            return list(copy_block(s.body, self.fresh, {s.var.name: start}))
+        var = Var(self.fresh.name(s.var.name + "_"), 0, high(extent) - 1)
+        return [Loop(var, extent, copy_block(s.body, self.fresh, {s.var.name: start + var}), s.kind)]
+
+    def choose(self, s: Loop, cut: _Cut) -> list[Stmt]:
+        """One loop, in whose body Ifs tell the iterations apart."""
+        body: list[Stmt] = []
+        if cut.start != 0:
+            body.append(If((InRange(s.var, None, cut.start),), copy_block(s.body, self.fresh)))
+        lo, hi = (None if cut.start == 0 else cut.start), (None if cut.stop == s.extent else cut.stop)
+        body.append(If((InRange(s.var, lo, hi),), self.block(without(s.body, cut))))
+        if hi is not None:
+            body.append(If((InRange(s.var, hi, None),), copy_block(s.body, self.fresh)))
+        return [replace(s, body=tuple(body))]
+
+
+def find_cut(s: Loop) -> _Cut | None:
+    """Which iterations of a loop are free of conditions in its innermost work, if it is worth splitting for them."""
+    inner = bound(s.body)
+    start: Int = 0
+    stop: Int = s.extent
+    lows, highs = set[InRange](), set[InRange]()
+    for c in dict.fromkeys(innermost_conditions(s)):
+        for gap, side in ((_gap_low(c), lows), (_gap_high(c), highs)):
+            limits = None if gap is None else _free(gap, s.var, inner)
+            if limits is None:
+                continue
+            first, last = maximum(start, limits[0]), stop if limits[1] is None else minimum(stop, limits[1])
+            if _worth(s, first, last):
+                start, stop = first, last
+                side.add(c)
+    if not lows and not highs:
+        return None
+    return _Cut(minimum(start, maximum(stop, 0)), maximum(stop, 0), frozenset(lows), frozenset(highs))
+
+
+def _gap_low(c: InRange) -> Int | None:
+    return None if c.lo is None else c.value - c.lo
+
+
+def _gap_high(c: InRange) -> Int | None:
+    return None if c.hi is None else c.hi - c.value - 1
+
+
+def _free(gap: Int, v: Var, inner: set[str]) -> tuple[Int, Int | None] | None:
+    """(first, end) of the values of `v` for which gap >= 0 whatever the inner variables are; None if not known."""
+    first: Int = 0
+    end: Int | None = None
+    for part in at_least_zero(gap):
+        step = coefficient(part, v)
+        if step is None:
+            return None
+        worst = _worst(part - v * step, inner)
+        if step > 0:
+            first = maximum(first, ceildiv(-worst, step))
+        elif step < 0:
+            here = floordiv(worst, -step) + 1
+            end = here if end is None else minimum(end, here)
+        elif not low(worst) >= 0:
+            return None
+    return None if first == 0 and end is None else (first, end)
+
+
+def _worst(x: Int, inner: set[str]) -> Int:
+    """A lower bound of `x` that is free of the names bound inside and of computed values."""
+    if isinstance(x, int):
+        return x
+    terms, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
+    out: Int = const
+    for atom, c in terms:
+        changing = any(isinstance(a, Opaque) or (isinstance(a, Var) and a.name in inner) for a in atoms(atom))
+        out = out + ((atom.lo if c > 0 else atom.hi) * c if changing else atom * c)
+    return out
+
+
+def _worth(s: Loop, start: Int, stop: Int) -> bool:
+    if isinstance(s.extent, int) and isinstance(start, int) and isinstance(stop, int):
+        return stop > start and (stop - start) * 2 >= s.extent and stop - start < s.extent
+    return high(s.extent) >= _SMALLEST_DYNAMIC
+
+
+def innermost_conditions(s: Loop) -> Iterator[InRange]:
+    """The conditions of the guards in the deepest loops of `s`."""
+    deepest = max((d for d, _, _ in _leaves(s.body, 0, ())), default=0)
+    for depth, leaf, around in _leaves(s.body, 0, ()):
+        if depth == deepest:
+            yield from around
+            if isinstance(leaf, Store | Accumulate):
+                yield from leaf.guard
+            for e in walk(roots(leaf)):
+                if isinstance(e, Load | Test):
+                    yield from e.guard
+
+
+def _leaves(body: Block, depth: int, around: Guard) -> Iterator[tuple[int, Stmt, Guard]]:
+    """Each plain statement with the number of loops around it, and the guards of the Ifs around it."""
+    for s in body:
+        match s:
+            case Loop():
+                yield from _leaves(s.body, depth + 1, around)
+            case If():
+                yield from _leaves(s.body, depth, (*around, *s.guard))
+            case _:
+                yield depth, s, around
+
+
+def without(body: Block, cut: _Cut) -> Block:
+    """The body less the conditions that the cut has made certain."""
+
+    def guard(g: Guard) -> Guard:
+        out: list[InRange] = []
+        for c in g:
+            lo, hi = (None if c in cut.lows else c.lo), (None if c in cut.highs else c.hi)
+            if lo is not None or hi is not None:
+                out.append(c if lo is c.lo and hi is c.hi else InRange(c.value, lo, hi))
+        return tuple(out)
+
+    def leaf(e: Expr) -> Expr | None:
+        match e:
+            case Load() if e.guard:
+                return Load(e.dtype, e.source, e.index, guard(e.guard))
+            case Test():
+                return test(guard(e.guard))
+            case _:
+                return None
+
+    memo: dict[Expr, Expr] = {}
+
+    def expr(e: Expr) -> Expr:
+        return transform(e, leaf, None, memo)
+
+    def statements(block: Block) -> Iterator[Stmt]:
+        for s in block:
+            match s:
+                case Store() | Accumulate():
+                    yield replace(s, guard=guard(s.guard))
+                case If():
+                    yield If(guard(s.guard), tuple(statements(s.body)))
+                case Loop():
+                    yield replace(s, body=tuple(statements(s.body)))
+                case _:
+                    yield s
+
+    return tuple(statements(map_block(body, expr, index_map(expr))))
+
+
+def substituted(body: Block, v: Var, value: Int) -> Block:
+    """The body with an index variable replaced."""
+    memo: dict[Expr, Expr] = {}
+
+    def variable(i: Index) -> Int | None:
+        return value if i == v else None
+
+    def expr(e: Expr) -> Expr:
+        return transform(e, lambda _: None, variable, memo)
+
+    return map_block(body, expr, index_map(expr, variable))

@@ -1,0 +1,45 @@
+"""Which expressions may be computed anywhere, even where the program would not have computed them."""
+
+from __future__ import annotations
+
+from weft.ir.expr import Expr, Load
+from weft.ir.loops import Buffer, Program
+from weft.ir.loops_names import below
+from weft.ir.passes.facts import implied, with_guard
+
+
+class Safety:
+    """An expression is safe when each load in it reads a parameter, in range by its guard and the ranges alone.
+
+    Nothing else can go wrong: no arithmetic traps.
+    """
+
+    def __init__(self, p: Program) -> None:
+        self.params: dict[str, Buffer] = {b.name: b for b in p.params}
+        self.known: dict[Expr, bool] = {}
+
+    def __call__(self, e: Expr) -> bool:
+        """True where `e` may be computed anywhere."""
+        stack = [e]
+        while stack:
+            x = stack[-1]
+            if x in self.known:
+                stack.pop()
+                continue
+            parts = below(x)
+            missing = [b for b in parts if b not in self.known]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.known[x] = all(self.known[b] for b in parts) and (
+                not isinstance(x, Load) or self._in_range(x)
+            )
+            stack.pop()
+        return self.known[e]
+
+    def _in_range(self, x: Load) -> bool:
+        b = self.params.get(x.source)
+        if b is None:
+            return False
+        facts = with_guard((), x.guard)
+        return all(implied(facts, i) and implied(facts, b.size - 1 - i) for i in x.index)
