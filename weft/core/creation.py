@@ -1,0 +1,332 @@
+"""Making tensors: from data, and from a rule (zeros, ranges, identity)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from weft.autograd.value import Value, apply
+from weft.core import broadcast as bc
+from weft.core import run
+from weft.core.axes import Sizes, new_shape
+from weft.core.defaults import get_default_dtype
+from weft.core.handle import Handle, Number, describe, value_of, wrap
+from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
+from weft.ir import dtypes, graph
+from weft.ir.dtypes import DTYPES, DType, int64
+from weft.ir.graph import Shape, Target
+from weft.ir.index import Int
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+Data: TypeAlias = Any
+"""A number, a NumPy array, a Tensor, or nested sequences of them."""
+
+
+def tensor(
+    data: Data, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A new tensor holding a copy of `data`: a number, nested lists of numbers, a NumPy array or a Tensor.
+
+    Python floats become the default dtype (float32), integers int64; NumPy arrays keep theirs unless dtype is given.
+    ShapeError for ragged lists; DTypeError for what is no number.
+    """
+    if dtype is not None:
+        check_dtype("tensor", dtype)
+    if isinstance(data, Handle):
+        v = Value(data.value.node)
+        v = bc.cast(v, dtype) if dtype is not None else v
+        return leaf(Value(place(v, device).node) if device is not None else v, requires_grad)
+    array = to_array("tensor", data, dtype)
+    home = run.default_device() if device is None else run.device_name(device)
+    return leaf(Value(run.from_numpy(array, home)), requires_grad)
+
+
+def to_array(op: str, data: Data, dtype: DType | None) -> np.ndarray[Any, Any]:
+    """`data` as an array of one of weft's dtypes."""
+    if not isinstance(data, (np.ndarray, np.generic)):
+        data = _from_python(op, data)
+    try:
+        found = dtypes.from_numpy(data.dtype)
+    except KeyError:
+        raise DTypeError(f"{op}: cannot hold {data.dtype} elements; weft has {', '.join(DTYPES)}") from None
+    array = np.asarray(data)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if dtype is None or dtype is found:
+        return array
+    with np.errstate(all="ignore"):
+        return array.astype(dtypes.to_numpy(dtype))
+
+
+def _from_python(op: str, data: Any) -> np.ndarray[Any, Any]:
+    data = _plain(data)
+    if isinstance(data, str) or data is None:
+        raise DTypeError(f"{op}: cannot make a tensor from {describe(data)}; expected numbers")
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        raise ShapeError(f"{op}: the nested lists do not all have the same lengths; a tensor is a full grid") from None
+    except OverflowError:
+        raise ArgumentError(f"{op}: an integer does not fit in 64 bits") from None
+    if array.dtype == object or array.dtype.kind in "USOcMmV":
+        what = "integers of more than 64 bits" if _all_int(data) else f"elements such as {describe(_first(data))}"
+        raise DTypeError(f"{op}: cannot make a tensor from {what}; expected numbers")
+    if array.dtype.kind == "f" and not _has_numpy(data):
+        return array.astype(dtypes.to_numpy(get_default_dtype()))
+    if array.size == 0 and not _has_numpy(data):
+        return array.astype(dtypes.to_numpy(get_default_dtype()))
+    return array
+
+
+def _plain(data: Any) -> Any:
+    """Tensors inside sequences as NumPy arrays."""
+    if isinstance(data, Handle):
+        return run.to_numpy(data.value.node)
+    if isinstance(data, (list, tuple)):
+        items: list[Any] = list(data)  # pyright: ignore[reportUnknownArgumentType]
+        return [_plain(x) for x in items] if any(isinstance(x, (Handle, list, tuple)) for x in items) else items
+    return data
+
+
+def _first(data: Any) -> Any:
+    while isinstance(data, (list, tuple)) and data:
+        data = next((x for x in data if not isinstance(x, (bool, int, float))), data[0])  # pyright: ignore
+    return data
+
+
+def _has_numpy(data: Any) -> bool:
+    while isinstance(data, (list, tuple)) and data:
+        data = data[0]  # pyright: ignore[reportUnknownVariableType]
+    return isinstance(data, (np.ndarray, np.generic))
+
+
+def _all_int(data: Any) -> bool:
+    return isinstance(_first(data), int)
+
+
+def leaf(v: Value, requires_grad: bool) -> Tensor:
+    """A tensor over `v`; if it requires grad, a leaf under which gradients accumulate."""
+    out = wrap(v)
+    return out.requires_grad_() if requires_grad else out
+
+
+def as_tensor(data: Data, dtype: DType | None = None, device: str | None = None) -> Tensor:
+    """`data` itself if it is a fitting Tensor (converted with its history if need be), else as `tensor`."""
+    if isinstance(data, Handle):
+        out = wrap(data.value)
+        return out.to(*(x for x in (dtype, device) if x is not None)) if dtype or device else out
+    return tensor(data, dtype, device)
+
+
+asarray = as_tensor
+
+
+def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor with a copy of the array."""
+    if not isinstance(ndarray, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DTypeError(f"from_numpy: expected a NumPy array, got {describe(ndarray)}")
+    return tensor(ndarray)
+
+
+def check_dtype(op: str, dtype: object) -> DType:
+    """`dtype` if it is one of weft's; DTypeError otherwise."""
+    if not isinstance(dtype, DType):
+        raise DTypeError(f"{op}: dtype must be one of weft's, such as weft.float32, got {describe(dtype)}")
+    return dtype
+
+
+def place(v: Value, device: str | None) -> Value:
+    """`v` on a device. Constants are at home on the default device without a copy."""
+    target = run.default_device() if device is None else run.device_name(device)
+    have = v.node.device
+    if have == target or (have is None and target == run.configured_device()):
+        return v
+    return apply(Op.COPY, (v,), Target(target))
+
+
+def _made(v: Value, device: str | None, requires_grad: bool) -> Tensor:
+    if requires_grad and not v.dtype.is_float:
+        raise GradError(f"only float tensors can require grad, got {v.dtype.name}")
+    return leaf(place(v, device), requires_grad)
+
+
+def full(
+    size: Sizes,
+    fill_value: Number,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`fill_value` in every element. The dtype follows from the value unless given."""
+    if isinstance(fill_value, Handle):
+        fill_value = fill_value.item()
+    if not isinstance(fill_value, (bool, int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DTypeError(f"full: fill_value must be a number, got {describe(fill_value)}")
+    kind = bc.number_dtype(fill_value) if dtype is None else check_dtype("full", dtype)
+    return _made(Value(graph.const(fill_value, kind, new_shape("full", (size,)))), device, requires_grad)
+
+
+def _filled(
+    op: str, value: Number, size: Sequence[Sizes], dtype: DType | None, device: str | None, requires_grad: bool
+) -> Tensor:
+    kind = get_default_dtype() if dtype is None else check_dtype(op, dtype)
+    return _made(Value(graph.const(value, kind, new_shape(op, size))), device, requires_grad)
+
+
+def zeros(
+    *size: Sizes, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """Zeros of shape `size`."""
+    return _filled("zeros", 0, size, dtype, device, requires_grad)
+
+
+def ones(
+    *size: Sizes, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """Ones of shape `size`."""
+    return _filled("ones", 1, size, dtype, device, requires_grad)
+
+
+def empty(
+    *size: Sizes, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """As zeros: weft shows nobody memory that was not written."""
+    return _filled("empty", 0, size, dtype, device, requires_grad)
+
+
+def full_like(
+    input: Tensor,
+    fill_value: Number,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`fill_value` in the shape, dtype and device of input."""
+    v = value_of("full_like", input)
+    kind = v.dtype if dtype is None else check_dtype("full_like", dtype)
+    home = device if device is not None else v.node.device
+    return _made(Value(graph.const(fill_value, kind, v.shape)), home, requires_grad)
+
+
+def zeros_like(
+    input: Tensor, *, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """Zeros in the shape, dtype and device of input."""
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def ones_like(
+    input: Tensor, *, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """Ones in the shape, dtype and device of input."""
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+empty_like = zeros_like
+
+
+def arange(
+    start: Number | Int,
+    end: Number | Int | None = None,
+    step: Number = 1,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, ... up to but without end; arange(n) is 0 ... n - 1. int64 unless a float is given."""
+    if end is None:
+        start, end = 0, start
+    given = (start, end, step)
+    if step == 0:
+        raise ArgumentError("arange: step must not be 0")
+    is_float = any(isinstance(x, float) for x in given)
+    kind = (get_default_dtype() if is_float else int64) if dtype is None else check_dtype("arange", dtype)
+    if any(isinstance(x, float) and not math.isfinite(x) for x in given):
+        raise ArgumentError(f"arange: start, end and step must be finite, got {start}, {end}, {step}")
+    if isinstance(start, (int, float)) and isinstance(end, (int, float)):
+        n: Int = math.ceil((end - start) / step) if is_float else -((start - end) // step)  # pyright: ignore
+        if (end - start) * (1 if step > 0 else -1) < 0:
+            raise ArgumentError(f"arange: a step of {step} does not lead from {start} to {end}")
+    elif start == 0 and step == 1:
+        n = end  # pyright: ignore[reportAssignmentType]
+    else:
+        raise ArgumentError("arange: a size known only at run time needs start 0 and step 1")
+    if kind is dtypes.bool_:
+        raise DTypeError("arange: bool has no range; use int64 and compare")
+    return _made(_line(int(n) if isinstance(n, (int, float)) else n, start, step, kind), device, requires_grad)  # pyright: ignore
+
+
+def _line(n: Int, start: Number, step: Number, dtype: DType) -> Value:
+    """start + step * (0 ... n - 1), computed in float64 where the numbers are floats and float32 would be inexact."""
+    wide = dtype
+    if dtype.is_float and not (float(start).is_integer() and float(step).is_integer()):
+        wide = dtypes.float64
+    elif dtype.is_float and dtype.bits < 32:
+        wide = dtypes.float32
+    out = wrap(Value(graph.arange(n, wide)))
+    if step != 1:
+        out = out * step
+    if start != 0:
+        out = out + start
+    return bc.cast(out.value, dtype)
+
+
+def linspace(
+    start: Number,
+    end: Number,
+    steps: int,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` numbers from start to end, both included, at equal distances."""
+    kind = get_default_dtype() if dtype is None else check_dtype("linspace", dtype)
+    if steps < 0:
+        raise ArgumentError(f"linspace: steps must not be negative, got {steps}")
+    if steps < 2:
+        return _made(Value(graph.const(start, kind, (steps,))), device, requires_grad)
+    i = wrap(Value(graph.arange(steps, dtypes.float64)))
+    by = (end - start) / (steps - 1)
+    # counted from the nearer end, so that both ends are exact
+    from weft.core.elementwise import where
+
+    out = where(i < steps // 2, i * by + start, end - (steps - 1 - i) * by)
+    return _made(bc.cast(out.value, kind), device, requires_grad)
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Ones on the diagonal of an n x m matrix (m = n unless given), zeros elsewhere."""
+    from weft.core.elementwise import eq
+    from weft.core.movement import positions
+
+    kind = get_default_dtype() if dtype is None else check_dtype("eye", dtype)
+    shape: Shape = new_shape("eye", ((n, n if m is None else m),))
+    diagonal = eq(wrap(positions(shape, 0)), wrap(positions(shape, 1)))
+    return _made(bc.cast(diagonal.value, kind), device, requires_grad)
+
+
+def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the lower triangle of a row x col matrix, as a 2 x n int64 tensor."""
+    return tensor(np.stack(np.tril_indices(row, offset, col)))
+
+
+def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the upper triangle of a row x col matrix, as a 2 x n int64 tensor."""
+    return tensor(np.stack(np.triu_indices(row, offset, col)))

@@ -1,0 +1,46 @@
+"""Which devices there are, which one new tensors are made on, and how many threads the CPU uses."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from typing import TYPE_CHECKING, Self
+
+from weft.core import run
+from weft.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from weft.backends.registry import DeviceStatus
+
+
+class device(ContextDecorator):  # noqa: N801  (torch's name)
+    """`with weft.device("dummy:1"):` new tensors are made on that device. DeviceError if there is none such."""
+
+    def __init__(self, name: str) -> None:
+        self.name = run.device_name(name)
+
+    def __enter__(self) -> Self:
+        run.push_device(self.name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        run.pop_device()
+
+    def __repr__(self) -> str:
+        return f"weft.device({self.name!r})"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def devices() -> list[DeviceStatus]:
+    """Every device of every installed backend; for a backend that cannot be used, why not and what to do."""
+    from weft.backends.registry import statuses
+
+    return statuses()
+
+
+def set_num_threads(n: int) -> None:
+    """How many threads the CPU backend runs kernels on."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentError(f"set_num_threads: needs a positive int, got {n!r}")
+    run.set_num_threads(n)

@@ -1,0 +1,213 @@
+"""Gradients for users: backward() with accumulation in `.grad`, and grad as a function transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+from weft.autograd.value import Value, grad_mode
+from weft.core import broadcast as bc
+from weft.core.handle import Handle, describe, value_of, wrap
+from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
+from weft.ir.index import Int
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+_watched: WeakKeyDictionary[Value, ref[Tensor]] = WeakKeyDictionary()
+"""The tensors whose `.grad` is filled: under the leaf value of each, and under values marked by retain_grad."""
+
+
+def watch(t: Tensor) -> None:
+    """From now on backward() accumulates in `t.grad` what reaches the value that t stands for now."""
+    _watched[t.value] = ref(t)
+
+
+def _walk(outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create: bool) -> dict[Value, Value]:
+    from weft.autograd.backward import gradients
+
+    return gradients(outputs, seeds, inputs, create)
+
+
+def _seed(op: str, v: Value, gradient: Tensor | None) -> Value:
+    if not v.needs_grad:
+        raise GradError(
+            f"{op}: this tensor of shape {tuple(v.shape)} does not depend on one that requires grad; "
+            "set requires_grad=True on the inputs, and compute outside no_grad"
+        )
+    if gradient is None:
+        count: Int = 1
+        for n in v.shape:
+            count = count * n
+        if count != 1:
+            raise GradError(
+                f"{op}: only a tensor of one element has an implicit gradient, this one has shape {tuple(v.shape)}; "
+                "reduce it, as in .sum(), or pass gradient="
+            )
+        return bc.scalar(1, v.dtype, v.shape)
+    g = value_of(op, gradient)
+    if g.shape != v.shape:
+        raise ShapeError(f"{op}: the gradient has shape {tuple(g.shape)}, the tensor {tuple(v.shape)}")
+    return bc.cast(g, v.dtype)
+
+
+def backward(
+    input: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Tensor] | None = None,
+) -> None:
+    """Add the gradient of this tensor to `.grad` of every leaf it depends on, or of `inputs` only.
+
+    The graph is always retained (nodes are immutable); retain_graph is taken for compatibility.
+    """
+    v = value_of("backward", input)
+    seed = _seed("backward", v, gradient)
+    if inputs is None:
+        targets = _reachable(v)
+    else:
+        targets = [value_of("backward", t) for t in inputs]
+        for t in inputs:
+            watch(t)
+    found = _walk([v], [seed], targets, create_graph)
+    with grad_mode(create_graph):
+        for value in targets:
+            g, owner = found.get(value), _watched.get(value)
+            t = owner() if owner is not None else None
+            if g is not None and t is not None:
+                t.grad = wrap(g) if t.grad is None else t.grad + wrap(g)
+
+
+def _reachable(output: Value) -> list[Value]:
+    """The watched values among those that `output` was computed from, in the order of a walk from it."""
+    return [v for v in _tape(output) if v in _watched]
+
+
+def _tape(output: Value) -> Iterator[Value]:
+    """`output` and every value it was computed from that needs a gradient, each once."""
+    seen = {output}
+    stack = [output]
+    while stack:
+        v = stack.pop()
+        yield v
+        for x in v.inputs:
+            if x.needs_grad and x not in seen:
+                seen.add(x)
+                stack.append(x)
+
+
+def gradients(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the outputs with respect to the inputs (torch.autograd.grad); `.grad` is not touched.
+
+    GradError for an input that no output depends on, unless allow_unused: then its gradient is None.
+    """
+    outs = [outputs] if isinstance(outputs, Handle) else list(outputs)
+    ins = [inputs] if isinstance(inputs, Handle) else list(inputs)
+    given = [grad_outputs] if grad_outputs is None or isinstance(grad_outputs, Handle) else list(grad_outputs)
+    if len(given) == 1 and given[0] is None:
+        given = [None] * len(outs)
+    if len(given) != len(outs):
+        raise ArgumentError(f"gradients: {len(given)} grad_outputs for {len(outs)} outputs")
+    values = [value_of("gradients", t) for t in outs]
+    seeds = [_seed("gradients", v, g) for v, g in zip(values, given, strict=True)]
+    targets = [value_of("gradients", t) for t in ins]
+    found = _walk(values, seeds, targets, create_graph)
+    for i, v in enumerate(targets):
+        if v not in found and not allow_unused:
+            raise GradError(
+                f"gradients: no output depends on input {i} of shape {tuple(v.shape)}, or it does not require grad; "
+                "pass allow_unused=True to get None for it"
+            )
+    return tuple(wrap(found[v]) if v in found else None for v in targets)
+
+
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """A function that gives (fn(...), its gradient with respect to the arguments `argnums`).
+
+    fn returns a tensor of one element, or with has_aux a pair of it and anything else. An argument may be a Tensor or a
+    list, tuple or dict of them; its gradient has the same form, zeros where fn does not depend on it. May be nested.
+    """
+    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+
+    @wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        for n in numbers:
+            if not -len(args) <= n < len(args):
+                raise ArgumentError(f"grad: argnums {n} is out of range for {len(args)} positional arguments")
+        with grad_mode(True):
+            leaves: list[Tensor] = []
+            fresh: set[Value] = set()
+            tracked = list(args)
+            for n in numbers:
+                tracked[n] = _map(lambda t: _tracked(t, leaves, fresh), args[n])
+            result = fn(*tracked, **kwargs)
+        out = result[0] if has_aux else result
+        if not isinstance(out, Handle):
+            raise DTypeError(f"grad: the function must return a Tensor, got {describe(out)}")
+        v = out.value
+        targets = [t.value for t in leaves]
+        nested = _depends_on_others(v, fresh)
+        found = _walk([v], [_seed("grad", v, None)], targets, nested) if v.needs_grad else {}
+        if not nested:  # nobody else differentiates: results must not keep the tape of every call so far alive
+            out = wrap(Value(v.node))
+            result = (out, *result[1:]) if has_aux else out
+        flat = iter([wrap(found[t]) if t in found else wrap(bc.scalar(0, t.dtype, t.shape)) for t in targets])
+        grads = [_map(lambda _: next(flat), args[n]) for n in numbers]
+        return result, grads[0] if isinstance(argnums, int) else tuple(grads)
+
+    return run
+
+
+def grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that gives the gradient of fn with respect to the arguments `argnums`; see value_and_grad."""
+    if not callable(fn):
+        raise DTypeError(f"grad: expected a function, got {describe(fn)}; weft.gradients takes tensors")
+    both = value_and_grad(fn, argnums, has_aux)
+
+    @wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result, found = both(*args, **kwargs)
+        return (found, result[1]) if has_aux else found
+
+    return run
+
+
+def _tracked(t: Tensor, leaves: list[Tensor], fresh: set[Value]) -> Tensor:
+    """`t` as something to differentiate by: itself if it is on the tape already, so that transformations nest."""
+    if not t.value.dtype.is_float:
+        raise GradError(f"grad: only float tensors have gradients, got {t.value.dtype.name}")
+    out = t
+    if not t.value.needs_grad:
+        out = wrap(Value(t.value.node, True))
+        fresh.add(out.value)
+    leaves.append(out)
+    return out
+
+
+def _depends_on_others(output: Value, fresh: set[Value]) -> bool:
+    """True if the tape under `output` leads to a leaf that is not one of `fresh`."""
+    return any(v.is_leaf and v.needs_grad and v not in fresh for v in _tape(output))
+
+
+def _map(f: Callable[[Tensor], Any], tree: Any) -> Any:
+    """`f` on every Tensor of nested lists, tuples and dicts."""
+    if isinstance(tree, Handle):
+        return f(wrap(tree.value))
+    if isinstance(tree, dict):
+        return {k: _map(f, v) for k, v in tree.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map(f, v) for v in tree)  # pyright: ignore
+    raise DTypeError(f"grad: expected a Tensor or a list, tuple or dict of them, got {describe(tree)}")

@@ -1,0 +1,665 @@
+"""Elementwise functions: what each element becomes by itself, or together with its partner after broadcasting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from weft.autograd.value import Value, apply
+from weft.core.broadcast import (
+    Operand, broadcast, broadcast_shape, cast, expand, operand, result_dtype, same_device, scalar,
+)  # fmt: skip
+from weft.core.defaults import get_default_dtype
+from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
+from weft.errors import ArgumentError, DTypeError
+from weft.ir.dtypes import DTYPES, DType, Kind, bool_
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+# ---------------------------------------------------------------------------------------------- binary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary:
+    """A binary function over one graph op. `kinds`: the dtype kinds the op takes; ints become floats if only those.
+
+    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do.
+    """
+
+    name: str
+    op: Op
+    kinds: frozenset[Kind]
+    on_bool: Op | None = None
+    swap: bool = False
+    direct: frozenset[tuple[DType, type]] = field(init=False)
+    plain: frozenset[DType] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plain = {d for d in DTYPES.values() if d.kind in self.kinds and (d is not bool_ or self.on_bool is None)}
+        pairs = {(d, t) for d in plain for t in (int, float) if d.is_float or (d.is_int and t is int)}
+        object.__setattr__(self, "plain", frozenset(plain))
+        object.__setattr__(self, "direct", frozenset(pairs))
+
+    def dtype(self, found: DType) -> DType:
+        """The dtype to compute in for operands that promote to `found`; DTypeError where there is none."""
+        if found.kind in self.kinds:
+            return found
+        if self.kinds == {Kind.FLOAT}:
+            return get_default_dtype()
+        raise DTypeError(f"{self.name}: not defined on {found.name}; {_advice(self.kinds)}")
+
+
+def _advice(kinds: frozenset[Kind]) -> str:
+    if Kind.FLOAT not in kinds:
+        names = "bool or integer" if Kind.BOOL in kinds else "integer"
+        return f"it needs {names} tensors, so convert with .to(weft.int64) or another such dtype"
+    return "convert with .to(...) to a number dtype first (for bools, logical_xor or ^ may be meant)"
+
+
+_FLOAT = frozenset({Kind.FLOAT})
+_INTS = frozenset({Kind.INT, Kind.UINT})
+_NUMBER = _FLOAT | _INTS
+_BITS = _INTS | {Kind.BOOL}
+_ALL = _NUMBER | {Kind.BOOL}
+
+_ADD = Binary("add", Op.ADD, _ALL, on_bool=Op.OR)
+_SUB = Binary("sub", Op.SUB, _NUMBER)
+_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND)
+_DIV = Binary("div", Op.DIV, _FLOAT)
+_MOD = Binary("fmod", Op.MOD, _NUMBER)
+_FLOORDIV = Binary("floor_divide", Op.FLOORDIV, _INTS)
+_POW = Binary("pow", Op.POW, _NUMBER)
+_MAX = Binary("maximum", Op.MAX, _ALL, on_bool=Op.OR)
+_MIN = Binary("minimum", Op.MIN, _ALL, on_bool=Op.AND)
+_AND = Binary("bitwise_and", Op.AND, _BITS)
+_OR = Binary("bitwise_or", Op.OR, _BITS)
+_XOR = Binary("bitwise_xor", Op.XOR, _BITS)
+_SHL = Binary("bitwise_left_shift", Op.SHL, _INTS)
+_SHR = Binary("bitwise_right_shift", Op.SHR, _INTS)
+_LT = Binary("lt", Op.LT, _ALL)
+_LE = Binary("le", Op.LE, _ALL)
+_GT = Binary("gt", Op.LT, _ALL, swap=True)
+_GE = Binary("ge", Op.LE, _ALL, swap=True)
+_EQ = Binary("eq", Op.EQ, _ALL)
+_NE = Binary("ne", Op.NE, _ALL)
+
+
+def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
+    """The one way of a binary function: first the two cases that need no promotion, then the general one."""
+    if isinstance(x, Handle):
+        a = x.value
+        node = a.node
+        if isinstance(y, Handle):
+            b = y.value
+            if node.shape == b.node.shape and node.dtype is b.node.dtype and node.dtype in spec.plain:
+                if node.device is not b.node.device:
+                    same_device(spec.name, (a, b))
+                return wrap(apply(spec.op, (b, a) if spec.swap else (a, b)))
+        elif (node.dtype, type(y)) in spec.direct:
+            b = scalar(y, node.dtype, node.shape)
+            return wrap(apply(spec.op, (b, a) if spec.swap else (a, b)))
+    return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
+
+
+def _general(spec: Binary, x: Operand, y: Operand) -> Value:
+    dtype = spec.dtype(result_dtype((x, y)))
+    a, b = broadcast(spec.name, (x, y), dtype)
+    op = spec.on_bool if dtype is bool_ and spec.on_bool is not None else spec.op
+    return apply(op, (b, a) if spec.swap else (a, b))
+
+
+def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
+    """input + alpha * other. On bools: or."""
+    return _binary(_ADD, input, other if alpha == 1 else mul(other, alpha))
+
+
+def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
+    """input - alpha * other. Not defined on bools."""
+    return _binary(_SUB, input, other if alpha == 1 else mul(other, alpha))
+
+
+def mul(input: TensorLike, other: TensorLike) -> Tensor:
+    """input * other. On bools: and."""
+    return _binary(_MUL, input, other)
+
+
+def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> Tensor:
+    """input / other, a float result also for integers; rounding_mode "trunc" or "floor" rounds it, keeping integers."""
+    match rounding_mode:
+        case None:
+            return _binary(_DIV, input, other)
+        case "floor":
+            return floor_divide(input, other)
+        case "trunc":
+            dtype = result_dtype((operand("div", input), operand("div", other)))
+            if dtype.is_float:
+                return trunc(_binary(_DIV, input, other))
+            _no_zero_divisor("div", other, dtype)
+            rest = _binary(_MOD, input, other)
+            quotient = _binary(_FLOORDIV, input, other)
+            return where(logical_and(rest != 0, xor_sign(input, other)), quotient + 1, quotient)
+        case _:
+            raise ArgumentError(f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}")
+
+
+def xor_sign(x: TensorLike, y: TensorLike) -> Tensor:
+    """True where exactly one of x and y is negative."""
+    return ne(lt(x, 0), lt(y, 0)) if isinstance(y, Handle) else (ge(x, 0) if y < 0 else lt(x, 0))
+
+
+def _no_zero_divisor(name: str, other: object, dtype: DType) -> None:
+    if not dtype.is_float and isinstance(other, (bool, int)) and other == 0:
+        raise ArgumentError(f"{name}: division of an integer tensor by zero")
+
+
+def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
+    """The quotient rounded toward -inf (Python's //). Integers by zero give 0 where torch raises."""
+    x, y = operand("floor_divide", input), operand("floor_divide", other)
+    dtype = result_dtype((x, y))
+    _no_zero_divisor("floor_divide", other, dtype)
+    if not dtype.is_float:
+        return wrap(_general(_FLOORDIV, x, y))
+    a, b = (wrap(v) for v in broadcast("floor_divide", (x, y), dtype))
+    rest = _binary(_MOD, a, b)
+    quotient = (a - rest) / b
+    quotient = where(logical_and(rest != 0, xor_sign(rest, b)), quotient - 1, quotient)
+    down = floor(quotient)  # the division above may land just beside an integer
+    return where(eq(b, 0), a / b, where(quotient - down > 0.5, down + 1, down))
+
+
+def remainder(input: TensorLike, other: TensorLike) -> Tensor:
+    """input modulo other with the divisor's sign (Python's %). Integers by zero give 0 where torch raises."""
+    x, y = operand("remainder", input), operand("remainder", other)
+    dtype = result_dtype((x, y))
+    _no_zero_divisor("remainder", other, dtype)
+    if not dtype.is_float:
+        return wrap(_general(_MOD, x, y))
+    a, b = (wrap(v) for v in broadcast("remainder", (x, y), dtype))
+    rest = _binary(_MOD, a, b)
+    return where(logical_and(rest != 0, xor_sign(rest, b)), rest + b, rest)
+
+
+def fmod(input: TensorLike, other: TensorLike) -> Tensor:
+    """input modulo other with the dividend's sign (C's fmod)."""
+    x, y = operand("fmod", input), operand("fmod", other)
+    dtype = result_dtype((x, y))
+    _no_zero_divisor("fmod", other, dtype)
+    if dtype.is_float:
+        return wrap(_general(_MOD, x, y))
+    return sub(input, mul(div(input, other, rounding_mode="trunc"), other))
+
+
+def pow(input: TensorLike, exponent: TensorLike) -> Tensor:
+    """input ** exponent. Integers to a negative integer power are refused; small constant powers become products."""
+    if isinstance(input, Handle) and isinstance(exponent, (bool, int, float)):
+        found = result_dtype((input.value, exponent))
+        if found.is_int and exponent < 0:
+            raise DTypeError(
+                f"pow: an integer tensor cannot be raised to the negative power {exponent}; convert it to a float dtype"
+            )
+        short = _small_power(wrap(cast(input.value, found)), exponent) if found is not bool_ else None
+        if short is not None:
+            return short
+    return _binary(_POW, input, exponent)
+
+
+def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
+    match exponent:
+        case 1:
+            return x
+        case 2:
+            return x * x
+        case 3:
+            return x * x * x
+        case 0.5:
+            return sqrt(x)
+        case -1:
+            return reciprocal(x)
+        case -0.5:
+            return rsqrt(x)
+        case _:
+            return None
+
+
+def maximum(input: TensorLike, other: TensorLike) -> Tensor:
+    """The larger of both; NaN where either is. Equal operands share the gradient."""
+    return _binary(_MAX, input, other)
+
+
+def minimum(input: TensorLike, other: TensorLike) -> Tensor:
+    """The smaller of both; NaN where either is. Equal operands share the gradient."""
+    return _binary(_MIN, input, other)
+
+
+def bitwise_and(input: TensorLike, other: TensorLike) -> Tensor:
+    """input & other, on bools and integers."""
+    return _binary(_AND, input, other)
+
+
+def bitwise_or(input: TensorLike, other: TensorLike) -> Tensor:
+    """input | other, on bools and integers."""
+    return _binary(_OR, input, other)
+
+
+def bitwise_xor(input: TensorLike, other: TensorLike) -> Tensor:
+    """input ^ other, on bools and integers."""
+    return _binary(_XOR, input, other)
+
+
+def bitwise_left_shift(input: TensorLike, other: TensorLike) -> Tensor:
+    """input << other; a shift by the width or more gives 0."""
+    return _binary(_SHL, input, other)
+
+
+def bitwise_right_shift(input: TensorLike, other: TensorLike) -> Tensor:
+    """input >> other, arithmetic on signed integers."""
+    return _binary(_SHR, input, other)
+
+
+def lt(input: TensorLike, other: TensorLike) -> Tensor:
+    """input < other, as bools."""
+    return _binary(_LT, input, other)
+
+
+def le(input: TensorLike, other: TensorLike) -> Tensor:
+    """input <= other, as bools."""
+    return _binary(_LE, input, other)
+
+
+def gt(input: TensorLike, other: TensorLike) -> Tensor:
+    """input > other, as bools."""
+    return _binary(_GT, input, other)
+
+
+def ge(input: TensorLike, other: TensorLike) -> Tensor:
+    """input >= other, as bools."""
+    return _binary(_GE, input, other)
+
+
+def eq(input: TensorLike, other: TensorLike) -> Tensor:
+    """input == other, as bools."""
+    return _binary(_EQ, input, other)
+
+
+def ne(input: TensorLike, other: TensorLike) -> Tensor:
+    """input != other, as bools."""
+    return _binary(_NE, input, other)
+
+
+def _truth(x: TensorLike) -> TensorLike:
+    return ne(x, 0) if isinstance(x, Handle) and x.value.dtype is not bool_ else x if isinstance(x, Handle) else bool(x)
+
+
+def logical_and(input: TensorLike, other: TensorLike) -> Tensor:
+    """True where both are nonzero."""
+    return _binary(_AND, _truth(input), _truth(other))
+
+
+def logical_or(input: TensorLike, other: TensorLike) -> Tensor:
+    """True where either is nonzero."""
+    return _binary(_OR, _truth(input), _truth(other))
+
+
+def logical_xor(input: TensorLike, other: TensorLike) -> Tensor:
+    """True where exactly one is nonzero."""
+    return _binary(_XOR, _truth(input), _truth(other))
+
+
+def logical_not(input: Tensor) -> Tensor:
+    """True where the input is zero."""
+    v = value_of("logical_not", input)
+    return wrap(apply(Op.NOT, (v,))) if v.dtype is bool_ else eq(input, 0)
+
+
+# ---------------------------------------------------------------------------------------------- unary
+
+
+def _float_unary(name: str, op: Op, x: Tensor) -> Tensor:
+    """`op` on floats; integers and bools are converted to the default float dtype first."""
+    v = value_of(name, x)
+    return wrap(apply(op, (v if v.dtype.is_float else cast(v, get_default_dtype()),)))
+
+
+def _number_unary(name: str, op: Op, x: Tensor) -> Tensor:
+    v = value_of(name, x)
+    if v.dtype is bool_:
+        raise DTypeError(f"{name}: not defined on bool; use logical_not or ~ to invert a mask, or convert with .to(...)")
+    return wrap(apply(op, (v,)))
+
+
+def _rounding(name: str, op: Op, x: Tensor) -> Tensor:
+    v = value_of(name, x)
+    return wrap(apply(op, (v,))) if v.dtype.is_float else wrap(Value(v.node))
+
+
+def neg(input: Tensor) -> Tensor:
+    """-input. Not defined on bools."""
+    return _number_unary("neg", Op.NEG, input)
+
+
+def abs(input: Tensor) -> Tensor:
+    """The absolute value; its gradient at 0 is 0."""
+    return _number_unary("abs", Op.ABS, input)
+
+
+def positive(input: Tensor) -> Tensor:
+    """The input itself. Not defined on bools."""
+    if value_of("positive", input).dtype is bool_:
+        raise DTypeError("positive: not defined on bool; convert with .to(...) first")
+    return input
+
+
+def reciprocal(input: Tensor) -> Tensor:
+    """1 / input."""
+    return _float_unary("reciprocal", Op.RECIP, input)
+
+
+def sqrt(input: Tensor) -> Tensor:
+    """The square root; NaN for negative input."""
+    return _float_unary("sqrt", Op.SQRT, input)
+
+
+def rsqrt(input: Tensor) -> Tensor:
+    """1 / sqrt(input)."""
+    return reciprocal(sqrt(input))
+
+
+def square(input: Tensor) -> Tensor:
+    """input * input."""
+    return mul(input, input)
+
+
+def exp(input: Tensor) -> Tensor:
+    """e ** input."""
+    return _float_unary("exp", Op.EXP, input)
+
+
+def exp2(input: Tensor) -> Tensor:
+    """2 ** input."""
+    return _float_unary("exp2", Op.EXP2, input)
+
+
+def expm1(input: Tensor) -> Tensor:
+    """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
+    x = wrap(value_of("expm1", input))
+    e = exp(x)
+    precise = where(isinf(e), e, tanh(x * 0.5) * (e + 1))
+    return with_gradient_of(precise, e - 1)
+
+
+def log(input: Tensor) -> Tensor:
+    """The natural logarithm."""
+    return _float_unary("log", Op.LOG, input)
+
+
+def log2(input: Tensor) -> Tensor:
+    """The logarithm to base 2."""
+    return _float_unary("log2", Op.LOG2, input)
+
+
+def log10(input: Tensor) -> Tensor:
+    """The logarithm to base 10."""
+    return log(input) * (1.0 / math.log(10.0))
+
+
+def log1p(input: Tensor) -> Tensor:
+    """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
+    x = wrap(value_of("log1p", input))
+    if not x.value.dtype.is_float:
+        x = wrap(cast(x.value, get_default_dtype()))
+    u = x + 1
+    plain = log(u)
+    exact = logical_or(eq(u, 1), isinf(u))
+    precise = where(exact, where(isinf(u), plain, x), plain * (x / where(exact, 1.0, u - 1)))
+    return with_gradient_of(precise, plain)
+
+
+def with_gradient_of(forward: Tensor, backward: Tensor) -> Tensor:
+    """The value of one formula with the derivative of another: both mean the same function, each is best at its part."""
+    v = backward.value
+    return wrap(Value(forward.value.node, v.needs_grad, v.op, v.attrs, v.inputs))
+
+
+def sin(input: Tensor) -> Tensor:
+    """The sine."""
+    return _float_unary("sin", Op.SIN, input)
+
+
+def cos(input: Tensor) -> Tensor:
+    """The cosine."""
+    return _float_unary("cos", Op.COS, input)
+
+
+def tan(input: Tensor) -> Tensor:
+    """sin / cos."""
+    return sin(input) / cos(input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    return _float_unary("tanh", Op.TANH, input)
+
+
+def sinh(input: Tensor) -> Tensor:
+    """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
+    e = expm1(abs(input))
+    return where(isinf(e), exp(abs(input) - math.log(2.0)), (e + e / (e + 1)) * 0.5) * sign(input)
+
+
+def cosh(input: Tensor) -> Tensor:
+    """(exp(x) + exp(-x)) / 2, without early overflow."""
+    e = exp(abs(input) * 0.5)
+    return (e * 0.5) * e + 0.5 / (e * e)
+
+
+def erf(input: Tensor) -> Tensor:
+    """The error function."""
+    return _float_unary("erf", Op.ERF, input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), without overflow in the value or its gradient."""
+    x = wrap(value_of("sigmoid", input))
+    e = exp(neg(abs(x)))
+    smooth = where(x >= 0, 1.0, e) / (e + 1)
+    return with_gradient_of(reciprocal(exp(neg(x)) + 1), smooth) if smooth.value.needs_grad else smooth
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given."""
+    x = input if eps is None else clamp(input, eps, 1.0 - eps)
+    return log(x / (1 - x))
+
+
+def sign(input: Tensor) -> Tensor:
+    """-1, 0 or 1; 0 for NaN. On bools: the input."""
+    v = value_of("sign", input)
+    if v.dtype is bool_:
+        return wrap(Value(v.node))
+    x = wrap(Value(v.node))
+    negative = where(x < 0, -1, 0) if v.dtype.kind is not Kind.UINT else 0
+    return wrap(cast(where(x > 0, 1, negative).value, v.dtype))
+
+
+def floor(input: Tensor) -> Tensor:
+    """Rounded toward -inf."""
+    return _rounding("floor", Op.FLOOR, input)
+
+
+def ceil(input: Tensor) -> Tensor:
+    """Rounded toward +inf."""
+    return _rounding("ceil", Op.CEIL, input)
+
+
+def trunc(input: Tensor) -> Tensor:
+    """Rounded toward zero."""
+    return _rounding("trunc", Op.TRUNC, input)
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Rounded to the nearest integer, ties to even; `decimals` moves the point."""
+    if decimals == 0:
+        return _rounding("round", Op.ROUND, input)
+    ten = 10.0 ** (decimals if decimals > 0 else -decimals)
+    return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
+
+
+def frac(input: Tensor) -> Tensor:
+    """input - trunc(input)."""
+    return input - trunc(input)
+
+
+def bitwise_not(input: Tensor) -> Tensor:
+    """~input: logical on bools, bitwise on integers."""
+    v = value_of("bitwise_not", input)
+    if v.dtype.is_float:
+        raise DTypeError(f"bitwise_not: not defined on {v.dtype.name}; {_advice(_BITS)}")
+    return wrap(apply(Op.NOT, (v,)))
+
+
+def isnan(input: Tensor) -> Tensor:
+    """True where the input is NaN."""
+    return ne(input, input)
+
+
+def isinf(input: Tensor) -> Tensor:
+    """True where the input is +inf or -inf."""
+    return eq(abs(input), math.inf) if value_of("isinf", input).dtype.is_float else ne(input, input)
+
+
+def isfinite(input: Tensor) -> Tensor:
+    """True where the input is neither NaN nor infinite."""
+    return lt(abs(input), math.inf) if value_of("isfinite", input).dtype.is_float else eq(input, input)
+
+
+def nan_to_num(
+    input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """NaN, +inf and -inf replaced: by `nan`, and by the dtype's largest and smallest finite numbers unless given."""
+    dtype = value_of("nan_to_num", input).dtype
+    if not dtype.is_float:
+        return input
+    top = finite_max(dtype)
+    x = where(isnan(input), nan, input)
+    x = where(eq(x, math.inf), top if posinf is None else posinf, x)
+    return where(eq(x, -math.inf), -top if neginf is None else neginf, x)
+
+
+def finite_max(dtype: DType) -> float:
+    """The largest finite number of a float dtype."""
+    return {
+        "float16": 65504.0,
+        "bfloat16": 2.0**128 - 2.0**120,
+        "float32": 2.0**128 - 2.0**104,
+        "float64": 1.7976931348623157e308,
+    }[dtype.name]
+
+
+# ---------------------------------------------------------------------------------------------- ternary
+
+
+def where(condition: Tensor, input: TensorLike, other: TensorLike) -> Tensor:
+    """input where condition (bool) is true, else other. All three broadcast; input and other promote."""
+    c = value_of("where", condition)
+    if c.dtype is not bool_:
+        raise DTypeError(f"where: condition must be bool, got {c.dtype.name}; compare it with something, as in x != 0")
+    x, y = operand("where", input), operand("where", other)
+    dtype = result_dtype((x, y))
+    values = [v for v in (c, x, y) if isinstance(v, Value)]
+    same_device("where", values)
+    shape = broadcast_shape("where", [v.node.shape for v in values])
+    a, b = (
+        expand(cast(v, dtype), shape) if isinstance(v, Value) else scalar(v, dtype, shape) for v in (x, y)
+    )
+    return wrap(apply(Op.WHERE, (expand(c, shape), a, b)))
+
+
+def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
+    """input limited to [min, max]; where min > max, max. NaN stays. The gradient is 0 outside, 1 on the bounds."""
+    value_of("clamp", input)
+    if min is None and max is None:
+        raise ArgumentError("clamp: at least one of min and max must be given")
+    x = input
+    if min is not None:
+        x = where(lt(x, min), min, x)
+    if max is not None:
+        x = where(gt(x, max), max, x)
+    return x
+
+
+def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
+    """input + weight * (end - input)."""
+    return input + weight * (end - input)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
+    """input + value * tensor1 * tensor2."""
+    return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
+    """input + value * tensor1 / tensor2."""
+    return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
+
+
+def isclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """True where |input - other| <= atol + rtol * |other|, or both are equal."""
+    same = eq(input, other)
+    if equal_nan:
+        same = logical_or(same, logical_and(isnan(input), isnan(other)))
+    near = le(abs(input - other), abs(other) * rtol + atol)
+    return logical_or(same, logical_and(logical_and(isfinite(input), isfinite(other)), near))
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+
+def rsub(input: Tensor, other: TensorLike) -> Tensor:
+    """other - input."""
+    return _binary(_SUB, other, input)
+
+
+def rdiv(input: Tensor, other: TensorLike) -> Tensor:
+    """other / input."""
+    return _binary(_DIV, other, input)
+
+
+def rfloor_divide(input: Tensor, other: TensorLike) -> Tensor:
+    """other // input."""
+    return floor_divide(other, input)
+
+
+def rremainder(input: Tensor, other: TensorLike) -> Tensor:
+    """other % input."""
+    return remainder(other, input)
+
+
+def rpow(input: Tensor, other: TensorLike) -> Tensor:
+    """other ** input."""
+    return _binary(_POW, other, input)
+
+
+def rshl(input: Tensor, other: TensorLike) -> Tensor:
+    """other << input."""
+    return _binary(_SHL, other, input)
+
+
+def rshr(input: Tensor, other: TensorLike) -> Tensor:
+    """other >> input."""
+    return _binary(_SHR, other, input)
+
+
+def to_dtype(input: Tensor, dtype: DType) -> Tensor:
+    """The input converted; itself if it has the dtype already."""
+    v = value_of("to", input)
+    if not isinstance(dtype, DType):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DTypeError(f"to: expected a dtype such as weft.float32, got {describe(dtype)}")
+    return input if v.dtype is dtype else wrap(cast(v, dtype))
+
+

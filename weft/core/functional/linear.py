@@ -1,0 +1,38 @@
+"""Linear maps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.core.elementwise import add
+from weft.core.handle import value_of
+from weft.core.matmul import einsum, matmul
+from weft.core.movement import transpose
+from weft.errors import ShapeError
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias.
+
+    Shapes: (..., in), weight (out, in), bias (out) -> (..., out).
+    """
+    x, w = value_of("linear", input).shape, value_of("linear", weight).shape
+    if len(w) != 2 or not x or x[-1] != w[1]:
+        raise ShapeError(
+            f"linear: input of shape {tuple(x)} does not fit weight of shape {tuple(w)}: weight must be (out, in) with "
+            f"in = {x[-1] if x else 'the size of the last input dimension'}"
+        )
+    out = matmul(input, transpose(weight, 0, 1))
+    return out if bias is None else add(out, bias)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """out_o = x1' W_o x2 + bias.
+
+    Shapes: (..., in1), (..., in2), weight (out, in1, in2), bias (out) -> (..., out).
+    """
+    out = einsum("...i,oij,...j->...o", input1, weight, input2)
+    return out if bias is None else add(out, bias)

@@ -1,0 +1,248 @@
+"""Losses: how far predictions are from targets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.autograd.value import Value, apply
+from weft.core import broadcast as bc
+from weft.core.axes import axis
+from weft.core.elementwise import (
+    abs, clamp, exp, le, log, log1p, lt, maximum, mul, ne, neg, sqrt, sub, where,
+)  # fmt: skip
+from weft.core.functional.activations import log_softmax
+from weft.core.gather import index_range, index_value, take
+from weft.core.handle import value_of, wrap
+from weft.core.reductions import mean, sum
+from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
+from weft.ir.graph import Along
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+def _reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
+    match reduction:
+        case "mean":
+            return mean(loss)
+        case "sum":
+            return sum(loss)
+        case "none":
+            return loss
+        case _:
+            raise ArgumentError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
+    x, y = value_of(op, input).shape, value_of(op, target).shape
+    if x != y:
+        raise ShapeError(f"{op}: input has shape {tuple(x)}, target {tuple(y)}; they must be equal")
+
+
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """(input - target)**2."""
+    value_of("mse_loss", target)
+    d = sub(wrap(value_of("mse_loss", input)), target)
+    return _reduced("mse_loss", d * d, reduction)
+
+
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """|input - target|."""
+    value_of("l1_loss", target)
+    return _reduced("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), reduction)
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d**2 / 2 where d = |input - target| <= delta, else delta * (d - delta / 2)."""
+    if delta <= 0:
+        raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
+    d = abs(sub(input, target))
+    return _reduced("huber_loss", where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """d**2 / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
+    if beta < 0:
+        raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
+    d = abs(sub(input, target))
+    smooth = where(lt(d, beta), d * d * (0.5 / beta), d - 0.5 * beta) if beta else d
+    return _reduced("smooth_l1_loss", smooth, reduction)
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target * (log(target) - input), input being log-probabilities; "batchmean" divides the sum by the batch size."""
+    if log_target:
+        loss = exp(target) * (target - input)
+    else:
+        positive = where(ne(target, 0), target, 1.0)
+        loss = target * log(positive) - target * input
+    if reduction == "batchmean":
+        return sum(loss) / value_of("kl_div", input).shape[0]  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    return _reduced("kl_div", loss, reduction)
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """-(y log x + (1 - y) log(1 - x)), the logarithms at least -100."""
+    _same_shape("binary_cross_entropy", input, target)
+    loss = neg(target * clamp(log(input), min=-100.0) + (1 - target) * clamp(log(1 - input), min=-100.0))
+    return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """binary_cross_entropy of sigmoid(input), without overflow: (1 - y) x + w (log(1 + exp(-|x|)) + max(-x, 0))."""
+    _same_shape("binary_cross_entropy_with_logits", input, target)
+    x, y = input, target
+    smooth = log1p(exp(neg(abs(x)))) + maximum(neg(x), 0.0)
+    loss = (1 - y) * x + (smooth if pos_weight is None else smooth * ((pos_weight - 1) * y + 1))
+    return _reduced("binary_cross_entropy_with_logits", loss if weight is None else loss * weight, reduction)
+
+
+def _classes(op: str, input: Tensor, target: Tensor) -> tuple[Value, Value, int]:
+    """Input, target indices, and the axis of the classes: 1, or 0 without a batch."""
+    x, y = value_of(op, input), index_value(op, target)
+    k = 0 if len(x.shape) == 1 else 1
+    if not x.shape or (*x.shape[:k], *x.shape[k + 1 :]) != y.shape:
+        raise ShapeError(
+            f"{op}: input of shape {tuple(x.shape)} needs a target of shape {(*x.shape[:k], *x.shape[k + 1 :])}, "
+            f"got {tuple(y.shape)}"
+        )
+    if not x.dtype.is_float:
+        raise DTypeError(f"{op}: needs float input, got {x.dtype.name}")
+    return x, y, k
+
+
+def _check_targets(op: str, y: Value, classes: object, ignore_index: int) -> None:
+    known = index_range(y)
+    if known is None or not isinstance(classes, int):
+        return
+    for bad in known:
+        if not 0 <= bad < classes and bad != ignore_index:
+            raise IndexError(f"{op}: target {bad} is out of range for {classes} classes")
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """-weight[target] * input[target], input being log-probabilities; targets equal to ignore_index count for nothing.
+
+    Shapes: input (n, classes, ...) or (classes), target (n, ...) or () of class indices. The mean is weighted.
+    """
+    x, y, k = _classes("nll_loss", input, target)
+    return _nll("nll_loss", x, y, k, weight, ignore_index, reduction)
+
+
+def _nll(
+    op: str, x: Value, y: Value, k: int, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor:
+    """nll_loss over the axis k of classes."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ArgumentError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    _check_targets(op, y, x.shape[k], ignore_index)
+    bc.same_device(op, (x, y))
+    known = index_range(y)
+    ignores = known is None or known[0] <= ignore_index <= known[1]
+    at = wrap(y)
+    counted = ne(at, ignore_index)
+    safe = where(counted, at, 0) if ignores else at
+    wide = bc.reshape(safe.value, (*y.shape[:k], 1, *y.shape[k:]))
+    picked = wrap(bc.reshape(apply(Op.GATHER, (x, wide), Along(k)), y.shape))
+    loss = neg(picked)
+    each: Tensor | None = None
+    if weight is not None:
+        w = value_of(op, weight)
+        if w.shape != (x.shape[k],):
+            raise ShapeError(f"{op}: weight must have shape ({x.shape[k]},), got {tuple(w.shape)}")
+        each = take(weight, safe)
+        loss = loss * each
+    if ignores:
+        loss = where(counted, loss, 0.0)
+        each = where(counted, 1.0 if each is None else each, 0.0)
+    if reduction != "mean" or each is None:
+        return _reduced(op, loss, reduction)
+    return sum(loss) / wrap(bc.cast(sum(each).value, x.dtype))
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-log(softmax(input)[target]): log_softmax and nll_loss together.
+
+    Shapes: input (n, classes, ...) or (classes); target (n, ...) of class indices, or probabilities shaped like input.
+    label_smoothing mixes the target with the uniform distribution.
+    """
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ArgumentError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
+    v, t = value_of("cross_entropy", input), value_of("cross_entropy", target)
+    k = axis("cross_entropy", 0 if len(v.shape) == 1 else 1, v.shape)
+    if t.dtype.is_float:
+        return _soft_cross_entropy(input, target, k, weight, reduction, label_smoothing)
+    _, y, k = _classes("cross_entropy", input, target)
+    logs = log_softmax(input, k)
+    hard = _nll("cross_entropy", logs.value, y, k, weight, ignore_index, reduction)
+    if not label_smoothing:
+        return hard
+    n = v.shape[k]
+    if not isinstance(n, int):
+        raise ShapeError("cross_entropy: label_smoothing needs a known number of classes")
+    counted = ne(target, ignore_index)
+    spread_ = neg(sum(logs if weight is None else logs * _channel(weight, k, len(v.shape)), k))
+    smooth = where(counted, spread_, 0.0)
+    if reduction == "mean":
+        if weight is None:
+            total: Tensor = wrap(bc.cast(sum(counted).value, v.dtype))
+        else:
+            total = sum(where(counted, take(weight, where(counted, target, 0)), 0.0))
+        smooth = sum(smooth) / total
+    elif reduction == "sum":
+        smooth = sum(smooth)
+    return hard * (1.0 - label_smoothing) + smooth * (label_smoothing / n)
+
+
+def _channel(weight: Tensor, k: int, rank: int) -> Tensor:
+    """Class weights, shaped to broadcast along axis k."""
+    w = value_of("cross_entropy", weight)
+    return wrap(bc.reshape(w, (*w.shape, *(1 for _ in range(rank - k - 1)))))
+
+
+def _soft_cross_entropy(
+    input: Tensor, target: Tensor, k: int, weight: Tensor | None, reduction: str, label_smoothing: float
+) -> Tensor:
+    _same_shape("cross_entropy", input, target)
+    shape = input.value.shape
+    n = shape[k]
+    if label_smoothing and isinstance(n, int):
+        target = target * (1.0 - label_smoothing) + label_smoothing / n
+    logs = log_softmax(input, k)
+    loss = neg(sum(mul(logs, target) if weight is None else logs * target * _channel(weight, k, len(shape)), k))
+    if reduction != "mean":
+        return _reduced("cross_entropy", loss, reduction)
+    rows: object = 1
+    for i, size in enumerate(shape):
+        rows = rows if i == k else rows * size  # pyright: ignore
+    return sum(loss) / rows  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps."""
+    a, b = clamp(sqrt(sum(x1 * x1, dim)), min=eps), clamp(sqrt(sum(x2 * x2, dim)), min=eps)
+    return sum(x1 * x2, dim) / (a * b)
+
+

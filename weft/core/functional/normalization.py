@@ -1,0 +1,213 @@
+"""Normalization: zero mean and unit variance, over rows, channels or groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weft.autograd.value import Value
+from weft.core import broadcast as bc
+from weft.core.elementwise import clamp, rsqrt
+from weft.core.handle import value_of, wrap
+from weft.core.reductions import count, norm, reduce, size_tensor, widened
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ir.dtypes import DType
+from weft.ir.graph import Shape
+from weft.ir.index import Int
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+def _float(op: str, input: Tensor) -> Value:
+    v = value_of(op, input)
+    if not v.dtype.is_float:
+        raise DTypeError(f"{op}: needs a float tensor, got {v.dtype.name}; convert it with .float()")
+    return v
+
+
+def _mean(x: Tensor, over: tuple[int, ...]) -> Tensor:
+    total = wrap(reduce(Op.SUM, x.value, over, keepdim=True))
+    return total / size_tensor(count(x.value, over), x.value.dtype)
+
+
+def _standardized(v: Value, over: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x - mean) / sqrt(var + eps) in the accumulator's dtype, the mean and the biased variance."""
+    x = wrap(widened(v))
+    mean = _mean(x, over)
+    centred = x - mean
+    var = _mean(centred * centred, over)
+    return centred * rsqrt(var + eps), mean, var
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: DType) -> Tensor:
+    """x * weight + bias, in the dtype of the input."""
+    wide = x.value.dtype
+    if weight is not None:
+        x = x * wrap(bc.cast(weight.value, wide))
+    if bias is not None:
+        x = x + wrap(bc.cast(bias.value, wide))
+    return wrap(bc.cast(x.value, dtype))
+
+
+def _normalized_axes(
+    op: str, v: Value, normalized_shape: Int | Sequence[Int], weight: Tensor | None, bias: Tensor | None
+) -> tuple[int, ...]:
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    if len(shape) > len(v.shape) or not shape or v.shape[-len(shape) :] != shape:
+        raise ShapeError(
+            f"{op}: the last dimensions of input, shape {tuple(v.shape)}, must be normalized_shape {shape}"
+        )
+    for name, p in (("weight", weight), ("bias", bias)):
+        if p is not None and value_of(op, p).shape != shape:
+            raise ShapeError(f"{op}: {name} must have shape {shape}, got {tuple(value_of(op, p).shape)}")
+    return tuple(range(len(v.shape) - len(shape), len(v.shape)))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Int | Sequence[Int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, which normalized_shape names.
+
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+    """
+    v = _float("layer_norm", input)
+    over = _normalized_axes("layer_norm", v, normalized_shape, weight, bias)
+    out, _, _ = _standardized(v, over, eps)
+    return _affine(out, weight, bias, v.dtype)
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Int | Sequence[Int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """x / sqrt(mean(x**2) + eps) * weight over the last dimensions, which normalized_shape names.
+
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+    """
+    v = _float("rms_norm", input)
+    over = _normalized_axes("rms_norm", v, normalized_shape, weight, None)
+    x = wrap(widened(v))
+    least = 2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[v.dtype.name] if eps is None else eps
+    return _affine(x * rsqrt(_mean(x * x, over) + least), weight, None, v.dtype)
+
+
+def _per_channel(op: str, name: str, t: Tensor | None, channels: Int, rank: int) -> Tensor | None:
+    """A vector with one number per channel, shaped to broadcast along dimension 1."""
+    if t is None:
+        return None
+    v = value_of(op, t)
+    if v.shape != (channels,):
+        raise ShapeError(f"{op}: {name} must have shape ({channels},), got {tuple(v.shape)}")
+    return wrap(bc.reshape(v, (1, channels, *(1 for _ in range(rank - 2)))))
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias per channel (dimension 1).
+
+    In training, mean and variance are the batch's, and the running ones move toward them by momentum (the variance
+    unbiased); otherwise the running ones are used. Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
+    """
+    v = _float("batch_norm", input)
+    rank = len(v.shape)
+    if rank < 2:
+        raise ShapeError(f"batch_norm: needs input (n, channels, ...), got shape {tuple(v.shape)}")
+    channels = v.shape[1]
+    over = (0, *range(2, rank))
+    names = ("weight", "bias", "running_mean", "running_var")
+    w, b, mean, var = (
+        _per_channel("batch_norm", name, t, channels, rank)
+        for name, t in zip(names, (weight, bias, running_mean, running_var), strict=True)
+    )
+    if not training:
+        if mean is None or var is None:
+            raise ArgumentError("batch_norm: running_mean and running_var are needed unless training")
+        x = wrap(widened(v))
+        out = (x - wrap(bc.cast(mean.value, x.value.dtype))) * rsqrt(wrap(bc.cast(var.value, x.value.dtype)) + eps)
+        return _affine(out, w, b, v.dtype)
+    n = count(v, over)
+    if isinstance(n, int) and n < 2:
+        raise ShapeError(f"batch_norm: training needs more than one value per channel, got shape {tuple(v.shape)}")
+    out, batch_mean, batch_var = _standardized(v, over, eps)
+    if running_mean is not None:
+        _move(running_mean, batch_mean, momentum, (channels,))
+    if running_var is not None:
+        size = size_tensor(n, batch_var.value.dtype)
+        unbiased = batch_var * (size / (size - 1) if isinstance(size, int) else size / (size - 1))
+        _move(running_var, unbiased, momentum, (channels,))
+    return _affine(out, w, b, v.dtype)
+
+
+def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None:
+    """running = (1 - momentum) * running + momentum * batch, without history."""
+    now = wrap(Value(bc.reshape(batch.value, shape).node))
+    running.detach_().copy_(running.detach() * (1.0 - momentum) + now * momentum)
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalization over groups of channels (dimension 1) and all that follows.
+
+    Source: Wu & He 2018, arXiv:1803.08494.
+    """
+    v = _float("group_norm", input)
+    channels = v.shape[1] if len(v.shape) > 1 else 0
+    if len(v.shape) < 2 or num_groups < 1 or channels % num_groups:
+        raise ShapeError(f"group_norm: {num_groups} groups do not divide the channels of shape {tuple(v.shape)}")
+    rank = len(v.shape)
+    grouped = bc.reshape(v, (v.shape[0], num_groups, channels // num_groups, *v.shape[2:]))
+    out, _, _ = _standardized(grouped, tuple(range(2, rank + 1)), eps)
+    w = _per_channel("group_norm", "weight", weight, channels, rank)
+    b = _per_channel("group_norm", "bias", bias, channels, rank)
+    return _affine(wrap(bc.reshape(out.value, v.shape)), w, b, v.dtype)
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalization of each channel of each example by its own statistics, or by the running ones."""
+    v = _float("instance_norm", input)
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    rank = len(v.shape)
+    out, mean, var = _standardized(v, tuple(range(2, rank)), eps)
+    channels = v.shape[1]
+    if running_mean is not None:
+        _move(running_mean, _mean(mean, (0,)), momentum, (channels,))
+    if running_var is not None:
+        n = count(v, tuple(range(2, rank)))
+        size = size_tensor(n, var.value.dtype)
+        _move(running_var, _mean(var, (0,)) * (size / (size - 1)), momentum, (channels,))
+    w = _per_channel("instance_norm", "weight", weight, channels, rank)
+    b = _per_channel("instance_norm", "bias", bias, channels, rank)
+    return _affine(out, w, b, v.dtype)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """x / max(norm(x, p), eps) along dim."""
+    length = norm(input, p, dim, keepdim=True)
+    return input / clamp(length, min=eps)

@@ -1,0 +1,56 @@
+"""What functions need to know of a Tensor: the value it stands for, and how a result becomes a Tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from weft.autograd.value import Value
+from weft.errors import DTypeError
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+Number: TypeAlias = bool | int | float
+TensorLike: TypeAlias = "Tensor | Number"
+Dims: TypeAlias = int | tuple[int, ...] | list[int]
+
+
+class Handle:
+    """Base of Tensor. `value` is the graph node and tape entry that the tensor stands for now."""
+
+    __slots__ = ("__dict__", "__weakref__", "value")
+    value: Value
+
+
+_new = object.__new__
+_class: type[Any] = Handle
+
+
+def set_tensor_class(cls: type[Tensor]) -> None:
+    """Called once, where Tensor is defined: functions are methods of it, so they cannot import it."""
+    global _class
+    _class = cls
+
+
+def wrap(value: Value) -> Tensor:
+    """A new Tensor that stands for `value`."""
+    t = _new(_class)
+    t.value = value
+    return t
+
+
+def value_of(op: str, x: object) -> Value:
+    """The value of a Tensor; DTypeError for anything else."""
+    if isinstance(x, Handle):
+        return x.value
+    raise DTypeError(f"{op}: expected a Tensor, got {describe(x)}; make one with weft.tensor(...)")
+
+
+def describe(x: object) -> str:
+    """A few words on an argument, for messages."""
+    if isinstance(x, Handle):
+        return f"a {x.value.dtype.name} Tensor of shape {tuple(x.value.shape)}"
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return repr(x)
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

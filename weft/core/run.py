@@ -1,0 +1,95 @@
+"""The only place where core meets the scheduler and the backends: values are computed, data goes in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from weft import settings
+from weft.ir import dtypes, graph
+from weft.ir.graph import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def realize(nodes: Sequence[Node]) -> None:
+    """Compute the nodes: afterwards each has storage."""
+    pending = [n for n in nodes if n.storage is None]
+    if pending:
+        from weft.scheduler.realize import realize as run
+
+        run(pending)
+
+
+def to_numpy(node: Node) -> Array:
+    """The value of a node, computed if need be; read-only where it is the device's own memory."""
+    realize([node])
+    return node.storage.numpy()
+
+
+def from_numpy(array: Array, device: str) -> Node:
+    """A leaf with a copy of `array` in the memory of `device`. The dtype must be one of weft's."""
+    from weft.backends.registry import open_device
+    from weft.backends.storage import from_numpy as store
+
+    dtype = dtypes.from_numpy(array.dtype)
+    return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
+
+
+def host_array(node: Node) -> Array | None:
+    """The value of a node if it is there already and in memory that the host can read; None otherwise."""
+    storage = node.storage
+    if storage is None or not storage.device.info.host_memory:
+        return None
+    return storage.numpy()
+
+
+class _DeviceStack:
+    names: list[str]
+
+    def __init__(self) -> None:
+        self.names = []
+
+
+_chosen = _DeviceStack()
+
+
+def device_name(name: str) -> str:
+    """The full name of a device ("cpu" is "cpu:0"). DeviceError when it is malformed or there is no such device."""
+    from weft.backends.registry import canonical, open_device
+
+    full = canonical(name)
+    open_device(full)
+    return full
+
+
+def configured_device() -> str:
+    """The device that the environment names."""
+    name = settings.device()
+    return name if ":" in name else f"{name}:0"
+
+
+def default_device() -> str:
+    """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
+    return _chosen.names[-1] if _chosen.names else configured_device()
+
+
+def push_device(name: str) -> None:
+    """Make `name` the default device."""
+    _chosen.names.append(device_name(name))
+
+
+def pop_device() -> None:
+    """Undo the last `push_device`."""
+    _chosen.names.pop()
+
+
+def synchronize() -> None:
+    """Wait until everything that was started on any open device is done."""
+    from weft.backends.registry import opened_devices
+
+    for device in opened_devices():
+        device.synchronize()
