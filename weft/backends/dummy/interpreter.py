@@ -258,7 +258,7 @@ class _Machine:
         if len(np.unique(at)) == len(at):
             m.data[at] = apply(op, d, m.data[at], values)
         elif op is Op.ADD and np.all(at == at[0]):
-            m.data[at[0]] = np.add.accumulate(np.append(m.data[at[0]], values))[-1]
+            m.data[at[0]] = np.add.accumulate(np.append(m.data[at[0]], values), dtype=values.dtype)[-1]
         else:
             for k, v in zip(at, values, strict=True):
                 m.data[k] = apply(op, d, m.data[k], v)
