@@ -18,26 +18,33 @@ def show_guard(g: Guard) -> str:
 
 
 def show(e: Expr) -> str:
-    """One expression as text, shared parts repeated."""
+    """One expression as text, shared parts repeated; in parentheses where an operand needs them."""
+    text = bare(e)
+    grouped = (isinstance(e, Call) and e.op in _INFIX) or (isinstance(e, Load | Test) and e.guard)
+    return f"({text})" if grouped else text
+
+
+def bare(e: Expr) -> str:
+    """One expression as text, without parentheses around it."""
     match e:
         case Const():
             return f"{e.value!r}" if not isinstance(e.value, bool) else str(e.value).lower()
         case FromIndex():
             return f"{e.dtype.short}({e.index!r})"
         case Test():
-            return f"({show_guard(e.guard)})"
+            return show_guard(e.guard)
         case Temp():
             return e.name
         case Load():
             at = ", ".join(map(repr, e.index))
             return f"{e.source}[{at}]" + (f" if {show_guard(e.guard)} else 0" if e.guard else "")
         case Call(op=Op.CAST):
-            return f"{e.dtype.short}({show(e.args[0])})"
+            return f"{e.dtype.short}({bare(e.args[0])})"
         case Call(op=Op.BITCAST):
-            return f"bitcast_{e.dtype.short}({show(e.args[0])})"
+            return f"bitcast_{e.dtype.short}({bare(e.args[0])})"
         case Call() if e.op in _INFIX:
-            return f"({show(e.args[0])} {_INFIX[e.op]} {show(e.args[1])})"
+            return f"{show(e.args[0])} {_INFIX[e.op]} {show(e.args[1])}"
         case Call():
-            return f"{e.op.symbol}({', '.join(show(a) for a in e.args)})"
+            return f"{e.op.symbol}({', '.join(bare(a) for a in e.args)})"
         case _:
             raise TypeError(f"not a scalar expression: {type(e).__name__}")

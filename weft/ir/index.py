@@ -459,22 +459,27 @@ def minimum(a: Int, b: Int) -> Int:
     """min(a, b), simplified."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
-    if a == b or high(a) <= low(b):
+    if _at_most(a, b):
         return a
-    if high(b) <= low(a):
-        return b
-    return Min(a, b)
+    return b if _at_most(b, a) else Min(a, b)
+
+
+def _at_most(a: Int, b: Int) -> bool:
+    """True where a <= b is certain."""
+    if high(a) <= low(b):
+        return True
+    if isinstance(a, FloorDiv) and isinstance(b, FloorDiv) and a.den == b.den:
+        return high(a.num - b.num) <= 0
+    return high(a - b) <= 0
 
 
 def maximum(a: Int, b: Int) -> Int:
     """max(a, b), simplified."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    if a == b or low(a) >= high(b):
+    if _at_most(b, a):
         return a
-    if low(b) >= high(a):
-        return b
-    return Max(a, b)
+    return b if _at_most(a, b) else Max(a, b)
 
 
 def ceildiv(x: Int, d: int) -> Int:

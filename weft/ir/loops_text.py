@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.ir.expr import Call, Expr, Load, Temp, walk
-from weft.ir.expr_text import show, show_guard
+from weft.ir.expr_text import bare, show_guard
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -85,7 +85,7 @@ def _block(body: Block, indent: str) -> Iterator[str]:
 
 
 def _assignment(s: Let | Store | Accumulate, e: Expr) -> tuple[str, str, str]:
-    value = _bare(e)
+    value = bare(e)
     if isinstance(s, Let):
         return s.name, "=", value
     guard = f" if {show_guard(s.guard)}" if s.guard else ""
@@ -95,12 +95,6 @@ def _assignment(s: Let | Store | Accumulate, e: Expr) -> tuple[str, str, str]:
     if isinstance(s, Accumulate):
         return target, _COMBINE.get(s.op, f"{s.op.symbol}="), value + guard
     return ("stream " if s.stream else "") + target, "=", value + guard
-
-
-def _bare(e: Expr) -> str:
-    """`e` without the parentheses that only an operand needs."""
-    text = show(e)
-    return text[1:-1] if isinstance(e, Call) and text.startswith("(") else text
 
 
 def _short(e: Expr) -> tuple[list[tuple[str, str, str]], Expr]:
@@ -121,7 +115,7 @@ def _short(e: Expr) -> tuple[list[tuple[str, str, str]], Expr]:
         size[x] = 1 + sum(1 if isinstance(new.get(a), Temp) else size.get(a, 1) for a in x.args)
         if x is not e and (uses[x] > 1 or size[x] >= _LONGEST_PART):
             name = f"%{len(lines) + 1}"
-            lines.append((name, "=", _bare(short)))
+            lines.append((name, "=", bare(short)))
             short = Temp(x.dtype, name)
         new[x] = short
     return lines, new[e]

@@ -115,7 +115,7 @@ class _Simplifier:
                         yield s
                 case Store() | Accumulate():
                     guard = self.guard(s.guard)
-                    if guard != NEVER:
+                    if guard != NEVER and not (isinstance(s, Accumulate) and adds_nothing(s)):
                         yield s if guard == s.guard else replace(s, guard=guard)
                 case _:
                     yield s
@@ -135,6 +135,13 @@ class _Simplifier:
         inner = self.under(with_loop(self.facts, s), s.body)
         if inner:
             yield s if inner == s.body and var == s.var else Loop(var, s.extent, inner, s.kind)
+
+
+def adds_nothing(s: Accumulate) -> bool:
+    """The value leaves every element as it is (0.0 does not: it makes -0.0 positive; -0.0 does)."""
+    d = s.value.dtype
+    nothing = {Op.ADD: -0.0 if d.is_float else 0, Op.MUL: 1, Op.MAX: d.min, Op.MIN: d.max}
+    return s.value == Const(d, nothing[s.op])
 
 
 def simpler(e: Call) -> Expr | None:
