@@ -482,7 +482,8 @@ def sign(input: Tensor) -> Tensor:
         return wrap(Value(v.node))
     x = wrap(Value(v.node))
     negative = where(x < 0, -1, 0) if v.dtype.kind is not Kind.UINT else 0
-    return wrap(cast(where(x > 0, 1, negative).value, v.dtype))
+    out = wrap(cast(where(x > 0, 1, negative).value, v.dtype))
+    return with_gradient_of(out, input * 0) if v.needs_grad else out
 
 
 def floor(input: Tensor) -> Tensor:

@@ -40,20 +40,20 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise ShapeError(f"{op}: input has shape {tuple(x)}, target {tuple(y)}; they must be equal")
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """(input - target)**2."""
     value_of("mse_loss", target)
     d = sub(wrap(value_of("mse_loss", input)), target)
     return _reduced("mse_loss", d * d, reduction)
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """|input - target|."""
     value_of("l1_loss", target)
     return _reduced("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), reduction)
 
 
-def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """d**2 / 2 where d = |input - target| <= delta, else delta * (d - delta / 2)."""
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
@@ -61,7 +61,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     return _reduced("huber_loss", where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
 
 
-def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d**2 / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
@@ -70,7 +70,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
     return _reduced("smooth_l1_loss", smooth, reduction)
 
 
-def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target * (log(target) - input), input being log-probabilities; "batchmean" divides the sum by the batch size."""
     if log_target:
         loss = exp(target) * (target - input)
@@ -83,7 +83,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
 ) -> Tensor:
     """-(y log x + (1 - y) log(1 - x)), the logarithms at least -100."""
     _same_shape("binary_cross_entropy", input, target)
@@ -95,6 +95,7 @@ def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    *,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
@@ -133,6 +134,7 @@ def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    *,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
@@ -179,6 +181,7 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    *,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
