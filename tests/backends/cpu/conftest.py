@@ -11,7 +11,7 @@ import pytest
 
 from weft.backends.cpu import runtime
 from weft.backends.cpu.compile import compile_programs
-from weft.backends.cpu.llvm import load_object
+from weft.backends.cpu.llvm import Target, load_object
 from weft.backends.dummy.interpreter import interpret
 from weft.ir.dtypes import to_numpy
 from weft.ir.loops import Program
@@ -34,10 +34,11 @@ class Compiled:
     """Programs in one object, runnable by name."""
 
     programs: dict[str, Program]
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         self.cpu = runtime.open_runtime()
-        data = compile_programs(list(self.programs.values()), self.cpu.machine.target)
+        data = compile_programs(list(self.programs.values()), self.target or self.cpu.machine.target)
         self.code = load_object(data, list(self.programs), self.cpu.symbols)
 
     def run(self, name: str, arrays: Arrays, variables: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -68,12 +69,12 @@ class Compiled:
 
 
 @pytest.fixture(scope="session")
-def compile_all() -> Callable[[Sequence[Program]], Compiled]:
-    """Programs -> Compiled; each is verified first."""
+def compile_all() -> Callable[..., Compiled]:
+    """Programs, and the target if not this machine -> Compiled; each is verified first."""
 
-    def build(programs: Sequence[Program]) -> Compiled:
+    def build(programs: Sequence[Program], target: Target | None = None) -> Compiled:
         for p in programs:
             verify(p)
-        return Compiled({p.name: p for p in programs})
+        return Compiled({p.name: p for p in programs}, target)
 
     return build

@@ -11,6 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.extra import numpy as hnp
 
+from weft.backends.cpu.compile import compile_programs
+from weft.backends.cpu.llvm import Target
+from weft.backends.cpu.machine import portable
+from weft.backends.cpu.runtime import open_runtime
 from weft.backends.llvm.scalar import NATIVE
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind, to_numpy
@@ -178,3 +182,25 @@ def test_all_pairs_of_special_values(compiled: Any, name: str) -> None:
         out = np.zeros(N, to_numpy(dst))
         for lanes in (0, LANES):
             compiled.check(f"{name}_{lanes}", {"x0": a[k : k + N], "x1": b[k : k + N], "out": out})
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+def test_older_processors(compile_all: Callable[..., Any], level: str) -> None:
+    machine = open_runtime().machine
+    if not machine.target.triple.startswith("x86_64"):
+        pytest.skip("not an x86-64")
+    names = [n for k, n in enumerate(CASES) if k % 5 == 0 or "float16" in n]
+    programs = [program(f"{n}_{w}", *CASES[n], w) for n in names for w in (0, LANES)]
+    compiled = compile_all(programs, portable(machine, level).target)
+    rng = np.random.default_rng(0)
+    for n in names:
+        _, src, dst = CASES[n]
+        with np.errstate(all="ignore"):
+            values = {f"x{k}": rng.choice(special(d), N).astype(to_numpy(d)) for k, d in enumerate(src)}
+        for lanes in (0, LANES):
+            compiled.check(f"{n}_{lanes}", {**values, "out": np.zeros(N, to_numpy(dst))})
+
+
+def test_aarch64_code_is_generated() -> None:
+    programs = [program(f"{n}_{w}", *CASES[n], w) for n in list(CASES)[::9] for w in (0, LANES)]
+    assert compile_programs(programs, Target("aarch64-unknown-linux-gnu", "generic", "+neon"))

@@ -28,10 +28,11 @@ IMPORTS = ("weft_parallel",)
 
 def render_module(programs: Sequence[Program], target: Target) -> str:
     """LLVM IR of all programs; each is exported under its own name."""
-    module = Module()
+    features = target.features.split(",")
+    module = Module(half=not target.triple.startswith("x86_64") or "+f16c" in features)
     for program in programs:
         _kernel(module, program, target)
-    widest = ' "prefer-vector-width"="512"' if "+avx512f" in target.features.split(",") else ""
+    widest = ' "prefer-vector-width"="512"' if "+avx512f" in features else ""
     return module.text(
         f'target triple = "{target.triple}"', f"attributes #0 = {{ nounwind{widest} }}\n!0 = !{{i32 1}}"
     )

@@ -43,6 +43,8 @@ def widen(f: Function, src: DType, lanes: int, x: str) -> str:
     """A 16-bit float's bits -> its value as f32."""
     half, single, word = vector("i16", lanes), vector("float", lanes), vector("i32", lanes)
     if src is dtypes.float16:
+        if not f.module.half:
+            return _widen_half(f, lanes, x)
         as_half = vector("half", lanes)
         return f.emit(f"fpext {as_half} {f.emit(f'bitcast {half} {x} to {as_half}')} to {single}")
     high = f.emit(f"shl {word} {f.emit(f'zext {half} {x} to {word}')}, {splat('i32', 16, lanes)}")
@@ -56,17 +58,68 @@ def narrow(f: Function, dst: DType, lanes: int, x: str) -> str:
     """
     half, single, word = vector("i16", lanes), vector("float", lanes), vector("i32", lanes)
     if dst is dtypes.float16:
+        if not f.module.half:
+            return _narrow_half(f, lanes, x)
         as_half = vector("half", lanes)
         return f.emit(f"bitcast {as_half} {f.emit(f'fptrunc {single} {x} to {as_half}')} to {half}")
+    w = _Words(f, lanes)
     bits = f.emit(f"bitcast {single} {x} to {word}")
-    high = f.emit(f"lshr {word} {bits}, {splat('i32', 16, lanes)}")
-    odd = f.emit(f"and {word} {high}, {splat('i32', 1, lanes)}")
-    near = f.emit(f"add {word} {f.emit(f'add {word} {bits}, {odd}')}, {splat('i32', 0x7FFF, lanes)}")
-    rounded = f.emit(f"lshr {word} {near}, {splat('i32', 16, lanes)}")
-    quiet = f.emit(f"or {word} {high}, {splat('i32', 0x40, lanes)}")
+    high = w("lshr", bits, 16)
+    rounded = w("lshr", w("add", w("add", bits, w("and", high, 1)), 0x7FFF), 16)
     is_nan = f.emit(f"fcmp uno {single} {x}, {x}")
-    chosen = f.emit(f"select {vector('i1', lanes)} {is_nan}, {word} {quiet}, {word} {rounded}")
-    return f.emit(f"trunc {word} {chosen} to {half}")
+    return f.emit(f"trunc {word} {w.one_of(is_nan, w('or', high, 0x40), rounded)} to {half}")
+
+
+class _Words:
+    """32-bit integer instructions on registers and constants."""
+
+    def __init__(self, f: Function, lanes: int) -> None:
+        self.f, self.lanes, self.type = f, lanes, vector("i32", lanes)
+
+    def __call__(self, name: str, a: str, b: str | int) -> str:
+        return self.f.emit(f"{name} {self.type} {a}, {self.of(b)}")
+
+    def of(self, x: str | int) -> str:
+        return splat("i32", x, self.lanes) if isinstance(x, int) else x
+
+    def one_of(self, condition: str, a: str | int, b: str | int) -> str:
+        """a where condition else b."""
+        mask = vector("i1", self.lanes)
+        return self.f.emit(f"select {mask} {condition}, {self.type} {self.of(a)}, {self.type} {self.of(b)}")
+
+
+def _widen_half(f: Function, lanes: int, x: str) -> str:
+    """f16 -> f32 without instructions for it: shift into place and multiply the exponents' difference in."""
+    w, single = _Words(f, lanes), vector("float", lanes)
+    wide = f.emit(f"zext {vector('i16', lanes)} {x} to {w.type}")
+    small = f.emit(f"bitcast {w.type} {w('shl', w('and', wide, 0x7FFF), 13)} to {single}")
+    scaled = f.emit(f"bitcast {single} {f.emit(f'fmul {single} {small}, {_power(lanes, 112)}')} to {w.type}")
+    special = w("icmp uge", scaled, (127 + 16) << 23)
+    magnitude = w.one_of(special, w("or", scaled, 255 << 23), scaled)
+    return f.emit(f"bitcast {w.type} {w('or', magnitude, w('shl', w('and', wide, 0x8000), 16))} to {single}")
+
+
+def _narrow_half(f: Function, lanes: int, x: str) -> str:
+    """f32 -> f16 without instructions for it. Source: F. Giesen, "half_float.cpp", float_to_half_fast3_rtne."""
+    w, single = _Words(f, lanes), vector("float", lanes)
+    bits = f.emit(f"bitcast {single} {x} to {w.type}")
+    u = w("and", bits, 0x7FFFFFFF)
+    too_large = w.one_of(w("icmp ugt", u, 255 << 23), 0x7E00, 0x7C00)
+    # adding a half aligns a subnormal's bits, rounded, at the end of the word
+    magic = f.emit(f"fadd {single} {f.emit(f'bitcast {w.type} {u} to {single}')}, {_power(lanes, -1)}")
+    subnormal = w("sub", f.emit(f"bitcast {single} {magic} to {w.type}"), 126 << 23)
+    odd = w("and", w("lshr", u, 13), 1)
+    normal = w("lshr", w("add", w("add", u, 0xFFF - (112 << 23)), odd), 13)
+    finite = w.one_of(w("icmp ult", u, 113 << 23), subnormal, normal)
+    magnitude = w.one_of(w("icmp uge", u, (127 + 16) << 23), too_large, finite)
+    signed = w("or", magnitude, w("and", w("lshr", bits, 16), 0x8000))
+    return f.emit(f"trunc {w.type} {signed} to {vector('i16', lanes)}")
+
+
+def _power(lanes: int, exponent: int) -> str:
+    """2**exponent as an f32 constant."""
+    word = f"0x{(1023 + exponent) << 52:016X}"
+    return f"splat (float {word})" if lanes else word
 
 
 def splat(scalar: str, value: int, lanes: int) -> str:

@@ -30,6 +30,8 @@ class Module:
 
     declarations: dict[str, str] = field(default_factory=dict[str, str])
     functions: list[str] = field(default_factory=list[str])
+    half: bool = True
+    """Whether the target converts f16 by instructions."""
     zeros: int = 0
     """Bytes of zeros that loads whose guard fails may read."""
 
