@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
-from weft.ir.index import Guard, Index, Int, Opaque, rewrite, rewrite_guard
+from weft.ir.index import Guard, Index, Int, Opaque, in_range, rewrite, rewrite_guard
 from weft.ir.ops import COMPARE, Op
 
 Scalar: TypeAlias = bool | int | float
@@ -277,8 +277,34 @@ def call(op: Op, *args: Expr, dtype: DType | None = None) -> Expr:
         value = fold(op, out, args)
         if value is not None:
             return Const(out, value)
+    if op in COMPARE:
+        known = _compare_indices(op, *args)
+        if known is not None:
+            return known
     simpler = _identity(op, args)
     return simpler if simpler is not None else Call(out, op, args)
+
+
+def _compare_indices(op: Op, a: Expr, b: Expr) -> Expr | None:
+    """A comparison of index expressions as a guard, whose ranges are known."""
+    x, y = _index_of(a), _index_of(b)
+    if x is None or y is None:
+        return None
+    match op:
+        case Op.LT:
+            return test(in_range(y - x, 1, None))
+        case Op.LE:
+            return test(in_range(y - x, 0, None))
+        case Op.EQ:
+            return test(in_range(x - y, 0, 1))
+        case _:
+            return call(Op.NOT, test(in_range(x - y, 0, 1)))
+
+
+def _index_of(e: Expr) -> Int | None:
+    if isinstance(e, FromIndex):
+        return e.index
+    return int(e.value) if isinstance(e, Const) and e.dtype.is_int else None
 
 
 def _identity(op: Op, args: tuple[Expr, ...]) -> Expr | None:

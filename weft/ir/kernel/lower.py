@@ -272,9 +272,12 @@ class _Lowering:
         if not isinstance(e, Load):
             return None
         param = self.params.get(e.source)
-        if param is None:
-            return Load(e.dtype, e.source, (storage_offset(self.kernel.nests[e.source], e.index),), e.guard)
         guard = e.guard
+        if param is None:
+            nest = self.kernel.nests[e.source]
+            for i, first, size in zip(e.index, nest.origin, nest.size, strict=True):
+                guard = both(guard, in_range(i - first, 0, size))  # a reader's padded loop may overshoot the region
+            return Load(e.dtype, e.source, (storage_offset(nest, e.index),), guard)
         for i, n in zip(e.index, param.shape, strict=True):
             guard = both(guard, self.bounded(i, n))
         return Load(e.dtype, e.source, (flatten(e.index, param.shape),), guard)

@@ -51,7 +51,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """This reduction runs beside `leader`'s, in the leader's loop `loop`: when the leader's running maximum moves from
+    """This reduction runs beside `leader`'s, in the leader's loop `loop` (where it is `At`): when the leader's running maximum moves from
     m to m', what was accumulated so far is multiplied by exp(m - m')."""
 
     leader: str

@@ -17,23 +17,21 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
+from weft.ir.index import Var, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
-from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.split import Split
-from weft.ir.kernel.transforms.split_reduce import SplitReduce
-from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.access import axes_of, plain_load
+from weft.scheduler.optimize.steps import merge, split
 
 GATHERED = 1.5
 """Cycles to move one element that is not contiguous along the lanes."""
@@ -231,20 +229,20 @@ class _Tiled:
         inside = [n for n in others if n in stream_only]
         shared = prod(self.extent(n) for n in around) * panels
         macs = prod(high(a.extent) for a in c.value.all_axes)
-        big = parallel.work_ns(2.0 * macs, rows._bytes(self.k), info) > parallel.WORTH_NS
+        big = parallel.work_ns(2.0 * macs, rows.total_bytes(self.k), info) > parallel.WORTH_NS
         chunks = 1
         if big and shared % info.cores and shared < info.cores * parallel.TASKS_PER_CORE:
             chunks = min(tiles_s, info.cores * (1 if shared == 1 else 2))
         per_chunk = int(ceildiv(tiles_s, chunks))
         chunks = int(ceildiv(tiles_s, per_chunk))
         self.k = run(self.k, Pad(p, self.width), Pad(s, choice.rows * per_chunk * chunks))
-        self.k = run(self.k, Split(p, self.width, "po", "pi"), Split(s, choice.rows * per_chunk, "sc", "s1"))
-        self.k = run(self.k, Split("s1", choice.rows, "so", "si"))
-        self.k = run(self.k, Permute(out, (*around, "po", "sc", *inside, "so", "si", "pi")))
-        self.tile()
-        at = self.parallel([*around, "po", "sc"], big)
-        self.k = run(self.k, Unroll("si"), Vectorize("pi"))
-        self.pack(at, tiles_s * prod(self.extent(n) for n in inside))
+        self.k, po, pi = split(self.k, p, self.width, "po", "pi")
+        self.k, sc, s1 = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
+        self.k, so, si = split(self.k, s1, choice.rows, "so", "si")
+        self.k = run(self.k, Permute(out, (*around, po, sc, *inside, so, si, pi)))
+        at = self.parallel([*around, po, sc], big)
+        self.k = run(self.k, Unroll(si), Vectorize(pi))
+        self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside))
         return self.k
 
     def extent(self, loop: str) -> int:
@@ -258,35 +256,30 @@ class _Tiled:
         """The loops around a panel as one parallel loop; its name."""
         name = loops[0]
         for inner in loops[1:]:
-            step = Merge(name, inner, f"{name}_{inner}")
-            assert step.check(self.k) is None, step.check(self.k)
-            self.k = run(self.k, step)
-            name = f"{name}_{inner}"
+            self.k, name = merge(self.k, name, inner)
         if big:
             self.k = attempt(self.k, Bind(name, self.info.task_kind))
         return name
 
-    def tile(self) -> None:
-        """The accumulators: one tile in registers, computed where the output's tile is."""
-
-    def pack(self, at: str, uses: int) -> None:
-        """Stage the panel in `at`, and the stream's tile where it has to be computed, then the tile of accumulators."""
+    def tiles(self, at: str, tile: str, uses: int) -> None:
+        """The accumulators of one tile in registers, in the loop `tile`; the panel packed in the loop `at` when it has
+        `uses` enough; the stream's tile staged when it is more than a load."""
         c, choice = self.c, self.choice
         value = c.value.name
         panel, stream = c.factors[choice.side], c.factors[1 - choice.side]
         k_axes = [a.var.name for a in (c.value.reduce.axes if c.value.reduce else ())]
-        staged: list[tuple[str, str, int]] = []
+        staged: list[tuple[str, str]] = []
         load = plain_load(panel)
         direct = isinstance(panel, Load) and load is not None and self.lane_step(load, choice.panel.var) == 1
         if not direct or (uses > 2 and self.depth * self.width * 4 > self.info.l1_bytes // 8):
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
-            staged.append(("panel", at, self.width))
+            staged.append(("panel", at))
         if not isinstance(stream, Load) and plain_load(stream) is None:
             axes = self.ordered(stream, [choice.stream.var.name], k_axes)
             self.k = run(self.k, Stage(value, stream, "stream", axes))
-            staged.append(("stream", "so", choice.rows))
-        self.k = run(self.k, ComputeAt(value, c.out.name, "so", Scope.REGISTER))
+            staged.append(("stream", tile))
+        self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
         nest = self.k.nests[value]
         pure = [x.var.name for x in nest.loops if not x.reduce]
         reduced = [x.var.name for x in nest.loops if x.reduce]
@@ -297,7 +290,7 @@ class _Tiled:
             self.k = run(self.k, Unroll(n))
         for n in lane:
             self.k = run(self.k, Vectorize(n))
-        for name, where, _ in staged:
+        for name, where in staged:
             self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
             self.fill(name)
 
@@ -310,7 +303,9 @@ class _Tiled:
 
     def runs(self, item: str, loop: str, axis: Var) -> bool:
         """The loop runs along the item's axis `axis`."""
-        return any(v == axis and coefficient(e, x.var) == 1 for v, e in self.k.nests[item].bind.items() for x in self.k.nests[item].loops if x.var.name == loop)
+        nest = self.k.nests[item]
+        spec = nest.loop(loop)
+        return spec is not None and coefficient(nest.bind[axis], spec.var) == 1
 
     def lane_step(self, load: Load, axis: Var) -> int | None:
         p = self.k.algorithm.param(load.source)
@@ -336,6 +331,6 @@ class _Tiled:
         extent = self.extent(best)
         lanes = min(extent, self.width if best == inner else self.lanes)
         if extent % lanes == 0 or Pad(best, lanes).check(self.k) is None:
-            self.k = rows._lanes(self.k, best, lanes, self.info)
+            self.k = rows.lanes(self.k, best, lanes)
 
 

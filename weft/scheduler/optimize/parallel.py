@@ -9,7 +9,7 @@ from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind
 from weft.ir.kernel.transforms.merge import Merge
-from weft.ir.kernel.transforms.split import Split
+from weft.scheduler.optimize.steps import merge, split
 
 TASKS_PER_CORE = 8
 """Enough to even out what the cores are slowed by, few enough to cost nothing."""
@@ -34,18 +34,14 @@ def spread(k: Kernel, item: str, loops: list[str], info: DeviceInfo) -> Kernel:
         return k
     name = loops[0]
     for inner in loops[1:]:
-        step = Merge(name, inner)
-        if step.check(k) is not None:
+        if Merge(name, inner).check(k) is not None:
             break
-        before = {s.var.name for s in k.nests[item].loops}
-        k = run(k, step)
-        name = next(s.var.name for s in k.nests[item].loops if s.var.name not in before)
+        k, name = merge(k, name, inner)
     spec = k.nests[item].loop(name)
     assert spec is not None
     chunk = _chunk(spec, info)
     if chunk > 1:
-        k = run(k, Split(name, chunk, f"{name}_task", f"{name}_in"))
-        name = f"{name}_task"
+        k, name, _ = split(k, name, chunk, f"{name}_task", f"{name}_in")
     bind = Bind(name, info.task_kind)
     return run(k, bind) if bind.check(k) is None else k
 

@@ -12,20 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
+from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Item, Output, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.ir.kernel.transforms.mark import Unroll, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.split import Split
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind, Scope
 from weft.scheduler.optimize import parallel
-from weft.scheduler.optimize.access import axes_of, is_costly, vector_score
+from weft.scheduler.optimize.access import is_costly, vector_score
+from weft.scheduler.optimize.steps import split
 
 CHAIN = 64
 """Additions in sequence before a partial sum is set aside."""
@@ -75,24 +76,15 @@ def _needs(k: Kernel, out: Output) -> list[set[str]]:
     return sets
 
 
-def _shape(k: Kernel, out: Output, info: DeviceInfo) -> _Shape:
+def _shape(k: Kernel, out: Output) -> _Shape:
     nest = k.nests[out.name]
     loops = [s.var.name for s in nest.loops]
     needs = _needs(k, out)
     if not loops:
         return _Shape((), None, False)
     axis = {e.name: a for a, e in nest.bind.items() if isinstance(e, Var)}
-    readers = [out, *(i for i in k.algorithm.items if isinstance(i, Value))]
     scatter = any(s.combine is not None for s in out.stores)
-
-    def score(name: str) -> float:
-        own = vector_score(k.algorithm, out, axis[name])
-        for v in readers[1:]:
-            pass
-        return own
-
-    ranked = sorted(loops, key=lambda n: (score(n), loops.index(n)))
-    vector = ranked[-1]
+    vector = max(loops, key=lambda n: (vector_score(k.algorithm, out, axis[n]), loops.index(n)))
     spec = nest.loop(vector)
     assert spec is not None
     if scatter or not isinstance(spec.extent, int) or spec.extent < 2:
@@ -106,57 +98,50 @@ def _shape(k: Kernel, out: Output, info: DeviceInfo) -> _Shape:
 
 
 def _output(k: Kernel, out: Output, info: DeviceInfo) -> Kernel:
-    shape = _shape(k, out, info)
-    big = parallel.work_ns(_flops(k), _bytes(k), info) > parallel.WORTH_NS
+    shape = _shape(k, out)
+    big = parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     if shape.vector is None:
         k = run(k, Permute(out.name, shape.outer)) if shape.outer else k
         return parallel.spread(k, out.name, _leading(k, out), info) if big else k
-    spec = k.nests[out.name].loop(shape.vector)
-    assert spec is not None and isinstance(spec.extent, int)
-    lanes = info.lanes(_widest(k, out))
     v = shape.vector
+    spec = k.nests[out.name].loop(v)
+    assert spec is not None and isinstance(spec.extent, int)
+    register = info.lanes(_widest(out))
     if shape.column:
-        width = _panel(spec.extent, lanes, info, big)
-        k = run(k, Pad(v, width), Split(v, width, f"{v}_panel", f"{v}_v"))
-        k = run(k, Permute(out.name, (f"{v}_panel", *shape.outer, f"{v}_v")))
-        k = _lanes(k, f"{v}_v", lanes, info)
-        return parallel.spread(k, out.name, [f"{v}_panel"], info) if big else k
-    alone = not shape.outer or all(_extent(k, n) == 1 for n in shape.outer)
-    step = lanes * (VECTORS if spec.extent >= lanes * VECTORS and not _heavy(out) else 1)
+        width = _panel(spec.extent, register, info, big)
+        k = run(k, Pad(v, width))
+        k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
+        k = run(k, Permute(out.name, (panel, *shape.outer, within)))
+        k = lanes(k, within, register)
+        return parallel.spread(k, out.name, [panel], info) if big else k
+    alone = all(_extent(k, n) == 1 for n in shape.outer)
+    step = register * (VECTORS if spec.extent >= register * VECTORS and not _heavy(out) else 1)
     n = parallel.padded(spec.extent, step, info, big and alone)
     k = run(k, Pad(v, n))
-    k = run(k, Permute(out.name, (*shape.outer, v))) if shape.outer else k
+    k = run(k, Permute(out.name, (*shape.outer, v)))
     if alone and big and n > step:
-        count = parallel.tasks(n // step, info)
-        k = run(k, Split(v, n // count, f"{v}_task", f"{v}_s"))
-        k = _lanes(k, f"{v}_s", step, info)
-        return attempt(k, _bind(f"{v}_task", info))
-    k = _lanes(k, v, step, info)
-    return parallel.spread(k, out.name, list(_prefix(k, out, shape.outer)), info) if big else k
+        k, task, v = split(k, v, n // parallel.tasks(n // step, info), f"{v}_task", f"{v}_s")
+        return attempt(lanes(k, v, step), Bind(task, info.task_kind))
+    k = lanes(k, v, step)
+    return parallel.spread(k, out.name, _prefix(k, shape.outer), info) if big else k
 
 
-def _bind(name: str, info: DeviceInfo):  # noqa: ANN202
-    from weft.ir.kernel.transforms.mark import Bind
-
-    return Bind(name, info.task_kind)
-
-
-def _lanes(k: Kernel, loop: str, lanes: int, info: DeviceInfo) -> Kernel:
-    """The loop in steps of vectors: one vector loop of `lanes` inside a serial one."""
+def lanes(k: Kernel, loop: str, count: int) -> Kernel:
+    """The loop in steps of vectors: one vector loop of `count` lanes inside a serial one."""
     owner = k.owner(loop)
     assert owner is not None
     spec = k.nests[owner].loop(loop)
     assert spec is not None and isinstance(spec.extent, int)
-    if spec.extent % lanes:
-        if Pad(loop, lanes).check(k) is not None:
-            return attempt(k, Vectorize(loop)) if spec.extent <= 4 * lanes else k
-        k = run(k, Pad(loop, lanes))
+    if spec.extent % count:
+        if Pad(loop, count).check(k) is not None:
+            return attempt(k, Vectorize(loop)) if spec.extent <= 4 * count else k
+        k = run(k, Pad(loop, count))
         spec = k.nests[owner].loop(loop)
-        assert spec is not None and isinstance(spec.extent, int)
-    if spec.extent == lanes:
+        assert spec is not None
+    if spec.extent == count:
         return attempt(k, Vectorize(loop))
-    k = run(k, Split(loop, lanes, f"{loop}_o", f"{loop}_l"))
-    return attempt(k, Vectorize(f"{loop}_l"))
+    k, _, inner = split(k, loop, count, f"{loop}_o", f"{loop}_l")
+    return attempt(k, Vectorize(inner))
 
 
 def _panel(extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
@@ -171,7 +156,7 @@ def _leading(k: Kernel, out: Output) -> list[str]:
     return [s.var.name for s in k.nests[out.name].loops if s.kind is LoopKind.SERIAL][:4]
 
 
-def _prefix(k: Kernel, out: Output, outer: tuple[str, ...]) -> list[str]:
+def _prefix(k: Kernel, outer: tuple[str, ...]) -> list[str]:
     """Leading loops up to which merging makes tasks enough."""
     picked: list[str] = []
     count = 1
@@ -196,8 +181,9 @@ def _heavy(item: Item) -> bool:
     return any(is_costly(e) for e in item.exprs())
 
 
-def _widest(k: Kernel, out: Output):  # noqa: ANN202
-    return max((s.expr.dtype for s in out.stores), key=lambda d: max(d.bits, 32))
+def _widest(out: Output) -> DType:
+    """The widest dtype stored (16-bit floats are computed in 32 bits): what the lanes are counted in."""
+    return max((accumulator(s.expr.dtype) for s in out.stores), key=lambda d: d.bits)
 
 
 # values --------------------------------------------------------------------------------------------------------------
@@ -262,14 +248,14 @@ def _reduces_over_values(k: Kernel, item: Value) -> set[Var]:
 def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Kernel:
     """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
     name = item.name
-    lanes = info.lanes(item.dtype)
-    width = lanes
-    while width < lanes * VECTORS and width < extent:
+    register = info.lanes(item.dtype)
+    width = register
+    while width < register * VECTORS and width < extent:
         width *= 2
     if width > extent:
         width = max(2, 1 << (extent - 1).bit_length())
     whole = not item.axes and all(len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output))
-    big = whole and parallel.work_ns(_flops(k), _bytes(k), info) > parallel.WORTH_NS
+    big = whole and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     block = width * CHAIN
     names = [name]
     if extent > 2 * block:
@@ -287,7 +273,7 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Ke
             k = place(k, k.algorithm.item(part), Scope.LOCAL)
             if big:
                 first = k.nests[part].loops[0].var.name
-                k = attempt(k, _bind(first, info))
+                k = attempt(k, Bind(first, info.task_kind))
         else:
             k = place(k, k.algorithm.item(name), Scope.REGISTER)
         axis = inner_axis
@@ -330,22 +316,19 @@ def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
     others = [n for n in pure if n != inner]
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(item.name, (*others, *reduced, inner)))
-    return _lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, max(2, spec.extent)), info)
+    return lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, max(2, spec.extent)))
 
 
 def _vector_axes(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
     nest = k.nests[item.name]
     if not nest.loops or not isinstance(nest.loops[-1].extent, int) or nest.loops[-1].extent < 2:
         return k
-    return _lanes(k, nest.loops[-1].var.name, min(info.lanes(item.dtype), nest.loops[-1].extent), info)
+    return lanes(k, nest.loops[-1].var.name, min(info.lanes(item.dtype), nest.loops[-1].extent))
 
 
-def _flops(k: Kernel) -> float:
+def total_flops(k: Kernel) -> float:
     return float(sum(high(elements(tuple(a.extent for a in i.all_axes))) * 2 for i in k.algorithm.items))
 
 
-def _bytes(k: Kernel) -> float:
+def total_bytes(k: Kernel) -> float:
     return float(sum(high(elements(p.shape)) * p.dtype.itemsize for p in k.algorithm.params))
-
-
-_ = (Unroll, axes_of)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from weft.ir.expr import Load
-from weft.ir.index import Index, Int, Opaque, Var, atoms, high, span, substitute, variables
+from weft.ir.index import Int, Opaque, Var, atoms, high, span, substitute, variables
 from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
@@ -54,20 +54,11 @@ class ComputeAt(Transform):
         return None
 
     def _inside(self, k: Kernel, user: Item) -> bool:
-        """`user` is computed in the loop (or is the consumer itself), also if it runs online beside it."""
+        """`user` is computed in the loop, or is the consumer itself."""
         if user.name == self.consumer:
             return True
-        nest = k.nests[user.name]
-        if nest.online is not None and nest.online.leader == self.consumer:
-            return k.nests[self.consumer].depth(nest.online.loop) >= k.nests[self.consumer].depth(self.loop)
         depth = k.nests[self.consumer].depth(self.loop) + 1
-        for name, count in k.path(user.name):
-            if name == self.consumer:
-                return count >= depth
-            other = k.nests[name].online
-            if other is not None and other.leader == self.consumer:
-                return k.nests[self.consumer].depth(other.loop) + 1 >= depth
-        return False
+        return any(name == self.consumer and count >= depth for name, count in k.path(user.name))
 
     def apply(self, k: Kernel) -> Kernel:
         region = _region(k, self)
@@ -136,12 +127,8 @@ def _whole_loop(k: Kernel, at: Int, extent: Int) -> tuple[Int, Int] | None:
 
 def _span(at: Int, inner: set[Var], extent: Int) -> tuple[Int, Int]:
     """What `at` covers while the inner loops run; the whole axis where that cannot be told."""
-    if isinstance(at, Index) and any(isinstance(a, Opaque) for a in atoms(at)):
-        return 0, extent
-    found = span(at, inner)
-    if found is None or found[1] > high(extent):
-        return 0, extent
-    return found
+    found = None if any(isinstance(a, Opaque) for a in atoms(at)) else span(at, inner)
+    return (0, extent) if found is None else found
 
 
 def _union(a: tuple[Int, Int], b: tuple[Int, Int], extent: Int) -> tuple[Int, Int]:

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr, Load
+from weft.ir.index import Index, Int, Var
+from weft.ir.kernel.algorithm import Value, readers
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.inline import map_exprs
+from weft.ir.kernel.transforms.stage import depends_on
+from weft.ir.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Factor(Transform):
+    """o = sum j: (x(j) / c) * v(j)   ->   o = sum j: x(j) * v(j), read as o / c, where c does not depend on j.
+
+    Reassociates: the division happens once per result, after the sum. Needs: a sum of a product one of whose factors
+    is such a quotient; nothing has been scheduled inside the value.
+    """
+
+    value: str
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = find_value(k, self.value)
+        if isinstance(item, Refusal):
+            return item
+        if _parts(item) is None:
+            return Refusal(f"{self.value} is no sum of products with a constant divisor")
+        if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
+            return Refusal(f"something is computed in {self.value}'s loops")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        item = k.algorithm.item(self.value)
+        assert isinstance(item, Value)
+        parts = _parts(item)
+        assert parts is not None
+        product, divisor = parts
+
+        def divided(e: Expr) -> Expr | None:
+            if not isinstance(e, Load) or e.source != self.value:
+                return None
+            at: dict[Var, Int] = {a.var: i for a, i in zip(item.axes, e.index, strict=True)}
+
+            def on_index(x: Index) -> Int | None:
+                return at.get(x) if isinstance(x, Var) else None
+
+            return ex.call(Op.DIV, e, ex.transform(divisor, lambda _: None, on_index))
+
+        users = {r.name for r in readers(k.algorithm, self.value)}
+        items = tuple(
+            replace(item, expr=product) if i is item else map_exprs(i, divided) if i.name in users else i
+            for i in k.algorithm.items
+        )
+        return replace(k, algorithm=replace(k.algorithm, items=items))
+
+
+def _parts(item: Value) -> tuple[Expr, Expr] | None:
+    """(x * v, c) of sum (x / c) * v."""
+    e = item.expr
+    if item.reduce is None or item.reduce.op is not Op.ADD or not isinstance(e, Call) or e.op is not Op.MUL:
+        return None
+    summed = {a.var for a in item.reduce.axes}
+    for k in (0, 1):
+        q = e.args[k]
+        if isinstance(q, Call) and q.op is Op.DIV and not depends_on(q.args[1]) & summed:
+            args = (q.args[0], e.args[1]) if k == 0 else (e.args[0], q.args[0])
+            return ex.call(Op.MUL, *args), q.args[1]
+    return None

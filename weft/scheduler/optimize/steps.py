@@ -1,0 +1,27 @@
+"""Transforms that make loops, with the names of what they made."""
+
+from __future__ import annotations
+
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import run
+from weft.ir.kernel.transforms.merge import Merge
+from weft.ir.kernel.transforms.split import Split
+
+
+def split(k: Kernel, loop: str, factor: int, outer: str, inner: str) -> tuple[Kernel, str, str]:
+    """The loop split; the names of its outer and inner loop (as wished, or with a number)."""
+    owner = k.owner(loop)
+    assert owner is not None, f"no loop {loop}"
+    at = k.nests[owner].depth(loop)
+    k = run(k, Split(loop, factor, outer, inner))
+    a, b = k.nests[owner].loops[at : at + 2]
+    return k, a.var.name, b.var.name
+
+
+def merge(k: Kernel, outer: str, inner: str) -> tuple[Kernel, str]:
+    """Two adjacent loops merged; the name of the one."""
+    owner = k.owner(outer)
+    assert owner is not None, f"no loop {outer}"
+    at = k.nests[owner].depth(outer)
+    k = run(k, Merge(outer, inner))
+    return k, k.nests[owner].loops[at].var.name
