@@ -446,6 +446,17 @@ def test_a_deep_expression_renders_without_recursion(compile_all: Build) -> None
     )
 
 
+@pytest.mark.parametrize("kind", [SERIAL, VECTOR])
+def test_a_product_that_is_accumulated_is_rounded_once(compile_all: Build, kind: LoopKind) -> None:
+    x, y, out = param("x", F32, 16), param("y", F32, 16), param("out", F32, 16)
+    v = var("v", 16)
+    statement = Accumulate("out", v, Op.ADD, call(Op.MUL, load(x, v), load(y, v)))
+    p = Program("kernel", (x, y, out), frozenset({"out"}), (), (loop(v, statement, kind=kind),))
+    a, b, c = floats(16), floats(17)[:16], floats(18)[:16]
+    got = compile_all([p]).run("kernel", {"x": a, "y": b, "out": c})["out"]
+    np.testing.assert_array_equal(got, (a.astype(np.float64) * b + c).astype(np.float32))
+
+
 def test_in_place_update(compile_all: Build) -> None:
     x = param("x", F32, 100)
     i, v = var("i", 6), var("v", 16)

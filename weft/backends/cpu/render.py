@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
 from weft.backends.llvm.index import ref, uniform
+from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.writer import Function, Module
 from weft.ir.loops import Loop, LoopKind, Program
 
@@ -98,8 +99,13 @@ class _Cpu:
         f = body.frame.f
         if size <= STACK_BYTES:
             return f.alloca(size)
-        base = f.call_on_entry("aligned_alloc", "ptr", [("i64", "64"), ("i64", str(-(-size // 64) * 64))])
-        f.on_return.append(("free", base))
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        if "windows" in self.target.triple:
+            base = f.call_on_entry("_aligned_malloc", "ptr", [("i64", str(size)), ("i64", str(ALIGNMENT))])
+            f.on_return.append(("_aligned_free", base))
+        else:
+            base = f.call_on_entry("aligned_alloc", "ptr", [("i64", str(ALIGNMENT)), ("i64", str(size))])
+            f.on_return.append(("free", base))
         return base
 
     def barrier(self, body: Body) -> None:

@@ -194,14 +194,21 @@ class Body:
     def _accumulate(self, s: Accumulate) -> None:
         with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
             if runs:
-                self.expressions((*_values(s.offset), s.value))
                 self._into(s)
 
     def _into(self, s: Accumulate) -> None:
-        frame = self.frame
-        value, place, at = frame.memo[s.value], frame.place(s.buffer), affine(frame, s.offset)
+        frame, e = self.frame, s.value
+        self.expressions(_values(s.offset))
+        place, at = frame.place(s.buffer), affine(frame, s.offset)
         dtype, mask = place.buffer.dtype, frame.mask
-        if not frame.lanes or place.private or at.stride not in (None, 0):
+        apart = not frame.lanes or place.private or at.stride not in (None, 0)
+        if apart and s.op is Op.ADD and isinstance(e, Call) and e.op is Op.MUL and dtype.is_float:
+            self.expressions(e.args)
+            self._combine(Op.FMA, place, at, *(frame.memo[a] for a in e.args))
+            return
+        self.expressions((e,))
+        value = frame.memo[e]
+        if apart:
             self._combine(s.op, place, at, value)
         elif at.uniform:
             t = register_type(dtype, frame.lanes)
@@ -216,11 +223,11 @@ class Body:
         else:
             self._one_by_one(s.op, place, at, value)
 
-    def _combine(self, op: Op, place: Place, at: Affine, value: Value) -> None:
-        """place[at] = op(place[at], value)."""
+    def _combine(self, op: Op, place: Place, at: Affine, *values: Value) -> None:
+        """place[at] = op(values, place[at]); the operands' order matters to no op but to a NaN's bits."""
         frame, dtype = self.frame, place.buffer.dtype
         old = memory.load(frame, place, at, Condition())
-        new = self._op(op, (dtype, dtype), dtype, (old, value))
+        new = self._op(op, [dtype] * (len(values) + 1), dtype, (*values, old))
         memory.store(frame, place, at, new)
 
     def _tree(self, op: Op, dtype: DType, lanes: int, x: str) -> str:
