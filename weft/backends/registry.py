@@ -63,6 +63,12 @@ def open_device(name: str) -> Device:
         return _devices[full]
 
 
+def opened_devices() -> list[Device]:
+    """The devices that this process has opened, each once."""
+    with _lock:
+        return list({id(d): d for d in _devices.values()}.values())
+
+
 def open_backend(kind: str) -> Backend:
     """The backend called `kind`."""
     with _lock:
