@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
-from weft.ir.index import Guard, Index, Int, Opaque, in_range, rewrite, rewrite_guard
+from weft.ir.index import NEVER, Guard, Index, Int, Opaque, atoms, in_range, map_guard, rewrite
 from weft.ir.ops import COMPARE, Op
 
 Scalar: TypeAlias = bool | int | float
@@ -253,8 +253,6 @@ def as_index(value: Expr, lo: int, hi: int) -> Int:
 
 def test(guard: Guard) -> Expr:
     """The guard as a bool scalar."""
-    from weft.ir.index import NEVER
-
     if guard == () or guard == NEVER:
         return Const(dtypes.bool_, guard == ())
     return Test(guard)
@@ -383,27 +381,42 @@ def _guard_indices(g: Guard) -> tuple[Int, ...]:
 
 def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:
     """Each distinct expression under `roots` once, operands before users; Opaque index values included if asked."""
-    seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(list(roots))]
+    done: set[Expr] = set()
+    stack = list(roots)
+    stack.reverse()
     while stack:
-        e, done = stack.pop()
-        if done:
-            yield e
+        e = stack[-1]
+        if e in done:
+            stack.pop()
             continue
-        if e in seen:
+        missing = [o for o in (below(e) if into_indices else e.operands()) if o not in done]
+        if missing:
+            missing.reverse()
+            stack += missing
             continue
-        seen.add(e)
-        stack.append((e, True))
-        stack.extend((o, False) for o in reversed(e.operands()) if o not in seen)
-        if into_indices:
-            stack.extend((v, False) for i in indices(e) for v in opaque_values(i) if v not in seen)
+        stack.pop()
+        done.add(e)
+        yield e
 
 
 def opaque_values(i: Int) -> list[Expr]:
     """The scalar values that an index expression depends on."""
-    from weft.ir.index import atoms
-
+    if isinstance(i, int) or not i.computed:
+        return []
     return [a.value for a in atoms(i) if isinstance(a, Opaque)]
+
+
+def below(e: Expr) -> tuple[Expr, ...] | list[Expr]:
+    """The scalar expressions directly inside `e`, those in its indices included."""
+    match e:
+        case Call():
+            return e.args
+        case Load() if not e.guard:
+            return opaque_values(e.index[0]) if len(e.index) == 1 else [v for i in e.index for v in opaque_values(i)]
+        case Load() | FromIndex() | Test():
+            return [v for i in indices(e) for v in opaque_values(i)]
+        case _:
+            return ()
 
 
 def transform(
@@ -413,7 +426,7 @@ def transform(
     memo: dict[Expr, Expr] | None = None,
 ) -> Expr:
     """`e` rebuilt bottom-up: `leaf` may replace any expression (seen after its operands and indices were rebuilt),
-    `index` any index subexpression. One memo keeps sharing over several calls.
+    `index` any index subexpression. One memo keeps sharing over several calls; what is in it is not looked into.
     """
     memo = {} if memo is None else memo
 
@@ -428,30 +441,45 @@ def transform(
         return None
 
     def on_int(i: Int) -> Int:
+        if isinstance(i, int) or (index is None and not i.computed):
+            return i
         return rewrite(i, on_index)
 
-    for x in walk([e]):
+    stack = [e]
+    while stack:
+        x = stack[-1]
         if x in memo:
+            stack.pop()
             continue
+        parts = below(x)
+        missing = [p for p in parts if p not in memo]
+        if missing:
+            missing.reverse()
+            stack += missing
+            continue
+        stack.pop()
         new = x
-        if x.operands():
-            ops = tuple(memo[o] for o in x.operands())
-            if any(a is not b for a, b in zip(ops, x.operands(), strict=True)):
-                new = x.rebuild(ops)
-        elif isinstance(x, FromIndex):
-            i = on_int(x.index)
-            new = x if i is x.index else from_index(i, x.dtype)
-        elif isinstance(x, Load):
-            at, g = tuple(on_int(i) for i in x.index), rewrite_guard(x.guard, on_int) if x.guard else x.guard
-            from weft.ir.index import NEVER
-
-            if g == NEVER:
-                new = Const(x.dtype, 0)
-            elif at != x.index or g != x.guard:
-                new = Load(x.dtype, x.source, at, g)
-        elif isinstance(x, Test):
-            g = rewrite_guard(x.guard, on_int)
-            new = x if g == x.guard else test(g)
+        match x:
+            case Call():
+                args = tuple([memo[a] for a in parts])
+                for a, b in zip(args, parts, strict=True):
+                    if a is not b:
+                        new = x.rebuild(args)
+                        break
+            case FromIndex():
+                i = on_int(x.index)
+                new = x if i is x.index else from_index(i, x.dtype)
+            case Load():
+                at, g = tuple([on_int(i) for i in x.index]), map_guard(x.guard, on_int)
+                if g == NEVER:
+                    new = Const(x.dtype, 0)
+                elif g is not x.guard or any(a is not b for a, b in zip(at, x.index, strict=True)):
+                    new = Load(x.dtype, x.source, at, g)
+            case Test():
+                g = map_guard(x.guard, on_int)
+                new = x if g is x.guard else test(g)
+            case _:
+                pass
         replaced = leaf(new)
         memo[x] = new if replaced is None else replaced
     return memo[e]

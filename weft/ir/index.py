@@ -20,13 +20,16 @@ from typing import Any, TypeAlias
 class Index:
     """A non-constant integer expression; `lo` and `hi` are inclusive bounds of its value."""
 
-    __slots__ = ("_hash", "hi", "lo", "text")
+    __slots__ = ("_hash", "computed", "hi", "lo", "text")
     lo: int
     hi: int
     text: str
+    computed: bool
+    """Whether an Opaque is inside."""
 
     def _init(self, lo: int, hi: int, text: str) -> None:
         self.lo, self.hi, self.text = lo, hi, text
+        self.computed = any(not isinstance(o, int) and o.computed for o in self.operands())
         self._hash = hash((type(self).__name__, self.fields()))
 
     def fields(self) -> tuple[Any, ...]:
@@ -120,6 +123,7 @@ class Opaque(Index):
     def __init__(self, value: Any, lo: int, hi: int) -> None:
         self.value = value
         self._init(lo, hi, f"[{value!r}]")
+        self.computed = True
 
     def fields(self) -> tuple[Any, ...]:
         return (self.value, self.lo, self.hi)
@@ -495,10 +499,11 @@ def rewrite(x: Int, leaf: Callable[[Index], Int | None]) -> Int:
     if new is not None:
         return new
     old = x.operands()
-    if not old:
-        return x
-    ops = tuple(rewrite(o, leaf) for o in old)
-    return x if all(a is b for a, b in zip(ops, old, strict=True)) else x.rebuild(ops)
+    ops = [rewrite(o, leaf) for o in old]
+    for a, b in zip(ops, old, strict=True):
+        if a is not b:
+            return x.rebuild(ops)
+    return x
 
 
 def substitute(x: Int, mapping: Mapping[Var, Int]) -> Int:
@@ -635,6 +640,22 @@ def both(a: Guard, b: Guard) -> Guard:
     if a == NEVER or b == NEVER:
         return NEVER
     return a if not b else (*a, *(c for c in b if c not in a))
+
+
+def map_guard(g: Guard, f: Callable[[Int], Int]) -> Guard:
+    """`g` with every index mapped by `f`, each once and in order; the same object where nothing changed."""
+    out: Guard = ()
+    changed = False
+    for c in g:
+        value = f(c.value)
+        lo = None if c.lo is None else f(c.lo)
+        hi = None if c.hi is None else f(c.hi)
+        if value is c.value and lo is c.lo and hi is c.hi:
+            out = both(out, (c,))
+        else:
+            changed = True
+            out = both(out, in_range(value, lo, hi))
+    return out if changed else g
 
 
 def rewrite_guard(g: Guard, f: Callable[[Int], Int]) -> Guard:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.expr import Call, Expr, Load, Temp, indices, opaque_values
+from weft.ir.expr import Expr, Load, Temp, indices, opaque_values
 from weft.ir.index import Guard, Int, Opaque, Var, atoms
 from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Stmt, Store
 
@@ -35,13 +35,6 @@ def roots(s: Stmt) -> list[Expr]:
     if isinstance(s, Let | Store | Accumulate):
         out.append(s.value)
     return out
-
-
-def below(e: Expr) -> list[Expr]:
-    """The scalar expressions directly inside `e`, those in its indices included."""
-    if isinstance(e, Call):
-        return list(e.args)
-    return [v for i in indices(e) for v in opaque_values(i)]
 
 
 def written(body: Block) -> set[str]:

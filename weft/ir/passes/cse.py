@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, from_index, test
-from weft.ir.index import Guard, Index, Int, Opaque, rewrite
+from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, below, from_index, test
+from weft.ir.index import Guard, Index, Int, Opaque, map_guard, rewrite
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import Names, below, written
-from weft.ir.passes.rewrite import Fresh, map_guard, with_body
+from weft.ir.loops_names import Names, written
+from weft.ir.passes.rewrite import Fresh, with_body
 from weft.ir.passes.safety import Safety
 
 Key: TypeAlias = tuple[Expr, tuple[tuple[str, int], ...]]

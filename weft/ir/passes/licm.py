@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.ir.expr import Call, Expr, Load, Temp, transform
-from weft.ir.index import Int, low
+from weft.ir.expr import Call, Expr, Load, Temp, below, transform
+from weft.ir.index import Int, low, map_guard
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import Names, below, bound, every, written
-from weft.ir.passes.rewrite import Fresh, index_map, map_guard, map_stmt, with_body
+from weft.ir.loops_names import Names, bound, every, written
+from weft.ir.passes.rewrite import Fresh, index_map, map_stmt, with_body
 from weft.ir.passes.safety import Safety
 
 _TASKS = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})

@@ -66,6 +66,9 @@ class _Cut:
 class _Peel:
     def __init__(self, fresh: Fresh, budget: int) -> None:
         self.fresh, self.budget = fresh, budget
+        self.lanes: frozenset[str] = (
+            frozenset()
+        )  # variables that differ between lanes and threads: no extent may
 
     def block(self, body: Block) -> Block:
         out: list[Stmt] = []
@@ -80,7 +83,12 @@ class _Peel:
         return tuple(out)
 
     def loop(self, s: Loop) -> list[Stmt]:
-        cut = find_cut(s) if s.kind in _PARTS else None
+        if s.kind in (LoopKind.VECTOR, LoopKind.THREAD):
+            outer, self.lanes = self.lanes, self.lanes | {s.var.name}
+            body = self.block(s.body)
+            self.lanes = outer
+            return [replace(s, body=body)]
+        cut = find_cut(s, self.lanes) if s.kind in _PARTS else None
         if cut is not None:
             cost = sum(1 for _ in every(s.body)) * ((cut.start != 0) + (cut.stop != s.extent))
             if cost <= self.budget:
@@ -119,9 +127,12 @@ class _Peel:
         return [replace(s, body=tuple(body))]
 
 
-def find_cut(s: Loop) -> _Cut | None:
-    """Which iterations of a loop are free of conditions in its innermost work, if it is worth splitting for them."""
-    inner = bound(s.body)
+def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
+    """Which iterations of a loop are free of conditions in its innermost work, if it is worth splitting for them.
+
+    The cut does not depend on the variables `lanes`.
+    """
+    inner = bound(s.body) | lanes
     start: Int = 0
     stop: Int = s.extent
     lows, highs = set[InRange](), set[InRange]()

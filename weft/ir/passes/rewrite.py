@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from weft.ir.expr import Expr, Temp, as_index, transform
-from weft.ir.index import Guard, Index, Int, Opaque, Var, both, in_range, rewrite
+from weft.ir.index import Index, Int, Opaque, Var, map_guard, rewrite
 from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Program, Stmt, Store
 from weft.ir.loops_names import bound
 
@@ -48,22 +48,6 @@ def map_block(body: Block, expr: Callable[[Expr], Expr], index: Callable[[Int], 
             new = new if inner is new.body else replace(new, body=inner)
         out.append(new)
     return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
-
-
-def map_guard(g: Guard, index: Callable[[Int], Int]) -> Guard:
-    """A guard with its indices mapped, each once and in order; the same object where nothing changed."""
-    out: Guard = ()
-    changed = False
-    for c in g:
-        value = index(c.value)
-        lo = None if c.lo is None else index(c.lo)
-        hi = None if c.hi is None else index(c.hi)
-        if value is c.value and lo is c.lo and hi is c.hi:
-            out = both(out, (c,))
-        else:
-            changed = True
-            out = both(out, in_range(value, lo, hi))
-    return out if changed else g
 
 
 def index_map(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weft.ir.expr import Expr, Load
+from weft.ir.expr import Expr, Load, below
 from weft.ir.loops import Buffer, Program
-from weft.ir.loops_names import below
 from weft.ir.passes.facts import implied, with_guard
 
 
