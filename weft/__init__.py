@@ -51,6 +51,7 @@ from weft.core.reductions import (
     all, allclose, amax, amin, aminmax, any, argmax, argmin, count_nonzero, cumprod, cumsum, equal, logsumexp, max,
     mean, min, norm, prod, std, std_mean, sum, var, var_mean,
 )  # fmt: skip
+from weft.core.realization import realize
 from weft.core.run import synchronize
 from weft.core.tensor import Tensor
 from weft.errors import (

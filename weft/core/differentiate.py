@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 from weft.autograd.value import Value, grad_mode
 from weft.core import broadcast as bc
 from weft.core.handle import Handle, describe, value_of, wrap
+from weft.core.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir.index import Int
 
@@ -66,6 +67,7 @@ def backward(
     """
     v = value_of("backward", input)
     seed = _seed("backward", v, gradient)
+    note(input)
     if inputs is None:
         targets = _reachable(v)
     else:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import (
     broadcast, creation, differentiate, display, elementwise, gather as picking, handle, indexing, matmul as products, movement,
-    random, reductions, run,
+    random, realization, reductions, run,
 )  # fmt: skip
 from weft.core.functional import activations
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
-from weft.ir import dtypes, graph
+from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.graph import Shape, Target, elements
 from weft.ir.index import Int
@@ -196,12 +196,8 @@ class Tensor(Handle):
 
     def realize(self) -> Tensor:
         """Compute the tensor now, and keep the result."""
-        v = self.value
-        if v.node.storage is None:
-            run.realize([v.node])
-        node = v.node
-        if v.is_leaf and node.inputs and node.storage is not None:  # let go of what it was computed from
-            v.node = graph.buffer(node.shape, node.dtype, node.storage.device.info.name, node.storage)
+        if self.value.node.storage is None or self.value.node.inputs:
+            realization.realize(self)
         return self
 
     def numpy(self) -> Array:

@@ -9,6 +9,7 @@ from weft.autograd.value import Value
 from weft.core import broadcast as bc
 from weft.core.elementwise import clamp, rsqrt
 from weft.core.handle import value_of, wrap
+from weft.core.realization import note
 from weft.core.reductions import count, norm, reduce, size_tensor, widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
@@ -158,6 +159,7 @@ def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None
     """running = (1 - momentum) * running + momentum * batch, without history."""
     now = wrap(Value(bc.reshape(batch.value, shape).node))
     running.detach_().copy_(running.detach() * (1.0 - momentum) + now * momentum)
+    note(running)
 
 
 def group_norm(

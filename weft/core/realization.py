@@ -1,0 +1,42 @@
+"""Computing tensors together: those asked for, and those that will surely be wanted and share their work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from weft.core import run
+from weft.ir import graph
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+_wanted: dict[int, ref[Tensor]] = {}
+"""Tensors noted, by id: a weak set would compare tensors with `==`."""
+
+
+def note(t: Tensor) -> None:
+    """Have the next `realize` compute `t` as well, if it is alive then.
+
+    For state that moves on at each step (running statistics), whose graph would grow from step to step, and for the
+    loss of a backward pass, whose forward computation would be done again if it were asked for later.
+    """
+    key = id(t)
+    _wanted[key] = ref(t, lambda _: _wanted.pop(key, None))
+
+
+def realize(*tensors: Tensor) -> None:
+    """Compute tensors now, in one plan, and keep the results."""
+    noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
+    _wanted.clear()
+    together = (*tensors, *noted)
+    run.realize([t.value.node for t in together])
+    for t in together:
+        _let_go(t)
+
+
+def _let_go(t: Tensor) -> None:
+    """Let a computed tensor that is no recorded result forget what it was computed from."""
+    v, node = t.value, t.value.node
+    if v.is_leaf and node.inputs and node.storage is not None:
+        v.node = graph.buffer(node.shape, node.dtype, node.storage.device.info.name, node.storage)
