@@ -20,7 +20,7 @@ from weft.ir.ops import Op
 class Scope(Enum):
     """Where a buffer lives."""
 
-    GLOBAL = "global"  # a parameter
+    GLOBAL = "global"  # a parameter, or a buffer that all tasks of the kernel share
     LOCAL = "local"  # one per thread block (CPU: one per running task), addressable
     REGISTER = "register"  # one per thread and vector lane group; offsets constant once its loops are unrolled
 

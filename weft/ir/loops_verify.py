@@ -190,8 +190,8 @@ class _Verifier:
         return not threads or all(self.free_of(i, threads) for i in used)
 
     def alloc(self, b: Buffer) -> None:
-        if b.scope is Scope.GLOBAL:
-            raise self.fail("only parameters are GLOBAL")
+        if b.scope is Scope.GLOBAL and any(x.kind in _INDEPENDENT for x in self.place.loops):
+            raise self.fail("a GLOBAL buffer is shared by all tasks: allocate it outside parallel loops")
         if not isinstance(b.size, int) or b.size < 0:
             raise self.fail("the size of an allocation must be a constant")
         if b.scope is Scope.LOCAL and any(self.place.inside(k) for k in (LoopKind.THREAD, LoopKind.VECTOR)):
@@ -208,7 +208,7 @@ class _Verifier:
             self.index(s.offset)
             self.expr(s.value)
             b = self.buffer(s.buffer)
-            if b.scope is Scope.GLOBAL and b.name not in self.p.writes:
+            if any(b is q for q in self.p.params) and b.name not in self.p.writes:
                 raise self.fail(f"parameter {b.name} is not among the program's writes")
             if s.value.dtype is not b.dtype:
                 raise self.fail(

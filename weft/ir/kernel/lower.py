@@ -18,7 +18,7 @@ from weft.ir.graph import elements
 from weft.ir.index import Guard, Index, Int, Var, both, ceildiv, flatten, floordiv, in_range, mod, rewrite, substitute
 from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
-from weft.ir.loops import Accumulate, Alloc, Buffer, If, Loop, Program, Scope, Stmt, Store
+from weft.ir.loops import Accumulate, Alloc, Block, Buffer, If, Loop, LoopKind, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
 
 def identity(op: Op, dtype: DType) -> Const:
@@ -81,7 +81,7 @@ class _Lowering:
             body.extend(self.placed(item))
         params = tuple(Buffer(p.name, p.dtype, elements(p.shape), Scope.GLOBAL) for p in self.algorithm.params)
         writes = frozenset(p.name for p in self.algorithm.params if p.written)
-        return Program(self.algorithm.name, params, writes, self.algorithm.variables, tuple(body))
+        return Program(self.algorithm.name, params, writes, self.algorithm.variables, shared(tuple(body)))
 
     # one item --------------------------------------------------------------------------------------------------------
 
@@ -281,6 +281,44 @@ class _Lowering:
         for i, n in zip(e.index, param.shape, strict=True):
             guard = both(guard, self.bounded(i, n))
         return Load(e.dtype, e.source, (flatten(e.index, param.shape),), guard)
+
+
+_TASKS = (LoopKind.PARALLEL, LoopKind.BLOCK)
+
+
+def shared(body: Block) -> Block:
+    """Buffers that are used in parallel loops which they were allocated outside of become GLOBAL."""
+    born: dict[str, int] = {}
+    crossing: set[str] = set()
+
+    def visit(block: Block, tasks: int) -> None:
+        for s in block:
+            match s:
+                case Alloc():
+                    born[s.buffer.name] = tasks
+                case Loop():
+                    visit(s.body, tasks + (s.kind in _TASKS))
+                case If():
+                    visit(s.body, tasks)
+                case Store() | Accumulate():
+                    roots = [s.value, *ex.opaque_values(s.offset), *([ex.test(s.guard)] if s.guard else [])]
+                    used = {e.source for e in ex.walk(roots) if isinstance(e, Load)} | {s.buffer}
+                    crossing.update(n for n in used if born.get(n, tasks) < tasks)
+                case _:
+                    pass
+
+    def moved(block: Block) -> Block:
+        return tuple(
+            Alloc(replace(s.buffer, scope=Scope.GLOBAL))
+            if isinstance(s, Alloc) and s.buffer.name in crossing
+            else replace(s, body=moved(s.body))
+            if isinstance(s, Loop | If)
+            else s
+            for s in block
+        )
+
+    visit(body, 0)
+    return moved(body) if crossing else body
 
 
 def wrap(stmt: Stmt, loops: list[LoopSpec]) -> Stmt:

@@ -171,7 +171,8 @@ def loop_var(name: str, extent: Int) -> Var:
 
 def initial(algorithm: Algorithm) -> Kernel:
     """The kernel that computes each item on its own, whole, in order."""
-    used: set[str] = set()
+    used = {p.name for p in algorithm.params} | {i.name for i in algorithm.items}
+    used |= {v.name for v in algorithm.variables}
     nests = {item.name: initial_nest(item, used) for item in algorithm.items}
     return Kernel(algorithm, nests)
 

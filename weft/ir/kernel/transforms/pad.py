@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.index import ceildiv
-from weft.ir.kernel.schedule import Kernel, loop_var
+from weft.ir.index import Int, ceildiv, coefficient, variables
+from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 
@@ -32,7 +32,7 @@ class Pad(Transform):
         nest = k.nests[owner]
         if spec.extent % self.multiple and owner in {n.at.item for n in k.nests.values() if n.at is not None}:
             return Refusal(f"something is computed in {owner}'s loops, whose regions would grow")
-        if sum(e is spec.var or e == spec.var or _sums(e, spec) for e in nest.bind.values()) != 1:
+        if sum(_runs_whole(e, spec, nest) for e in nest.bind.values()) != 1:
             return Refusal(f"{self.loop} is no longer a whole axis")
         return serial(k, spec)
 
@@ -47,9 +47,11 @@ class Pad(Transform):
         if extent == spec.extent:
             return k
         var = loop_var(spec.var.name, extent)
+        item = k.algorithm.item(owner)
         # the region grows with the loop that runs over it
         grown = tuple(
-            max(n, extent) if _covers(k, owner, a, spec) else n for a, n in enumerate(nest.size)
+            max(n, extent) if _runs_whole(nest.bind[a.var], spec, nest) else n
+            for a, n in zip(item.axes, nest.size, strict=False)
         )
         k = k.rebind({spec.var: var})
         nest = k.nests[owner]
@@ -57,19 +59,6 @@ class Pad(Transform):
         return k.with_nest(owner, replace(nest, loops=loops, size=grown))
 
 
-def _sums(e: object, spec: object) -> bool:
-    """`e` is the loop's variable plus something that is free of it: an axis that the loop alone runs over."""
-    from weft.ir.index import Sum, coefficient
-    from weft.ir.kernel.schedule import LoopSpec
-
-    assert isinstance(spec, LoopSpec)
-    return isinstance(e, Sum) and coefficient(e, spec.var) == 1
-
-
-def _covers(k: Kernel, owner: str, axis: int, spec: object) -> bool:
-    from weft.ir.kernel.schedule import LoopSpec
-
-    assert isinstance(spec, LoopSpec)
-    item = k.algorithm.item(owner)
-    e = k.nests[owner].bind[item.axes[axis].var]
-    return e == spec.var or _sums(e, spec)
+def _runs_whole(e: Int, spec: LoopSpec, nest: Nest) -> bool:
+    """The axis bound to `e` is run over by this loop alone: `e` is its variable plus where the region starts."""
+    return coefficient(e, spec.var) == 1 and not any(v != spec.var and nest.loop(v.name) for v in variables(e))

@@ -1,0 +1,176 @@
+"""Small kernels of every kind that schedules must preserve, with what NumPy says they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.ir import dtypes
+from weft.ir import expr as ex
+from weft.ir.expr import Const, Expr, Load
+from weft.ir.index import Var, in_range
+from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
+from weft.ir.ops import Op
+
+F = dtypes.float32
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm, the shapes of its inputs, and its outputs' values."""
+
+    algorithm: Algorithm
+    reference: Callable[[Arrays], Arrays]
+
+    def inputs(self, seed: int) -> Arrays:
+        r = np.random.default_rng(seed)
+        return {
+            p.name: r.standard_normal([int(s) for s in p.shape]).astype(np.float32)  # type: ignore[call-overload]
+            for p in self.algorithm.params
+            if not p.written
+        }
+
+
+def axis(name: str, extent: int) -> Axis:
+    return Axis(Var(name, 0, extent - 1), extent)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    return ex.call(Op.MUL, a, b)
+
+
+def matmul(m: int, n: int, k: int) -> Case:
+    i, j, l = axis("i", m), axis("j", n), axis("l", k)
+    c = Value(
+        "c", (i, j), mul(Load(F, "a", (i.var, l.var)), Load(F, "b", (l.var, j.var))), Reduce(Op.ADD, (l,))
+    )
+    y, x = axis("y", m), axis("x", n)
+    e = ex.call(Op.MAX, ex.call(Op.ADD, Load(F, "c", (y.var, x.var)), Load(F, "bias", (x.var,))), Const(F, 0))
+    out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), e),))
+    params = (
+        Param("a", F, (m, k)),
+        Param("b", F, (k, n)),
+        Param("bias", F, (n,)),
+        Param("r", F, (m, n), True),
+    )
+    return Case(
+        Algorithm("matmul", params, (), (c, out)), lambda t: {"r": np.maximum(t["a"] @ t["b"] + t["bias"], 0)}
+    )
+
+
+def softmax(m: int, n: int) -> Case:
+    i, j = axis("i", m), axis("j", n)
+    top = Value("top", (i,), Load(F, "x", (i.var, j.var)), Reduce(Op.MAX, (j,)))
+
+    def weight(row: Var, column: Var) -> Expr:
+        return ex.call(Op.EXP, ex.call(Op.SUB, Load(F, "x", (row, column)), Load(F, "top", (row,))))
+
+    i2, j2 = axis("i2", m), axis("j2", n)
+    total = Value("total", (i2,), weight(i2.var, j2.var), Reduce(Op.ADD, (j2,)))
+    y, x = axis("y", m), axis("x", n)
+    e = ex.call(Op.DIV, weight(y.var, x.var), Load(F, "total", (y.var,)))
+    out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), e),))
+    params = (Param("x", F, (m, n)), Param("r", F, (m, n), True))
+
+    def reference(t: Arrays) -> Arrays:
+        w = np.exp(t["x"] - t["x"].max(1, keepdims=True))
+        return {"r": w / w.sum(1, keepdims=True)}
+
+    return Case(Algorithm("softmax", params, (), (top, total, out)), reference)
+
+
+def attention(batch: int, t: int, d: int, causal: bool) -> Case:
+    b, i, j, k = axis("b", batch), axis("i", t), axis("j", t), axis("k", d)
+    s = Value(
+        "s",
+        (b, i, j),
+        mul(Load(F, "q", (b.var, i.var, k.var)), Load(F, "key", (b.var, j.var, k.var))),
+        Reduce(Op.ADD, (k,)),
+    )
+
+    def score(b: Var, i: Var, j: Var) -> Expr:
+        e = mul(Load(F, "s", (b, i, j)), Const(F, d**-0.5))
+        return ex.where(ex.test(in_range(i - j, 0, None)), e, Const(F, -np.inf)) if causal else e
+
+    def weight(b: Var, i: Var, j: Var) -> Expr:
+        return ex.call(Op.EXP, ex.call(Op.SUB, score(b, i, j), Load(F, "m", (b, i))))
+
+    b1, i1, j1 = axis("b1", batch), axis("i1", t), axis("j1", t)
+    m = Value("m", (b1, i1), score(b1.var, i1.var, j1.var), Reduce(Op.MAX, (j1,)))
+    b2, i2, j2 = axis("b2", batch), axis("i2", t), axis("j2", t)
+    l = Value("l", (b2, i2), weight(b2.var, i2.var, j2.var), Reduce(Op.ADD, (j2,)))
+    b3, i3, j3, d3 = axis("b3", batch), axis("i3", t), axis("j3", t), axis("d3", d)
+    share = ex.call(Op.DIV, weight(b3.var, i3.var, j3.var), Load(F, "l", (b3.var, i3.var)))
+    o = Value("o", (b3, i3, d3), mul(share, Load(F, "v", (b3.var, j3.var, d3.var))), Reduce(Op.ADD, (j3,)))
+    b4, i4, d4 = axis("b4", batch), axis("i4", t), axis("d4", d)
+    at = (b4.var, i4.var, d4.var)
+    out = Output("out", (b4, i4, d4), (StoreTo("r", at, Load(F, "o", at)),))
+    params = tuple(Param(n, F, (batch, t, d), n == "r") for n in ("q", "key", "v", "r"))
+
+    def reference(x: Arrays) -> Arrays:
+        scores = (x["q"].astype(np.float64) @ x["key"].transpose(0, 2, 1)) * d**-0.5
+        if causal:
+            scores = np.where(np.tri(t, dtype=bool), scores, -np.inf)
+        w = np.exp(scores - scores.max(-1, keepdims=True))
+        return {"r": (w / w.sum(-1, keepdims=True)) @ x["v"]}
+
+    return Case(Algorithm("attention", params, (), (s, m, l, o, out)), reference)
+
+
+def convolution(images: int, channels: int, size: int, filters: int) -> Case:
+    n, o, y, x = axis("n", images), axis("o", filters), axis("y", size), axis("x", size)
+    c, u, v = axis("c", channels), axis("u", 3), axis("v", 3)
+    row, column = y.var + u.var - 1, x.var + v.var - 1
+    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
+    image = Load(F, "image", (n.var, c.var, row, column), inside)
+    e = mul(image, Load(F, "w", (o.var, c.var, u.var, v.var)))
+    conv = Value("conv", (n, o, y, x), e, Reduce(Op.ADD, (c, u, v)))
+    axes = tuple(axis(f"{a}2", s) for a, s in (("n", images), ("o", filters), ("y", size), ("x", size)))
+    at = tuple(a.var for a in axes)
+    out = Output("out", axes, (StoreTo("r", at, Load(F, "conv", at)),))
+    params = (
+        Param("image", F, (images, channels, size, size)),
+        Param("w", F, (filters, channels, 3, 3)),
+        Param("r", F, (images, filters, size, size), True),
+    )
+
+    def reference(t: Arrays) -> Arrays:
+        padded = np.pad(t["image"], ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        return {"r": np.einsum("ncyxuv,ocuv->noyx", windows, t["w"])}
+
+    return Case(Algorithm("convolution", params, (), (conv, out)), reference)
+
+
+def columns(m: int, n: int) -> Case:
+    """Two results of different rank: the mean of each column, and what is left without it."""
+    j, i = axis("j", n), axis("i", m)
+    total = Value("total", (j,), Load(F, "x", (i.var, j.var)), Reduce(Op.ADD, (i,)))
+
+    def mean(column: Var) -> Expr:
+        return ex.call(Op.DIV, Load(F, "total", (column,)), Const(F, m))
+
+    k = axis("k", n)
+    means = Output("means", (k,), (StoreTo("mean", (k.var,), mean(k.var)),))
+    y, x = axis("y", m), axis("x2", n)
+    rest = ex.call(Op.SUB, Load(F, "x", (y.var, x.var)), mean(x.var))
+    carried = (Load(F, "means", (x.var,)),)
+    out = Output("out", (y, x), (StoreTo("rest", (y.var, x.var), rest),), carried)
+    params = (Param("x", F, (m, n)), Param("mean", F, (n,), True), Param("rest", F, (m, n), True))
+    return Case(
+        Algorithm("columns", params, (), (total, means, out)),
+        lambda t: {"mean": t["x"].mean(0), "rest": t["x"] - t["x"].mean(0)},
+    )
+
+
+CASES: dict[str, Case] = {
+    "matmul": matmul(7, 9, 5),
+    "softmax": softmax(5, 7),
+    "attention": attention(2, 6, 3, False),
+    "causal": attention(1, 7, 2, True),
+    "convolution": convolution(1, 2, 5, 3),
+    "columns": columns(6, 5),
+}

@@ -1,0 +1,74 @@
+"""No legal schedule changes what a kernel computes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.backends.dummy.interpreter import interpret
+from weft.ir.errors import IRError
+from weft.ir.kernel.lower import lower
+from weft.ir.kernel.schedule import Kernel, initial
+from weft.ir.kernel.transforms.base import run
+from weft.ir.kernel.transforms.mark import Bind
+from weft.ir.kernel.transforms.split import Split
+from weft.ir.loops_verify import verify
+from weft.testing.schedules import random_schedule
+
+_spec = importlib.util.spec_from_file_location("kernel_algorithms", Path(__file__).with_name("algorithms.py"))
+assert _spec is not None and _spec.loader is not None
+algorithms = importlib.util.module_from_spec(_spec)
+sys.modules["kernel_algorithms"] = algorithms
+_spec.loader.exec_module(algorithms)
+CASES = algorithms.CASES
+
+
+def outcome(kernel: Kernel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the interpreter computes for the lowered kernel."""
+    program = lower(kernel)
+    verify(program)
+    buffers = {n: a.reshape(-1).copy() for n, a in inputs.items()}
+    shapes = {}
+    for p in kernel.algorithm.params:
+        if p.written:
+            shapes[p.name] = tuple(int(s) for s in p.shape)
+            buffers[p.name] = np.full(int(np.prod(shapes[p.name])), np.nan, np.float32)
+    interpret(program, buffers, {})
+    return {n: buffers[n].reshape(s) for n, s in shapes.items()}
+
+
+def check(kernel: Kernel, case: algorithms.Case, seed: int) -> None:
+    inputs = case.inputs(seed)
+    for name, value in outcome(kernel, inputs).items():
+        np.testing.assert_allclose(
+            value, case.reference(inputs)[name], rtol=2e-5, atol=2e-5, err_msg=str(kernel.history)
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_initial_schedule(name: str) -> None:
+    check(initial(CASES[name].algorithm), CASES[name], 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_schedules(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    check(random_schedule(data.draw, initial(case.algorithm), 16), case, 1)
+
+
+def test_refusals_say_why() -> None:
+    kernel = initial(CASES["matmul"].algorithm)
+    with pytest.raises(
+        IRError, match=r"split\(y, 2, , \) on kernel matmul: 2 does not divide the extent 7 of y: pad first"
+    ):
+        run(kernel, Split("y", 2))
+    with pytest.raises(IRError, match="l reduces: split the reduction into steps first"):
+        run(kernel, Bind("l"))

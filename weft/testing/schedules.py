@@ -1,0 +1,121 @@
+"""Random legal schedules: whatever transforms apply, in any order. A backend must be right under all of them.
+
+`random_schedule(draw, kernel, steps)` proposes transforms and applies those whose check passes; the result computes
+what the kernel computed (up to the order of floating-point additions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from weft.ir import expr as ex
+from weft.ir.expr import Const, Expr
+from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import Transform, run
+from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.factor import Factor
+from weft.ir.kernel.transforms.inline import Inline
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.merge import Merge
+from weft.ir.kernel.transforms.merge_axes import MergeAxes
+from weft.ir.kernel.transforms.online import OnlineReduce
+from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.share import Share
+from weft.ir.kernel.transforms.split import Split
+from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.loops import Scope
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+KINDS: tuple[str, ...] = (
+    "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
+    "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online",
+)  # fmt: skip
+
+
+def random_schedule(draw: Draw, kernel: Kernel, steps: int = 12) -> Kernel:
+    """`kernel` after up to `steps` random legal transforms."""
+    for number in range(draw(st.integers(0, steps))):
+        step = _propose(draw, kernel, number)
+        if step is not None and step.check(kernel) is None:
+            kernel = run(kernel, step)
+    return kernel
+
+
+def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
+    loops = [s.var.name for n in k.nests.values() for s in n.loops]
+    items = [i.name for i in k.algorithm.items]
+    values = [i for i in k.algorithm.items if isinstance(i, Value)]
+    factor = st.sampled_from([1, 2, 3, 4, 5, 8])
+
+    def one(of: list[Any]) -> Any:
+        return draw(st.sampled_from(of)) if of else None
+
+    kind = draw(st.sampled_from(KINDS))
+    loop = one(loops)
+    if loop is None and kind in ("split", "pad", "merge", "unroll", "vectorize", "bind", "compute_at", "online"):
+        return None
+    value = one(values)
+    if value is None and kind in ("inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online"):
+        return None
+    match kind:
+        case "split":
+            return Split(loop, draw(factor))
+        case "pad":
+            return Pad(loop, draw(factor))
+        case "merge":
+            return Merge(loop, one(loops))
+        case "permute":
+            item = one(items)
+            return Permute(item, tuple(draw(st.permutations([s.var.name for s in k.nests[item].loops]))))
+        case "unroll":
+            return Unroll(loop)
+        case "vectorize":
+            return Vectorize(loop)
+        case "bind":
+            return Bind(loop)
+        case "compute_at":
+            owner = k.owner(loop)
+            assert owner is not None
+            return ComputeAt(one(items), owner, loop, draw(st.sampled_from([Scope.LOCAL, Scope.REGISTER])))
+        case "inline":
+            return Inline(value.name)
+        case "stage":
+            part = one(_parts(value.expr))
+            return None if part is None else Stage(value.name, part, f"stage{number}")
+        case "arrange":
+            rank = len(value.axes)
+            order = tuple(draw(st.permutations(range(rank))))
+            return Arrange(value.name, Scope.LOCAL, order, tuple(draw(factor) for _ in range(rank)))
+        case "split_reduce":
+            axes = value.reduce.axes if value.reduce else ()
+            if not axes:
+                return None
+            count = draw(st.sampled_from([0, 2, 3, 4]))
+            return SplitReduce(value.name, one([a.var.name for a in axes]), count, f"part{number}", draw(st.booleans()))
+        case "merge_axes":
+            names = [a.var.name for a in value.axes]
+            if len(names) < 2:
+                return None
+            at = draw(st.integers(0, len(names) - 2))
+            return MergeAxes(value.name, names[at], names[at + 1])
+        case "factor":
+            return Factor(value.name)
+        case "share":
+            item = one(items)
+            axes = [a.var.name for a in k.algorithm.item(item).all_axes]
+            if len(axes) < len(value.axes):
+                return None
+            return Share(item, value.name, tuple(draw(st.permutations(axes))[: len(value.axes)]))
+        case _:
+            return OnlineReduce(value.name, one(values).name, loop, one(loops))
+
+
+def _parts(e: Expr) -> list[Expr]:
+    return [x for x in ex.walk([e], into_indices=False) if not isinstance(x, Const)]
