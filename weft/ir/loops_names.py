@@ -76,6 +76,9 @@ class Names:
     def of(self, e: Expr) -> frozenset[str]:
         """Every variable, temporary and buffer that `e` depends on."""
         known = self._exprs
+        found = known.get(e)
+        if found is not None:
+            return found
         stack = [e]
         while stack:
             x = stack[-1]

@@ -19,6 +19,9 @@ class Safety:
 
     def __call__(self, e: Expr) -> bool:
         """True where `e` may be computed anywhere."""
+        known = self.known.get(e)
+        if known is not None:
+            return known
         stack = [e]
         while stack:
             x = stack[-1]

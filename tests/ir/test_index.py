@@ -1,0 +1,124 @@
+"""Index expressions: simplification keeps values, and bounds hold."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.ir.index import (
+    NEVER,
+    Int,
+    Var,
+    bounds,
+    coefficient,
+    evaluate,
+    flatten,
+    in_range,
+    maximum,
+    minimum,
+    span,
+    substitute,
+    unflatten,
+)
+
+VARS = (Var("i", 0, 3), Var("j", 0, 7), Var("k", -2, 5), Var("n", 1, 6))
+GRID = {v.name: g for v, g in zip(VARS, np.meshgrid(*[np.arange(v.lo, v.hi + 1) for v in VARS]), strict=True)}
+CONSTANTS = (1, 2, 3, 4, 5, 7, 8, 16, 32)
+
+
+@st.composite
+def pairs(draw: Any, depth: int = 4) -> tuple[Int, Any]:
+    """An index expression, and its value at every point, computed without any simplification."""
+    kind = draw(st.integers(0, 11)) if depth else draw(st.integers(0, 2))
+    if kind == 0:
+        c = draw(st.integers(-20, 20))
+        return c, c
+    if kind <= 2:
+        v = VARS[draw(st.integers(0, 3))]
+        return v, GRID[v.name]
+    a, x = draw(pairs(depth - 1))
+    if kind == 3:
+        return a * (c := draw(st.integers(-9, 9))), x * c
+    if kind in (4, 5):
+        return a // (c := draw(st.sampled_from(CONSTANTS))), x // c
+    if kind in (6, 7):
+        return a % (c := draw(st.sampled_from(CONSTANTS))), x % c
+    if kind == 8:
+        n = VARS[3]
+        g = GRID["n"]
+        return draw(
+            st.sampled_from(((a // n, x // g), (a % n, x % g), (a * n, x * g), (a * VARS[2], x * GRID["k"])))
+        )
+    b, y = draw(pairs(depth - 1))
+    if kind == 9:
+        return (minimum(a, b), np.minimum(x, y)) if draw(st.booleans()) else (maximum(a, b), np.maximum(x, y))
+    return (a + b, x + y) if kind == 10 else (a - b, x - y)
+
+
+@settings(deadline=None, max_examples=1500)
+@given(pairs())
+def test_operators_keep_the_value_and_bounds_hold(pair: tuple[Int, Any]) -> None:
+    e, expected = pair
+    assert np.array_equal(
+        np.broadcast_to(evaluate(e, GRID), GRID["i"].shape), np.broadcast_to(expected, GRID["i"].shape)
+    )
+    lo, hi = bounds(e)
+    assert lo <= np.min(expected) and np.max(expected) <= hi
+
+
+@settings(deadline=None, max_examples=300)
+@given(pairs(), st.integers(-30, 30), st.integers(0, 30))
+def test_guards_drop_only_what_always_holds(pair: tuple[Int, Any], lo: int, extent: int) -> None:
+    e, value = pair
+    holds = np.broadcast_to((value >= lo) & (value < lo + extent), GRID["i"].shape)
+    guard = in_range(e, lo, lo + extent)
+    assert guard != () or holds.all()
+    assert guard != NEVER or not holds.any()
+    for c in guard:
+        x = evaluate(c.value, GRID)
+        holds = holds | ~((c.lo is None or x >= c.lo) & (c.hi is None or x < c.hi))
+    assert holds.all()
+
+
+@settings(deadline=None, max_examples=300)
+@given(pairs(), pairs(2))
+def test_substitution(pair: tuple[Int, Any], other: tuple[Int, Any]) -> None:
+    e, _ = pair
+    by, value = other
+    i = Var("i", *bounds(by))
+    wider = substitute(e, {VARS[0]: i})
+    expected = evaluate(wider, {**GRID, "i": np.broadcast_to(value, GRID["i"].shape)})
+    assert np.all(evaluate(substitute(wider, {i: by}), GRID) == expected)
+
+
+@settings(deadline=None, max_examples=300)
+@given(pairs())
+def test_coefficient_and_span(pair: tuple[Int, Any]) -> None:
+    e, _ = pair
+    i, j = VARS[:2]
+    step = coefficient(e, i)
+    if step is not None:
+        at = [evaluate(e, {**GRID, "i": np.full_like(GRID["i"], v)}) for v in range(4)]
+        assert all(np.all(b - a == step) for a, b in pairwise(at))
+    known = span(e, {i, j})
+    if known is not None:
+        first, extent = known
+        reached = np.broadcast_to(evaluate(e, GRID), GRID["i"].shape) - evaluate(first, GRID)
+        assert np.min(reached) >= 0 and np.max(reached) < extent
+
+
+def test_what_the_simplifier_is_for() -> None:
+    i, j, _, n = VARS
+    assert repr((i * 8 + j) // 8) == "i"
+    assert repr((i * 8 + j) % 8) == "j"
+    assert repr((i * 8 + j) // 8 * 8 + (i * 8 + j) % 8) == "8*i + j"
+    assert repr((i * 8 + j) % 16 // 8) == "(i%2)"
+    assert repr((j // 2) * 2 + j % 2) == "j"
+    assert repr((n * 4 + i * n) // n) == "i + 4"
+    assert repr(minimum(j, 9)) == "j"
+    assert repr(minimum((n + 15) // 16, n // 16)) == "0"
+    assert unflatten(flatten((i, j), (4, 8)), (4, 8)) == (i, j)

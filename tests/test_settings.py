@@ -1,0 +1,60 @@
+"""Environment variables are read in one place, when asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft import settings
+
+
+def test_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_VERIFY", raising=False)
+    assert not settings.verify()
+    for value, expected in (("1", True), ("yes", True), ("0", False), ("", False), ("off", False)):
+        monkeypatch.setenv("WEFT_VERIFY", value)
+        assert settings.verify() is expected
+
+
+def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    assert settings.cache_dir() == tmp_path
+    monkeypatch.setenv("WEFT_CACHE_DIR", "")
+    assert settings.cache_dir() is None
+    monkeypatch.delenv("WEFT_CACHE_DIR")
+    default = settings.cache_dir()
+    assert default is not None and default.name == "weft"
+
+
+def test_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_DEVICE", raising=False)
+    assert settings.device() == "cpu"
+    monkeypatch.setenv("WEFT_DEVICE", "dummy:1")
+    assert settings.device() == "dummy:1"
+
+
+def test_num_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_NUM_THREADS", raising=False)
+    assert settings.num_threads() >= 1
+    monkeypatch.setenv("WEFT_NUM_THREADS", "3")
+    assert settings.num_threads() == 3
+    for wrong in ("0", "-1", "many"):
+        monkeypatch.setenv("WEFT_NUM_THREADS", wrong)
+        with pytest.raises(ValueError, match=f"WEFT_NUM_THREADS must be a positive integer, not '{wrong}'"):
+            settings.num_threads()
+
+
+def test_only_settings_reads_the_environment() -> None:
+    root = Path(weft.__file__).parent
+    readers = {p.relative_to(root).as_posix() for p in root.rglob("*.py") if "os.environ" in p.read_text()}
+    assert readers == {"settings.py"}
+
+
+def test_every_variable_is_documented() -> None:
+    source = Path(settings.__file__).read_text()
+    assert set(re.findall(r'"(WEFT_\w+)"', source)) == set(
+        re.findall(r"\| `(WEFT_\w+)`", settings.__doc__ or "")
+    )
