@@ -6,7 +6,7 @@ A message says which op, with which shapes and dtypes, and what to do; the place
 from __future__ import annotations
 
 import builtins
-import sys
+import inspect
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ _HOME = str(Path(__file__).parent)
 
 def user_location() -> str:
     """file:line of the innermost frame outside weft; "<unknown>" when there is none."""
-    frame = sys._getframe(1)  # noqa: SLF001  (inspect.stack reads source files: thousands of times slower)
+    frame = inspect.currentframe()
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_HOME) and not name.startswith("<frozen"):

@@ -32,15 +32,10 @@ I = np.array([2, 0, 1, 2])
 POINTS = np.array([[0, 3, 1, 1], [2, 2, 0, 3], [1, 0, 3, 2]])
 MASK = data(8, 3, 4) > 0
 
-UNARY = (
-    "neg abs exp exp2 sin cos tanh erf sigmoid square sign floor ceil trunc round frac expm1 tan sinh cosh isnan isinf "
-    "isfinite logical_not nan_to_num relu"
-).split()
-POSITIVE = "sqrt rsqrt log log2 log10 log1p reciprocal".split()
-BINARY = "add sub mul div maximum minimum remainder fmod lt le gt ge eq ne logical_and logical_or logical_xor".split()
-ACTIVATIONS = (
-    "relu relu6 hardtanh leaky_relu elu celu selu gelu silu mish softplus logsigmoid softsign tanhshrink hardsigmoid hardswish"
-).split()
+UNARY = ["neg", "abs", "exp", "exp2", "sin", "cos", "tanh", "erf", "sigmoid", "square", "sign", "floor", "ceil", "trunc", "round", "frac", "expm1", "tan", "sinh", "cosh", "isnan", "isinf", "isfinite", "logical_not", "nan_to_num", "relu"]
+POSITIVE = ["sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal"]
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "remainder", "fmod", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_xor"]
+ACTIVATIONS = ["relu", "relu6", "hardtanh", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "softplus", "logsigmoid", "softsign", "tanhshrink", "hardsigmoid", "hardswish"]
 
 
 def method(name: str) -> Expression:
@@ -109,6 +104,7 @@ CASES: dict[str, tuple[Expression, tuple[np.ndarray, ...]]] = {
     "basic": (lambda m, f, x: x[1] + x[:, 2:, ::2].sum() + x[..., -1][:, :, None][0] + x[0, 1:2, 1:] .sum(), (B3,)),
     "index tensor": (lambda m, f, x, i: x[:, :, i] + x[i % 2][0][:, i] + x[0, 1, i], (B3, I)),
     "index two": (lambda m, f, x, i: x[i % 2, i % 3] + x[i % 2, :, i][:, :1] + x[:, i % 3, i][0], (B3, I)),
+    "index after number": (lambda m, f, x, i: x[1, :, i] + x[i % 2, 0, i].sum() + x[i % 2, 1:, None, i][..., 0, 0].sum(), (B3, I)),
     "index lists": (lambda m, f, x: x[:, [0, 2]][:, :, [1, -1]] + x[[[0], [1]], [0, 2]][:, :, :2], (B3,)),
     "index mask": (lambda m, f, x, c: x[c] + x[x[:, 0] > -9][c] + m.masked_select(x, c), (X, MASK)),
     "gather": (lambda m, f, x, p: x.gather(1, p) + m.take_along_dim(x, p, 1) + x.gather(0, p % 3), (X, POINTS)),

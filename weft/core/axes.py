@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from weft.core.handle import Dims, describe
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
@@ -48,7 +48,7 @@ def axes(op: str, dim: Dims | None, shape: Shape) -> tuple[int, ...]:
 def sizes(op: str, args: Sequence[Any]) -> tuple[Int, ...]:
     """Sizes given as one sequence or as several arguments."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
-        args = args[0]  # pyright: ignore[reportUnknownVariableType]
+        args = cast("Sequence[Any]", args[0])
     return tuple([n if type(n) is int or isinstance(n, Index) else _size(op, n) for n in args])
 
 

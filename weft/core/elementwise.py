@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply
 from weft.core.broadcast import (
-    Operand, broadcast, broadcast_shape, cast, expand, operand, result_dtype, same_device, scalar,
+    Operand,
+    broadcast,
+    broadcast_shape,
+    cast,
+    expand,
+    operand,
+    result_dtype,
+    same_device,
+    scalar,
 )  # fmt: skip
 from weft.core.defaults import get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
@@ -21,6 +29,13 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------------------------------------- binary
+
+
+_FLOAT = frozenset({Kind.FLOAT})
+_INTS = frozenset({Kind.INT, Kind.UINT})
+_NUMBER = _FLOAT | _INTS
+_BITS = _INTS | {Kind.BOOL}
+_ALL = _NUMBER | {Kind.BOOL}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +63,7 @@ class Binary:
         """The dtype to compute in for operands that promote to `found`; DTypeError where there is none."""
         if found.kind in self.kinds:
             return found
-        if self.kinds == {Kind.FLOAT}:
+        if self.kinds is _FLOAT:
             return get_default_dtype()
         raise DTypeError(f"{self.name}: not defined on {found.name}; {_advice(self.kinds)}")
 
@@ -59,12 +74,6 @@ def _advice(kinds: frozenset[Kind]) -> str:
         return f"it needs {names} tensors, so convert with .to(weft.int64) or another such dtype"
     return "convert with .to(...) to a number dtype first (for bools, logical_xor or ^ may be meant)"
 
-
-_FLOAT = frozenset({Kind.FLOAT})
-_INTS = frozenset({Kind.INT, Kind.UINT})
-_NUMBER = _FLOAT | _INTS
-_BITS = _INTS | {Kind.BOOL}
-_ALL = _NUMBER | {Kind.BOOL}
 
 _ADD = Binary("add", Op.ADD, _ALL, on_bool=Op.OR)
 _SUB = Binary("sub", Op.SUB, _NUMBER)
@@ -119,7 +128,15 @@ def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
 
 def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
     """input - alpha * other. Not defined on bools."""
+    _no_bools(input, other)
     return _binary(_SUB, input, other if alpha == 1 else mul(other, alpha))
+
+
+def _no_bools(*operands: object) -> None:
+    """torch refuses to subtract where either side is bool: it is mostly a mask meant to be inverted."""
+    for x in operands:
+        if isinstance(x, bool) or (isinstance(x, Handle) and x.value.node.dtype is bool_):
+            raise DTypeError("sub: not defined on bool; invert a mask with ~ or logical_not, or convert it with .to(...)")
 
 
 def mul(input: TensorLike, other: TensorLike) -> Tensor:
@@ -333,6 +350,8 @@ def _number_unary(name: str, op: Op, x: Tensor) -> Tensor:
 
 def _rounding(name: str, op: Op, x: Tensor) -> Tensor:
     v = value_of(name, x)
+    if v.dtype is bool_:
+        raise DTypeError(f"{name}: not defined on bool; convert with .to(...) first")
     return wrap(apply(op, (v,))) if v.dtype.is_float else wrap(Value(v.node))
 
 
@@ -370,7 +389,7 @@ def rsqrt(input: Tensor) -> Tensor:
 
 def square(input: Tensor) -> Tensor:
     """input * input."""
-    return mul(input, input)
+    return pow(input, 2)
 
 
 def exp(input: Tensor) -> Tensor:
@@ -463,7 +482,8 @@ def erf(input: Tensor) -> Tensor:
 
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient."""
-    x = wrap(value_of("sigmoid", input))
+    v = value_of("sigmoid", input)
+    x = wrap(v if v.dtype.is_float else cast(v, get_default_dtype()))
     e = exp(neg(abs(x)))
     smooth = where(x >= 0, 1.0, e) / (e + 1)
     return with_gradient_of(reciprocal(exp(neg(x)) + 1), smooth) if smooth.value.needs_grad else smooth
@@ -623,6 +643,7 @@ def isclose(
 
 def rsub(input: Tensor, other: TensorLike) -> Tensor:
     """other - input."""
+    _no_bools(input, other)
     return _binary(_SUB, other, input)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 from weakref import WeakKeyDictionary
 
 from weft.autograd.value import Value, apply
@@ -272,26 +271,25 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     return getitem(x, m)
 
 
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
     """The indices of the nonzero elements, one per row, or one vector per dimension. Computes the input."""
     import numpy as np
 
     from weft.core.creation import tensor
 
-    found = np.nonzero(np.atleast_1d(run.to_numpy(value_of("nonzero", input).node)))
-    if not input.value.shape:
-        found = found[:0] if not as_tuple else found
-        return tuple(tensor(f) for f in found) if as_tuple else tensor(np.zeros((int(bool(input.item())), 0), np.int64))
+    array = run.to_numpy(value_of("nonzero", input).node)
     if as_tuple:
-        return tuple(tensor(f.astype(np.int64)) for f in found)
-    return tensor(np.stack(found, 1).astype(np.int64))
+        return tuple(tensor(f.astype(np.int64)) for f in np.nonzero(np.atleast_1d(array)))
+    return tensor(np.argwhere(array).astype(np.int64))
 
 
 def argwhere(input: Tensor) -> Tensor:
     """The indices of the nonzero elements, one per row. Computes the input."""
-    out = nonzero(input)
-    assert isinstance(out, Handle)
-    return wrap(out.value)
+    return nonzero(input)
 
 
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
@@ -306,7 +304,7 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
             raise ArgumentError("one_hot: num_classes must be given for a tensor without elements")
         known = int(np.min(array)), int(np.max(array))
         num_classes = known[1] + 1
-    if known is not None and not (0 <= known[0] and known[1] < num_classes):
+    if known is not None and not (known[0] >= 0 and known[1] < num_classes):
         bad = known[0] if known[0] < 0 else known[1]
         raise IndexError(f"one_hot: class {bad} is out of range for {num_classes} classes")
     shape = (*i.shape, num_classes)
@@ -321,9 +319,3 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     n = max(minlength, int(array.max()) + 1 if array.size else 0)
     source = wrap(bc.scalar(1, int64, i.shape)) if weights is None else weights
     return scatter_add(wrap(bc.scalar(0, source.value.dtype, (n,))), 0, wrap(i), source)
-
-
-__all__: Sequence[str] = (
-    "gather", "take_along_dim", "index_select", "take", "scatter", "scatter_add", "scatter_reduce", "index_add",
-    "index_copy", "index_fill", "masked_fill", "masked_select", "nonzero", "argwhere", "one_hot", "bincount",
-)  # fmt: skip

@@ -104,7 +104,7 @@ def _parse(v: Value, key: Any) -> Basic:
     used = sum(map(_width, entries))
     rank = len(v.shape)
     if used > rank:
-        raise IndexError(f"indexing: {used} indices for a tensor of {rank} dimensions, shape {tuple(v.shape)}")
+        raise IndexError(f"indexing: {used} indices are too many for shape {tuple(v.shape)}")
     if Ellipsis not in [e if e is Ellipsis else None for e in entries]:
         entries.append(Ellipsis)
     plan = Basic([], [], [], [], [], {})

@@ -181,7 +181,7 @@ def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
     """Sums of products by labels, as in numpy.einsum: "ij,jk->ik" is a matrix product; "..." stands for any dimensions."""
     tensors: list[Tensor] = []
     for x in operands:
-        tensors += x if isinstance(x, (list, tuple)) else [x]  # pyright: ignore[reportArgumentType]
+        tensors += list(x) if isinstance(x, Sequence) else [x]
     values = [value_of("einsum", x) for x in tensors]
     inputs, output = _parse(equation, [v.shape for v in values])
     size = _label_sizes(equation, inputs, values)
@@ -199,7 +199,7 @@ def _parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
     left, arrow, right = text.partition("->")
     inputs = left.split(",")
     if len(inputs) != len(shapes):
-        raise ArgumentError(f"einsum: {equation!r} names {len(inputs)} operands, but {len(shapes)} were given")
+        raise ArgumentError(f"einsum: {equation!r} names {len(inputs)} operands, but got {len(shapes)}")
     ranks = [len(s) - len(t.replace("...", "")) if "..." in t else 0 for t, s in zip(inputs, shapes, strict=True)]
     extra = max(ranks)
     dots = "".join(chr(0x100 + i) for i in range(extra))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
@@ -126,17 +127,12 @@ def _moments(
     less = correction if correction is not None else float(unbiased)
     n = count(x, over)
     if isinstance(n, int):
-        left = max_(n - less, 0)
+        left = builtins.max(n - less, 0)
         spread = squares / left if left else squares * math.inf * 0.0 if n == 0 else squares / 0.0
     else:
         spread = squares / (size_tensor(n, x.dtype) - less)
     shape = spread.value.shape
     return spread, wrap(bc.reshape(middle, shape)), v.dtype
-
-
-def max_(a: float, b: float) -> float:
-    """The larger number (`max` is the tensor function here)."""
-    return a if a > b else b
 
 
 def var(
@@ -241,12 +237,24 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _first_match("argmin", Op.REDUCE_MIN, input, dim, keepdim)
 
 
-def max(input: Tensor, dim: Dims | Tensor | None = None, keepdim: bool = False) -> Tensor | Extremum:
+@overload
+def max(input: Tensor) -> Tensor: ...
+@overload
+def max(input: Tensor, dim: int, keepdim: bool = False) -> Extremum: ...
+@overload
+def max(input: Tensor, dim: Tensor) -> Tensor: ...
+def max(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Extremum:
     """The maximum of all; along dim (values, indices); with a second tensor, maximum."""
     return _extremum("max", Op.REDUCE_MAX, maximum, input, dim, keepdim)
 
 
-def min(input: Tensor, dim: Dims | Tensor | None = None, keepdim: bool = False) -> Tensor | Extremum:
+@overload
+def min(input: Tensor) -> Tensor: ...
+@overload
+def min(input: Tensor, dim: int, keepdim: bool = False) -> Extremum: ...
+@overload
+def min(input: Tensor, dim: Tensor) -> Tensor: ...
+def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Extremum:
     """The minimum of all; along dim (values, indices); with a second tensor, minimum."""
     return _extremum("min", Op.REDUCE_MIN, minimum, input, dim, keepdim)
 
@@ -272,18 +280,10 @@ def _truth(op: str, input: Tensor, dim: Dims | None, keepdim: bool, reduction: O
     over = axes(op, dim, v.shape)
     if v.dtype is not bool_:
         v = ne(input, 0).value
-    if builtin_any(v.shape[k] == 0 for k in over):
+    if builtins.any(v.shape[k] == 0 for k in over):
         shape = kept(v.shape, over) if keepdim else tuple(n for k, n in enumerate(v.shape) if k not in over)
         return wrap(bc.scalar(empty, bool_, shape))
     return wrap(reduce(reduction, v, over, keepdim))
-
-
-def builtin_any(flags: object) -> bool:
-    """Python's any (`any` is the tensor function here)."""
-    for flag in flags:  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType, reportAttributeAccessIssue]
-        if flag:
-            return True
-    return False
 
 
 def any(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tensor:

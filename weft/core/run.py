@@ -93,3 +93,13 @@ def synchronize() -> None:
 
     for device in opened_devices():
         device.synchronize()
+
+
+def set_num_threads(n: int) -> None:
+    """How many threads the CPU backend uses from now on."""
+    from weft.backends.cpu.device import CpuDevice
+    from weft.backends.registry import open_device
+
+    device = open_device("cpu:0")
+    assert isinstance(device, CpuDevice)
+    device.runtime.set_threads(n)

@@ -6,17 +6,33 @@ The functions are methods of the class under their own names; see the modules th
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import (
-    broadcast, creation, differentiate, display, elementwise, gather as picking, handle, indexing, matmul as products, movement,
-    random, realization, reductions, run,
+    broadcast,
+    creation,
+    differentiate,
+    display,
+    elementwise,
+    handle,
+    indexing,
+    movement,
+    random,
+    realization,
+    reductions,
+    run,
 )  # fmt: skip
+from weft.core import (
+    gather as picking,
+)
+from weft.core import (
+    matmul as products,
+)
 from weft.core.functional import activations
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
+from weft.errors import DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.graph import Shape, Target, elements
@@ -28,8 +44,10 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-# names that methods of the class shadow inside it
-_int, _float, _bool, _abs = builtins.int, builtins.float, builtins.bool, builtins.abs
+# builtins that methods of the class shadow inside it
+Int_: TypeAlias = builtins.int
+Float_: TypeAlias = builtins.float
+Bool_: TypeAlias = builtins.bool
 
 
 class Tensor(Handle):
@@ -44,9 +62,10 @@ class Tensor(Handle):
     __array_ufunc__ = None
 
     def __init__(
-        self, data: Any = (), dtype: DType | None = None, device: str | None = None, requires_grad: _bool = False
+        self, data: Any = (), dtype: DType | None = None, device: str | None = None, requires_grad: Bool_ = False
     ) -> None:
-        source = data if isinstance(data, Handle) and dtype is None and device is None else creation.tensor(data, dtype, device)
+        same = isinstance(data, Handle) and dtype is None and device is None
+        source = data if same else creation.tensor(data, dtype, device)
         self.value = Value(source.value.node)
         if requires_grad:
             self.requires_grad_()
@@ -64,7 +83,7 @@ class Tensor(Handle):
         return self.value.node.dtype
 
     @property
-    def ndim(self) -> _int:
+    def ndim(self) -> Int_:
         """The number of dimensions."""
         return len(self.value.node.shape)
 
@@ -74,7 +93,7 @@ class Tensor(Handle):
         return self.value.node.device or run.configured_device()
 
     @property
-    def itemsize(self) -> _int:
+    def itemsize(self) -> Int_:
         """The size of an element in bytes."""
         return self.dtype.itemsize
 
@@ -83,13 +102,13 @@ class Tensor(Handle):
         """The size of all elements in bytes."""
         return self.numel() * self.dtype.itemsize
 
-    def size(self, dim: _int | None = None) -> Any:
+    def size(self, dim: Int_ | None = None) -> Any:
         """The shape, or the size of one dimension."""
         from weft.core.axes import axis
 
         return self.shape if dim is None else self.shape[axis("size", dim, self.shape)]
 
-    def dim(self) -> _int:
+    def dim(self) -> Int_:
         """The number of dimensions."""
         return len(self.value.node.shape)
 
@@ -99,33 +118,40 @@ class Tensor(Handle):
 
     nelement = numel
 
-    def element_size(self) -> _int:
+    def element_size(self) -> Int_:
         """The size of an element in bytes."""
         return self.dtype.itemsize
 
-    def is_floating_point(self) -> _bool:
+    def is_floating_point(self) -> Bool_:
         """True for float dtypes."""
         return self.dtype.is_float
 
-    def is_contiguous(self) -> _bool:
+    def is_contiguous(self) -> Bool_:
         """True: weft has no strides."""
         return True
 
-    T = property(movement.reverse_dims)
-    mT = property(movement.matrix_transpose)
+    @property
+    def T(self) -> Tensor:
+        """All dimensions in reverse order."""
+        return movement.reverse_dims(self)
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two dimensions exchanged."""
+        return movement.matrix_transpose(self)
 
     # ------------------------------------------------------------------------------------------ gradients
 
     @property
-    def requires_grad(self) -> _bool:
+    def requires_grad(self) -> Bool_:
         """True if backward() of something computed from this tensor reaches it."""
         return self.value.needs_grad
 
     @requires_grad.setter
-    def requires_grad(self, mode: _bool) -> None:
+    def requires_grad(self, mode: Bool_) -> None:
         self.requires_grad_(mode)
 
-    def requires_grad_(self, requires_grad: _bool = True) -> Tensor:
+    def requires_grad_(self, requires_grad: Bool_ = True) -> Tensor:
         """Start or stop asking for gradients of this leaf. GradError for other than float tensors, and for results."""
         v = self.value
         if not v.is_leaf:
@@ -141,7 +167,7 @@ class Tensor(Handle):
         return self
 
     @property
-    def is_leaf(self) -> _bool:
+    def is_leaf(self) -> Bool_:
         """True unless the tensor is a recorded result of other tensors."""
         return self.value.is_leaf
 
@@ -209,7 +235,7 @@ class Tensor(Handle):
         if elements(self.shape) != 1:
             raise ShapeError(f"item: needs a tensor of one element, got shape {tuple(self.shape)}; use .tolist()")
         value = self.realize().value.node.storage.numpy().reshape(())
-        return _float(value) if self.dtype.is_float else value.item()
+        return Float_(value) if self.dtype.is_float else value.item()
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Computes the tensor."""
@@ -228,38 +254,38 @@ class Tensor(Handle):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.shape else repr(self)
 
-    def __bool__(self) -> _bool:
+    def __bool__(self) -> Bool_:
         if elements(self.shape) != 1:
             raise ShapeError(
                 f"bool: the truth of a tensor of shape {tuple(self.shape)} is ambiguous; use .any() or .all()"
             )
-        return _bool(self.item())
+        return Bool_(self.item())
 
-    def __int__(self) -> _int:
-        return _int(self.item())
+    def __int__(self) -> Int_:
+        return Int_(self.item())
 
-    def __float__(self) -> _float:
-        return _float(self.item())
+    def __float__(self) -> Float_:
+        return Float_(self.item())
 
-    def __index__(self) -> _int:
+    def __index__(self) -> Int_:
         if not self.dtype.is_int:
             raise DTypeError(f"index: only integer tensors of one element can be an index, got {describe(self)}")
-        return _int(self.item())
+        return Int_(self.item())
 
-    def __len__(self) -> _int:
+    def __len__(self) -> Int_:
         if not self.shape:
             raise DTypeError("len: a tensor without dimensions has no length")
-        return _int(self.shape[0])  # pyright: ignore[reportArgumentType]
+        return Int_(self.shape[0])  # pyright: ignore[reportArgumentType]
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise DTypeError("iter: a tensor without dimensions cannot be iterated over")
         return iter(movement.unbind(self, 0))
 
-    def __contains__(self, x: TensorLike) -> _bool:
-        return _bool(reductions.any(elementwise.eq(self, x)).item())
+    def __contains__(self, x: TensorLike) -> Bool_:
+        return Bool_(reductions.any(elementwise.eq(self, x)).item())
 
-    def __deepcopy__(self, memo: dict[_int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[Int_, Any]) -> Tensor:
         out = object.__new__(type(self))
         memo[id(self)] = out
         out.value = Value(self.value.node)
@@ -282,7 +308,7 @@ class Tensor(Handle):
                 device = x
             elif isinstance(x, Handle):
                 dtype, device = x.value.dtype, wrap(x.value).device
-            elif not isinstance(x, _bool) and x is not None:
+            elif not isinstance(x, Bool_) and x is not None:
                 raise DTypeError(f"to: expected a dtype, a device name or a Tensor, got {describe(x)}")
         out = self if dtype is None else elementwise.to_dtype(self, dtype)
         if device is not None and (name := run.device_name(device)) != out.device:
@@ -356,7 +382,8 @@ class Tensor(Handle):
             raise ShapeError(f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}")
         if not broadcast.can_cast(result.dtype, old.dtype):
             raise DTypeError(
-                f"{op}: a {result.dtype.name} result cannot be stored in a {old.dtype.name} tensor; write x = x ... instead"
+                f"{op}: the result is {result.dtype.name}, which a tensor of {old.dtype.name} cannot hold; "
+                "write x = x ... to get a new tensor"
             )
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
@@ -444,19 +471,19 @@ class Tensor(Handle):
         """`value` where the mask is true"""
         return self._become("masked_fill_", picking.masked_fill(self, mask, value).value)
 
-    def scatter_(self, dim: _int, index: Tensor, src: TensorLike, *, reduce: str | None = None) -> Tensor:
+    def scatter_(self, dim: Int_, index: Tensor, src: TensorLike, *, reduce: str | None = None) -> Tensor:
         """Elements replaced by those of src at their index; see scatter."""
         return self._become("scatter_", picking.scatter(self, dim, index, src, reduce=reduce).value)
 
-    def scatter_add_(self, dim: _int, index: Tensor, src: Tensor) -> Tensor:
+    def scatter_add_(self, dim: Int_, index: Tensor, src: Tensor) -> Tensor:
         """Elements of src added at their index; see scatter_add."""
         return self._become("scatter_add_", picking.scatter_add(self, dim, index, src).value)
 
-    def index_add_(self, dim: _int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
+    def index_add_(self, dim: Int_, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
         """Slices of source added at their index; see index_add."""
         return self._become("index_add_", picking.index_add(self, dim, index, source, alpha=alpha).value)
 
-    def index_copy_(self, dim: _int, index: Tensor, source: Tensor) -> Tensor:
+    def index_copy_(self, dim: Int_, index: Tensor, source: Tensor) -> Tensor:
         """Slices replaced by those of source at their index; see index_copy."""
         return self._become("index_copy_", picking.index_copy(self, dim, index, source).value)
 
@@ -528,10 +555,10 @@ class Tensor(Handle):
     # ------------------------------------------------------------------------------------------ operators
 
     def __eq__(self, other: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  (as torch)
-        return elementwise.eq(self, other) if _comparable(other) else NotImplemented  # pyright: ignore
+        return elementwise.eq(self, other) if _comparable(other) else NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  (as torch)
-        return elementwise.ne(self, other) if _comparable(other) else NotImplemented  # pyright: ignore
+        return elementwise.ne(self, other) if _comparable(other) else NotImplemented
 
     __add__ = __radd__ = elementwise.add
     __sub__, __rsub__ = elementwise.sub, elementwise.rsub
@@ -734,12 +761,10 @@ def _comparable(x: object) -> builtins.bool:
     return isinstance(x, _ELEMENT_TYPES) or type(x).__module__ in ("numpy", "ml_dtypes")
 
 
-def _unpickle(cls: Callable[..., Tensor], array: Array, dtype: DType, requires_grad: builtins.bool) -> Tensor:
-    out: Tensor = object.__new__(cls)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]
+def _unpickle(cls: type[Tensor], array: Array, dtype: DType, requires_grad: builtins.bool) -> Tensor:
+    out = object.__new__(cls)
     out.value = creation.tensor(array, dtype).value
     return out.requires_grad_() if requires_grad else out
 
 
 handle.set_tensor_class(Tensor)
-
-__all__ = ["ArgumentError", "Tensor"]

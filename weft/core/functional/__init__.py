@@ -1,24 +1,74 @@
 """The functions that neural networks are made of; `weft.nn.functional` offers them."""
 
 from weft.core.functional.activations import (
-    celu, elu, gelu, glu, hardsigmoid, hardswish, hardtanh, leaky_relu, log_softmax, logsigmoid, mish, prelu, relu,
-    relu6, selu, sigmoid, silu, softmax, softmin, softplus, softsign, tanh, tanhshrink, threshold,
+    celu,
+    elu,
+    gelu,
+    glu,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    log_softmax,
+    logsigmoid,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softmin,
+    softplus,
+    softsign,
+    tanh,
+    tanhshrink,
+    threshold,
 )  # fmt: skip
 from weft.core.functional.attention import scaled_dot_product_attention
 from weft.core.functional.convolution import (
-    conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
 )  # fmt: skip
 from weft.core.functional.dropout import dropout, dropout1d, dropout2d, dropout3d
 from weft.core.functional.embedding import embedding, one_hot
 from weft.core.functional.linear import bilinear, linear
 from weft.core.functional.losses import (
-    binary_cross_entropy, binary_cross_entropy_with_logits, cosine_similarity, cross_entropy, huber_loss, kl_div,
-    l1_loss, mse_loss, nll_loss, smooth_l1_loss,
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cosine_similarity,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
 )  # fmt: skip
-from weft.core.functional.normalization import batch_norm, group_norm, instance_norm, layer_norm, normalize, rms_norm
+from weft.core.functional.normalization import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    normalize,
+    rms_norm,
+)
 from weft.core.functional.pooling import (
-    adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool1d, adaptive_max_pool2d, avg_pool1d, avg_pool2d,
-    avg_pool3d, max_pool1d, max_pool2d, max_pool3d,
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
 )  # fmt: skip
 from weft.core.functional.resampling import interpolate, pad, pixel_shuffle, pixel_unshuffle, unfold
 

@@ -10,7 +10,24 @@ from weft.core import broadcast as bc
 from weft.core.axes import axis
 from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import (
-    abs, clamp, div, erf, exp, expm1, ge, gt, le, log, log1p, maximum, minimum, neg, sigmoid, sub, tanh, where,
+    abs,
+    clamp,
+    div,
+    erf,
+    exp,
+    expm1,
+    ge,
+    gt,
+    le,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    neg,
+    sigmoid,
+    sub,
+    tanh,
+    where,
 )  # fmt: skip
 from weft.core.handle import value_of, wrap
 from weft.core.movement import chunk

@@ -8,7 +8,20 @@ from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import axis
 from weft.core.elementwise import (
-    abs, clamp, exp, le, log, log1p, lt, maximum, mul, ne, neg, sqrt, sub, where,
+    abs,
+    clamp,
+    exp,
+    le,
+    log,
+    log1p,
+    lt,
+    maximum,
+    mul,
+    ne,
+    neg,
+    sqrt,
+    sub,
+    where,
 )  # fmt: skip
 from weft.core.functional.activations import log_softmax
 from weft.core.gather import index_range, index_value, take
