@@ -21,7 +21,7 @@ from weft.ir.loops import Loop, LoopKind, Program
 from .llvm import Target
 
 STACK_BYTES = 16 << 10
-"""Larger LOCAL buffers come from the heap."""
+"""When LOCAL buffers need more, they come from the heap."""
 
 IMPORTS = ("weft_parallel",)
 """Symbols of the runtime that kernels call."""
@@ -45,15 +45,15 @@ def _kernel(module: Module, program: Program, target: Target) -> None:
     frame = Frame(f)
 
     def slot(k: int) -> str:
-        at = frame.hoist(0, f"getelementptr i32, ptr %slots, i64 {k}")
-        return frame.hoist(0, f"sext i32 {frame.hoist(0, f'load i32, ptr {at}, align 4')} to i64")
+        at = frame.on_entry(f"getelementptr i32, ptr %slots, i64 {k}")
+        return frame.on_entry(f"sext i32 {frame.on_entry(f'load i32, ptr {at}, align 4')} to i64")
 
     for k, buffer in enumerate(program.params):
-        at = frame.hoist(0, f"getelementptr ptr, ptr %table, i64 {slot(k)}")
-        frame.places[buffer.name] = Place(frame.hoist(0, f"load ptr, ptr {at}, align 8"), buffer)
+        at = frame.on_entry(f"getelementptr ptr, ptr %table, i64 {slot(k)}")
+        frame.places[buffer.name] = Place(frame.on_entry(f"load ptr, ptr {at}, align 8"), buffer)
     for j, var in enumerate(program.variables):
-        at = frame.hoist(0, f"getelementptr i64, ptr %vars, i64 {slot(len(program.params) + j)}")
-        frame.bindings[var.name] = Term(frame.hoist(0, f"load i64, ptr {at}, align 8"), 0)
+        at = frame.on_entry(f"getelementptr i64, ptr %vars, i64 {slot(len(program.params) + j)}")
+        frame.bindings[var.name] = Term(frame.on_entry(f"load i64, ptr {at}, align 8"), 0)
     body = Body(frame, hooks)
     body.block(program.body)
     hooks.finish(body)
@@ -94,29 +94,22 @@ class _Cpu:
             "weft_parallel", "void", [("ptr", f"@{name}"), ("ptr", ctx), ("i64", ref(extent)), ("i64", "1")]
         )
 
-    def local(self, body: Body, size: int) -> str:
-        """On the stack when small, else from the heap until the function returns."""
-        f = body.frame.f
-        if size <= STACK_BYTES:
-            return f.alloca(size)
-        size = -(-size // ALIGNMENT) * ALIGNMENT
-        if "windows" in self.target.triple:
-            base = f.call_on_entry("_aligned_malloc", "ptr", [("i64", str(size)), ("i64", str(ALIGNMENT))])
-            f.on_return.append(("_aligned_free", base))
-        else:
-            base = f.call_on_entry("aligned_alloc", "ptr", [("i64", str(ALIGNMENT)), ("i64", str(size))])
-            f.on_return.append(("free", base))
-        return base
-
     def barrier(self, body: Body) -> None:
         """One thread runs a whole task, so there is nothing to order."""
 
     def finish(self, body: Body) -> None:
-        """End the function: make streamed stores visible, and give memory back."""
-        f = body.frame.f
+        """End the function: make streamed stores visible, and provide `%local`."""
+        f, size = body.frame.f, body.frame.local_bytes
         if body.streams and self.target.triple.startswith("x86_64"):
             f.call("llvm.x86.sse.sfence", "void", [])
-        for name, argument in f.on_return:
-            f.call(name, "void", [("ptr", argument)])
+        if 0 < size <= STACK_BYTES:
+            f.allocas.append(f"  %local = alloca [{size} x i8], align {ALIGNMENT}")
+        elif size:
+            windows = "windows" in self.target.triple
+            get, drop = ("_aligned_malloc", "_aligned_free") if windows else ("aligned_alloc", "free")
+            numbers = (size, ALIGNMENT) if windows else (ALIGNMENT, size)
+            f.module.declare(get, "ptr", "i64, i64")
+            f.entry.insert(0, f"  %local = call ptr @{get}(i64 {numbers[0]}, i64 {numbers[1]})")
+            f.call(drop, "void", [("ptr", "%local")])
         f.do("ret void")
         f.module.functions.append(f.finish())

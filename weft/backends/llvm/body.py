@@ -9,6 +9,7 @@ from typing import Protocol
 from weft.backends.llvm import memory, scalar
 from weft.backends.llvm.frame import Condition, Frame, Place, Term, Value
 from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
+from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.types import literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir.dtypes import DType
@@ -31,14 +32,10 @@ from weft.ir.ops import Op
 
 
 class Hooks(Protocol):
-    """What a target adds."""
+    """What a target adds. It also defines `%local`, the memory for `Frame.local_bytes` bytes of LOCAL buffers."""
 
     def spread(self, body: Body, loop: Loop) -> None:
         """A PARALLEL, BLOCK or THREAD loop."""
-        ...
-
-    def local(self, body: Body, size: int) -> str:
-        """The base of a LOCAL buffer of so many bytes."""
         ...
 
     def barrier(self, body: Body) -> None:
@@ -74,8 +71,10 @@ class Body:
 
     def block(self, stmts: Block) -> None:
         """All statements in order."""
+        top = self.frame.local_top
         for s in stmts:
             self.statement(s)
+        self.frame.local_top = top
 
     def statement(self, s: Stmt) -> None:
         """One statement. Raises TypeError for an unknown one."""
@@ -128,20 +127,20 @@ class Body:
         """`loop` with its variable from `first` up to, not including, `last` (operands of type i64)."""
         frame, f = self.frame, self.frame.f
         top, after, counter = f.fresh("loop"), f.fresh("after"), f.fresh("%k")
+        level = frame.open(is_loop=True)
         if not nonempty:
             f.do(f"br i1 {f.emit(f'icmp slt i64 {first}, {last}')}, label %{top}.pre, label %{after}")
             f.start(f"{top}.pre")
         before = f.block
         f.branch(top)
-        head: Lines = [""]  # the counter's phi, known when the latch is
-        f.lines.append(head)
-        frame.heads.append(head)
-        frame.bindings[loop.var.name] = Term(counter, len(frame.heads) - 1)
+        phi: Lines = []
+        f.lines.append(phi)
+        frame.bindings[loop.var.name] = Term(counter, level)
         self.block(loop.body)
-        frame.heads.pop()
+        frame.close()
         following = f.emit(f"add nuw nsw i64 {counter}, 1")
         more = f.emit(f"icmp slt i64 {following}, {last}")
-        head[0] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{f.block} ]"
+        phi.append(f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{f.block} ]")
         f.do(f"br i1 {more}, label %{top}, label %{after}")
         f.start(after)
 
@@ -177,9 +176,15 @@ class Body:
         b = s.buffer
         if not isinstance(b.size, int):
             raise ValueError(f"buffer {b.name} of unknown size {b.size!r}")
-        size = max(1, b.size * b.dtype.itemsize * max(1, self.frame.lanes))
-        base = self.frame.f.alloca(size) if b.scope is Scope.REGISTER else self.hooks.local(self, size)
-        self.frame.places[b.name] = Place(base, b, self.frame.lanes)
+        frame = self.frame
+        size = max(1, b.size * b.dtype.itemsize * max(1, frame.lanes))
+        if b.scope is Scope.REGISTER:
+            base = frame.f.alloca(size)
+        else:
+            base = frame.on_entry(f"getelementptr i8, ptr %local, i64 {frame.local_top}")
+            frame.local_top += -(-size // ALIGNMENT) * ALIGNMENT
+            frame.local_bytes = max(frame.local_bytes, frame.local_top)
+        frame.places[b.name] = Place(base, b, frame.lanes)
 
     def _store(self, s: Store) -> None:
         frame = self.frame
@@ -304,14 +309,17 @@ class Body:
             if values is None or any(self._reads_one(e) for e in walk(values)):
                 some = memory.any_lane(frame, frame.mask or when.mask)
                 may = some if may is None else f.emit(f"and i1 {may}, {some}")
-        then, after = f.fresh("then"), f.fresh("endif")
+        after = f.fresh("endif")
         if may is not None:
+            frame.open(is_loop=False)
+            then = f.fresh("then")
             f.do(f"br i1 {may}, label %{then}, label %{after}")
             f.start(then)
         yield True
         frame.mask = outer
         if may is not None:
             frame.forget()
+            frame.close()
             f.branch(after)
 
     def _reads_one(self, e: Expr) -> bool:
@@ -380,7 +388,7 @@ class Body:
                 return Value(literal(e.dtype, value))
             if bits == 64:
                 return Value(value.name)
-            return Value(frame.share(value.depth, f"trunc i64 {value.name} to i{bits}"))
+            return Value(frame.share(value.level, f"trunc i64 {value.name} to i{bits}").name)
         return Value(materialize(frame, a, bits), frame.lanes)
 
     def _test(self, guard: Guard) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,9 +13,6 @@ from weft.ir.expr import Expr
 from weft.ir.index import Guard, Var
 from weft.ir.loops import Buffer
 
-IN_PLACE = 1 << 30
-"""The depth of a term that only the current statement may use."""
-
 
 class Value(NamedTuple):
     """A scalar expression's value in registers; `lanes` 0 when all lanes share it."""
@@ -24,10 +22,10 @@ class Value(NamedTuple):
 
 
 class Term(NamedTuple):
-    """An i64 that all lanes share, and the number of loops that it is inside of."""
+    """An integer that all lanes share, and the number of the innermost scope that it is known in."""
 
     name: str
-    depth: int
+    level: int
 
 
 class Lanes(NamedTuple):
@@ -58,17 +56,32 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
+class Scope:
+    """A function's body, a loop's, or a branch."""
+
+    is_loop: bool
+    before: Lines = field(default_factory=list["str | Lines"])
+    """The place just before the scope inside that is being rendered."""
+    known: list[Hashable] = field(default_factory=list[Hashable])
+    """What was shared here: it is forgotten when the scope ends."""
+
+
+@dataclass(slots=True)
 class Frame:
     """The state of one function. A name not found is captured from the function around it, through `ctx`."""
 
     f: Function
     outer: Frame | None = None
-    heads: list[Lines] = field(default_factory=list[Lines])
-    """Per loop depth, the start of its body: index arithmetic is put where its deepest variable is born."""
+    scopes: list[Scope] = field(default_factory=lambda: [Scope(False)])
+    """Outermost first."""
     bindings: dict[str, int | Term] = field(default_factory=dict[str, "int | Term"])
     consts: dict[Var, int] = field(default_factory=dict[Var, int])
     temps: dict[str, tuple[DType, Value]] = field(default_factory=dict[str, tuple[DType, Value]])
     places: dict[str, Place] = field(default_factory=dict[str, Place])
+    local_top: int = 0
+    """Where the next LOCAL buffer begins, in bytes after `%local`; buffers of blocks side by side overlap."""
+    local_bytes: int = 0
+    """The most that LOCAL buffers ever take."""
     lane: Var | None = None
     lanes: int = 0
     mask: str | None = None
@@ -77,43 +90,63 @@ class Frame:
     """The values of the current statement's subexpressions."""
     conditions: dict[Guard, Condition] = field(default_factory=dict[Guard, Condition])
     """The guards that the current statement has computed."""
-    shared: dict[str, str] = field(default_factory=dict[str, str])
-    """Hoisted index arithmetic by its instruction; its operands' names are unique, so this never gets stale."""
-    sums: dict[tuple[tuple[Term, int], ...], str] = field(
-        default_factory=dict[tuple[tuple[Term, int], ...], str]
-    )
-    """The same for sums of factor * term."""
+    shared: dict[Hashable, Term] = field(default_factory=dict[Hashable, Term])
+    """Index arithmetic in scope, by its instruction or by what it adds up."""
     orders: dict[tuple[Expr, ...], list[Expr]] = field(default_factory=dict[tuple[Expr, ...], list[Expr]])
     """What `walk` gives for a statement's expressions, which are rendered once per unrolled iteration."""
     captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(memory type, the outer function's value) of each 8-byte slot of `ctx`."""
-
-    def __post_init__(self) -> None:
-        if not self.heads:
-            self.heads.append(self.f.entry)
 
     def forget(self) -> None:
         """Begin a new statement: memory may have changed."""
         self.memo.clear()
         self.conditions.clear()
 
-    def hoist(self, depth: int, instruction: str) -> str:
-        """Append an instruction where the loop of that depth begins (here, for IN_PLACE); its name."""
-        if depth >= len(self.heads):
-            return self.f.emit(instruction)
-        name = self.f.fresh("%i")
-        self.heads[depth].append(f"  {name} = {instruction}")
-        return name
+    def open(self, is_loop: bool) -> int:
+        """Begin a scope, before the branch into it; its level."""
+        before: Lines = []
+        self.f.lines.append(before)
+        self.scopes[-1].before = before
+        self.scopes.append(Scope(is_loop))
+        return len(self.scopes) - 1
 
-    def share(self, depth: int, instruction: str) -> str:
-        """As `hoist`, once for the same instruction."""
-        if depth >= len(self.heads):
-            return self.f.emit(instruction)
+    def close(self) -> None:
+        """End the innermost scope."""
+        for key in self.scopes.pop().known:
+            del self.shared[key]
+
+    @property
+    def level(self) -> int:
+        """The innermost scope's number."""
+        return len(self.scopes) - 1
+
+    def share(self, level: int, instruction: str) -> Term:
+        """The result of an instruction whose operands are known at `level`: found, or moved out of all loops that it
+        does not depend on.
+        """
         found = self.shared.get(instruction)
         if found is None:
-            found = self.hoist(depth, instruction)
-            self.shared[instruction] = found
+            innermost = len(self.scopes) - 1
+            while level < innermost and not self.scopes[level + 1].is_loop:
+                level += 1
+            if level == innermost:
+                found = Term(self.f.emit(instruction), level)
+            else:
+                found = Term(self.f.fresh("%i"), level)
+                self.scopes[level].before.append(f"  {found.name} = {instruction}")
+            self.remember(instruction, found)
         return found
+
+    def remember(self, key: Hashable, term: Term) -> None:
+        """Let `shared` find a term as long as its scope lasts."""
+        self.shared[key] = term
+        self.scopes[term.level].known.append(key)
+
+    def on_entry(self, instruction: str) -> str:
+        """Append an instruction where the function begins."""
+        name = self.f.fresh("%e")
+        self.f.entry.append(f"  {name} = {instruction}")
+        return name
 
     def binding(self, name: str) -> int | Term:
         """What an index variable stands for."""
@@ -152,7 +185,7 @@ class Frame:
             return self._capture(memory, ref)
         assert self.outer is not None
         got = self._capture(memory, self.outer.f.emit(f"zext i1 {ref} to i8"))
-        return self.hoist(0, f"trunc i8 {got} to i1")
+        return self.on_entry(f"trunc i8 {got} to i1")
 
     def place(self, name: str) -> Place:
         """Where a buffer is."""
@@ -168,9 +201,9 @@ class Frame:
     def _capture(self, memory: str, ref: str) -> str:
         if not ref.startswith("%"):
             return ref
-        slot = self.hoist(0, f"getelementptr i8, ptr %ctx, i64 {8 * len(self.captured)}")
+        slot = self.on_entry(f"getelementptr i8, ptr %ctx, i64 {8 * len(self.captured)}")
         self.captured.append((memory, ref))
-        return self.hoist(0, f"load {memory}, ptr {slot}, align 8")
+        return self.on_entry(f"load {memory}, ptr {slot}, align 8")
 
     def broadcast(self, value: Value, scalar: str, lanes: int) -> str:
         """`value`, of register type `scalar`, in all lanes."""

@@ -1,7 +1,7 @@
 """Index expressions -> i64 instructions, and the shape of their change from lane to lane.
 
 An index becomes `const + sum of factor * term + (a part that differs between lanes)`. The shared part is computed
-where its deepest loop variable is born, once per distinct sum; constants stay apart, so that unrolled accesses
+outside of all loops that it does not depend on, once per distinct sum; constants stay apart, so that unrolled accesses
 share one address and differ in the displacement.
 """
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
-from weft.backends.llvm.frame import IN_PLACE, Condition, Frame, Lanes, Term, Value
+from weft.backends.llvm.frame import Condition, Frame, Lanes, Term, Value
 from weft.backends.llvm.types import constant_vector, register_type, vector
 from weft.ir.dtypes import Kind
 from weft.ir.index import (
@@ -96,12 +96,12 @@ def affine(frame: Frame, x: Int) -> Affine:
         sums: dict[Term, int] = {}
         for t, c in terms:
             sums[t] = sums.get(t, 0) + c
-        terms = sorted(((t, c) for t, c in sums.items() if c), key=_depth)
+        terms = sorted(((t, c) for t, c in sums.items() if c), key=_level)
     return Affine(const, tuple(terms), steps if any(steps) else (), tuple(varying))
 
 
-def _depth(term: tuple[Term, int]) -> int:
-    return term[0].depth
+def _level(term: tuple[Term, int]) -> int:
+    return term[0].level
 
 
 def _has_const(frame: Frame, x: Index) -> bool:
@@ -131,7 +131,7 @@ def _opaque(frame: Frame, x: Opaque) -> int | Term | Lanes:
     if lanes:
         bits = 64 if x.hi >= 1 << 31 or x.lo < -(1 << 31) else 32
         return Lanes(_resize(frame, src, ref, dtype.bits, bits, lanes, signed), bits, x.lo, x.hi)
-    return Term(_resize(frame, src, ref, dtype.bits, 64, 0, signed), IN_PLACE)
+    return Term(_resize(frame, src, ref, dtype.bits, 64, 0, signed), frame.level)
 
 
 def _resize(frame: Frame, src: str, ref: str, have: int, want: int, lanes: int, signed: bool) -> str:
@@ -145,23 +145,20 @@ def shared(frame: Frame, a: Affine, const: bool = True) -> Term | int:
     """The part of `a` that lanes share, as one i64; without its constant if asked."""
     if not a.terms:
         return a.const if const else 0
-    depth = a.terms[-1][0].depth
-    total = frame.sums.get(a.terms)
+    total = frame.shared.get(a.terms)
     if total is None:
-        total = ""
         for term, c in a.terms:
-            scaled = term.name if c == 1 else frame.share(term.depth, f"mul nsw i64 {term.name}, {c}")
-            total = frame.share(term.depth, f"add nsw i64 {total}, {scaled}") if total else scaled
-        if depth < IN_PLACE:
-            frame.sums[a.terms] = total
+            part = term if c == 1 else frame.share(term.level, f"mul nsw i64 {term.name}, {c}")
+            if total is None:
+                total = part
+            else:
+                level = max(total.level, part.level)
+                total = frame.share(level, f"add nsw i64 {total.name}, {part.name}")
+        assert total is not None
+        frame.remember(a.terms, total)
     if const and a.const:
-        total = frame.share(depth, f"add nsw i64 {total}, {a.const}")
-    return Term(total, depth)
-
-
-def depth_of(x: Term | int) -> int:
-    """The loop depth at which a value is known."""
-    return 0 if isinstance(x, int) else x.depth
+        total = frame.share(total.level, f"add nsw i64 {total.name}, {a.const}")
+    return total
 
 
 def ref(x: Term | int) -> str:
@@ -185,39 +182,34 @@ def _compound(frame: Frame, x: Index) -> Term | int:
         new = x.rebuild(known)
         assert isinstance(new, int)
         return new
-    depth = max(depth_of(v) for v in values)
-    refs = [ref(v) for v in values]
+    level = max(v.level for v in values if isinstance(v, Term))
+    first, *others = (ref(v) for v in values)
 
-    def do(instruction: str) -> str:
-        return frame.share(depth, instruction)
+    def do(instruction: str) -> Term:
+        return frame.share(level, instruction)
 
     match x:
         case Product():
-            total = refs[0]
-            for r in refs[1:]:
-                total = do(f"mul nsw i64 {total}, {r}")
-            return Term(total, depth)
-        case FloorDiv():
-            return Term(_divide(frame, depth, x.num, refs[0], refs[1])[0], depth)
-        case Mod():
-            return Term(_divide(frame, depth, x.num, refs[0], refs[1])[1], depth)
+            total = do(f"mul nsw i64 {first}, {others[0]}")
+            for r in others[1:]:
+                total = do(f"mul nsw i64 {total.name}, {r}")
+            return total
+        case FloorDiv() | Mod():
+            whole = isinstance(x, FloorDiv)
+            n, d = first, others[0]
+            if bounds(x.num)[0] >= 0:
+                return do(f"{'udiv' if whole else 'urem'} i64 {n}, {d}")
+            rest = do(f"srem i64 {n}, {d}").name
+            negative = do(f"icmp slt i64 {rest}, 0").name
+            if whole:
+                down = do(f"sext i1 {negative} to i64").name
+                return do(f"add i64 {do(f'sdiv i64 {n}, {d}').name}, {down}")
+            return do(f"add i64 {rest}, {do(f'select i1 {negative}, i64 {d}, i64 0').name}")
         case Min() | Max():
-            less = do(f"icmp {'slt' if isinstance(x, Min) else 'sgt'} i64 {refs[0]}, {refs[1]}")
-            return Term(do(f"select i1 {less}, i64 {refs[0]}, i64 {refs[1]}"), depth)
+            less = do(f"icmp {'slt' if isinstance(x, Min) else 'sgt'} i64 {first}, {others[0]}")
+            return do(f"select i1 {less.name}, i64 {first}, i64 {others[0]}")
         case _:
             raise TypeError(f"not an index: {x!r}")
-
-
-def _divide(frame: Frame, depth: int, num: Int, n: str, d: str) -> tuple[str, str]:
-    """(n // d, n % d) of shared values, d > 0."""
-    if bounds(num)[0] >= 0:
-        return frame.share(depth, f"udiv i64 {n}, {d}"), frame.share(depth, f"urem i64 {n}, {d}")
-    rest = frame.share(depth, f"srem i64 {n}, {d}")
-    negative = frame.share(depth, f"icmp slt i64 {rest}, 0")
-    toward_zero = frame.share(depth, f"sdiv i64 {n}, {d}")
-    one = frame.share(depth, f"sext i1 {negative} to i64")
-    up = frame.share(depth, f"select i1 {negative}, i64 {d}, i64 0")
-    return frame.share(depth, f"add i64 {toward_zero}, {one}"), frame.share(depth, f"add i64 {rest}, {up}")
 
 
 def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
@@ -296,7 +288,7 @@ def materialize(frame: Frame, a: Affine, bits: int) -> str:
     else:
         name = base.name
         if bits != 64:
-            name = frame.share(base.depth, f"trunc i64 {name} to {t}")
+            name = frame.share(base.level, f"trunc i64 {name} to {t}").name
         all_lanes = frame.broadcast(Value(name), t, frame.lanes)
     return all_lanes if own is None else frame.f.emit(f"add {vector(t, frame.lanes)} {all_lanes}, {own}")
 
@@ -335,15 +327,16 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
                 alike.append(got)
             elif isinstance(got, str):
                 masks.append(got)
-    both: str | None = None
-    depth = 0
-    for name, d in sorted(alike, key=lambda term: term.depth):
-        depth = max(depth, d)
-        both = name if both is None else frame.share(depth, f"and i1 {both}, {name}")
+    both: Term | None = None
+    for term in sorted(alike, key=lambda t: t.level):
+        if both is None:
+            both = term
+        else:
+            both = frame.share(max(both.level, term.level), f"and i1 {both.name}, {term.name}")
     mask: str | None = None
     for m in masks:
         mask = m if mask is None else frame.f.emit(f"and {vector('i1', frame.lanes)} {mask}, {m}")
-    return Condition(both, mask)
+    return Condition(both.name if both else None, mask)
 
 
 def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
@@ -356,7 +349,7 @@ def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
         value = shared(frame, a, const=False)
         if isinstance(value, int):
             return (a.const < 0) is negative
-        return Term(frame.share(value.depth, f"icmp {how} i64 {value.name}, {-a.const}"), value.depth)
+        return frame.share(value.level, f"icmp {how} i64 {value.name}, {-a.const}")
     lo, hi = lane_bounds(a)
     if not a.terms and (a.const + lo >= 0 or a.const + hi < 0):
         return (a.const + lo < 0) is negative

@@ -113,7 +113,8 @@ def address(frame: Frame, place: Place, offset: Affine) -> str:
     size = place.buffer.dtype.itemsize
     moving = shared(frame, offset, const=False)
     if not isinstance(moving, int):
-        base = frame.share(moving.depth, f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}")
+        step = f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}"
+        base = frame.share(moving.level, step).name
     if offset.const == 0:
         return base
     return frame.f.emit(f"getelementptr i8, ptr {base}, i64 {offset.const * size}")

@@ -55,7 +55,7 @@ class Module:
 class Function:
     """One function: instructions are appended at the current place."""
 
-    __slots__ = ("_names", "allocas", "block", "body", "entry", "header", "lines", "module", "on_return")
+    __slots__ = ("_names", "allocas", "block", "body", "entry", "header", "lines", "module")
 
     def __init__(self, module: Module, header: str) -> None:
         self.module = module
@@ -66,8 +66,6 @@ class Function:
         self.lines = self.body
         self.block = "entry"
         self._names = 0
-        self.on_return: list[tuple[str, str]] = []
-        """(function, pointer) calls to make before returning."""
 
     def fresh(self, hint: str = "v") -> str:
         """A new name (without sigil)."""
@@ -110,13 +108,6 @@ class Function:
             return self.emit(text)
         self.do(text)
         return ""
-
-    def call_on_entry(self, name: str, result: str, args: list[tuple[str, str]]) -> str:
-        """As `call`, once on entry."""
-        here, self.lines = self.lines, self.entry
-        got = self.call(name, result, args)
-        self.lines = here
-        return got
 
     def finish(self) -> str:
         """The function's text."""
