@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 from weft.core.handle import Dims, describe
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
@@ -31,11 +31,11 @@ def axis(op: str, dim: Any, shape: Shape, extra: int = 0) -> int:
     )
 
 
-def axes(op: str, dim: Dims | None, shape: Shape) -> tuple[int, ...]:
+def axes(op: str, dim: Dims | Sequence[Int] | None, shape: Shape) -> tuple[int, ...]:
     """The distinct dimensions, ascending; all for None or an empty tuple."""
     if dim is None:
         return tuple(range(len(shape)))
-    if isinstance(dim, (tuple, list)):
+    if isinstance(dim, Sequence):
         out = [axis(op, d, shape) for d in dim]
         if len(set(out)) != len(out):
             raise ArgumentError(f"{op}: dimension {next(d for d in out if out.count(d) > 1)} appears twice in {tuple(dim)}")
@@ -43,6 +43,19 @@ def axes(op: str, dim: Dims | None, shape: Shape) -> tuple[int, ...]:
             return tuple(range(len(shape)))
         return tuple(sorted(out))
     return (axis(op, dim, shape),) if shape else (axis(op, dim, shape),)[:0]
+
+
+def is_int(x: object) -> TypeGuard[int]:
+    """True for an int that is no bool."""
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def known_sizes(op: str, shape: Shape) -> list[int]:
+    """The sizes as ints; ShapeError if one is only known at run time."""
+    out = [n for n in shape if isinstance(n, int)]
+    if len(out) != len(shape):
+        raise ShapeError(f"{op}: needs sizes that are known now, got shape {tuple(shape)}")
+    return out
 
 
 def sizes(op: str, args: Sequence[Any]) -> tuple[Int, ...]:

@@ -34,13 +34,12 @@ def operand(op: str, x: object) -> Operand:
 
 
 def _from_numpy(op: str, x: Any) -> Operand:
-    import numpy as np
+    from weft.core.creation import is_array, tensor
 
-    from weft.core.creation import tensor
-
-    if isinstance(x, np.ndarray):
+    if is_array(x):
         return tensor(x).value
-    if isinstance(x, np.generic) and isinstance(item := x.item(), _NUMBERS):
+    item = x.item() if hasattr(x, "item") else x
+    if isinstance(item, _NUMBERS):
         return item
     raise DTypeError(f"{op}: cannot combine a Tensor with {describe(x)}; convert it with weft.tensor(...)")
 

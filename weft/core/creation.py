@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.axes import Sizes, new_shape
-from weft.core.defaults import get_default_dtype
+from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, int64
 from weft.ir.graph import Shape, Target
-from weft.ir.index import Int
+from weft.ir.index import Index, Int
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -49,19 +49,24 @@ def tensor(
 
 def to_array(op: str, data: Data, dtype: DType | None) -> np.ndarray[Any, Any]:
     """`data` as an array of one of weft's dtypes."""
-    if not isinstance(data, (np.ndarray, np.generic)):
+    if not is_array(data) and not isinstance(data, np.generic):
         data = _from_python(op, data)
     try:
         found = dtypes.from_numpy(data.dtype)
     except KeyError:
         raise DTypeError(f"{op}: cannot hold {data.dtype} elements; weft has {', '.join(DTYPES)}") from None
-    array = np.asarray(data)
+    array: np.ndarray[Any, Any] = np.asarray(data)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if dtype is None or dtype is found:
         return array
     with np.errstate(all="ignore"):
         return array.astype(dtypes.to_numpy(dtype))
+
+
+def is_array(x: Any) -> TypeGuard[np.ndarray[Any, Any]]:
+    """True for a NumPy array."""
+    return isinstance(x, np.ndarray)
 
 
 def _from_python(op: str, data: Any) -> np.ndarray[Any, Any]:
@@ -89,20 +94,21 @@ def _plain(data: Any) -> Any:
     if isinstance(data, Handle):
         return run.to_numpy(data.value.node)
     if isinstance(data, (list, tuple)):
-        items: list[Any] = list(data)  # pyright: ignore[reportUnknownArgumentType]
+        items = list(cast("Sequence[Any]", data))
         return [_plain(x) for x in items] if any(isinstance(x, (Handle, list, tuple)) for x in items) else items
     return data
 
 
 def _first(data: Any) -> Any:
     while isinstance(data, (list, tuple)) and data:
-        data = next((x for x in data if not isinstance(x, (bool, int, float))), data[0])  # pyright: ignore
-    return data
+        items = cast("Sequence[Any]", data)
+        data = next((x for x in items if not isinstance(x, (bool, int, float))), items[0])
+    return cast("Any", data)
 
 
 def _has_numpy(data: Any) -> bool:
     while isinstance(data, (list, tuple)) and data:
-        data = data[0]  # pyright: ignore[reportUnknownVariableType]
+        data = cast("Sequence[Any]", data)[0]
     return isinstance(data, (np.ndarray, np.generic))
 
 
@@ -129,16 +135,9 @@ asarray = as_tensor
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """A tensor with a copy of the array."""
-    if not isinstance(ndarray, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_array(ndarray):
         raise DTypeError(f"from_numpy: expected a NumPy array, got {describe(ndarray)}")
     return tensor(ndarray)
-
-
-def check_dtype(op: str, dtype: object) -> DType:
-    """`dtype` if it is one of weft's; DTypeError otherwise."""
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"{op}: dtype must be one of weft's, such as weft.float32, got {describe(dtype)}")
-    return dtype
 
 
 def place(v: Value, device: str | None) -> Value:
@@ -156,6 +155,15 @@ def _made(v: Value, device: str | None, requires_grad: bool) -> Tensor:
     return leaf(place(v, device), requires_grad)
 
 
+def number(op: str, x: object) -> Number:
+    """`x` if it is a Python number, or the one that a tensor of one element holds; DTypeError otherwise."""
+    if isinstance(x, Handle):
+        x = wrap(x.value).item()
+    if isinstance(x, (bool, int, float)):
+        return x
+    raise DTypeError(f"{op}: expected a number, got {describe(x)}")
+
+
 def full(
     size: Sizes,
     fill_value: Number,
@@ -165,12 +173,9 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """`fill_value` in every element. The dtype follows from the value unless given."""
-    if isinstance(fill_value, Handle):
-        fill_value = fill_value.item()
-    if not isinstance(fill_value, (bool, int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DTypeError(f"full: fill_value must be a number, got {describe(fill_value)}")
-    kind = bc.number_dtype(fill_value) if dtype is None else check_dtype("full", dtype)
-    return _made(Value(graph.const(fill_value, kind, new_shape("full", (size,)))), device, requires_grad)
+    value = number("full", fill_value)
+    kind = bc.number_dtype(value) if dtype is None else check_dtype("full", dtype)
+    return _made(Value(graph.const(value, kind, new_shape("full", (size,)))), device, requires_grad)
 
 
 def _filled(
@@ -213,7 +218,7 @@ def full_like(
     v = value_of("full_like", input)
     kind = v.dtype if dtype is None else check_dtype("full_like", dtype)
     home = device if device is not None else v.node.device
-    return _made(Value(graph.const(fill_value, kind, v.shape)), home, requires_grad)
+    return _made(Value(graph.const(number("full_like", fill_value), kind, v.shape)), home, requires_grad)
 
 
 def zeros_like(
@@ -245,24 +250,22 @@ def arange(
     """start, start + step, ... up to but without end; arange(n) is 0 ... n - 1. int64 unless a float is given."""
     if end is None:
         start, end = 0, start
-    given = (start, end, step)
-    if step == 0:
-        raise ArgumentError("arange: step must not be 0")
-    is_float = any(isinstance(x, float) for x in given)
+    is_float = isinstance(start, float) or isinstance(end, float) or isinstance(step, float)
     kind = (get_default_dtype() if is_float else int64) if dtype is None else check_dtype("arange", dtype)
-    if any(isinstance(x, float) and not math.isfinite(x) for x in given):
-        raise ArgumentError(f"arange: start, end and step must be finite, got {start}, {end}, {step}")
-    if isinstance(start, (int, float)) and isinstance(end, (int, float)):
-        n: Int = math.ceil((end - start) / step) if is_float else -((start - end) // step)  # pyright: ignore
-        if (end - start) * (1 if step > 0 else -1) < 0:
-            raise ArgumentError(f"arange: a step of {step} does not lead from {start} to {end}")
-    elif start == 0 and step == 1:
-        n = end  # pyright: ignore[reportAssignmentType]
-    else:
-        raise ArgumentError("arange: a size known only at run time needs start 0 and step 1")
     if kind is dtypes.bool_:
         raise DTypeError("arange: bool has no range; use int64 and compare")
-    return _made(_line(int(n) if isinstance(n, (int, float)) else n, start, step, kind), device, requires_grad)  # pyright: ignore
+    if isinstance(start, Index) or isinstance(end, Index):
+        if start != 0 or step != 1 or isinstance(end, float):
+            raise ArgumentError("arange: a size known only at run time needs start 0 and step 1")
+        return _made(_line(end, 0, 1, kind), device, requires_grad)
+    if step == 0:
+        raise ArgumentError("arange: step must not be 0")
+    if not (math.isfinite(start) and math.isfinite(end) and math.isfinite(step)):
+        raise ArgumentError(f"arange: start, end and step must be finite, got {start}, {end}, {step}")
+    if (end - start) * (1 if step > 0 else -1) < 0:
+        raise ArgumentError(f"arange: a step of {step} does not lead from {start} to {end}")
+    n = math.ceil((end - start) / step) if is_float else int(-((start - end) // step))
+    return _made(_line(n, start, step, kind), device, requires_grad)
 
 
 def _line(n: Int, start: Number, step: Number, dtype: DType) -> Value:

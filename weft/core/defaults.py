@@ -1,7 +1,8 @@
-"""The default float dtype: what Python floats and divided integers become."""
+"""Dtypes as arguments, and the default one: what Python floats and divided integers become."""
 
 from __future__ import annotations
 
+from weft.core.handle import describe
 from weft.errors import DTypeError
 from weft.ir.dtypes import DType, float32
 
@@ -18,8 +19,15 @@ def get_default_dtype() -> DType:
     return _defaults.dtype
 
 
+def check_dtype(op: str, dtype: object) -> DType:
+    """`dtype` if it is one of weft's; DTypeError otherwise."""
+    if not isinstance(dtype, DType):
+        raise DTypeError(f"{op}: dtype must be one of weft's, such as weft.float32, got {describe(dtype)}")
+    return dtype
+
+
 def set_default_dtype(dtype: DType) -> None:
     """Change the dtype of tensors made from Python floats. DTypeError unless `dtype` is a float dtype."""
-    if not isinstance(dtype, DType) or not dtype.is_float:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not check_dtype("set_default_dtype", dtype).is_float:
         raise DTypeError(f"set_default_dtype: needs a float dtype, got {dtype!r}")
     _defaults.dtype = dtype

@@ -6,6 +6,7 @@ from contextlib import ContextDecorator
 from typing import TYPE_CHECKING, Self
 
 from weft.core import run
+from weft.core.axes import is_int
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -41,6 +42,6 @@ def devices() -> list[DeviceStatus]:
 
 def set_num_threads(n: int) -> None:
     """How many threads the CPU backend runs kernels on."""
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_int(n) or n < 1:
         raise ArgumentError(f"set_num_threads: needs a positive int, got {n!r}")
     run.set_num_threads(n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
 from weft.autograd.value import Value, grad_mode
@@ -209,7 +209,8 @@ def _map(f: Callable[[Tensor], Any], tree: Any) -> Any:
     if isinstance(tree, Handle):
         return f(wrap(tree.value))
     if isinstance(tree, dict):
-        return {k: _map(f, v) for k, v in tree.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {k: _map(f, v) for k, v in cast("dict[Any, Any]", tree).items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_map(f, v) for v in tree)  # pyright: ignore
+        items = [_map(f, v) for v in cast("Sequence[Any]", tree)]
+        return items if isinstance(tree, list) else tuple(items)
     raise DTypeError(f"grad: expected a Tensor or a list, tuple or dict of them, got {describe(tree)}")

@@ -18,8 +18,8 @@ from weft.core.broadcast import (
     same_device,
     scalar,
 )  # fmt: skip
-from weft.core.defaults import get_default_dtype
-from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
+from weft.core.defaults import check_dtype, get_default_dtype
+from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
 from weft.ir.ops import Op
@@ -680,8 +680,7 @@ def rshr(input: Tensor, other: TensorLike) -> Tensor:
 def to_dtype(input: Tensor, dtype: DType) -> Tensor:
     """The input converted; itself if it has the dtype already."""
     v = value_of("to", input)
-    if not isinstance(dtype, DType):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DTypeError(f"to: expected a dtype such as weft.float32, got {describe(dtype)}")
+    check_dtype("to", dtype)
     return input if v.dtype is dtype else wrap(cast(v, dtype))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core import run
-from weft.core.creation import tensor
+from weft.core.creation import is_array, tensor
 from weft.core.elementwise import where
 from weft.core.gather import check_range
 from weft.core.handle import Handle, Number, describe, value_of, wrap
@@ -68,21 +68,21 @@ def setitem(input: Tensor, key: Any, value: Tensor | Number) -> Value:
 
 def _entries(key: Any) -> list[Any]:
     if isinstance(key, tuple):
-        return [_entry(k) for k in key]  # pyright: ignore[reportUnknownVariableType]
+        return [_entry(k) for k in cast("tuple[Any, ...]", key)]
     return [_entry(key)]
 
 
-def _entry(k: Any) -> Any:
+def _entry(k: object) -> Any:
     """One part of a key: lists and arrays become tensors, NumPy integers Python ones."""
     if k is None or k is Ellipsis or isinstance(k, (slice, int, Handle, Index)):
-        return k
-    if isinstance(k, (list, tuple, np.ndarray)):
+        return cast("Any", k)
+    if is_array(k) or isinstance(k, (list, tuple)):
         out = tensor(k)
         return wrap(bc.cast(out.value, int64)) if out.value.shape == (0,) and isinstance(k, (list, tuple)) else out
     if isinstance(k, np.bool_):
-        return bool(k)
-    if hasattr(k, "__index__"):
-        return int(k.__index__())
+        return k == np.True_
+    if isinstance(k, SupportsIndex):
+        return int(k)
     raise DTypeError(
         f"indexing: an index must be an int, a slice, None, ..., or a tensor or list of integers or bools, got {describe(k)}"
     )
@@ -120,7 +120,7 @@ def _parse(v: Value, key: Any) -> Basic:
         elif isinstance(e, Handle):
             _tensor_entry(plan, v, e.value)
         elif isinstance(e, slice):
-            _slice_entry(plan, v, e)
+            _slice_entry(plan, v, cast("slice[Any, Any, Any]", e))
         else:
             _int_entry(plan, v, e)
     return plan
@@ -143,7 +143,7 @@ def _int_entry(plan: Basic, v: Value, i: Int) -> None:
     plan.size.append(1)
 
 
-def _slice_entry(plan: Basic, v: Value, s: slice) -> None:
+def _slice_entry(plan: Basic, v: Value, s: slice[Any, Any, Any]) -> None:
     k = len(plan.start)
     n = v.shape[k]
     start, stop, step = (_bound(b) for b in (s.start, s.stop, s.step))
@@ -202,8 +202,8 @@ def _tensor_entry(plan: Basic, v: Value, i: Value) -> None:
 
 def _whole_mask(v: Value, key: Any) -> Value | None:
     """The mask, if the key is one over the leading dimensions."""
-    if isinstance(key, np.ndarray) and key.dtype == np.bool_:
-        key = tensor(key)  # pyright: ignore[reportUnknownArgumentType]
+    if is_array(key) and key.dtype == np.bool_:
+        key = tensor(key)
     if isinstance(key, Handle) and key.value.dtype is bool_ and key.value.shape == v.shape[: len(key.value.shape)]:
         return key.value
     return None

@@ -184,7 +184,7 @@ def flip(input: Tensor, *dims: Dims) -> Tensor:
     """The elements in reverse order along the dimensions."""
     v = value_of("flip", input)
     wanted = sizes("flip", dims)
-    chosen = axes("flip", tuple(wanted), v.shape) if wanted else ()  # pyright: ignore[reportArgumentType]
+    chosen = axes("flip", wanted, v.shape) if wanted else ()
     return wrap(apply(Op.FLIP, (v,), Axes(chosen)) if chosen else v)
 
 
@@ -243,7 +243,9 @@ def split(input: Tensor, split_size_or_sections: Int | Sequence[Int], dim: int =
     n = v.shape[k]
     if isinstance(split_size_or_sections, Sequence):
         parts = list(split_size_or_sections)
-        total: Int = builtins.sum(parts) if parts else 0  # pyright: ignore[reportCallIssue, reportArgumentType]
+        total: Int = 0
+        for size in parts:
+            total = total + size
         if total != n:
             raise ShapeError(f"split: sections {parts} add up to {total}, but dimension {dim} of {tuple(v.shape)} has size {n}")
     else:
@@ -485,13 +487,12 @@ def diag(input: Tensor, diagonal_: int = 0) -> Tensor:
     return where(column == row + diagonal_, wrap(bc.expand(line, (n, n))), wrap(bc.scalar(0, v.dtype, ())))
 
 
-def meshgrid(*tensors: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, ...]:
     """Vectors expanded over the grid of all of them. indexing "xy" exchanges the first two dimensions."""
-    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
-        tensors = tuple(tensors[0])  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if indexing not in ("ij", "xy"):
         raise ArgumentError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
-    values = [value_of("meshgrid", x) for x in tensors]
+    flat_list = [x for given in tensors for x in ((given,) if isinstance(given, Handle) else given)]
+    values = [value_of("meshgrid", x) for x in flat_list]
     order = list(range(len(values)))
     if indexing == "xy" and len(values) > 1:
         order[0], order[1] = 1, 0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator as Steps
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ import numpy as np
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core import run
-from weft.core.axes import Sizes, new_shape
-from weft.core.creation import check_dtype, leaf, place, tensor
-from weft.core.defaults import get_default_dtype
+from weft.core.axes import Sizes, is_int, new_shape
+from weft.core.creation import leaf, place, tensor
+from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.elementwise import cos, log, lt, sqrt
 from weft.core.handle import Handle, Number, value_of, wrap
 from weft.errors import ArgumentError, DTypeError
@@ -47,7 +48,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream of `seed` from its beginning."""
-        if not isinstance(seed, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_int(seed):
             raise DTypeError(f"manual_seed: the seed must be an int, got {seed!r}")
         self._seed, self._drawn = seed % (1 << 64), 0
         return self
@@ -84,7 +85,7 @@ class Generator:
         return before.value
 
     @contextmanager
-    def traced(self, state: Tensor) -> Iterator[None]:
+    def traced(self, state: Tensor) -> Steps[None]:
         """Draw from the u32 tensor `state` within the block; `state` stands for the moved-on state afterwards."""
         outer, self._state = self._state, wrap(state.value)
         try:

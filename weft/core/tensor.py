@@ -1,4 +1,4 @@
-"""Tensor: a handle to a value of the graph. What it stands for is immutable; in-place syntax makes it stand for another.
+"""Tensor: a handle to a value of the graph, which is immutable; in-place syntax makes it stand for another.
 
 The functions are methods of the class under their own names; see the modules they come from.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import (
@@ -275,7 +275,10 @@ class Tensor(Handle):
     def __len__(self) -> Int_:
         if not self.shape:
             raise DTypeError("len: a tensor without dimensions has no length")
-        return Int_(self.shape[0])  # pyright: ignore[reportArgumentType]
+        n = self.shape[0]
+        if not isinstance(n, builtins.int):
+            raise ShapeError(f"len: the size {n} is only known at run time")
+        return n
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
@@ -757,7 +760,7 @@ class Tensor(Handle):
 _ELEMENT_TYPES = (Handle, builtins.bool, builtins.int, builtins.float)
 
 
-def _comparable(x: object) -> builtins.bool:
+def _comparable(x: object) -> TypeGuard[TensorLike]:
     return isinstance(x, _ELEMENT_TYPES) or type(x).__module__ in ("numpy", "ml_dtypes")
 
 

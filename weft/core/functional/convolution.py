@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
+from weft.core.axes import known_sizes
 from weft.core.elementwise import add
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value
@@ -113,7 +114,7 @@ def _margins(
     if padding == "same":
         if any(s != 1 for s in stride):
             raise ArgumentError(f"{op}: padding='same' needs stride 1, got {stride}")
-        total = [int(d * (k - 1)) for d, k in zip(dilation, kernel, strict=True)]  # pyright: ignore[reportArgumentType]
+        total = [d * (k - 1) for d, k in zip(dilation, known_sizes(op, kernel), strict=True)]
         return [t // 2 for t in total], [t - t // 2 for t in total]
     if isinstance(padding, str):
         raise ArgumentError(f"{op}: padding must be ints, 'valid' or 'same', got {padding!r}")

@@ -9,6 +9,7 @@ from weft.core import broadcast as bc
 from weft.core.elementwise import eq, where
 from weft.core.gather import check_range, index_value, one_hot, rows
 from weft.core.handle import value_of, wrap
+from weft.core.reductions import size_tensor
 from weft.errors import ShapeError
 from weft.ir.graph import elements
 
@@ -30,8 +31,8 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     out = wrap(bc.reshape(rows(w, 0, flat), (*i.shape, w.shape[1])))
     if padding_idx is None or not w.needs_grad:
         return out
-    row = padding_idx + w.shape[0] if padding_idx < 0 else padding_idx
-    same = eq(wrap(bc.reshape(i, (*i.shape, 1))), row)  # pyright: ignore[reportArgumentType]
+    row = padding_idx + size_tensor(w.shape[0], i.dtype) if padding_idx < 0 else padding_idx
+    same = eq(wrap(bc.reshape(i, (*i.shape, 1))), row)
     return where(same, wrap(Value(out.value.node)), out)
 
 

@@ -26,9 +26,9 @@ from weft.core.elementwise import (
 from weft.core.functional.activations import log_softmax
 from weft.core.gather import index_range, index_value, take
 from weft.core.handle import value_of, wrap
-from weft.core.reductions import mean, sum
+from weft.core.reductions import mean, size_tensor, sum
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
-from weft.ir.graph import Along
+from weft.ir.graph import Along, elements
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
         positive = where(ne(target, 0), target, 1.0)
         loss = target * log(positive) - target * input
     if reduction == "batchmean":
-        return sum(loss) / value_of("kl_div", input).shape[0]  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+        return sum(loss) / size_tensor(loss.value.shape[0], loss.value.dtype)
     return _reduced("kl_div", loss, reduction)
 
 
@@ -250,10 +250,7 @@ def _soft_cross_entropy(
     loss = neg(sum(mul(logs, target) if weight is None else logs * target * _channel(weight, k, len(shape)), k))
     if reduction != "mean":
         return _reduced("cross_entropy", loss, reduction)
-    rows: object = 1
-    for i, size in enumerate(shape):
-        rows = rows if i == k else rows * size  # pyright: ignore
-    return sum(loss) / rows  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    return sum(loss) / size_tensor(elements((*shape[:k], *shape[k + 1 :])), logs.value.dtype)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:

@@ -150,7 +150,7 @@ def batch_norm(
         _move(running_mean, batch_mean, momentum, (channels,))
     if running_var is not None:
         size = size_tensor(n, batch_var.value.dtype)
-        unbiased = batch_var * (size / (size - 1) if isinstance(size, int) else size / (size - 1))
+        unbiased = batch_var * (size / (size - 1))
         _move(running_var, unbiased, momentum, (channels,))
     return _affine(out, w, b, v.dtype)
 

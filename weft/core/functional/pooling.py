@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
+from weft.core.axes import known_sizes
 from weft.core.elementwise import where
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.handle import value_of, wrap
@@ -19,6 +21,8 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
+
+Sizes: TypeAlias = int | None | Sequence[int | None]
 
 
 def _slide(
@@ -157,17 +161,14 @@ def avg_pool3d(
 # ---------------------------------------------------------------------------------------------- adaptive
 
 
-def _sizes(op: str, rank: int, v: Value, output_size: object) -> list[tuple[int, int, int]]:
+def _sizes(op: str, rank: int, v: Value, output_size: Sizes) -> list[tuple[int, int, int]]:
     """(axis, input size, output size) of each spatial dimension; None keeps a size."""
-    wanted = list(output_size) if isinstance(output_size, (tuple, list)) else [output_size] * rank  # pyright: ignore
-    out: list[tuple[int, int, int]] = []
-    for i, want in enumerate(wanted):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        k = len(v.shape) - rank + i
-        n = v.shape[k]
-        if not isinstance(n, int) or len(wanted) != rank or not (want is None or (isinstance(want, int) and want >= 1)):  # pyright: ignore
-            raise ArgumentError(f"{op}: output_size must be {rank} positive ints or None, got {output_size}")
-        out.append((k, n, n if want is None else want))  # pyright: ignore[reportUnknownArgumentType]
-    return out
+    wanted = list(output_size) if isinstance(output_size, Sequence) else [output_size] * rank
+    if len(wanted) != rank or any(m is not None and m < 1 for m in wanted):
+        raise ArgumentError(f"{op}: output_size must be {rank} positive ints or None, got {output_size}")
+    first = len(v.shape) - rank
+    known = known_sizes(op, v.shape[first:])
+    return [(first + i, n, n if m is None else m) for i, (n, m) in enumerate(zip(known, wanted, strict=True))]
 
 
 def _member(n: int, m: int, rank: int, k: int) -> Tensor:
@@ -177,7 +178,7 @@ def _member(n: int, m: int, rank: int, k: int) -> Tensor:
     return wrap(bc.reshape(inside.value, (*(1 for _ in range(k)), m, n, *(1 for _ in range(rank - k - 1)))))
 
 
-def _adaptive(op: str, rank: int, input: Tensor, output_size: object, reduction: Op) -> Tensor:
+def _adaptive(op: str, rank: int, input: Tensor, output_size: Sizes, reduction: Op) -> Tensor:
     v = _input(op, rank, input)
     x = wrap(widened(v))
     for k, n, m in _sizes(op, rank, v, output_size):
@@ -202,25 +203,25 @@ def _float(op: str, input: Tensor) -> DType:
     return d
 
 
-def adaptive_avg_pool1d(input: Tensor, output_size: PerAxis | None) -> Tensor:
+def adaptive_avg_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
     """The mean of windows that divide (n, c, L) into output_size parts."""
     _float("adaptive_avg_pool1d", input)
     return _adaptive("adaptive_avg_pool1d", 1, input, output_size, Op.SUM)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: PerAxis | tuple[int | None, ...] | None) -> Tensor:
+def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
     """The mean of windows that divide (n, c, H, W) into output_size parts."""
     _float("adaptive_avg_pool2d", input)
     return _adaptive("adaptive_avg_pool2d", 2, input, output_size, Op.SUM)
 
 
-def adaptive_max_pool1d(input: Tensor, output_size: PerAxis | None) -> Tensor:
+def adaptive_max_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
     """The maximum of windows that divide (n, c, L) into output_size parts."""
     _float("adaptive_max_pool1d", input)
     return _adaptive("adaptive_max_pool1d", 1, input, output_size, Op.REDUCE_MAX)
 
 
-def adaptive_max_pool2d(input: Tensor, output_size: PerAxis | tuple[int | None, ...] | None) -> Tensor:
+def adaptive_max_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
     """The maximum of windows that divide (n, c, H, W) into output_size parts."""
     _float("adaptive_max_pool2d", input)
     return _adaptive("adaptive_max_pool2d", 2, input, output_size, Op.REDUCE_MAX)

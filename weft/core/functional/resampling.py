@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.core import broadcast as bc
+from weft.core.axes import known_sizes
 from weft.core.creation import tensor
 from weft.core.functional.convolution import PerAxis, per_axis, windows
 from weft.core.gather import rows
@@ -65,10 +66,7 @@ def interpolate(
         raise ArgumentError(f"interpolate: mode must be nearest, linear, bilinear or trilinear, got {mode!r}")
     if (size is None) == (scale_factor is None) or rank < 1:
         raise ArgumentError("interpolate: needs input (n, c, sizes...) and either size or scale_factor")
-    have = v.shape[2:]
-    if not all(isinstance(n, int) for n in have):
-        raise ShapeError("interpolate: needs known sizes")
-    known = [int(n) for n in have]  # pyright: ignore[reportArgumentType]
+    known = known_sizes("interpolate", v.shape[2:])
     scales: list[float | None] = [None] * rank
     if size is not None:
         wanted = list(per_axis("interpolate", "size", size, rank, 1))
