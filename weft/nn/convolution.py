@@ -1,0 +1,126 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import math
+
+from weft.core import functional as F
+from weft.core.creation import empty
+from weft.core.functional.convolution import PerAxis, per_axis
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError
+from weft.ir.dtypes import DType
+from weft.nn import init
+from weft.nn.module import Module, Parameter
+
+_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class _Conv(Module):
+    rank: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = 0,
+        dilation: PerAxis = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        name = type(self).__name__
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ArgumentError(
+                f"{name}: {groups} groups do not divide {in_channels} and {out_channels} channels"
+            )
+        if padding_mode not in _MODES:
+            raise ArgumentError(f"{name}: padding_mode must be one of {_MODES}, got {padding_mode!r}")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.rank, 1)
+        self.stride = per_axis(name, "stride", stride, self.rank, 1)
+        self.dilation = per_axis(name, "dilation", dilation, self.rank, 1)
+        self.padding = padding if isinstance(padding, str) else per_axis(name, "padding", padding, self.rank)
+        self.padding_mode = padding_mode
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = Parameter(empty(shape, device=device, dtype=dtype))
+        self.bias = Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial values."""
+        fan_in, _ = init.fans(self.weight)
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, PerAxis | str]:
+        """The input, padded here if not with zeros, and the padding that is left to do."""
+        if self.padding_mode == "zeros":
+            return x, self.padding
+        around: list[int] = []
+        for k in reversed(range(self.rank)):
+            whole = self.dilation[k] * (self.kernel_size[k] - 1)
+            match self.padding:
+                case "same":
+                    around += [whole // 2, whole - whole // 2]
+                case str():
+                    around += [0, 0]
+                case amounts:
+                    around += [amounts[k]] * 2
+        return F.pad(x, around, mode=self.padding_mode), 0
+
+    def extra_repr(self) -> str:
+        parts = [
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        ]
+        ones = (1,) * self.rank
+        for name, value, usual in (
+            ("padding", self.padding, (0,) * self.rank),
+            ("dilation", self.dilation, ones),
+            ("groups", self.groups, 1),
+            ("bias", self.bias is not None, True),
+            ("padding_mode", self.padding_mode, "zeros"),
+        ):
+            if value != usual:
+                parts.append(f"{name}={value}")
+        return ", ".join(parts)
+
+
+class Conv1d(_Conv):
+    """y[n, o, i] = bias[o] + sum over c, k of weight[o, c, k] * x[n, c, i * stride + k * dilation - padding]
+
+    Shapes: (n, in_channels, L) -> (n, out_channels, L'), weight (out_channels, in_channels / groups, kernel_size);
+    L' = (L + 2 padding - dilation (kernel_size - 1) - 1) // stride + 1. padding may be "valid" or "same".
+
+    >>> weft.nn.Conv1d(16, 33, 3, stride=2)(weft.randn(20, 16, 50)).shape
+    (20, 33, 24)
+    """
+
+    rank = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, padding = self._padded(x)
+        return F.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv2d(_Conv):
+    """y[n, o, i, j] = bias[o] + sum over c, k, l of weight[o, c, k, l] * x[n, c, i * stride + k, j * stride + l]
+
+    Shapes: (n, in_channels, H, W) -> (n, out_channels, H', W'), weight (out_channels, in_channels / groups, kh, kw);
+    H' = (H + 2 padding - dilation (kh - 1) - 1) // stride + 1. padding may be "valid" or "same".
+
+    >>> weft.nn.Conv2d(3, 8, 3, padding=1)(weft.randn(4, 3, 32, 32)).shape
+    (4, 8, 32, 32)
+    """
+
+    rank = 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, padding = self._padded(x)
+        return F.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)

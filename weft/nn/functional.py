@@ -1,0 +1,4 @@
+"""The functions that layers are made of, under torch's names; `import weft.nn.functional as F`."""
+
+from weft.core.functional import *  # noqa: F403  (the list is there, once)
+from weft.core.functional import __all__ as __all__

@@ -1,0 +1,121 @@
+"""Initial values of parameters, written into a tensor in place, as torch.nn.init names them."""
+
+from __future__ import annotations
+
+import math
+
+from weft.core.creation import eye
+from weft.core.modes import no_grad
+from weft.core.random import Generator
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError, ShapeError
+
+_GAINS = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5 / 3,
+    "relu": math.sqrt(2),
+    "selu": 3 / 4,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor that keeps the variance through a nonlinearity; `param` is the slope of "leaky_relu" (0.01)."""
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        return math.sqrt(2 / (1 + slope**2))
+    if nonlinearity not in _GAINS:
+        raise ArgumentError(f"calculate_gain: {nonlinearity!r} is not one of {', '.join(_GAINS)}, leaky_relu")
+    return _GAINS[nonlinearity]
+
+
+def fans(tensor: Tensor) -> tuple[int, int]:
+    """How many inputs an output of this weight (out, in, *window) adds up, and the other way round."""
+    sizes = [n for n in tensor.shape if isinstance(n, int)]
+    if len(sizes) < 2 or len(sizes) != tensor.ndim:
+        raise ShapeError(
+            f"init: fans need a weight of at least 2 dimensions, got shape {tuple(tensor.shape)}"
+        )
+    window = math.prod(sizes[2:])
+    return sizes[1] * window, sizes[0] * window
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Uniform on [a, b)."""
+    with no_grad():
+        return tensor.uniform_(a, b, generator=generator)
+
+
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
+) -> Tensor:
+    """Normal with the given mean and standard deviation."""
+    with no_grad():
+        return tensor.normal_(mean, std, generator=generator)
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """`val` in every element."""
+    with no_grad():
+        return tensor.fill_(val)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """0 in every element."""
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """1 in every element."""
+    return constant_(tensor, 1.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """The identity, for a matrix."""
+    if tensor.ndim != 2:
+        raise ShapeError(f"eye_: needs a matrix, got shape {tuple(tensor.shape)}")
+    rows, columns = (n for n in tensor.shape if isinstance(n, int))
+    with no_grad():
+        return tensor.copy_(eye(rows, columns, dtype=tensor.dtype))
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Uniform on [-a, a) with a = gain * sqrt(6 / (fan in + fan out)). Source: Glorot & Bengio, AISTATS 2010."""
+    bound = gain * math.sqrt(6 / sum(fans(tensor)))
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Normal with std = gain * sqrt(2 / (fan in + fan out)). Source: Glorot & Bengio, AISTATS 2010."""
+    return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(fans(tensor))), generator)
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise ArgumentError(f"kaiming: mode must be 'fan_in' or 'fan_out', got {mode!r}")
+    return calculate_gain(nonlinearity, a) / math.sqrt(fans(tensor)[mode == "fan_out"])
+
+
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Uniform with std = gain / sqrt(fan); `a` is the slope of a leaky ReLU. Source: arXiv:1502.01852 (He et al.)."""
+    bound = math.sqrt(3) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Normal with std = gain / sqrt(fan); `a` is the slope of a leaky ReLU. Source: arXiv:1502.01852 (He et al.)."""
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)

@@ -1,0 +1,224 @@
+"""Layers that normalize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.core import functional as F
+from weft.core.creation import ones, zeros
+from weft.core.modes import no_grad
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError, ShapeError
+from weft.ir.dtypes import DType, int64
+from weft.nn import init
+from weft.nn.module import Module, Parameter
+
+
+class _BatchNorm(Module):
+    ranks: tuple[int, ...]
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        if momentum is None:
+            raise ArgumentError(f"{type(self).__name__}: momentum must be a number between 0 and 1")
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self.weight = Parameter(ones(num_features, device=device, dtype=dtype)) if affine else None
+        self.bias = Parameter(zeros(num_features, device=device, dtype=dtype)) if affine else None
+        track = track_running_stats
+        self.register_buffer(
+            "running_mean", zeros(num_features, device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer("running_var", ones(num_features, device=device, dtype=dtype) if track else None)
+        self.register_buffer("num_batches_tracked", zeros((), device=device, dtype=int64) if track else None)
+
+    def reset_parameters(self) -> None:
+        """Back to weight 1, bias 0, and statistics of nothing seen."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def reset_running_stats(self) -> None:
+        """Running mean 0 and variance 1."""
+        if (
+            self.running_mean is not None
+            and self.running_var is not None
+            and self.num_batches_tracked is not None
+        ):
+            self.running_mean.fill_(0.0)
+            self.running_var.fill_(1.0)
+            self.num_batches_tracked.fill_(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in self.ranks:
+            raise ShapeError(
+                f"{type(self).__name__}: needs input of {' or '.join(map(str, self.ranks))} dimensions, "
+                f"got shape {tuple(x.shape)}"
+            )
+        if self.training and self.num_batches_tracked is not None:
+            with no_grad():
+                self.num_batches_tracked += 1
+        batch = self.training or self.running_mean is None
+        mean, var = (self.running_mean, self.running_var) if self.training or not batch else (None, None)
+        return F.batch_norm(x, mean, var, self.weight, self.bias, batch, self.momentum, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel.
+
+    In training, mean and variance are the batch's and the running ones move toward them by `momentum`; in evaluation
+    the running ones are used. Shapes: (n, num_features) or (n, num_features, L) -> same.
+    Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
+
+    >>> weft.nn.BatchNorm1d(100)(weft.randn(20, 100)).shape
+    (20, 100)
+    """
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel.
+
+    In training, mean and variance are the batch's and the running ones move toward them by `momentum`; in evaluation
+    the running ones are used. Shapes: (n, num_features, H, W) -> same.
+    Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
+
+    >>> weft.nn.BatchNorm2d(8)(weft.randn(4, 8, 32, 32)).shape
+    (4, 8, 32, 32)
+    """
+
+    ranks = (4,)
+
+
+class LayerNorm(Module):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, which `normalized_shape` names.
+
+    Shapes: (..., *normalized_shape) -> same. Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+
+    >>> weft.nn.LayerNorm(10)(weft.randn(20, 5, 10)).shape
+    (20, 5, 10)
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        self.normalized_shape = (
+            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        )
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        shape = self.normalized_shape
+        self.weight = Parameter(ones(shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.bias = (
+            Parameter(zeros(shape, device=device, dtype=dtype)) if elementwise_affine and bias else None
+        )
+
+    def reset_parameters(self) -> None:
+        """Back to weight 1 and bias 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(Module):
+    """y = x / sqrt(mean(x**2) + eps) * weight over the last dimensions, which `normalized_shape` names.
+
+    Shapes: (..., *normalized_shape) -> same. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+
+    >>> weft.nn.RMSNorm(10)(weft.randn(20, 10)).shape
+    (20, 10)
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        self.normalized_shape = (
+            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        )
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        shape = self.normalized_shape
+        self.weight = Parameter(ones(shape, device=device, dtype=dtype)) if elementwise_affine else None
+
+    def reset_parameters(self) -> None:
+        """Back to weight 1."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over groups of channels and all that follows them.
+
+    Shapes: (n, num_channels, ...) -> same; weight and bias per channel. Source: Wu & He 2018, arXiv:1803.08494.
+
+    >>> weft.nn.GroupNorm(3, 6)(weft.randn(20, 6, 10, 10)).shape
+    (20, 6, 10, 10)
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        if num_groups < 1 or num_channels % num_groups:
+            raise ArgumentError(f"GroupNorm: {num_groups} groups do not divide {num_channels} channels")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.weight = Parameter(ones(num_channels, device=device, dtype=dtype)) if affine else None
+        self.bias = Parameter(zeros(num_channels, device=device, dtype=dtype)) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Back to weight 1 and bias 0."""
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"

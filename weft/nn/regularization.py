@@ -1,0 +1,66 @@
+"""Dropout, and layers that only change the shape."""
+
+from __future__ import annotations
+
+from weft.core import functional as F
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError
+from weft.nn.module import Module
+
+
+class _Dropout(Module):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        if not 0.0 <= p <= 1.0:
+            raise ArgumentError(f"{type(self).__name__}: p must be between 0 and 1, got {p}")
+        self.p = p
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Dropout(_Dropout):
+    """y = 0 with probability p, else x / (1 - p); y = x in evaluation. Source: Srivastava et al., JMLR 15 (2014)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.p, self.training)
+
+
+class Dropout1d(_Dropout):
+    """Dropout of whole channels of (n, c, L)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout1d(x, self.p, self.training)
+
+
+class Dropout2d(_Dropout):
+    """Dropout of whole channels of (n, c, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout2d(x, self.p, self.training)
+
+
+class Flatten(Module):
+    """The dimensions start_dim ... end_dim as one. Shapes: (n, a, b, c) -> (n, a b c) unless told otherwise."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """The dimension `dim` as several. Shapes: (n, a b) -> (n, a, b) for dim=1 and unflattened_size=(a, b)."""
+
+    def __init__(self, dim: int, unflattened_size: tuple[int, ...]) -> None:
+        self.dim, self.unflattened_size = dim, unflattened_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        k = self.dim % x.ndim
+        return x.reshape((*x.shape[:k], *self.unflattened_size, *x.shape[k + 1 :]))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

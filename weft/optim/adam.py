@@ -1,0 +1,95 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.core.elementwise import maximum
+from weft.core.tensor import Tensor
+from weft.optim.optimizer import Group, Optimizer, Params, check
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g**2;  p -= lr * (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + eps)
+
+    at step t; weight_decay is added to the gradient as weight_decay * p. `amsgrad` uses the largest v so far.
+    Source: Kingma & Ba 2014, arXiv:1412.6980.
+
+    >>> optimizer = weft.optim.Adam(model.parameters(), lr=1e-3)
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check(name, "lr", lr)
+        check(name, "eps", eps)
+        check(name, "betas[0]", betas[0], below=1.0)
+        check(name, "betas[1]", betas[1], below=1.0)
+        check(name, "weight_decay", weight_decay)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
+
+    def slots(self, group: Group) -> Sequence[str]:
+        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+
+    def rule(
+        self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        (b1, b2), decay = group["betas"], group["weight_decay"]
+        rate, t = group.rate, group.count.to(group.rate.dtype)
+        if decay:
+            if self.decoupled:
+                p = p * (1 - rate * decay).to(p.dtype)
+            else:
+                g = g + p * decay
+        m = state["exp_avg"] * b1 + g * (1 - b1)
+        v = state["exp_avg_sq"] * b2 + g * g * (1 - b2)
+        new = {"exp_avg": m, "exp_avg_sq": v}
+        largest = v
+        if group["amsgrad"]:
+            largest = new["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], v)
+        # the scalar parts first, in their own precision: once per step, not once per element
+        step_size = (rate / _one_minus_power(b1, t)).to(p.dtype)
+        scale = (1 / _one_minus_power(b2, t).sqrt()).to(p.dtype)
+        return p - step_size * m / (largest.sqrt() * scale + group["eps"]), new
+
+
+def _one_minus_power(b: float, t: Tensor) -> Tensor:
+    """1 - b**t, also where b is so near to 1 that the difference would lose its digits."""
+    return -(t * (math.log(b) if b > 0 else -math.inf)).expm1()
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p *= 1 - lr * weight_decay before each step, the gradient as it is.
+
+    Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
+
+    >>> optimizer = weft.optim.AdamW(model.parameters(), lr=3e-4)
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -1,0 +1,209 @@
+"""What optimizers share: groups of parameters with options, state per parameter, and the step as one computation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.core.creation import as_tensor, tensor
+from weft.core.modes import enable_grad, no_grad
+from weft.core.realization import realize
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, GradError
+from weft.ir.dtypes import float32, float64, int64, to_numpy
+
+Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
+"""Parameters, named parameters, or groups {"params": ..., and options of their own}."""
+
+
+class Group(dict[str, Any]):
+    """Parameters and their options. `rate` is the learning rate as a tensor, which setting "lr" changes.
+
+    A number would be part of the computation, so that each new learning rate would need a program of its own.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        params: list[Tensor] = self["params"]
+        kind = float64 if any(p.dtype is float64 for p in params) else float32
+        self.rate = tensor(float(self["lr"]), dtype=kind, device=params[0].device)
+        self.count = tensor(0, dtype=int64, device=params[0].device)
+
+    @property
+    def params(self) -> list[Tensor]:
+        """The parameters."""
+        return self["params"]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        if key == "lr":
+            self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+
+
+class Optimizer(ABC):
+    """Base of optimizers: a subclass says what state a parameter needs, and its next value.
+
+    `step()` rebinds every parameter and its state to expressions of the old ones, then computes them all in one plan.
+    The number of steps is counted in a tensor per group, so a compiled step needs no new program for the next one.
+    """
+
+    param_groups: list[Group]
+    state: dict[Tensor, dict[str, Tensor]]
+
+    def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
+        self.defaults = dict(defaults)
+        self.param_groups, self.state = [], {}
+        items: list[Any] = list(params)
+        if not items:
+            raise ArgumentError(f"{self._name}: got no parameters")
+        if not isinstance(items[0], Mapping):
+            items = [{"params": items}]
+        for group in items:
+            self.add_param_group(group)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    # --- for subclasses
+
+    @abstractmethod
+    def slots(self, group: Group) -> Sequence[str]:
+        """The names of the tensors, shaped like a parameter and zero at first, that the rule keeps for it."""
+
+    @abstractmethod
+    def rule(
+        self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The next value of a parameter and of its state, from the parameter, its gradient and its state."""
+
+    # --- for users
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Optimize more parameters, with options that differ from the optimizer's."""
+        given = param_group["params"]
+        items: list[Any] = [given] if isinstance(given, Tensor) else list(given)
+        params: list[Tensor] = [x[1] if isinstance(x, tuple) else x for x in items]
+        known = {id(p) for group in self.param_groups for p in group.params}
+        for k, p in enumerate(params):
+            self._check(p, known)
+            known.add(id(p))
+            if not p.is_leaf:
+                raise GradError(f"{self._name}: parameter {k} is the result of an operation, not a leaf")
+        if not params:
+            raise ArgumentError(f"{self._name}: a group has no parameters")
+        realize(*params)
+        group = Group({**self.defaults, **param_group, "params": params})
+        self.param_groups.append(group)
+        for p in params:
+            zeros = np.zeros([n for n in p.shape if isinstance(n, int)], to_numpy(p.dtype))
+            self.state[p] = {name: tensor(zeros, device=p.device) for name in self.slots(group)}
+
+    def _check(self, p: object, known: set[int]) -> None:
+        if not isinstance(p, Tensor):
+            raise DTypeError(f"{self._name}: parameters must be Tensors, got {type(p).__name__}")
+        if not p.dtype.is_float:
+            raise DTypeError(f"{self._name}: parameters must be floats, got {p.dtype.name}")
+        if id(p) in known:
+            raise ArgumentError(f"{self._name}: a parameter of shape {tuple(p.shape)} is given twice")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, or set them to zero."""
+        for group in self.param_groups:
+            for p in group.params:
+                p.grad = None if set_to_none or p.grad is None else p.grad.detach() * 0
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Update every parameter that has a gradient; a `closure` computes the loss and the gradients first."""
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        realize(*self.advance())
+        return loss
+
+    def advance(self) -> list[Tensor]:
+        """Rebind parameters and state to their next values without computing them; all that was rebound."""
+        changed: list[Tensor] = []
+        with no_grad():
+            for group in self.param_groups:
+                learned = [p for p in group.params if p.grad is not None]
+                if not learned:
+                    continue
+                group.count += 1
+                changed.append(group.count)
+                for p in learned:
+                    changed += self._update(group, p)
+        return changed
+
+    def _update(self, group: Group, p: Tensor) -> list[Tensor]:
+        grad, state = p.grad, self.state[p]
+        assert grad is not None
+        g = grad.detach()
+        value, new = self.rule(group, p.detach(), -g if group.get("maximize") else g, state)
+        p.copy_(value)
+        for name, tensor_ in new.items():
+            state[name].copy_(tensor_)
+        return [p, *(state[name] for name in new)]
+
+    # --- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Options, step counts and state, with parameters numbered in order; later steps do not change it."""
+        number = {id(p): k for k, p in enumerate(p for group in self.param_groups for p in group.params)}
+        return {
+            "state": {
+                number[id(p)]: {
+                    "step": group.count.detach(),
+                    **{k: v.detach() for k, v in self.state[p].items()},
+                }
+                for group in self.param_groups
+                for p in group.params
+            },
+            "param_groups": [
+                {**group, "params": [number[id(p)] for p in group.params]} for group in self.param_groups
+            ],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` gave. ArgumentError if groups, parameters or shapes do not match."""
+        groups: Sequence[Mapping[str, Any]] = state_dict["param_groups"]
+        sizes, have = [len(g["params"]) for g in groups], [len(g.params) for g in self.param_groups]
+        if sizes != have:
+            raise ArgumentError(
+                f"load_state_dict: the state has groups of {sizes} parameters, the optimizer of {have}"
+            )
+        for group, saved in zip(self.param_groups, groups, strict=True):
+            for p, number in zip(group.params, saved["params"], strict=True):
+                self._load(group, p, state_dict["state"].get(number, {}))
+            for key, value in saved.items():
+                if key != "params":
+                    group[key] = value
+
+    def _load(self, group: Group, p: Tensor, saved: Mapping[str, Any]) -> None:
+        for name, own in {**self.state[p], "step": group.count}.items():
+            if name not in saved:
+                continue
+            value = as_tensor(saved[name])
+            if value.shape != own.shape:
+                raise ArgumentError(
+                    f"load_state_dict: {name} of a parameter of shape {tuple(p.shape)} has shape {tuple(value.shape)}"
+                )
+            own.data = value.detach().to(dtype=own.dtype, device=own.device)
+
+    def __repr__(self) -> str:
+        lines = [f"{self._name} ("]
+        for k, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {k}: {len(group.params)} parameters")
+            lines += [f"    {name}: {value}" for name, value in sorted(group.items()) if name != "params"]
+        return "\n".join([*lines, ")"])
+
+
+def check(name: str, option: str, value: float, low: float = 0.0, below: float | None = None) -> None:
+    """ArgumentError unless low <= value (< below)."""
+    if not low <= value or (below is not None and value >= below):
+        limits = f"at least {low:g}" + ("" if below is None else f" and below {below:g}")
+        raise ArgumentError(f"{name}: {option} must be {limits}, got {value}")

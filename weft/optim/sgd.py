@@ -1,0 +1,57 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.core.elementwise import where
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError
+from weft.optim.optimizer import Group, Optimizer, Params, check
+
+
+class SGD(Optimizer):
+    """g += weight_decay * p;  b = momentum * b + (1 - dampening) * g (g itself at first);  p -= lr * b
+
+    With nesterov, p -= lr * (g + momentum * b). `maximize` goes up instead of down.
+    Source: Sutskever et al., ICML 2013, as torch.optim.SGD has it.
+
+    >>> optimizer = weft.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        check("SGD", "lr", lr)
+        check("SGD", "momentum", momentum)
+        check("SGD", "weight_decay", weight_decay)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ArgumentError("SGD: nesterov needs a momentum and no dampening")
+        options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
+
+    def slots(self, group: Group) -> Sequence[str]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def rule(
+        self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        momentum, dampening = group["momentum"], group["dampening"]
+        rate = group.rate.to(p.dtype)
+        if group["weight_decay"]:
+            g = g + p * group["weight_decay"]
+        if not momentum:
+            return p - g * rate, {}
+        b = state["momentum_buffer"] * momentum + g * (1 - dampening)
+        if dampening:
+            b = where(group.count == 1, g, b)
+        step = g + b * momentum if group["nesterov"] else b
+        return p - step * rate, {"momentum_buffer": b}
