@@ -1,4 +1,4 @@
-"""Result dtypes: the promotion matrix, and what functions make of each dtype. Compared with torch where it is installed."""
+"""Result dtypes beside torch's: the promotion matrix, and what functions make of each dtype."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def test_pairs(op: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATIONS if op not in ("where", "maximum", "cat", "logical_or")])
+@pytest.mark.parametrize(
+    "op", [op for op in OPERATIONS if op not in ("where", "maximum", "cat", "logical_or")]
+)
 def test_scalars(op: str) -> None:
     wrong: list[tuple[Any, ...]] = []
     for name, scalar, rank in itertools.product(NAMES, SCALARS.values(), (0, 1)):

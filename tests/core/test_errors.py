@@ -31,11 +31,13 @@ MISTAKES: dict[str, Mistake] = {
     "shapes that do not broadcast": (
         lambda: weft.ones(2, 3) + weft.ones(4),
         weft.ShapeError,
-        "add: shapes (2, 3) and (4,) do not broadcast: dimension -1 is 3 in one and 4 in another; they "
-        "must be equal or 1",
+        (
+            "add: shapes (2, 3) and (4,) do not broadcast: dimension -1 is 3 in one and 4 in another; they "
+            "must be equal or 1"
+        ),
     ),
     "list operand": (
-        lambda: weft.ones(2) + [1, 2],
+        lambda: weft.ones(2).add([1, 2]),
         weft.DTypeError,
         "add: cannot combine a Tensor with a list; convert it with weft.tensor(...)",
     ),
@@ -57,14 +59,18 @@ MISTAKES: dict[str, Mistake] = {
     "bits of floats": (
         lambda: weft.ones(2) & 1,
         weft.DTypeError,
-        "bitwise_and: not defined on float32; it needs bool or integer tensors, so convert with "
-        ".to(weft.int64) or another such dtype",
+        (
+            "bitwise_and: not defined on float32; it needs bool or integer tensors, so convert with "
+            ".to(weft.int64) or another such dtype"
+        ),
     ),
     "inverted float": (
         lambda: ~weft.ones(2),
         weft.DTypeError,
-        "bitwise_not: not defined on float32; it needs bool or integer tensors, so convert with "
-        ".to(weft.int64) or another such dtype",
+        (
+            "bitwise_not: not defined on float32; it needs bool or integer tensors, so convert with "
+            ".to(weft.int64) or another such dtype"
+        ),
     ),
     "negated mask": (
         lambda: -(weft.ones(2) > 0),
@@ -139,8 +145,10 @@ MISTAKES: dict[str, Mistake] = {
     "complex data": (
         lambda: weft.tensor(np.ones(2, complex)),
         weft.DTypeError,
-        "tensor: cannot hold complex128 elements; weft has bool, uint8, uint16, uint32, uint64, int8, "
-        "int16, int32, int64, float16, bfloat16, float32, float64",
+        (
+            "tensor: cannot hold complex128 elements; weft has bool, uint8, uint16, uint32, uint64, int8, "
+            "int16, int32, int64, float16, bfloat16, float32, float64"
+        ),
     ),
     "unknown dtype": (
         lambda: weft.zeros(2, dtype="float32"),
@@ -245,8 +253,10 @@ MISTAKES: dict[str, Mistake] = {
     "matmul shapes": (
         lambda: weft.ones(2, 3) @ weft.ones(2, 3),
         weft.ShapeError,
-        "matmul: shapes (2, 3) and (2, 3) do not fit: the last dimension of the first is 3, and the "
-        "second last one of the second 2",
+        (
+            "matmul: shapes (2, 3) and (2, 3) do not fit: the last dimension of the first is 3, and the "
+            "second last one of the second 2"
+        ),
     ),
     "matmul scalars": (
         lambda: weft.ones(2, 3) @ weft.tensor(1.0),
@@ -306,8 +316,10 @@ MISTAKES: dict[str, Mistake] = {
     "index with text": (
         lambda: weft.ones(3)["a"],
         weft.DTypeError,
-        "indexing: an index must be an int, a slice, None, ..., or a tensor or list of integers or "
-        "bools, got 'a'",
+        (
+            "indexing: an index must be an int, a slice, None, ..., or a tensor or list of integers or "
+            "bools, got 'a'"
+        ),
     ),
     "mask of another shape": (
         lambda: weft.ones(3)[weft.ones(2) > 0],
@@ -372,8 +384,10 @@ MISTAKES: dict[str, Mistake] = {
     "conv channels": (
         lambda: F.conv2d(weft.ones(1, 3, 8, 8), weft.ones(4, 2, 3, 3)),
         weft.ShapeError,
-        "conv2d: input of shape (1, 3, 8, 8) has 3 channels, but weight of shape (4, 2, 3, 3) with "
-        "groups=1 takes 2",
+        (
+            "conv2d: input of shape (1, 3, 8, 8) has 3 channels, but weight of shape (4, 2, 3, 3) with "
+            "groups=1 takes 2"
+        ),
     ),
     "conv kernel too large": (
         lambda: F.conv2d(weft.ones(1, 1, 2, 2), weft.ones(1, 1, 3, 3)),
@@ -383,8 +397,10 @@ MISTAKES: dict[str, Mistake] = {
     "conv rank": (
         lambda: F.conv2d(weft.ones(8, 8), weft.ones(1, 1, 3, 3)),
         weft.ShapeError,
-        "conv2d: needs input (n, channels, 2 sizes) and weight of 4 dimensions, got shapes (8, 8) and "
-        "(1, 1, 3, 3)",
+        (
+            "conv2d: needs input (n, channels, 2 sizes) and weight of 4 dimensions, got shapes (8, 8) and "
+            "(1, 1, 3, 3)"
+        ),
     ),
     "linear shapes": (
         lambda: F.linear(weft.ones(2, 3), weft.ones(4, 5)),
@@ -399,8 +415,10 @@ MISTAKES: dict[str, Mistake] = {
     "attention shapes": (
         lambda: F.scaled_dot_product_attention(weft.ones(2, 4, 8), weft.ones(2, 5, 8), weft.ones(2, 4, 8)),
         weft.ShapeError,
-        "scaled_dot_product_attention: shapes of query (2, 4, 8), key (2, 5, 8) and value (2, 4, 8) do "
-        "not fit; they must be (..., L, E), (..., S, E) and (..., S, Ev)",
+        (
+            "scaled_dot_product_attention: shapes of query (2, 4, 8), key (2, 5, 8) and value (2, 4, 8) do "
+            "not fit; they must be (..., L, E), (..., S, E) and (..., S, Ev)"
+        ),
     ),
     "dropout probability": (
         lambda: F.dropout(weft.ones(2), 1.5),
@@ -420,14 +438,18 @@ MISTAKES: dict[str, Mistake] = {
     "backward of many": (
         lambda: (weft.ones(2, requires_grad=True) * 2).backward(),
         weft.GradError,
-        "backward: only a tensor of one element has an implicit gradient, this one has shape (2,); "
-        "reduce it, as in .sum(), or pass gradient=",
+        (
+            "backward: only a tensor of one element has an implicit gradient, this one has shape (2,); "
+            "reduce it, as in .sum(), or pass gradient="
+        ),
     ),
     "backward without grad": (
         lambda: weft.ones(2).sum().backward(),
         weft.GradError,
-        "backward: this tensor of shape () does not depend on one that requires grad; set "
-        "requires_grad=True on the inputs, and compute outside no_grad",
+        (
+            "backward: this tensor of shape () does not depend on one that requires grad; set "
+            "requires_grad=True on the inputs, and compute outside no_grad"
+        ),
     ),
     "in place on a parameter": (
         lambda: add_half(weft.ones(2, requires_grad=True)),
@@ -447,8 +469,10 @@ MISTAKES: dict[str, Mistake] = {
     "gradient of unused": (
         lambda: weft.gradients(weft.ones(1, requires_grad=True) * 2, weft.ones(1, requires_grad=True)),
         weft.GradError,
-        "gradients: no output depends on input 0 of shape (1,), or it does not require grad; pass "
-        "allow_unused=True to get None for it",
+        (
+            "gradients: no output depends on input 0 of shape (1,), or it does not require grad; pass "
+            "allow_unused=True to get None for it"
+        ),
     ),
     "grad of a tensor": (
         lambda: weft.grad(weft.ones(2)),
@@ -516,7 +540,7 @@ def test_the_text_ends_with_the_users_line() -> None:
 
 
 def test_unknown_backends_are_named_with_those_there_are() -> None:
-    with pytest.raises(weft.DeviceError, match="there is no backend 'gpu': installed are .*cpu"):
+    with pytest.raises(weft.DeviceError, match=r"there is no backend 'gpu': installed are .*cpu"):
         weft.ones(2).to("gpu")
 
 

@@ -105,7 +105,12 @@ def test_comparison_with_other_things_is_identity() -> None:
 
 def test_numpy_operands() -> None:
     x = weft.ones(2)
-    for out in (x + np.ones(2, np.float32), np.ones(2, np.float32) + x, np.float32(1) * x + 1, x + np.float64(1)):
+    for out in (
+        x + np.ones(2, np.float32),
+        np.ones(2, np.float32) + x,
+        np.float32(1) * x + 1,
+        x + np.float64(1),
+    ):
         assert isinstance(out, Tensor)
         assert out.dtype is weft.float32
         assert out.tolist() == [2.0, 2.0]
@@ -228,7 +233,9 @@ def test_sigmoid_and_friends_have_no_nan_gradient() -> None:
     x = weft.tensor([-200.0, -30.0, 0.0, 30.0, 200.0], requires_grad=True)
     from weft.core import functional as F
 
-    (x.sigmoid() + F.softplus(x) + F.logsigmoid(x) + F.silu(x) + F.gelu(x) + F.mish(x) + F.elu(x)).sum().backward()
+    (
+        x.sigmoid() + F.softplus(x) + F.logsigmoid(x) + F.silu(x) + F.gelu(x) + F.mish(x) + F.elu(x)
+    ).sum().backward()
     assert x.grad is not None
     assert np.isfinite(x.grad.numpy()).all()
     small = weft.tensor(-30.0, requires_grad=True)
@@ -357,9 +364,19 @@ def test_copying_and_pickling() -> None:
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
     weft.manual_seed(7)
-    first = [weft.rand(3).tolist(), weft.randn(2).tolist(), weft.randint(0, 10, (4,)).tolist(), weft.randperm(5).tolist()]
+    first = [
+        weft.rand(3).tolist(),
+        weft.randn(2).tolist(),
+        weft.randint(0, 10, (4,)).tolist(),
+        weft.randperm(5).tolist(),
+    ]
     weft.manual_seed(7)
-    again = [weft.rand(3).tolist(), weft.randn(2).tolist(), weft.randint(0, 10, (4,)).tolist(), weft.randperm(5).tolist()]
+    again = [
+        weft.rand(3).tolist(),
+        weft.randn(2).tolist(),
+        weft.randint(0, 10, (4,)).tolist(),
+        weft.randperm(5).tolist(),
+    ]
     assert first == again
     assert weft.rand(3).tolist() != first[0]
 

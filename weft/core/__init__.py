@@ -1,1 +1,1 @@
-"""What a user touches: Tensor, functions, creation, randomness, differentiation. Everything is built from `weft.ir` ops."""
+"""What a user touches: Tensor, functions, creation, randomness, differentiation. All of it from `weft.ir` ops."""

@@ -38,7 +38,9 @@ def axes(op: str, dim: Dims | Sequence[Int] | None, shape: Shape) -> tuple[int, 
     if isinstance(dim, Sequence):
         out = [axis(op, d, shape) for d in dim]
         if len(set(out)) != len(out):
-            raise ArgumentError(f"{op}: dimension {next(d for d in out if out.count(d) > 1)} appears twice in {tuple(dim)}")
+            raise ArgumentError(
+                f"{op}: dimension {next(d for d in out if out.count(d) > 1)} appears twice in {tuple(dim)}"
+            )
         if not shape or not out:
             return tuple(range(len(shape)))
         return tuple(sorted(out))
@@ -87,7 +89,9 @@ def fill_in(op: str, wanted: tuple[Int, ...], have: Shape) -> Shape:
     holes = [k for k, n in enumerate(wanted) if isinstance(n, int) and n == -1]
     if not holes:
         if elements(wanted) != total or any(isinstance(n, int) and n < 0 for n in wanted):
-            raise ShapeError(f"{op}: shape {tuple(have)} has {total} elements, which do not fit {tuple(wanted)}")
+            raise ShapeError(
+                f"{op}: shape {tuple(have)} has {total} elements, which do not fit {tuple(wanted)}"
+            )
         return wanted
     known = elements(tuple(n for k, n in enumerate(wanted) if k not in holes))
     if len(holes) > 1:

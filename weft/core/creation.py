@@ -49,13 +49,15 @@ def tensor(
 
 def to_array(op: str, data: Data, dtype: DType | None) -> np.ndarray[Any, Any]:
     """`data` as an array of one of weft's dtypes."""
-    if not is_array(data) and not isinstance(data, np.generic):
-        data = _from_python(op, data)
+    if is_array(data):
+        given = data
+    else:
+        given = np.asarray(data) if _is_numpy_scalar(data) else _from_python(op, data, dtype)
     try:
-        found = dtypes.from_numpy(data.dtype)
+        found = dtypes.from_numpy(given.dtype)
     except KeyError:
-        raise DTypeError(f"{op}: cannot hold {data.dtype} elements; weft has {', '.join(DTYPES)}") from None
-    array: np.ndarray[Any, Any] = np.asarray(data)
+        raise DTypeError(f"{op}: cannot hold {given.dtype} elements; weft has {', '.join(DTYPES)}") from None
+    array = given
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if dtype is None or dtype is found:
@@ -69,22 +71,30 @@ def is_array(x: Any) -> TypeGuard[np.ndarray[Any, Any]]:
     return isinstance(x, np.ndarray)
 
 
-def _from_python(op: str, data: Any) -> np.ndarray[Any, Any]:
+def _is_numpy_scalar(x: Any) -> bool:
+    return isinstance(x, np.generic)
+
+
+def _from_python(op: str, data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     data = _plain(data)
     if isinstance(data, str) or data is None:
         raise DTypeError(f"{op}: cannot make a tensor from {describe(data)}; expected numbers")
     try:
         array = np.asarray(data)
     except ValueError:
-        raise ShapeError(f"{op}: the nested lists do not all have the same lengths; a tensor is a full grid") from None
+        raise ShapeError(
+            f"{op}: the nested lists do not all have the same lengths; a tensor is a full grid"
+        ) from None
     except OverflowError:
         raise ArgumentError(f"{op}: an integer does not fit in 64 bits") from None
     if array.dtype == object or array.dtype.kind in "USOcMmV":
-        what = "integers of more than 64 bits" if _all_int(data) else f"elements such as {describe(_first(data))}"
+        what = (
+            "integers of more than 64 bits"
+            if _all_int(data)
+            else f"elements such as {describe(_first(data))}"
+        )
         raise DTypeError(f"{op}: cannot make a tensor from {what}; expected numbers")
-    if array.dtype.kind == "f" and not _has_numpy(data):
-        return array.astype(dtypes.to_numpy(get_default_dtype()))
-    if array.size == 0 and not _has_numpy(data):
+    if dtype is None and (array.dtype.kind == "f" or array.size == 0) and not _has_numpy(data):
         return array.astype(dtypes.to_numpy(get_default_dtype()))
     return array
 
@@ -95,7 +105,9 @@ def _plain(data: Any) -> Any:
         return run.to_numpy(data.value.node)
     if isinstance(data, (list, tuple)):
         items = list(cast("Sequence[Any]", data))
-        return [_plain(x) for x in items] if any(isinstance(x, (Handle, list, tuple)) for x in items) else items
+        return (
+            [_plain(x) for x in items] if any(isinstance(x, (Handle, list, tuple)) for x in items) else items
+        )
     return data
 
 
@@ -179,7 +191,12 @@ def full(
 
 
 def _filled(
-    op: str, value: Number, size: Sequence[Sizes], dtype: DType | None, device: str | None, requires_grad: bool
+    op: str,
+    value: Number,
+    size: Sequence[Sizes],
+    dtype: DType | None,
+    device: str | None,
+    requires_grad: bool,
 ) -> Tensor:
     kind = get_default_dtype() if dtype is None else check_dtype(op, dtype)
     return _made(Value(graph.const(value, kind, new_shape(op, size))), device, requires_grad)

@@ -26,7 +26,9 @@ def watch(t: Tensor) -> None:
     _watched[t.value] = ref(t)
 
 
-def _walk(outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create: bool) -> dict[Value, Value]:
+def _walk(
+    outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create: bool
+) -> dict[Value, Value]:
     from weft.autograd.backward import gradients
 
     return gradients(outputs, seeds, inputs, create)
@@ -161,7 +163,9 @@ def value_and_grad(
         targets = [t.value for t in leaves]
         nested = _depends_on_others(v, fresh)
         found = _walk([v], [_seed("grad", v, None)], targets, nested) if v.needs_grad else {}
-        if not nested:  # nobody else differentiates: results must not keep the tape of every call so far alive
+        if (
+            not nested
+        ):  # nobody else differentiates: results must not keep the tape of every call so far alive
             out = wrap(Value(v.node))
             result = (out, *result[1:]) if has_aux else out
         flat = iter([wrap(found[t]) if t in found else wrap(bc.scalar(0, t.dtype, t.shape)) for t in targets])

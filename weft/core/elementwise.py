@@ -54,7 +54,9 @@ class Binary:
     plain: frozenset[DType] = field(init=False)
 
     def __post_init__(self) -> None:
-        plain = {d for d in DTYPES.values() if d.kind in self.kinds and (d is not bool_ or self.on_bool is None)}
+        plain = {
+            d for d in DTYPES.values() if d.kind in self.kinds and (d is not bool_ or self.on_bool is None)
+        }
         pairs = {(d, t) for d in plain for t in (int, float) if d.is_float or (d.is_int and t is int)}
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
@@ -136,7 +138,9 @@ def _no_bools(*operands: object) -> None:
     """torch refuses to subtract where either side is bool: it is mostly a mask meant to be inverted."""
     for x in operands:
         if isinstance(x, bool) or (isinstance(x, Handle) and x.value.node.dtype is bool_):
-            raise DTypeError("sub: not defined on bool; invert a mask with ~ or logical_not, or convert it with .to(...)")
+            raise DTypeError(
+                "sub: not defined on bool; invert a mask with ~ or logical_not, or convert it with .to(...)"
+            )
 
 
 def mul(input: TensorLike, other: TensorLike) -> Tensor:
@@ -308,7 +312,13 @@ def ne(input: TensorLike, other: TensorLike) -> Tensor:
 
 
 def _truth(x: TensorLike) -> TensorLike:
-    return ne(x, 0) if isinstance(x, Handle) and x.value.dtype is not bool_ else x if isinstance(x, Handle) else bool(x)
+    return (
+        ne(x, 0)
+        if isinstance(x, Handle) and x.value.dtype is not bool_
+        else x
+        if isinstance(x, Handle)
+        else bool(x)
+    )
 
 
 def logical_and(input: TensorLike, other: TensorLike) -> Tensor:
@@ -344,7 +354,9 @@ def _float_unary(name: str, op: Op, x: Tensor) -> Tensor:
 def _number_unary(name: str, op: Op, x: Tensor) -> Tensor:
     v = value_of(name, x)
     if v.dtype is bool_:
-        raise DTypeError(f"{name}: not defined on bool; use logical_not or ~ to invert a mask, or convert with .to(...)")
+        raise DTypeError(
+            f"{name}: not defined on bool; use logical_not or ~ to invert a mask, or convert with .to(...)"
+        )
     return wrap(apply(op, (v,)))
 
 
@@ -438,7 +450,7 @@ def log1p(input: Tensor) -> Tensor:
 
 
 def with_gradient_of(forward: Tensor, backward: Tensor) -> Tensor:
-    """The value of one formula with the derivative of another: both mean the same function, each is best at its part."""
+    """The value of one formula with the derivative of another: two forms of one function."""
     v = backward.value
     return wrap(Value(forward.value.node, v.needs_grad, v.op, v.attrs, v.inputs))
 
@@ -587,7 +599,9 @@ def where(condition: Tensor, input: TensorLike, other: TensorLike) -> Tensor:
     """input where condition (bool) is true, else other. All three broadcast; input and other promote."""
     c = value_of("where", condition)
     if c.dtype is not bool_:
-        raise DTypeError(f"where: condition must be bool, got {c.dtype.name}; compare it with something, as in x != 0")
+        raise DTypeError(
+            f"where: condition must be bool, got {c.dtype.name}; compare it with something, as in x != 0"
+        )
     x, y = operand("where", input), operand("where", other)
     dtype = result_dtype((x, y))
     values = [v for v in (c, x, y) if isinstance(v, Value)]
@@ -682,5 +696,3 @@ def to_dtype(input: Tensor, dtype: DType) -> Tensor:
     v = value_of("to", input)
     check_dtype("to", dtype)
     return input if v.dtype is dtype else wrap(cast(v, dtype))
-
-

@@ -92,7 +92,9 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def _fits(op: str, v: Value, i: Value, k: int) -> None:
     for d, (n, m) in enumerate(zip(v.shape, i.shape, strict=True)):
         if d != k and isinstance(n, int) and isinstance(m, int) and m > n:
-            raise ShapeError(f"{op}: index of shape {tuple(i.shape)} exceeds shape {tuple(v.shape)} in dimension {d}")
+            raise ShapeError(
+                f"{op}: index of shape {tuple(i.shape)} exceeds shape {tuple(v.shape)} in dimension {d}"
+            )
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
@@ -100,7 +102,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
     v, i = value_of("take_along_dim", input), index_value("take_along_dim", indices)
     k = axis("take_along_dim", dim, v.shape)
     ones = tuple(1 if d == k else n for d, n in enumerate(v.shape))
-    shape = bc.broadcast_shape("take_along_dim", [ones, tuple(1 if d == k else n for d, n in enumerate(i.shape))])
+    shape = bc.broadcast_shape(
+        "take_along_dim", [ones, tuple(1 if d == k else n for d, n in enumerate(i.shape))]
+    )
     wide = bc.expand(v, tuple(v.shape[d] if d == k else n for d, n in enumerate(shape)))
     at = bc.expand(i, tuple(i.shape[d] if d == k else n for d, n in enumerate(shape)))
     at = check_range("take_along_dim", at, v.shape[k], k, negative=True)
@@ -237,7 +241,9 @@ def _indexed(op: str, v: Value, k: int, i: Value, source: Tensor, combine: Op | 
     shape = (*v.shape[:k], n, *v.shape[k + 1 :])
     s = value_of(op, source)
     if s.shape != shape or s.dtype is not v.dtype:
-        raise ShapeError(f"{op}: source must be {v.dtype.name} of shape {tuple(shape)}, got {describe(source)}")
+        raise ShapeError(
+            f"{op}: source must be {v.dtype.name} of shape {tuple(shape)}, got {describe(source)}"
+        )
     at = bc.expand(bc.reshape(i, (1,) * k + (n,) + (1,) * (len(shape) - k - 1)), shape)
     return _scatter(op, v, k, at, s, combine)
 
@@ -245,7 +251,9 @@ def _indexed(op: str, v: Value, k: int, i: Value, source: Tensor, combine: Op | 
 def _mask(op: str, mask: object) -> Value:
     m = value_of(op, mask)
     if m.dtype is not bool_:
-        raise DTypeError(f"{op}: the mask must be bool, got {m.dtype.name}; compare it with something, as in x != 0")
+        raise DTypeError(
+            f"{op}: the mask must be bool, got {m.dtype.name}; compare it with something, as in x != 0"
+        )
     return m
 
 
@@ -254,7 +262,9 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     v, m = value_of("masked_fill", input), _mask("masked_fill", mask)
     if isinstance(value, Handle):
         if value.value.shape:
-            raise ShapeError(f"masked_fill: the value must have no dimensions, got shape {tuple(value.value.shape)}")
+            raise ShapeError(
+                f"masked_fill: the value must have no dimensions, got shape {tuple(value.value.shape)}"
+            )
         fill = wrap(bc.cast(value.value, v.dtype))
     else:
         fill = wrap(bc.scalar(value, v.dtype, ()))

@@ -78,13 +78,18 @@ def _entry(k: object) -> Any:
         return cast("Any", k)
     if is_array(k) or isinstance(k, (list, tuple)):
         out = tensor(k)
-        return wrap(bc.cast(out.value, int64)) if out.value.shape == (0,) and isinstance(k, (list, tuple)) else out
+        return (
+            wrap(bc.cast(out.value, int64))
+            if out.value.shape == (0,) and isinstance(k, (list, tuple))
+            else out
+        )
     if isinstance(k, np.bool_):
         return k == np.True_
     if isinstance(k, SupportsIndex):
         return int(k)
     raise DTypeError(
-        f"indexing: an index must be an int, a slice, None, ..., or a tensor or list of integers or bools, got {describe(k)}"
+        "indexing: an index must be an int, a slice, None, ..., or a tensor or list of integers or bools, "
+        f"got {describe(k)}"
     )
 
 
@@ -185,7 +190,9 @@ def _tensor_entry(plan: Basic, v: Value, i: Value) -> None:
             raise IndexError(
                 f"indexing: a mask of shape {tuple(i.shape)} does not fit shape {tuple(v.shape)} at dimension {k}"
             )
-        found = np.nonzero(run.to_numpy(i.node)) if i.shape else (np.zeros(int(run.to_numpy(i.node)), np.int64),)
+        found = (
+            np.nonzero(run.to_numpy(i.node)) if i.shape else (np.zeros(int(run.to_numpy(i.node)), np.int64),)
+        )
         if not i.shape:
             plan.advanced[len(plan.shape)] = tensor(found[0]).value
             plan.shape.append(1)
@@ -204,7 +211,11 @@ def _whole_mask(v: Value, key: Any) -> Value | None:
     """The mask, if the key is one over the leading dimensions."""
     if is_array(key) and key.dtype == np.bool_:
         key = tensor(key)
-    if isinstance(key, Handle) and key.value.dtype is bool_ and key.value.shape == v.shape[: len(key.value.shape)]:
+    if (
+        isinstance(key, Handle)
+        and key.value.dtype is bool_
+        and key.value.shape == v.shape[: len(key.value.shape)]
+    ):
         return key.value
     return None
 
@@ -237,7 +248,9 @@ def _source(v: Value, value: Any, shape: Shape) -> Value:
     while len(have) > len(shape) and have[0] == 1:
         have = have[1:]
     if len(have) > len(shape) or any(n not in (1, m) for n, m in zip(have[::-1], shape[::-1], strict=False)):
-        raise ShapeError(f"index assignment: a value of shape {tuple(src.shape)} does not fit a place of shape {tuple(shape)}")
+        raise ShapeError(
+            f"index assignment: a value of shape {tuple(src.shape)} does not fit a place of shape {tuple(shape)}"
+        )
     return bc.expand(bc.cast(bc.reshape(src, have), v.dtype), shape)
 
 
@@ -311,7 +324,9 @@ def _put(v: Value, advanced: dict[int, Value], value: Any, combine: Op | None = 
         return v
     _not_empty(m.flat[m.place])
     at = _spread(m.index, m.place, shape)
-    out = apply(Op.SCATTER, (bc.reshape(ordered, m.flat), at, bc.reshape(src, shape)), Combine(m.place, combine))
+    out = apply(
+        Op.SCATTER, (bc.reshape(ordered, m.flat), at, bc.reshape(src, shape)), Combine(m.place, combine)
+    )
     back = [0] * len(m.order)
     for i, k in enumerate(m.order):
         back[k] = i

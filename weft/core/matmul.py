@@ -1,4 +1,4 @@
-"""Products that sum over shared dimensions. One form for all: both sides expanded to (..., m, n, k), MUL, SUM over k."""
+"""Products summed over shared dimensions, in one form: both sides expanded to (..., m, n, k), MUL, SUM over k."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     a, b = _pair("matmul", input, other)
     if not a.shape or not b.shape:
         raise ShapeError(
-            f"matmul: both tensors need at least 1 dimension, got {tuple(a.shape)} and {tuple(b.shape)}; use * for scalars"
+            f"matmul: both tensors need at least 1 dimension, got {tuple(a.shape)} and {tuple(b.shape)}; "
+            "use * for scalars"
         )
     k_other = b.shape[0] if len(b.shape) == 1 else b.shape[-2]
     if a.shape[-1] != k_other:
@@ -178,7 +179,7 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
 
 
 def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
-    """Sums of products by labels, as in numpy.einsum: "ij,jk->ik" is a matrix product; "..." stands for any dimensions."""
+    """Sums of products by labels, as numpy.einsum: "ij,jk->ik" is a matrix product, "..." any dimensions."""
     tensors: list[Tensor] = []
     for x in operands:
         tensors += list(x) if isinstance(x, Sequence) else [x]
@@ -200,14 +201,18 @@ def _parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
     inputs = left.split(",")
     if len(inputs) != len(shapes):
         raise ArgumentError(f"einsum: {equation!r} names {len(inputs)} operands, but got {len(shapes)}")
-    ranks = [len(s) - len(t.replace("...", "")) if "..." in t else 0 for t, s in zip(inputs, shapes, strict=True)]
+    ranks = [
+        len(s) - len(t.replace("...", "")) if "..." in t else 0 for t, s in zip(inputs, shapes, strict=True)
+    ]
     extra = max(ranks)
     dots = "".join(chr(0x100 + i) for i in range(extra))
     full: list[str] = []
     for t, rank, shape in zip(inputs, ranks, shapes, strict=True):
         labels = t.replace("...", dots[extra - rank :] if rank > 0 else "")
         if not all(c.isalpha() for c in labels) or len(labels) != len(shape):
-            raise ArgumentError(f"einsum: {t!r} in {equation!r} does not fit an operand of shape {tuple(shape)}")
+            raise ArgumentError(
+                f"einsum: {t!r} in {equation!r} does not fit an operand of shape {tuple(shape)}"
+            )
         full.append(labels)
     if arrow:
         out = right.replace("...", dots)
@@ -215,7 +220,9 @@ def _parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
         every = "".join(full)
         out = dots + "".join(sorted(c for c in set(every) if every.count(c) == 1 and c not in dots))
     if len(set(out)) != len(out) or any(c not in "".join(full) for c in out):
-        raise ArgumentError(f"einsum: the result {right!r} of {equation!r} must have distinct labels of the operands")
+        raise ArgumentError(
+            f"einsum: the result {right!r} of {equation!r} must have distinct labels of the operands"
+        )
     return full, out
 
 

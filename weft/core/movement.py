@@ -31,7 +31,7 @@ def reshape(input: Tensor, *shape: Sizes) -> Tensor:
 
 
 def view(input: Tensor, *shape: Sizes | DType) -> Tensor:
-    """As reshape (weft has no strides that could not be viewed). With a dtype of the same width: the bits as that dtype."""
+    """As reshape: weft has no strides. With a dtype of the same width: the same bits as that dtype."""
     if len(shape) == 1 and isinstance(shape[0], DType):
         return bitcast(input, shape[0])
     v = value_of("view", input)
@@ -43,7 +43,9 @@ def bitcast(input: Tensor, dtype: DType) -> Tensor:
     """The same bits read as another dtype of equal width."""
     v = value_of("view", input)
     if v.dtype.itemsize != dtype.itemsize:
-        raise DTypeError(f"view: {v.dtype.name} has {v.dtype.itemsize} bytes, {dtype.name} {dtype.itemsize}; widths must agree")
+        raise DTypeError(
+            f"view: {v.dtype.name} has {v.dtype.itemsize} bytes, {dtype.name} {dtype.itemsize}; widths must agree"
+        )
     return wrap(apply(Op.BITCAST, (v,), None, None, dtype))
 
 
@@ -91,11 +93,14 @@ def expand(input: Tensor, *sizes_: Sizes) -> Tensor:
     if extra < 0:
         raise ShapeError(f"expand: {wanted} has fewer dimensions than shape {tuple(v.shape)}")
     shape = tuple(
-        v.shape[k - extra] if isinstance(n, int) and n == -1 and k >= extra else n for k, n in enumerate(wanted)
+        v.shape[k - extra] if isinstance(n, int) and n == -1 and k >= extra else n
+        for k, n in enumerate(wanted)
     )
     for have, want in zip(v.shape, shape[extra:], strict=True):
         if have != want and have != 1:
-            raise ShapeError(f"expand: shape {tuple(v.shape)} does not expand to {wanted}: only sizes of 1 do")
+            raise ShapeError(
+                f"expand: shape {tuple(v.shape)} does not expand to {wanted}: only sizes of 1 do"
+            )
     if any(isinstance(n, int) and n < 0 for n in shape):
         raise ShapeError(f"expand: sizes must not be negative, got {wanted}")
     return wrap(bc.expand(v, shape))
@@ -150,7 +155,9 @@ def t(input: Tensor) -> Tensor:
     """A matrix transposed; vectors and scalars as they are."""
     v = value_of("t", input)
     if len(v.shape) > 2:
-        raise ShapeError(f"t: needs at most 2 dimensions, got shape {tuple(v.shape)}; use .mT or .transpose(-2, -1)")
+        raise ShapeError(
+            f"t: needs at most 2 dimensions, got shape {tuple(v.shape)}; use .mT or .transpose(-2, -1)"
+        )
     return wrap(_permute(v, tuple(reversed(range(len(v.shape))))))
 
 
@@ -172,9 +179,13 @@ def movedim(input: Tensor, source: Dims, destination: Dims) -> Tensor:
     """Dimensions moved to other places; the rest keep their order."""
     v = value_of("movedim", input)
     src = [axis("movedim", d, v.shape) for d in ([source] if isinstance(source, int) else source)]
-    dst = [axis("movedim", d, v.shape) for d in ([destination] if isinstance(destination, int) else destination)]
+    dst = [
+        axis("movedim", d, v.shape) for d in ([destination] if isinstance(destination, int) else destination)
+    ]
     if len(src) != len(dst) or len(set(src)) != len(src) or len(set(dst)) != len(dst):
-        raise ArgumentError(f"movedim: source {source} and destination {destination} must be equally many distinct dimensions")
+        raise ArgumentError(
+            f"movedim: source {source} and destination {destination} must be equally many distinct dimensions"
+        )
     rest = iter(k for k in range(len(v.shape)) if k not in src)
     place = dict(zip(dst, src, strict=True))
     return wrap(_permute(v, tuple(place[k] if k in place else next(rest) for k in range(len(v.shape)))))
@@ -194,20 +205,28 @@ def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
     if dims is None:
         return reshape(roll(flatten(input), shifts, 0), v.shape)
     pairs = zip(
-        [shifts] if isinstance(shifts, int) else shifts, [dims] if isinstance(dims, int) else dims, strict=True
+        [shifts] if isinstance(shifts, int) else shifts,
+        [dims] if isinstance(dims, int) else dims,
+        strict=True,
     )
     out = input
     for by, dim in pairs:
         n = out.value.shape[axis("roll", dim, v.shape)]
         if isinstance(n, int) and n:
-            out = cat([narrow(out, dim, n - by % n, by % n), narrow(out, dim, 0, n - by % n)], dim) if by % n else out
+            out = (
+                cat([narrow(out, dim, n - by % n, by % n), narrow(out, dim, 0, n - by % n)], dim)
+                if by % n
+                else out
+            )
     return out
 
 
 # ---------------------------------------------------------------------------------------------- parts
 
 
-def box(v: Value, start: tuple[Int, ...], size: tuple[Int, ...], step: tuple[int, ...] | None = None) -> Value:
+def box(
+    v: Value, start: tuple[Int, ...], size: tuple[Int, ...], step: tuple[int, ...] | None = None
+) -> Value:
     """The elements start, start + step, ... of each axis, as many as `size`."""
     if size == v.shape:
         return v
@@ -222,7 +241,9 @@ def narrow(input: Tensor, dim: int, start: Int, length: Int) -> Tensor:
     if isinstance(n, int) and isinstance(start, int) and isinstance(length, int):
         first = start + n if start < 0 else start
         if length < 0 or first < 0 or first + length > n:
-            raise ShapeError(f"narrow: {length} elements from {start} do not fit dimension {dim} of shape {tuple(v.shape)}")
+            raise ShapeError(
+                f"narrow: {length} elements from {start} do not fit dimension {dim} of shape {tuple(v.shape)}"
+            )
         start = first
     begin = tuple(start if i == k else 0 for i in range(len(v.shape)))
     return wrap(box(v, begin, (*v.shape[:k], length, *v.shape[k + 1 :])))
@@ -247,7 +268,9 @@ def split(input: Tensor, split_size_or_sections: Int | Sequence[Int], dim: int =
         for size in parts:
             total = total + size
         if total != n:
-            raise ShapeError(f"split: sections {parts} add up to {total}, but dimension {dim} of {tuple(v.shape)} has size {n}")
+            raise ShapeError(
+                f"split: sections {parts} add up to {total}, but dimension {dim} of {tuple(v.shape)} has size {n}"
+            )
     else:
         size = split_size_or_sections
         if not isinstance(size, int) or not isinstance(n, int) or size < 1:
@@ -284,7 +307,12 @@ def window(v: Value, k: int, size: int, stride: int, dilation: int) -> Value:
     n = v.shape[k]
     count = (n - dilation * (size - 1) - 1) // stride + 1
     wide = apply(Op.EXPAND, (bc.reshape(v, (*v.shape, 1)),), None, (*v.shape, size))
-    return apply(Op.SHEAR, (wide,), Window(k, len(v.shape), stride, dilation), (*v.shape[:k], count, *v.shape[k + 1 :], size))
+    return apply(
+        Op.SHEAR,
+        (wide,),
+        Window(k, len(v.shape), stride, dilation),
+        (*v.shape[:k], count, *v.shape[k + 1 :], size),
+    )
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
@@ -293,7 +321,9 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     k = axis("unfold", dimension, v.shape)
     n = v.shape[k] if v.shape else 1
     if size < 1 or step < 1 or (isinstance(n, int) and size > n):
-        raise ArgumentError(f"unfold: windows of {size} every {step} do not fit dimension {dimension} of {tuple(v.shape)}")
+        raise ArgumentError(
+            f"unfold: windows of {size} every {step} do not fit dimension {dimension} of {tuple(v.shape)}"
+        )
     return wrap(window(v, k, size, step, 1))
 
 
@@ -317,7 +347,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along dim. Their other sizes must agree; dtypes promote."""
     values = _common("cat", tensors)
     if len(values) > 1:
-        values = [v for v in values if v.shape != (0,)] or values[:1]  # torch's legacy: an empty vector fits anything
+        values = [v for v in values if v.shape != (0,)] or values[
+            :1
+        ]  # torch's legacy: an empty vector fits anything
     first = values[0]
     if not first.shape:
         raise ShapeError("cat: tensors without dimensions cannot be concatenated; use stack")
@@ -340,8 +372,8 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     for v in values:
         if v.shape != shape:
             raise ShapeError(f"stack: all shapes must be equal, got {tuple(shape)} and {tuple(v.shape)}")
-    parts = tuple(bc.reshape(v, (*shape[:k], 1, *shape[k:])) for v in values)
-    return wrap(apply(Op.CONCAT, parts, Along(k)) if len(parts) > 1 else parts[0])
+    parts = [bc.reshape(v, (*shape[:k], 1, *shape[k:])) for v in values]
+    return wrap(apply(Op.CONCAT, tuple(parts), Along(k)) if len(parts) > 1 else parts[0])
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -361,7 +393,9 @@ def repeat(input: Tensor, *repeats: Sizes) -> Tensor:
     times = sizes("repeat", repeats)
     extra = len(times) - len(v.shape)
     if extra < 0 or any(isinstance(n, int) and n < 0 for n in times):
-        raise ShapeError(f"repeat: {times} must have one nonnegative number per dimension of shape {tuple(v.shape)}")
+        raise ShapeError(
+            f"repeat: {times} must have one nonnegative number per dimension of shape {tuple(v.shape)}"
+        )
     shape = (1,) * extra + v.shape
     apart: list[Int] = []
     wide: list[Int] = []
@@ -385,7 +419,9 @@ def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Te
     v = value_of("repeat_interleave", input)
     k = axis("repeat_interleave", dim, v.shape)
     shape = v.shape
-    wide = bc.expand(bc.reshape(v, (*shape[: k + 1], 1, *shape[k + 1 :])), (*shape[: k + 1], repeats, *shape[k + 1 :]))
+    wide = bc.expand(
+        bc.reshape(v, (*shape[: k + 1], 1, *shape[k + 1 :])), (*shape[: k + 1], repeats, *shape[k + 1 :])
+    )
     return wrap(bc.reshape(wide, (*shape[:k], shape[k] * repeats, *shape[k + 1 :])))
 
 
@@ -404,7 +440,9 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
     v = value_of("pad", input)
     rank = len(v.shape)
     if len(pad) % 2 or len(pad) > 2 * rank:
-        raise ArgumentError(f"pad: needs pairs for at most {rank} dimensions of shape {tuple(v.shape)}, got {tuple(pad)}")
+        raise ArgumentError(
+            f"pad: needs pairs for at most {rank} dimensions of shape {tuple(v.shape)}, got {tuple(pad)}"
+        )
     low, high = [0] * rank, [0] * rank
     for i in range(len(pad) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
@@ -467,7 +505,9 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
         return wrap(box(moved, (0,) * len(moved.shape), (*lead, 0, 0))).reshape(*lead, 0)
     cut = box(moved, (*(0 for _ in lead), row, column), (*lead, length, length))
     # the element (i, i) of a square lies at i * (length + 1) of its flattened rows
-    flat = pad_value(bc.reshape(cut, (*lead, length * length)), [*(0 for _ in lead), 0], [*(0 for _ in lead), length])
+    flat = pad_value(
+        bc.reshape(cut, (*lead, length * length)), [*(0 for _ in lead), 0], [*(0 for _ in lead), length]
+    )
     rows = bc.reshape(flat, (*lead, length, length + 1))
     return wrap(bc.reshape(box(rows, (0,) * len(rows.shape), (*lead, length, 1)), (*lead, length)))
 

@@ -149,9 +149,7 @@ def uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
 
 
 def _shifted(words: list[Value], by: tuple[int, ...]) -> list[Value]:
-    return [
-        apply(Op.SHR, (w, bc.scalar(n, uint32, w.shape))) for w, n in zip(words, by, strict=True)
-    ]
+    return [apply(Op.SHR, (w, bc.scalar(n, uint32, w.shape))) for w, n in zip(words, by, strict=True)]
 
 
 def gaussian(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
@@ -211,7 +209,9 @@ def randint(
     """Uniform on the integers low, ..., high - 1; called as randint(low, high, size) or randint(high, size)."""
     if size is None:
         if isinstance(high, int):
-            raise ArgumentError("randint: the size is missing; call randint(low, high, size) or randint(high, size)")
+            raise ArgumentError(
+                "randint: the size is missing; call randint(low, high, size) or randint(high, size)"
+            )
         low, high, size = 0, low, high
     if not isinstance(high, int) or high <= low:
         raise ArgumentError(f"randint: high must be greater than low, got low {low} and high {high}")
@@ -295,4 +295,8 @@ def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -
     """True with probability p: a random word below p * 2**32."""
     (word,) = bits(shape, 1, generator)
     limit = min(_WORD - 1, int(p * _WORD))
-    return lt(wrap(word), wrap(bc.scalar(limit, uint32, ()))) if p < 1 else wrap(bc.scalar(True, lt(wrap(word), 0).dtype, shape))
+    return (
+        lt(wrap(word), wrap(bc.scalar(limit, uint32, ())))
+        if p < 1
+        else wrap(bc.scalar(True, lt(wrap(word), 0).dtype, shape))
+    )

@@ -58,7 +58,9 @@ def count(v: Value, over: tuple[int, ...]) -> Int:
 
 def size_tensor(n: Int, dtype: DType) -> Tensor | int:
     """A size as an operand: a number, or, when only known at run time, the sum of that many ones."""
-    return n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(bc.scalar(1, dtype, (n,)).node),), Axes((0,))))
+    return (
+        n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(bc.scalar(1, dtype, (n,)).node),), Axes((0,))))
+    )
 
 
 def widened(v: Value) -> Value:
@@ -70,7 +72,9 @@ def _summable(v: Value, dtype: DType | None) -> Value:
     return bc.cast(v, dtype if dtype is not None else v.dtype if v.dtype.is_float else int64)
 
 
-def sum(input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def sum(
+    input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
     """The sum over dim (all by default). Bools and integers give int64 unless dtype says otherwise."""
     v = value_of("sum", input)
     over = axes("sum", dim, v.shape)
@@ -80,7 +84,9 @@ def sum(input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype:
     return wrap(reduce(Op.SUM, v, over, keepdim))
 
 
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def prod(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
     """The product over dim (all by default). Bools and integers give int64 unless dtype says otherwise."""
     v = value_of("prod", input)
     over = axes("prod", dim, v.shape)
@@ -101,7 +107,9 @@ def _float_input(op: str, input: Tensor, dtype: DType | None = None) -> Value:
     return v
 
 
-def mean(input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def mean(
+    input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
     """sum / count over dim (all by default). Needs floats."""
     v = _float_input("mean", input, dtype)
     return wrap(bc.cast(_mean(widened(v), axes("mean", dim, v.shape), keepdim), v.dtype))
@@ -184,7 +192,9 @@ def _extremum_axes(op: str, v: Value, dim: Dims | None) -> tuple[int, ...]:
     over = axes(op, dim, v.shape)
     for k in over:
         if v.shape[k] == 0:
-            raise ShapeError(f"{op}: shape {tuple(v.shape)} has no elements along dimension {k} to choose from")
+            raise ShapeError(
+                f"{op}: shape {tuple(v.shape)} has no elements along dimension {k} to choose from"
+            )
     return over
 
 
@@ -335,9 +345,7 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return wrap(bc.cast(bc.reshape(out.value, shape), v.dtype))
 
 
-def norm(
-    input: Tensor, p: float | str | None = 2, dim: Dims | None = None, keepdim: bool = False
-) -> Tensor:
+def norm(input: Tensor, p: float | str | None = 2, dim: Dims | None = None, keepdim: bool = False) -> Tensor:
     """(sum |x|**p) ** (1/p); the largest |x| for p = inf, the smallest for -inf, the number of nonzeros for 0."""
     v = _float_input("norm", input)
     x = abs(wrap(widened(v)))

@@ -62,7 +62,11 @@ class Tensor(Handle):
     __array_ufunc__ = None
 
     def __init__(
-        self, data: Any = (), dtype: DType | None = None, device: str | None = None, requires_grad: Bool_ = False
+        self,
+        data: Any = (),
+        dtype: DType | None = None,
+        device: str | None = None,
+        requires_grad: Bool_ = False,
     ) -> None:
         same = isinstance(data, Handle) and dtype is None and device is None
         source = data if same else creation.tensor(data, dtype, device)
@@ -156,7 +160,9 @@ class Tensor(Handle):
         v = self.value
         if not v.is_leaf:
             if not requires_grad:
-                raise GradError("requires_grad_: only a leaf can stop requiring grad; use .detach() on a result")
+                raise GradError(
+                    "requires_grad_: only a leaf can stop requiring grad; use .detach() on a result"
+                )
             return self
         if requires_grad and not v.dtype.is_float:
             raise GradError(f"requires_grad_: only float tensors can require grad, got {v.dtype.name}")
@@ -202,7 +208,8 @@ class Tensor(Handle):
     def clone(self) -> Tensor:
         """A tensor of its own with the same values; gradients flow through."""
         v = self.value
-        if v.needs_grad and grad_enabled():  # a reshape to the same shape: recorded, though the node is the same
+        if v.needs_grad and grad_enabled():
+            # a reshape to the same shape: recorded, though the node is the same
             return wrap(Value(v.node, True, Op.RESHAPE, None, (v,)))
         return wrap(Value(v.node))
 
@@ -233,7 +240,9 @@ class Tensor(Handle):
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python number. Computes the tensor."""
         if elements(self.shape) != 1:
-            raise ShapeError(f"item: needs a tensor of one element, got shape {tuple(self.shape)}; use .tolist()")
+            raise ShapeError(
+                f"item: needs a tensor of one element, got shape {tuple(self.shape)}; use .tolist()"
+            )
         value = self.realize().value.node.storage.numpy().reshape(())
         return Float_(value) if self.dtype.is_float else value.item()
 
@@ -269,7 +278,9 @@ class Tensor(Handle):
 
     def __index__(self) -> Int_:
         if not self.dtype.is_int:
-            raise DTypeError(f"index: only integer tensors of one element can be an index, got {describe(self)}")
+            raise DTypeError(
+                f"index: only integer tensors of one element can be an index, got {describe(self)}"
+            )
         return Int_(self.item())
 
     def __len__(self) -> Int_:
@@ -382,7 +393,9 @@ class Tensor(Handle):
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype."""
         old = self.value
         if result.shape != old.shape:
-            raise ShapeError(f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}")
+            raise ShapeError(
+                f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}"
+            )
         if not broadcast.can_cast(result.dtype, old.dtype):
             raise DTypeError(
                 f"{op}: the result is {result.dtype.name}, which a tensor of {old.dtype.name} cannot hold; "

@@ -158,7 +158,9 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * sigmoid(b)
 
 
-def _softmax_input(op: str, input: Tensor, dim: int, dtype: DType | None) -> tuple[Tensor, tuple[int, ...], DType]:
+def _softmax_input(
+    op: str, input: Tensor, dim: int, dtype: DType | None
+) -> tuple[Tensor, tuple[int, ...], DType]:
     """x - max(x) in the accumulator's dtype, the axes of the reduction, and the dtype of the result.
 
     The maximum cancels in the result, so for differentiation it is a constant.

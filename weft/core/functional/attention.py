@@ -39,8 +39,8 @@ def scaled_dot_product_attention(
     q, k, v = (value_of("scaled_dot_product_attention", t).shape for t in (query, key, value))
     if min(len(q), len(k), len(v)) < 2 or q[-1] != k[-1] or k[-2] != v[-2]:
         raise ShapeError(
-            f"scaled_dot_product_attention: shapes of query {tuple(q)}, key {tuple(k)} and value {tuple(v)} do not fit; "
-            "they must be (..., L, E), (..., S, E) and (..., S, Ev)"
+            f"scaled_dot_product_attention: shapes of query {tuple(q)}, key {tuple(k)} and value {tuple(v)} "
+            "do not fit; they must be (..., L, E), (..., S, E) and (..., S, Ev)"
         )
     if is_causal and attn_mask is not None:
         raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
@@ -48,7 +48,9 @@ def scaled_dot_product_attention(
         key, value = _shared_heads(query, key), _shared_heads(query, value)
     if scale is None:
         if isinstance(q[-1], Index):
-            raise ArgumentError("scaled_dot_product_attention: give the scale, since the last size of query is not known")
+            raise ArgumentError(
+                "scaled_dot_product_attention: give the scale, since the last size of query is not known"
+            )
         scale = 1.0 / math.sqrt(q[-1]) if q[-1] else 1.0
     scores = matmul(query, transpose(key, -2, -1)) * scale
     if is_causal:
@@ -68,5 +70,7 @@ def _shared_heads(query: Tensor, shared: Tensor) -> Tensor:
     """Each head of `shared` repeated for the query heads that use it."""
     many, few = query.value.shape[-3], shared.value.shape[-3]
     if not isinstance(many, int) or not isinstance(few, int) or not few or many % few:
-        raise ShapeError(f"scaled_dot_product_attention: {many} query heads cannot share {few} key heads evenly")
+        raise ShapeError(
+            f"scaled_dot_product_attention: {many} query heads cannot share {few} key heads evenly"
+        )
     return shared if many == few else repeat_interleave(shared, many // few, -3)

@@ -78,11 +78,13 @@ def conv3d(
     dilation: PerAxis = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Shapes: (n, in, D, H, W) or (in, D, H, W), weight (out, in/groups, kd, kh, kw), bias (out) -> (n, out, D', H', W')."""
+    """Shapes: (n, in, D, H, W), weight (out, in/groups, kd, kh, kw), bias (out) -> (n, out, D', H', W')."""
     return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _checked(op: str, rank: int, input: Tensor, weight: Tensor, groups: int, channels: int) -> tuple[Value, Value]:
+def _checked(
+    op: str, rank: int, input: Tensor, weight: Tensor, groups: int, channels: int
+) -> tuple[Value, Value]:
     """The values; `channels` is the axis of weight that input channels are counted on."""
     x, w = value_of(op, input), value_of(op, weight)
     if len(x.shape) not in (rank + 1, rank + 2) or len(w.shape) != rank + 2:
@@ -95,7 +97,9 @@ def _checked(op: str, rank: int, input: Tensor, weight: Tensor, groups: int, cha
     have = x.shape[-rank - 1]
     want = w.shape[1] * groups if channels == 1 else w.shape[0]
     if groups < 1 or w.shape[0] % groups:
-        raise ArgumentError(f"{op}: groups {groups} must divide the {w.shape[0]} channels of weight {tuple(w.shape)}")
+        raise ArgumentError(
+            f"{op}: groups {groups} must divide the {w.shape[0]} channels of weight {tuple(w.shape)}"
+        )
     if have != want:
         raise ShapeError(
             f"{op}: input of shape {tuple(x.shape)} has {have} channels, but weight of shape {tuple(w.shape)} with "
@@ -137,7 +141,9 @@ def _conv(
     kernel = w.shape[2:]
     for size, k, d in zip(x.shape[2:], kernel, dilations, strict=True):
         if isinstance(size, int) and isinstance(k, int) and d * (k - 1) + 1 > size:
-            raise ShapeError(f"{op}: kernel {tuple(kernel)} with dilation {dilations} exceeds the padded input {tuple(x.shape)}")
+            raise ShapeError(
+                f"{op}: kernel {tuple(kernel)} with dilation {dilations} exceeds the padded input {tuple(x.shape)}"
+            )
     slid = _slide(x, groups, out // groups, per_group, kernel, strides, dilations)
     taps = bc.reshape(w, (1, groups, out // groups, *(1 for _ in kernel), per_group, *kernel))
     product = apply(Op.MUL, (slid, bc.expand(taps, slid.shape)))
@@ -158,7 +164,13 @@ def _with_bias(op: str, v: Value, bias: Tensor | None, shape: Shape, rank: int) 
 
 
 def _slide(
-    x: Value, groups: int, wide: Int, per_group: Int, kernel: Shape, strides: tuple[int, ...], dilations: tuple[int, ...]
+    x: Value,
+    groups: int,
+    wide: Int,
+    per_group: Int,
+    kernel: Shape,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
 ) -> Value:
     """(n, groups * c, *sizes) -> (n, groups, wide, *windows, c, *kernel)."""
     n, sizes, rank = x.shape[0], x.shape[2:], len(kernel)
@@ -187,7 +199,9 @@ def conv_transpose1d(
     dilation: PerAxis = 1,
 ) -> Tensor:
     """The transpose of conv1d: (n, in, L), weight (in, out/groups, k) -> (n, out, L')."""
-    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_transpose(
+        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
 
 
 def conv_transpose2d(
@@ -204,7 +218,9 @@ def conv_transpose2d(
 
     H' = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1.
     """
-    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_transpose(
+        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
 
 
 def conv_transpose3d(
@@ -218,7 +234,9 @@ def conv_transpose3d(
     dilation: PerAxis = 1,
 ) -> Tensor:
     """The transpose of conv3d: (n, in, D, H, W), weight (in, out/groups, kd, kh, kw) -> (n, out, D', H', W')."""
-    return _conv_transpose("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _conv_transpose(
+        "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
 
 
 def _conv_transpose(
@@ -233,7 +251,9 @@ def _conv_transpose(
         x = bc.reshape(x, (1, *x.shape))
     n, wide, per_group, kernel = x.shape[0], w.shape[1], w.shape[0] // groups, w.shape[2:]
     sizes = x.shape[2:]
-    v = apply(Op.PERMUTE, (bc.reshape(x, (n, groups, per_group, *sizes)),), Axes((0, 1, *range(3, 3 + rank), 2)))
+    v = apply(
+        Op.PERMUTE, (bc.reshape(x, (n, groups, per_group, *sizes)),), Axes((0, 1, *range(3, 3 + rank), 2))
+    )
     v = bc.reshape(v, (n, groups, 1, *sizes, per_group, *(1 for _ in kernel)))
     v = apply(Op.EXPAND, (v,), None, (n, groups, wide, *sizes, per_group, *kernel))
     for i in range(rank):

@@ -247,7 +247,9 @@ def _soft_cross_entropy(
     if label_smoothing and isinstance(n, int):
         target = target * (1.0 - label_smoothing) + label_smoothing / n
     logs = log_softmax(input, k)
-    loss = neg(sum(mul(logs, target) if weight is None else logs * target * _channel(weight, k, len(shape)), k))
+    loss = neg(
+        sum(mul(logs, target) if weight is None else logs * target * _channel(weight, k, len(shape)), k)
+    )
     if reduction != "mean":
         return _reduced("cross_entropy", loss, reduction)
     return sum(loss) / size_tensor(elements((*shape[:k], *shape[k + 1 :])), logs.value.dtype)
@@ -257,5 +259,3 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps."""
     a, b = clamp(sqrt(sum(x1 * x1, dim)), min=eps), clamp(sqrt(sum(x2 * x2, dim)), min=eps)
     return sum(x1 * x2, dim) / (a * b)
-
-

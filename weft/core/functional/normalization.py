@@ -96,7 +96,11 @@ def rms_norm(
     v = _float("rms_norm", input)
     over = _normalized_axes("rms_norm", v, normalized_shape, weight, None)
     x = wrap(widened(v))
-    least = 2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[v.dtype.name] if eps is None else eps
+    least = (
+        2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[v.dtype.name]
+        if eps is None
+        else eps
+    )
     return _affine(x * rsqrt(_mean(x * x, over) + least), weight, None, v.dtype)
 
 
@@ -140,11 +144,15 @@ def batch_norm(
         if mean is None or var is None:
             raise ArgumentError("batch_norm: running_mean and running_var are needed unless training")
         x = wrap(widened(v))
-        out = (x - wrap(bc.cast(mean.value, x.value.dtype))) * rsqrt(wrap(bc.cast(var.value, x.value.dtype)) + eps)
+        out = (x - wrap(bc.cast(mean.value, x.value.dtype))) * rsqrt(
+            wrap(bc.cast(var.value, x.value.dtype)) + eps
+        )
         return _affine(out, w, b, v.dtype)
     n = count(v, over)
     if isinstance(n, int) and n < 2:
-        raise ShapeError(f"batch_norm: training needs more than one value per channel, got shape {tuple(v.shape)}")
+        raise ShapeError(
+            f"batch_norm: training needs more than one value per channel, got shape {tuple(v.shape)}"
+        )
     out, batch_mean, batch_var = _standardized(v, over, eps)
     if running_mean is not None:
         _move(running_mean, batch_mean, momentum, (channels,))
@@ -163,7 +171,11 @@ def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None
 
 
 def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Normalization over groups of channels (dimension 1) and all that follows.
 
@@ -172,7 +184,9 @@ def group_norm(
     v = _float("group_norm", input)
     channels = v.shape[1] if len(v.shape) > 1 else 0
     if len(v.shape) < 2 or num_groups < 1 or channels % num_groups:
-        raise ShapeError(f"group_norm: {num_groups} groups do not divide the channels of shape {tuple(v.shape)}")
+        raise ShapeError(
+            f"group_norm: {num_groups} groups do not divide the channels of shape {tuple(v.shape)}"
+        )
     rank = len(v.shape)
     grouped = bc.reshape(v, (v.shape[0], num_groups, channels // num_groups, *v.shape[2:]))
     out, _, _ = _standardized(grouped, tuple(range(2, rank + 1)), eps)

@@ -22,7 +22,7 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
-Sizes: TypeAlias = int | None | Sequence[int | None]
+Sizes: TypeAlias = int | Sequence[int | None] | None
 
 
 def _slide(
@@ -38,7 +38,9 @@ def _slide(
             raise ArgumentError(f"{op}: padding {p} may be at most half the kernel, {k}")
         room = n + 2 * p - d * (k - 1) - 1
         if isinstance(room, int) and room < 0:
-            raise ShapeError(f"{op}: kernel {kernel} with dilation {dilation} exceeds the padded input of shape {tuple(v.shape)}")
+            raise ShapeError(
+                f"{op}: kernel {kernel} with dilation {dilation} exceeds the padded input of shape {tuple(v.shape)}"
+            )
         count = -(-room // s) + 1 if ceil_mode else room // s + 1
         if ceil_mode and isinstance(n, int) and isinstance(count, int) and (count - 1) * s >= n + p:
             count = count - 1  # the last window must start inside the input or its left padding
@@ -58,7 +60,9 @@ def _slide(
 def _input(op: str, rank: int, input: Tensor) -> Value:
     v = value_of(op, input)
     if len(v.shape) not in (rank + 1, rank + 2):
-        raise ShapeError(f"{op}: needs input (n, channels, {rank} sizes) or (channels, {rank} sizes), got shape {tuple(v.shape)}")
+        raise ShapeError(
+            f"{op}: needs input (n, channels, {rank} sizes) or (channels, {rank} sizes), got shape {tuple(v.shape)}"
+        )
     return v
 
 
@@ -126,7 +130,7 @@ def max_pool3d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, dilation: PerAxis = 1,
     ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The maximum of windows of (n, c, D, H, W); stride is kernel_size unless given. Equal maxima share the gradient."""
+    """The maximum of windows of (n, c, D, H, W); else as max_pool2d."""
     return _max_pool("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 

@@ -33,7 +33,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     if mode not in ("reflect", "replicate", "circular"):
         raise ArgumentError(f"pad: mode must be constant, reflect, replicate or circular, got {mode!r}")
     if len(pad) % 2 or len(pad) > 2 * len(v.shape):
-        raise ArgumentError(f"pad: needs pairs for at most {len(v.shape)} dimensions of shape {tuple(v.shape)}, got {tuple(pad)}")
+        raise ArgumentError(
+            f"pad: needs pairs for at most {len(v.shape)} dimensions of shape {tuple(v.shape)}, got {tuple(pad)}"
+        )
     for i in range(len(pad) // 2):
         k = len(v.shape) - 1 - i
         n, before, after = v.shape[k], pad[2 * i], pad[2 * i + 1]
@@ -132,8 +134,14 @@ def unfold(
     v = value_of("unfold", input)
     if len(v.shape) != 4:
         raise ShapeError(f"unfold: needs input (n, c, H, W), got shape {tuple(v.shape)}")
-    kernel, steps = per_axis("unfold", "kernel_size", kernel_size, 2, 1), per_axis("unfold", "stride", stride, 2, 1)
-    pads, dilations = per_axis("unfold", "padding", padding, 2), per_axis("unfold", "dilation", dilation, 2, 1)
+    kernel, steps = (
+        per_axis("unfold", "kernel_size", kernel_size, 2, 1),
+        per_axis("unfold", "stride", stride, 2, 1),
+    )
+    pads, dilations = (
+        per_axis("unfold", "padding", padding, 2),
+        per_axis("unfold", "dilation", dilation, 2, 1),
+    )
     x = pad_value(v, [0, 0, *pads], [0, 0, *pads])
     counts = [windows(n, k, s, d) for n, k, s, d in zip(x.shape[2:], kernel, steps, dilations, strict=True)]
     if any(isinstance(n, int) and n < 1 for n in counts):
@@ -141,4 +149,6 @@ def unfold(
     for i in range(2):
         x = slide(x, 2 + i, kernel[i], steps[i], dilations[i])
     columns = permute(wrap(x), (0, 1, 4, 5, 2, 3))
-    return wrap(bc.reshape(columns.value, (v.shape[0], v.shape[1] * kernel[0] * kernel[1], elements(tuple(counts)))))
+    return wrap(
+        bc.reshape(columns.value, (v.shape[0], v.shape[1] * kernel[0] * kernel[1], elements(tuple(counts))))
+    )

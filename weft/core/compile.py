@@ -1,0 +1,183 @@
+"""weft.compile: a function traced once per distinct structure of its arguments, then replayed as one plan."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from weft.autograd import value as recording
+from weft.core import run, tracing
+from weft.core.handle import Handle, describe
+from weft.core.replay import Replay, make_replay
+from weft.core.structure import Key, Same, flatten
+from weft.errors import ArgumentError, DTypeError
+
+if TYPE_CHECKING:
+    from weft.core.explain import Explanation, Profile
+    from weft.core.tensor import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TRACES_KEPT = 64
+"""Traces kept per function; the least recently used goes first."""
+
+_WARN_AT = 8
+
+
+class Compiled(Generic[P, R]):
+    """A compiled function; see `compile`."""
+
+    def __init__(self, fn: Callable[P, R]) -> None:
+        self.fn = fn
+        self._replays: OrderedDict[Key, Replay] = OrderedDict()
+        self._recent: Replay | None = None
+        self._tried: set[Key] = set()
+        self._lock = threading.RLock()
+        self._warned = False
+        update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        replay = self._recent
+        if replay is not None and not kwargs and replay.fits(args):
+            return replay.run(args)
+        return self._find_and_run(args, kwargs)
+
+    def __get__(self, owner: object, cls: type | None = None) -> Any:
+        """As a method: the object comes first."""
+        return self if owner is None else partial(self, owner)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+
+    def __repr__(self) -> str:
+        return f"<weft.compile of {_name(self.fn)}: {len(self._replays)} traces>"
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if tracing.current() is not None:
+            return self.fn(*args, **kwargs)
+        tensors: list[Tensor] = []
+        key = self._key(args, kwargs, tensors)
+        with self._lock:
+            replay = self._replays.get(key)
+            if replay is not None and replay.holds():
+                self._replays.move_to_end(key)
+                self._recent = replay
+            else:
+                return self._trace(key, args, kwargs, tensors)
+        return replay.run(tensors)
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key:
+        """What a trace depends on. Realizes the tensors, so that each has memory and a device."""
+        structure = flatten((args, kwargs), tensors, {})
+        specs: list[Key] = []
+        for t in tensors:
+            v = t.value
+            run.realize_value(v)
+            n = v.node
+            specs.append((n.shape, n.dtype, n.storage.device.info.name, v.needs_grad, v.is_leaf))
+        return (structure, tuple(specs), recording.grad_enabled(), run.default_device())
+
+    def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """Trace the function, and run what was recorded."""
+        self._watch_growth(key)
+        replay = make_replay(self.fn, args, kwargs, tensors)
+        if replay.escapes and key not in self._tried:
+            # State that the function makes on its first call (an optimizer's moments): it exists now, so the second
+            # call is traced with it.
+            self._tried.add(key)
+        else:
+            self._replays[key] = replay
+            self._recent = replay
+            if len(self._replays) > TRACES_KEPT:
+                self._replays.popitem(last=False)
+        return replay.run(tensors)
+
+    def _watch_growth(self, key: Key) -> None:
+        if len(self._replays) >= _WARN_AT and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"weft.compile: {_name(self.fn)} has been traced {len(self._replays)} times, now for arguments {_show(key)}; "
+                "Python values and shapes that change from call to call make a new program each time: pass numbers as "
+                "tensors, and pad to a few sizes",
+                stacklevel=5,
+            )
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """The kernels that a call with these arguments runs (the call is made)."""
+        self(*args, **kwargs)
+        return self._current(args, kwargs).explain()
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
+        """Make the call, and say how long each kernel took."""
+        self(*args, **kwargs)
+        tensors: list[Tensor] = []
+        self._key(args, kwargs, tensors)
+        return self._current(args, kwargs).profile(tensors)
+
+    def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Replay:
+        for _ in range(3):
+            replay = self._replays.get(self._key(args, kwargs, []))
+            if replay is not None:
+                return replay
+            self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+        raise ArgumentError(f"compile: {_name(self.fn)} makes new state in every call, so no plan of it can be kept")
+
+
+@overload
+def compile(fn: Callable[P, R]) -> Compiled[P, R]: ...
+@overload
+def compile(fn: None = None) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
+def compile(fn: Callable[..., Any] | None = None) -> Any:
+    """The function `fn`, traced once per distinct input structure, then replayed as one plan.
+
+    The arguments' structure (tuples, lists, dicts, dataclasses), Python values, and the shape, dtype, device and
+    requires_grad of tensors are checked on every call; what differs is traced again, and up to 64 traces are kept. So
+    is the grad mode. Tensors that the function uses without taking them as arguments (parameters, optimizer moments)
+    are read at every call, and those that it rebinds (x += 1, copy_, .grad) are rebound after every call, in place
+    where nobody else holds the old values. Results belong to the caller.
+
+    Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes
+    such as `training` of modules that do not tell (those of weft.nn do). Asking for the value of a tensor inside is an error.
+
+    Where a result requires grad, calling gives tensors computed lazily, as calling `fn` would, so that gradients flow
+    through; a function that calls backward() itself, or whose results are detached, runs as one plan.
+    """
+    if fn is None:
+        return compile
+    if not callable(fn):
+        raise DTypeError(f"compile: expected a function, got {describe(fn)}")
+    return fn if isinstance(fn, Compiled) else Compiled(fn)
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or type(fn).__name__
+
+
+def _show(key: Any) -> str:
+    """A key, for people: the structure with the tensors' dtypes and shapes."""
+    (structure, specs, *_) = key
+
+    def text(k: Any) -> str:
+        if isinstance(k, Same):
+            return repr(k)
+        match k:
+            case (kind, int(n)) if kind is Handle:
+                shape, dtype, *_ = specs[n]
+                return f"{dtype.short}{list(shape)}"
+            case (kind, x) if kind is float:
+                return repr(float.fromhex(x))
+            case (kind, tuple(names), *parts) if kind is dict:
+                return "{" + ", ".join(f"{n[1]}: {text(p)}" for n, p in zip(names, parts, strict=True)) + "}"
+            case (kind, *parts) if kind in (tuple, list) or hasattr(kind, "_fields"):
+                return "(" + ", ".join(map(text, parts)) + ")"
+            case (kind, x) if not isinstance(x, tuple):
+                return repr(x)
+            case (kind, *parts):
+                return f"{kind.__name__}(" + ", ".join(map(text, parts)) + ")"
+            case _:
+                return repr(k)
+
+    _, args, kwargs = structure
+    return text(args) + (f" {text(kwargs)}" if len(kwargs) > 2 else "")
