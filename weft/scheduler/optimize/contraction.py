@@ -17,7 +17,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Var, ceildiv, coefficient, flatten, high, substitute
+from weft.ir.index import FloorDiv, Mod, Opaque, Var, atoms, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
@@ -26,7 +26,7 @@ from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.stage import Stage
+from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel, rows
@@ -38,6 +38,9 @@ GATHERED = 1.5
 
 COPIED = 0.15
 """Cycles to move one element that is."""
+
+AWKWARD = 4.0
+"""Cycles to find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
 
 MERGE_BELOW = 256
 """An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
@@ -177,8 +180,8 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
             if vectors * tall + vectors + 1 > info.vector_registers:
                 break
             tiles = int(ceildiv(p, vectors * lanes)) * int(ceildiv(s, tall))
-            # per step of k: multiply-adds, or loads at two a cycle; a dependent add every 4 cycles
-            step = max(vectors * tall, (vectors + tall) * 0.5 + 0.5 * (vectors * tall < 12), 4.0)
+            # per step of k: multiply-adds, or a dependent add every 4 cycles; loads at two a cycle are nearly hidden
+            step = max(vectors * tall, 4.0) + 0.06 * (vectors + tall)
             cost = tiles * step
             if best is None or cost < best[0] * 0.999 or (cost < best[0] * 1.001 and vectors * tall > best[1] * best[2]):
                 best = (cost, vectors, tall)
@@ -194,7 +197,20 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     move = packed * (COPIED if contiguous else GATHERED)
     stores = macs / prod(high(a.extent) for a in (c.value.reduce.axes if c.value.reduce else ()))
     store = stores * (COPIED if all(x == 1 for x in _output_steps(k, c, panel)) else GATHERED)
-    return Choice(side, panel, stream, best[1], best[2], fma + move + store)
+    other = c.factors[1 - side]
+    seek = AWKWARD * macs / (p * s) * int(ceildiv(p, best[1] * lanes)) * s if awkward(k, other) else 0.0
+    return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
+
+
+def awkward(k: Kernel, e: Expr) -> bool:
+    """The factor is more than a load at an affine index."""
+    load = plain_load(e)
+    if load is None or load.guard:
+        return True
+    p = k.algorithm.param(load.source)
+    return p is None or any(
+        isinstance(a, FloorDiv | Mod | Opaque) for a in atoms(flatten(load.index, p.shape))
+    )
 
 
 def _loads(e: Expr) -> list[Load]:
@@ -286,6 +302,10 @@ class _Tiled:
         lane = [n for n in pure if self.extent(n) == self.width and self.runs(value, n, choice.panel.var)]
         tall = [n for n in pure if n not in lane]
         self.k = run(self.k, Permute(value, (*reduced, *tall, *lane)))
+        value_axes = list(range(len(c.value.axes)))
+        at_panel = [a.var for a in c.value.axes].index(choice.panel.var)
+        order_ = (*(a for a in value_axes if a != at_panel), at_panel)
+        self.k = run(self.k, Arrange(value, Scope.REGISTER, order_, (1,) * len(order_)))
         for n in tall:
             self.k = run(self.k, Unroll(n))
         for n in lane:

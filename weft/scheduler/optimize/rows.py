@@ -208,10 +208,12 @@ def place(k: Kernel, item: Item, scope: Scope) -> Kernel:
         return k
     best: tuple[str, str] | None = None
     for at in zip(*chains, strict=False):
-        if any(c[1].var.name != at[0][1].var.name for c in at) or at[0][1].kind is LoopKind.VECTOR:
+        owner, spec = at[0]
+        if any(c[1].var.name != spec.var.name for c in at) or spec.kind is LoopKind.VECTOR:
             break
-        if at[0][1].var.name in needed:
-            best = (at[0][0], at[0][1].var.name)
+        if spec.var.name not in needed:  # inside this loop it would be computed again and again
+            break
+        best = (owner, spec.var.name)
     if best is None:
         return k
     return attempt(k, ComputeAt(item.name, best[0], best[1], scope))
@@ -280,19 +282,20 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Ke
     leaf = names[0]
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
     k = place(k, k.algorithm.item(leaf), Scope.REGISTER)
-    lanes_item = k.algorithm.item(f"{leaf}_lanes")
-    k = place(k, lanes_item, Scope.REGISTER)
-    total_loop = k.nests[leaf].loops[-1].var.name
-    k = attempt(k, Vectorize(total_loop))
+    k = _beside(k, f"{leaf}_lanes", leaf)
+    k = attempt(k, Vectorize(k.nests[leaf].loops[-1].var.name))
     nest = k.nests[f"{leaf}_lanes"]
-    lane = next(s.var.name for s in nest.loops if not s.reduce and s.extent == width and s is _last_pure(nest.loops))
+    lane = [s.var.name for s in nest.loops if not s.reduce][-1]
     order = (*(s.var.name for s in nest.loops if s.var.name != lane), lane)
-    k = attempt(k, Permute(f"{leaf}_lanes", order))
-    return attempt(k, Vectorize(lane))
+    return attempt(run(k, Permute(f"{leaf}_lanes", order)), Vectorize(lane))
 
 
-def _last_pure(loops: tuple[LoopSpec, ...]) -> LoopSpec:
-    return [s for s in loops if not s.reduce][-1]
+def _beside(k: Kernel, item: str, reader: str) -> Kernel:
+    """Compute `item` just before the innermost loop of its only reader, which runs over all of it."""
+    nest = k.nests[reader]
+    if len(nest.loops) > 1:
+        return run(k, ComputeAt(item, reader, nest.loops[-2].var.name, Scope.REGISTER))
+    return k if nest.at is None else run(k, ComputeAt(item, nest.at.item, nest.at.loop, Scope.REGISTER))
 
 
 def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
