@@ -32,6 +32,7 @@ class Maker:
         self.at = Buffer("at", dtypes.int32, SIZE, Scope.GLOBAL)
         self.x: Buffer
         self.n = Var("n", 1, 20)
+        self.readable = ["x"]
 
     def one(self, *options: Any) -> Any:
         return self.draw(st.sampled_from(options))
@@ -85,16 +86,16 @@ class Maker:
         return g
 
     def load(self) -> Expr:
-        dtype = self.x.dtype
+        dtype, source = self.x.dtype, self.one(*self.readable)
         match self.number(0, 3):
             case 0:
                 i = self.index()
-                return Load(dtype, "x", (i,), both(self.guard(1), in_range(i, 0, SIZE)))
+                return Load(dtype, source, (i,), both(self.guard(1), in_range(i, 0, SIZE)))
             case 1:
                 here = Load(dtypes.int32, "at", (self.inside(),))
-                return Load(dtype, "x", (as_index(here, 0, SIZE - 1),), self.guard(1))
+                return Load(dtype, source, (as_index(here, 0, SIZE - 1),), self.guard(1))
             case _:
-                return Load(dtype, "x", (self.inside(),), self.guard(1))
+                return Load(dtype, source, (self.inside(),), self.guard(1))
 
     def value(self, depth: int = 2) -> Expr:
         dtype = self.x.dtype
@@ -134,10 +135,13 @@ class Maker:
             offset = step + first - offset
         out = Buffer("out", dtype, step + 2 * size + 1, Scope.GLOBAL)
         total = Buffer("total", dtype, SIZE, Scope.GLOBAL)
-        body: list[Stmt] = [Store("out", offset, self.value(), self.guard())]
+        body: list[Stmt] = []
         if LoopKind.PARALLEL not in kinds:
-            op = self.one(Op.ADD, Op.MUL, Op.MAX, Op.MIN)
-            body.append(Accumulate("total", self.inside(), op, self.value(), self.guard()))
+            self.readable.append("total")
+            for _ in range(self.number(0, 2)):
+                op = self.one(Op.ADD, Op.MUL, Op.MAX, Op.MIN)
+                body.append(Accumulate("total", self.inside(), op, self.value(), self.guard()))
+        body.insert(self.number(0, len(body)), Store("out", offset, self.value(), self.guard()))
         if self.one(True, False):
             body = [If(self.guard(), tuple(body))]
         nest: Block = tuple(body)

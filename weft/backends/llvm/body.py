@@ -28,6 +28,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
+from weft.ir.loops_names import written
 from weft.ir.ops import Op
 
 
@@ -93,6 +94,7 @@ class Body:
             case If():
                 self._if(s)
             case Barrier():
+                self.frame.touch(self.frame.places)
                 self.hooks.barrier(self)
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
@@ -101,6 +103,8 @@ class Body:
 
     def loop(self, loop: Loop) -> None:
         """A loop of any kind."""
+        if loop.kind not in (LoopKind.UNROLL, LoopKind.VECTOR):
+            self.frame.touch(written(loop.body))
         match loop.kind:
             case LoopKind.SERIAL:
                 self.serial(loop)
@@ -192,6 +196,7 @@ class Body:
             if runs:
                 self.expressions((*_values(s.offset), s.value))
                 self.streams |= s.stream
+                frame.touch((s.buffer,))
                 memory.store(
                     frame, frame.place(s.buffer), affine(frame, s.offset), frame.memo[s.value], s.stream
                 )
@@ -200,6 +205,7 @@ class Body:
         with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
             if runs:
                 self._into(s)
+                self.frame.touch((s.buffer,))
 
     def _into(self, s: Accumulate) -> None:
         frame, e = self.frame, s.value
@@ -318,7 +324,7 @@ class Body:
         yield True
         frame.mask = outer
         if may is not None:
-            frame.forget()
+            frame.memo.clear()
             frame.close()
             f.branch(after)
 
@@ -334,7 +340,7 @@ class Body:
     # expressions
 
     def _begin(self, roots: Iterable[Expr]) -> None:
-        self.frame.forget()
+        self.frame.memo.clear()
         self.expressions(roots)
 
     def expressions_of(self, indices: Iterable[Int]) -> None:
@@ -349,7 +355,19 @@ class Body:
             order = orders[key] = list(walk(key))
         for e in order:
             if e not in memo:
-                memo[e] = self._expression(e)
+                memo[e] = self._shared(e)
+
+    def _shared(self, e: Expr) -> Value:
+        """A value that is there already, else computed."""
+        if isinstance(e, Const | Temp):
+            return self._expression(e)
+        frame = self.frame
+        key = frame.context(e)
+        found = frame.values.get(key)
+        if found is None:
+            found = self._expression(e)
+            frame.remember(frame.values, key, found)
+        return found
 
     def _expression(self, e: Expr) -> Value:
         frame = self.frame

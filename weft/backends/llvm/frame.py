@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from weft.backends.llvm.types import memory_type, vector
 from weft.backends.llvm.writer import Function, Lines
@@ -12,6 +12,9 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Expr
 from weft.ir.index import Guard, Var
 from weft.ir.loops import Buffer
+from weft.ir.loops_names import Names
+
+T = TypeVar("T")
 
 
 class Value(NamedTuple):
@@ -62,8 +65,10 @@ class Scope:
     is_loop: bool
     before: Lines = field(default_factory=list["str | Lines"])
     """The place just before the scope inside that is being rendered."""
-    known: list[Hashable] = field(default_factory=list[Hashable])
-    """What was shared here: it is forgotten when the scope ends."""
+    known: list[tuple[dict[Hashable, Any], Hashable]] = field(
+        default_factory=list[tuple[dict[Hashable, Any], Hashable]]
+    )
+    """What was found out here, as keys of dictionaries: forgotten when the scope ends."""
 
 
 @dataclass(slots=True)
@@ -88,19 +93,25 @@ class Frame:
     """Where only some lanes are active: which; at least one is."""
     memo: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
     """The values of the current statement's subexpressions."""
-    conditions: dict[Guard, Condition] = field(default_factory=dict[Guard, Condition])
-    """The guards that the current statement has computed."""
+    values: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
+    """Values in scope, by expression and what its names stand for: unrolled iterations share what they can."""
+    conditions: dict[Hashable, Condition] = field(default_factory=dict[Hashable, Condition])
+    """The same for guards."""
+    versions: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each buffer was written."""
     shared: dict[Hashable, Term] = field(default_factory=dict[Hashable, Term])
     """Index arithmetic in scope, by its instruction or by what it adds up."""
+    splats: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
+    """Broadcasts in scope."""
+    names: Names = field(default_factory=Names)
+    depends: dict[Expr | Guard, tuple[str, ...]] = field(
+        default_factory=dict["Expr | Guard", "tuple[str, ...]"]
+    )
+    """The names that an expression or a guard depends on."""
     orders: dict[tuple[Expr, ...], list[Expr]] = field(default_factory=dict[tuple[Expr, ...], list[Expr]])
     """What `walk` gives for a statement's expressions, which are rendered once per unrolled iteration."""
     captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(memory type, the outer function's value) of each 8-byte slot of `ctx`."""
-
-    def forget(self) -> None:
-        """Begin a new statement: memory may have changed."""
-        self.memo.clear()
-        self.conditions.clear()
 
     def open(self, is_loop: bool) -> int:
         """Begin a scope, before the branch into it; its level."""
@@ -112,8 +123,8 @@ class Frame:
 
     def close(self) -> None:
         """End the innermost scope."""
-        for key in self.scopes.pop().known:
-            del self.shared[key]
+        for where, key in self.scopes.pop().known:
+            del where[key]
 
     @property
     def level(self) -> int:
@@ -134,13 +145,35 @@ class Frame:
             else:
                 found = Term(self.f.fresh("%i"), level)
                 self.scopes[level].before.append(f"  {found.name} = {instruction}")
-            self.remember(instruction, found)
+            self.remember(self.shared, instruction, found, level)
         return found
 
-    def remember(self, key: Hashable, term: Term) -> None:
-        """Let `shared` find a term as long as its scope lasts."""
-        self.shared[key] = term
-        self.scopes[term.level].known.append(key)
+    def remember(self, where: dict[Hashable, T], key: Hashable, value: T, level: int = -1) -> None:
+        """Put something that is known at `level` into one of the dictionaries, as long as that scope lasts."""
+        where[key] = value
+        self.scopes[level].known.append((where, key))
+
+    def context(self, e: Expr | Guard) -> Hashable:
+        """`e` together with all that its value depends on."""
+        depends = self.depends.get(e)
+        if depends is None:
+            names = self.names.of(e) if isinstance(e, Expr) else self.names.of_guard(e)
+            depends = self.depends[e] = tuple(names)
+        return (e, self.mask, self.lanes, *(self._meaning(n) for n in depends))
+
+    def _meaning(self, name: str) -> Hashable:
+        bound = self.bindings.get(name)
+        if bound is not None:
+            return bound
+        if name in self.temps:
+            return self.temps[name]
+        place = self.places.get(name)
+        return (place.base if place else name), self.versions.get(name, 0)
+
+    def touch(self, names: Iterable[str]) -> None:
+        """These buffers have been written."""
+        for name in names:
+            self.versions[name] = self.versions.get(name, 0) + 1
 
     def on_entry(self, instruction: str) -> str:
         """Append an instruction where the function begins."""
@@ -211,6 +244,13 @@ class Frame:
             return value.ref
         if not value.ref.startswith("%"):
             return f"splat ({scalar} {value.ref})"
-        many = vector(scalar, lanes)
-        first = self.f.emit(f"insertelement {many} poison, {scalar} {value.ref}, i64 0")
-        return self.f.emit(f"shufflevector {many} {first}, {many} poison, <{lanes} x i32> zeroinitializer")
+        key = (value.ref, lanes)
+        found = self.splats.get(key)
+        if found is None:
+            many = vector(scalar, lanes)
+            first = self.f.emit(f"insertelement {many} poison, {scalar} {value.ref}, i64 0")
+            found = self.f.emit(
+                f"shufflevector {many} {first}, {many} poison, <{lanes} x i32> zeroinitializer"
+            )
+            self.remember(self.splats, key, found)
+        return found

@@ -155,7 +155,7 @@ def shared(frame: Frame, a: Affine, const: bool = True) -> Term | int:
                 level = max(total.level, part.level)
                 total = frame.share(level, f"add nsw i64 {total.name}, {part.name}")
         assert total is not None
-        frame.remember(a.terms, total)
+        frame.remember(frame.shared, a.terms, total, total.level)
     if const and a.const:
         total = frame.share(total.level, f"add nsw i64 {total.name}, {a.const}")
     return total
@@ -300,13 +300,14 @@ def _wrap(value: int, bits: int) -> int:
 
 
 def condition(frame: Frame, guard: Guard) -> Condition:
-    """The guard's truth in registers; within one statement the same guard is computed once."""
+    """The guard's truth in registers."""
     if not guard:
         return Condition()
-    found = frame.conditions.get(guard)
+    key = frame.context(guard)
+    found = frame.conditions.get(key)
     if found is None:
         found = _condition(frame, guard)
-        frame.conditions[guard] = found
+        frame.remember(frame.conditions, key, found)
     return found
 
 
