@@ -179,14 +179,8 @@ def peel_tail() -> Program:
 def peel_window() -> Program:
     i, k, c = var("i", 16), var("k", 3), var("c", 4)
     pad = in_range(i + k - 1, 0, 16)
-    return program(
-        Loop(
-            i,
-            16,
-            (Loop(k, 3, (Loop(c, 4, (Accumulate("y", i * 4 + c, Op.ADD, x((i + k - 1) * 4 + c, *pad)),)),)),),
-            LoopKind.PARALLEL,
-        )
-    )
+    add = Accumulate("y", i * 4 + c, Op.ADD, x((i + k - 1) * 4 + c, *pad))
+    return program(Loop(i, 16, (Loop(c, 4, (Loop(k, 3, (add,)),)),), LoopKind.PARALLEL))
 
 
 def peel_triangle() -> Program:
@@ -398,23 +392,23 @@ CASES: dict[str, tuple[Callable[[], Program], list[Pass], str, str]] = {
         [peel, simplify],
         """
   parallel i in 16:
-    for k in 3:
-      for c in 4:
+    for c in 4:
+      for k in 3:
         y[4*i + c] += x[4*i + 4*k + c - 4] if 0 <= i + k - 1 < 16 else 0
 """,
         """
   parallel i in 16:
     if i < 1:
-      for k_0 in 3:
-        for c_0 in 4:
+      for c_0 in 4:
+        for k_0 in 3:
           y[4*i + c_0] += x[4*i + 4*k_0 + c_0 - 4] if 0 <= i + k_0 - 1 else 0
     if 1 <= i < 15:
-      for k in 3:
-        for c in 4:
+      for c in 4:
+        for k in 3:
           y[4*i + c] += x[4*i + 4*k + c - 4]
     if 15 <= i:
-      for k_1 in 3:
-        for c_1 in 4:
+      for c_1 in 4:
+        for k_1 in 3:
           y[4*i + c_1] += x[4*i + 4*k_1 + c_1 - 4] if i + k_1 - 1 < 16 else 0
 """,
     ),

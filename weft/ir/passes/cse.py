@@ -81,6 +81,10 @@ class _Walk:
                 return entry
         return None
 
+    def happened(self, e: Expr) -> bool:
+        """Every load in `e` that is not safe anywhere has already happened when this statement is reached."""
+        return all(self.visible(self.key(x)) is not None for x in self.safe.unsafe(e))
+
     def wrote(self, buffers: set[str]) -> None:
         for b in buffers:
             self.versions[b] = self.versions.get(b, 0) + 1
@@ -159,7 +163,7 @@ class _Count(_Walk):
                 if entry is not None:
                     entry.uses += 1
                     continue
-                if not guarded or self.safe(x):
+                if not guarded or self.happened(x):
                     self.add(key)
                 elif x in skipped:
                     continue
@@ -220,7 +224,7 @@ class _Share(_Walk):
             stack.pop()
             new = self.rebuilt(x, done)
             entry = None
-            if key is not None and (not guarded or self.safe(x)):
+            if key is not None and (not guarded or self.happened(x)):
                 entry = self.found.get((self.numbers[-1], key))
             if key is None or entry is None or (entry.uses < 2 and not (x is e and name)):
                 done[x] = new

@@ -7,14 +7,16 @@
                                                       y[j_0 + 96] = x[j_0 + 96] if j_0 < 4
 
 A serial loop is split in up to three; in a parallel loop the body is chosen by an If. The conditions that the main
-part is free of are dropped there; the rest keeps all of them. Not done where less than half of the iterations would
-be free, nor where the program would grow beyond a limit.
+part is free of are dropped there; the rest keeps all of them. Done where it frees a statement of the deepest loops of
+all the bounds that it would check anew in each iteration, for at least half of the split loop's iterations (if that
+is known), and where the program does not grow beyond a limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from weft.ir.expr import Expr, Load, Test, test, transform, walk
 from weft.ir.index import (
@@ -33,6 +35,7 @@ from weft.ir.index import (
     low,
     maximum,
     minimum,
+    variables,
 )
 from weft.ir.loops import Accumulate, Block, If, Loop, LoopKind, Program, Stmt, Store
 from weft.ir.loops_names import bound, every, roots
@@ -61,6 +64,10 @@ class _Cut:
     stop: Int
     lows: frozenset[InRange]
     highs: frozenset[InRange]
+
+
+Half: TypeAlias = tuple[InRange, bool]
+"""A condition, and whether its lower bound is meant, or its upper."""
 
 
 class _Peel:
@@ -128,7 +135,7 @@ class _Peel:
 
 
 def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
-    """Which iterations of a loop are free of conditions in its innermost work, if it is worth splitting for them.
+    """Which iterations of a loop free some innermost statement of conditions, if it is worth splitting for them.
 
     The cut does not depend on the variables `lanes`.
     """
@@ -136,26 +143,28 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
     start: Int = 0
     stop: Int = s.extent
     lows, highs = set[InRange](), set[InRange]()
-    for c in dict.fromkeys(innermost_conditions(s)):
-        for gap, side in ((_gap_low(c), lows), (_gap_high(c), highs)):
-            limits = None if gap is None else _free(gap, s.var, inner)
+    for halves in dict.fromkeys(innermost_conditions(s)):
+        first, last = start, stop
+        for c, low_side in halves:
+            limits = _free(_gap(c, low_side), s.var, inner)
             if limits is None:
-                continue
-            first, last = maximum(start, limits[0]), stop if limits[1] is None else minimum(stop, limits[1])
+                break
+            first, last = maximum(first, limits[0]), last if limits[1] is None else minimum(last, limits[1])
+        else:
             if _worth(s, first, last):
                 start, stop = first, last
-                side.add(c)
+                lows |= {c for c, low_side in halves if low_side}
+                highs |= {c for c, low_side in halves if not low_side}
     if not lows and not highs:
         return None
     return _Cut(minimum(start, maximum(stop, 0)), maximum(stop, 0), frozenset(lows), frozenset(highs))
 
 
-def _gap_low(c: InRange) -> Int | None:
-    return None if c.lo is None else c.value - c.lo
-
-
-def _gap_high(c: InRange) -> Int | None:
-    return None if c.hi is None else c.hi - c.value - 1
+def _gap(c: InRange, low_side: bool) -> Int:
+    """What is >= 0 where the lower or the upper bound of the condition holds."""
+    if low_side:
+        return c.value - (0 if c.lo is None else c.lo)
+    return (0 if c.hi is None else c.hi) - c.value - 1
 
 
 def _free(gap: Int, v: Var, inner: set[str]) -> tuple[Int, Int | None] | None:
@@ -195,29 +204,39 @@ def _worth(s: Loop, start: Int, stop: Int) -> bool:
     return high(s.extent) >= _SMALLEST_DYNAMIC
 
 
-def innermost_conditions(s: Loop) -> Iterator[InRange]:
-    """The conditions of the guards in the deepest loops of `s`."""
-    deepest = max((d for d, _, _ in _leaves(s.body, 0, ())), default=0)
-    for depth, leaf, around in _leaves(s.body, 0, ()):
-        if depth == deepest:
-            yield from around
-            if isinstance(leaf, Store | Accumulate):
-                yield from leaf.guard
-            for e in walk(roots(leaf)):
-                if isinstance(e, Load | Test):
-                    yield from e.guard
+def innermost_conditions(s: Loop) -> Iterator[tuple[Half, ...]]:
+    """For each statement in the deepest loops of `s`: the bounds that it checks anew in each iteration of its loop."""
+    leaves = list(_leaves(s.body, 0, s.var, ()))
+    deepest = max((depth for depth, _, _, _ in leaves), default=0)
+    for depth, leaf, var, around in leaves:
+        if depth != deepest:
+            continue
+        conditions = dict.fromkeys(around)
+        if isinstance(leaf, Store | Accumulate):
+            conditions.update(dict.fromkeys(leaf.guard))
+        for e in walk(roots(leaf)):
+            if isinstance(e, Load | Test):
+                conditions.update(dict.fromkeys(e.guard))
+        lows = [(c, True) for c in conditions if c.lo is not None and _uses(var, c.value, c.lo)]
+        highs = [(c, False) for c in conditions if c.hi is not None and _uses(var, c.value, c.hi)]
+        if lows or highs:
+            yield (*lows, *highs)
 
 
-def _leaves(body: Block, depth: int, around: Guard) -> Iterator[tuple[int, Stmt, Guard]]:
-    """Each plain statement with the number of loops around it, and the guards of the Ifs around it."""
+def _uses(v: Var, *of: Int) -> bool:
+    return any(v in variables(i) for i in of)
+
+
+def _leaves(body: Block, depth: int, var: Var, around: Guard) -> Iterator[tuple[int, Stmt, Var, Guard]]:
+    """Each plain statement with the number of loops around it, the innermost's variable, and the Ifs' guards."""
     for s in body:
         match s:
             case Loop():
-                yield from _leaves(s.body, depth + 1, around)
+                yield from _leaves(s.body, depth + 1, s.var, around)
             case If():
-                yield from _leaves(s.body, depth, (*around, *s.guard))
+                yield from _leaves(s.body, depth, var, (*around, *s.guard))
             case _:
-                yield depth, s, around
+                yield depth, s, var, around
 
 
 def without(body: Block, cut: _Cut) -> Block:

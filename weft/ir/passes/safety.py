@@ -8,17 +8,21 @@ from weft.ir.passes.facts import implied, with_guard
 
 
 class Safety:
-    """An expression is safe when each load in it reads a parameter, in range by its guard and the ranges alone.
+    """A load is safe when it reads a parameter, in range by its guard and the ranges alone.
 
-    Nothing else can go wrong: no arithmetic traps.
+    Nothing else can go wrong in an expression: no arithmetic traps.
     """
 
     def __init__(self, p: Program) -> None:
         self.params: dict[str, Buffer] = {b.name: b for b in p.params}
-        self.known: dict[Expr, bool] = {}
+        self.known: dict[Expr, frozenset[Load]] = {}
 
     def __call__(self, e: Expr) -> bool:
         """True where `e` may be computed anywhere."""
+        return not self.unsafe(e)
+
+    def unsafe(self, e: Expr) -> frozenset[Load]:
+        """The loads in `e` that may only happen where the program has them."""
         known = self.known.get(e)
         if known is not None:
             return known
@@ -33,9 +37,10 @@ class Safety:
             if missing:
                 stack.extend(missing)
                 continue
-            self.known[x] = all(self.known[b] for b in parts) and (
-                not isinstance(x, Load) or self._in_range(x)
-            )
+            inside = [self.known[b] for b in parts if self.known[b]]
+            if isinstance(x, Load) and not self._in_range(x):
+                inside.append(frozenset((x,)))
+            self.known[x] = _NONE.union(*inside) if inside else _NONE
             stack.pop()
         return self.known[e]
 
@@ -45,3 +50,6 @@ class Safety:
             return False
         facts = with_guard((), x.guard)
         return all(implied(facts, i) and implied(facts, b.size - 1 - i) for i in x.index)
+
+
+_NONE: frozenset[Load] = frozenset()
