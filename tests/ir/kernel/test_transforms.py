@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,15 +15,8 @@ from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops_verify import verify
+from weft.testing.kernels import CASES, Case
 from weft.testing.schedules import random_schedule
-
-_spec = importlib.util.spec_from_file_location("kernel_algorithms", Path(__file__).with_name("algorithms.py"))
-assert _spec is not None and _spec.loader is not None
-algorithms = importlib.util.module_from_spec(_spec)
-sys.modules["kernel_algorithms"] = algorithms
-_spec.loader.exec_module(algorithms)
-CASES = algorithms.CASES
-
 
 def outcome(kernel: Kernel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the interpreter computes for the lowered kernel."""
@@ -43,7 +32,7 @@ def outcome(kernel: Kernel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarr
     return {n: buffers[n].reshape(s) for n, s in shapes.items()}
 
 
-def check(kernel: Kernel, case: algorithms.Case, seed: int) -> None:
+def check(kernel: Kernel, case: Case, seed: int) -> None:
     inputs = case.inputs(seed)
     for name, value in outcome(kernel, inputs).items():
         np.testing.assert_allclose(

@@ -35,7 +35,7 @@ class Share(Transform):
         if k.nests[self.source].at is not None:
             return Refusal(f"{self.source} already has its place")
         names = [i.name for i in k.algorithm.items]
-        if self.item not in names or names.index(self.item) < names.index(self.source):
+        if self.item not in names or names.index(self.item) <= names.index(self.source):
             return Refusal(f"{self.item} does not come after {self.source}")
         part = self._part(k, source)
         if part is None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
-from weft.ir.index import Var, in_range
+from weft.ir.index import Var, high, in_range
 from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import Op
 
 F = dtypes.float32
-Arrays = dict[str, np.ndarray]
+Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -26,23 +27,27 @@ class Case:
     reference: Callable[[Arrays], Arrays]
 
     def inputs(self, seed: int) -> Arrays:
+        """Normally distributed inputs."""
         r = np.random.default_rng(seed)
         return {
-            p.name: r.standard_normal([int(s) for s in p.shape]).astype(np.float32)  # type: ignore[call-overload]
+            p.name: r.standard_normal([high(n) for n in p.shape]).astype(np.float32)
             for p in self.algorithm.params
             if not p.written
         }
 
 
 def axis(name: str, extent: int) -> Axis:
+    """An axis with a variable of that name."""
     return Axis(Var(name, 0, extent - 1), extent)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
+    """a * b."""
     return ex.call(Op.MUL, a, b)
 
 
 def matmul(m: int, n: int, k: int) -> Case:
+    """relu(a @ b + bias)."""
     i, j, l = axis("i", m), axis("j", n), axis("l", k)
     c = Value(
         "c", (i, j), mul(Load(F, "a", (i.var, l.var)), Load(F, "b", (l.var, j.var))), Reduce(Op.ADD, (l,))
@@ -62,6 +67,7 @@ def matmul(m: int, n: int, k: int) -> Case:
 
 
 def softmax(m: int, n: int) -> Case:
+    """Softmax of the rows."""
     i, j = axis("i", m), axis("j", n)
     top = Value("top", (i,), Load(F, "x", (i.var, j.var)), Reduce(Op.MAX, (j,)))
 
@@ -83,6 +89,7 @@ def softmax(m: int, n: int) -> Case:
 
 
 def attention(batch: int, t: int, d: int, causal: bool) -> Case:
+    """softmax(q k^T / sqrt(d)) v, masked above the diagonal if `causal`."""
     b, i, j, k = axis("b", batch), axis("i", t), axis("j", t), axis("k", d)
     s = Value(
         "s",
@@ -121,6 +128,7 @@ def attention(batch: int, t: int, d: int, causal: bool) -> Case:
 
 
 def convolution(images: int, channels: int, size: int, filters: int) -> Case:
+    """A 3x3 convolution that keeps the image's size."""
     n, o, y, x = axis("n", images), axis("o", filters), axis("y", size), axis("x", size)
     c, u, v = axis("c", channels), axis("u", 3), axis("v", 3)
     row, column = y.var + u.var - 1, x.var + v.var - 1

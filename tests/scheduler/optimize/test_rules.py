@@ -1,0 +1,90 @@
+"""Schedules by rule: right for every size and device description, and of the form that the rules promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.backends.dummy.interpreter import interpret
+from weft.backends.protocol import DeviceInfo
+from weft.ir.kernel.lower import lower
+from weft.ir.loops import Loop, LoopKind, Program, Scope
+from weft.ir.loops_verify import verify
+from weft.scheduler.optimize.rules import schedule
+from weft.testing.kernels import CASES, Case, attention, columns, convolution, matmul, softmax
+
+
+def info(vector_bytes: int, registers: int, cores: int = 2) -> DeviceInfo:
+    return DeviceInfo(
+        name="test:0", kind="test", description="", cores=cores, vector_bytes=vector_bytes, vector_registers=registers,
+        l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20, memory_bytes=1 << 34, local_bytes=1 << 20,
+        bandwidth=4e10, flops=2e11, launch_ns=20.0,
+    )  # fmt: skip
+
+
+DESCRIPTIONS = {"avx512": info(64, 32), "avx2": info(32, 16), "scalar": info(4, 16, 1)}
+SIZES: dict[str, Case] = {
+    **CASES,
+    **{f"matmul {m}x{n}x{k}": matmul(m, n, k) for m, n, k in [(1, 1, 1), (1, 5, 7), (5, 1, 7), (2, 33, 3), (7, 19, 40)]},
+    **{f"softmax {m}x{n}": softmax(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1)]},
+    **{f"columns {m}x{n}": columns(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1)]},
+    **{f"attention {b}x{t}x{d}": attention(b, t, d, c) for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True)]},
+    "convolution 2x3x9": convolution(2, 3, 9, 5),
+}
+
+
+def run(program: Program, case: Case) -> dict[str, np.ndarray]:
+    verify(program)
+    inputs = case.inputs(2)
+    buffers = {n: a.reshape(-1).copy() for n, a in inputs.items()}
+    shapes = {p.name: tuple(int(s) for s in p.shape) for p in case.algorithm.params if p.written}
+    for name, shape in shapes.items():
+        buffers[name] = np.full(int(np.prod(shape)), np.nan, np.float32)
+    interpret(program, buffers, {})
+    return {n: buffers[n].reshape(s) for n, s in shapes.items()}
+
+
+@pytest.mark.parametrize("device", DESCRIPTIONS)
+@pytest.mark.parametrize("name", SIZES)
+def test_right_for_every_size(name: str, device: str) -> None:
+    case = SIZES[name]
+    out = run(lower(schedule(case.algorithm, DESCRIPTIONS[device])), case)
+    expected = case.reference(case.inputs(2))
+    for k, v in out.items():
+        np.testing.assert_allclose(v, expected[k], rtol=5e-5, atol=5e-5)
+
+
+def loops(program: Program) -> list[Loop]:
+    out: list[Loop] = []
+
+    def visit(block: tuple[object, ...]) -> None:
+        for s in block:
+            if isinstance(s, Loop):
+                out.append(s)
+                visit(s.body)
+
+    visit(program.body)
+    return out
+
+
+def test_matmul_keeps_its_accumulators_in_registers() -> None:
+    k = schedule(matmul(256, 256, 256).algorithm, DESCRIPTIONS["avx512"])
+    nest = k.nests["c"]
+    assert nest.scope is Scope.REGISTER
+    assert 12 <= nest.size[0] * nest.size[1] // 16 <= 30, "a tile that fills the registers and does not spill"
+    assert nest.loops[0].reduce and nest.loops[-1].kind is LoopKind.VECTOR
+    assert "panel" in k.nests, "the second operand is packed"
+
+
+def test_attention_runs_in_one_pass() -> None:
+    k = schedule(attention(8, 1024, 64, False).algorithm, DESCRIPTIONS["avx512"])
+    assert k.nests["l"].online is not None and k.nests["o"].online is not None
+    largest = max(int(np.prod(n.size)) for n in k.nests.values() if n.size)
+    assert largest <= 64 * 1024, "no buffer of 1024 x 1024 scores"
+
+
+def test_large_work_is_spread_over_cores_and_small_work_is_not() -> None:
+    big = lower(schedule(softmax(4096, 4096).algorithm, DESCRIPTIONS["avx512"]))
+    small = lower(schedule(softmax(4, 16).algorithm, DESCRIPTIONS["avx512"]))
+    assert [x.kind for x in loops(big)].count(LoopKind.PARALLEL) == 1
+    assert all(x.kind is not LoopKind.PARALLEL for x in loops(small))
