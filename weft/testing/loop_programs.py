@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, as_index, call, test
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, as_index, call, cast, test
 from weft.ir.index import NEVER, Guard, Index, Int, Var, high, in_range, mod
 from weft.ir.loops import (
     Accumulate,
@@ -29,6 +29,7 @@ from weft.ir.loops import (
 from weft.ir.ops import Op
 
 _F, _I = dtypes.float32, dtypes.int32
+_DTYPES = tuple(dtypes.DTYPES.values())
 _LARGEST = 12
 
 PLAIN = {
@@ -160,8 +161,10 @@ class _Maker:
             case 1:
                 return call(self.pick((Op.NEG, Op.ABS)), self.expr(scope, d, depth - 1))
             case 2 if not self.exact:
-                other = _I if d is _F else _F
-                return call(Op.CAST, self.expr(scope, other, depth - 1), dtype=d)
+                x = self.expr(scope, self.pick((_F, _I)), depth - 1)
+                for _ in range(self.draw(st.integers(0, 2))):
+                    x = cast(x, self.pick(_DTYPES))
+                return cast(x, d)
             case 3:
                 x = self.expr(scope, d, depth - 1)
                 return Call(d, self.pick((Op.ADD, Op.MUL)), (x, x))
@@ -192,13 +195,10 @@ class _Maker:
         return Store(b.name, offset, value, guard)
 
     def alloc(self, scope: _Scope) -> list[Stmt]:
-        in_vector = LoopKind.VECTOR in scope.inside
-        b = Buffer(
-            self.name("a"),
-            self.pick((_F, _I)),
-            self.draw(st.integers(1, 6)),
-            Scope.REGISTER if in_vector else self.pick((Scope.REGISTER, Scope.LOCAL)),
-        )
+        scopes = [Scope.REGISTER]
+        if LoopKind.VECTOR not in scope.inside:
+            scopes += [Scope.LOCAL] if LoopKind.PARALLEL in scope.inside else [Scope.LOCAL, Scope.GLOBAL]
+        b = Buffer(self.name("a"), self.pick((_F, _I)), self.draw(st.integers(1, 6)), self.pick(scopes))
         assert isinstance(b.size, int)
         v = Var(self.name("i"), 0, b.size - 1)
         value = self.expr(scope.inner(v), b.dtype, 1)
