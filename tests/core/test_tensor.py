@@ -414,18 +414,6 @@ def test_dropout() -> None:
     assert all(len(np.unique(c)) == 1 for c in channels.reshape(-1, 9))
 
 
-def test_a_traced_generator_draws_from_its_state() -> None:
-    generator = weft.Generator(5)
-    a = weft.rand(4, generator=generator).tolist()
-    state = weft.tensor(np.array([5, 0, 0], np.uint32))
-    with generator.traced(state):
-        b = weft.rand(4, generator=generator).tolist()
-        c = weft.rand(4, generator=generator).tolist()
-    assert a == b != c
-    assert state.tolist() == [5, 0, 8]
-    assert c == weft.rand(4, generator=generator).tolist()
-
-
 def test_batch_norm_moves_its_running_statistics() -> None:
     from weft.core import functional as F
 
