@@ -1,0 +1,48 @@
+"""Storage whose memory is filled when it is first used: weights in a file that nothing may ever ask for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from weft.backends.protocol import Device, Memory
+from weft.backends.storage import Storage
+from weft.ir.dtypes import DType
+
+
+class DeferredStorage(Storage):
+    """Elements that `source` gives as bytes of host memory, copied to the device on first use; then it is let go."""
+
+    __slots__ = ("_filled", "_lock", "_source")
+
+    def __init__(
+        self, device: Device, dtype: DType, shape: tuple[int, ...], source: Callable[[], memoryview]
+    ) -> None:
+        put = object.__setattr__  # the fields of a frozen dataclass
+        put(self, "device", device)
+        put(self, "dtype", dtype)
+        put(self, "shape", shape)
+        put(self, "_source", source)
+        put(self, "_filled", None)
+        put(self, "_lock", threading.Lock())
+
+    _source: Callable[[], memoryview] | None
+    _filled: Memory | None
+    _lock: threading.Lock
+
+    @property
+    def is_filled(self) -> bool:
+        """True once the elements are in the device's memory."""
+        return self._filled is not None
+
+    @property
+    def memory(self) -> Memory:  # pyright: ignore[reportIncompatibleVariableOverride]  (computed on first use)
+        with self._lock:
+            if self._filled is None:
+                assert self._source is not None
+                memory = self.device.allocate(self.nbytes)
+                if self.nbytes:
+                    self.device.write(memory, self._source())
+                object.__setattr__(self, "_filled", memory)
+                object.__setattr__(self, "_source", None)
+            return self._filled  # pyright: ignore[reportReturnType]
