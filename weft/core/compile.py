@@ -43,8 +43,10 @@ class Compiled(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         replay = self._recent
-        if replay is not None and not kwargs and replay.fits(args):
-            return replay.run(args)
+        if replay is not None and not kwargs and replay.accepts(args):
+            objects = replay.gather(args)
+            if objects is not None:
+                return replay.run(objects)
         return self._find_and_run(args, kwargs)
 
     def __get__(self, owner: object, cls: type | None = None) -> Any:
@@ -61,12 +63,12 @@ class Compiled(Generic[P, R]):
         key = self._key(args, kwargs, tensors)
         with self._lock:
             replay = self._replays.get(key)
-            if replay is not None and replay.holds():
-                self._replays.move_to_end(key)
-                self._recent = replay
-            else:
+            objects = None if replay is None else replay.gather(tensors)
+            if replay is None or objects is None:
                 return self._trace(key, args, kwargs, tensors)
-        return replay.run(tensors)
+            self._replays.move_to_end(key)
+            self._recent = replay
+        return replay.run(objects)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key:
         """What a trace depends on. Realizes the tensors, so that each has memory and a device."""
@@ -92,7 +94,9 @@ class Compiled(Generic[P, R]):
             self._recent = replay
             if len(self._replays) > TRACES_KEPT:
                 self._replays.popitem(last=False)
-        return replay.run(tensors)
+        objects = replay.gather(tensors)
+        assert objects is not None, "what was just traced fits"
+        return replay.run(objects)
 
     def _watch_growth(self, key: Key) -> None:
         if len(self._replays) >= _WARN_AT and not self._warned:
@@ -114,7 +118,10 @@ class Compiled(Generic[P, R]):
         self(*args, **kwargs)
         tensors: list[Tensor] = []
         self._key(args, kwargs, tensors)
-        return self._current(args, kwargs).profile(tensors)
+        replay = self._current(args, kwargs)
+        objects = replay.gather(tensors)
+        assert objects is not None, "what was just run fits"
+        return replay.profile(objects)
 
     def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Replay:
         for _ in range(3):

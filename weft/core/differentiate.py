@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, ref
 
 from weft.autograd.value import Value, grad_mode
 from weft.core import broadcast as bc
+from weft.core import tracing
 from weft.core.handle import Handle, describe, value_of, wrap
 from weft.core.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
@@ -65,11 +66,15 @@ def backward(
 ) -> None:
     """Add the gradient of this tensor to `.grad` of every leaf it depends on, or of `inputs` only.
 
-    The graph is always retained (nodes are immutable); retain_graph is taken for compatibility.
+    The graph is always retained (nodes are immutable); retain_graph only matters inside `weft.compile`, where a result
+    that has been differentiated is returned without its history unless it is set.
     """
     v = value_of("backward", input)
     seed = _seed("backward", v, gradient)
     note(input)
+    trace = tracing.current()
+    if trace is not None:
+        trace.went_back(_tape(v), keep=bool(retain_graph) or create_graph)
     if inputs is None:
         targets = _reachable(v)
     else:

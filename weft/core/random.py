@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator as Steps
 from collections.abc import Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
-from weft.core import run
+from weft.core import run, tracing
 from weft.core.axes import Sizes, is_int, new_shape
 from weft.core.creation import leaf, place, tensor
 from weft.core.defaults import check_dtype, get_default_dtype
@@ -38,12 +36,10 @@ _WORD = 1 << 32
 class Generator:
     """A stream of random numbers: a seed, and how many numbers were drawn.
 
-    While a function is traced (`traced`), the state is a tensor [key0, key1, offset] that each draw moves on, so that
-    every call of the compiled function draws new numbers.
+    While a function is traced, draws come from a state that every call of the compiled function gets anew.
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        self._state: Tensor | None = None
         self.manual_seed(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
 
     def manual_seed(self, seed: int) -> Generator:
@@ -78,21 +74,10 @@ class Generator:
         most = int(high(n))
         if most > _WORD:
             raise ArgumentError(f"random: one call can draw at most 2**32 numbers, got {n}")
-        if self._state is None:
-            return Value(run.from_numpy(np.array(self.words(most), np.uint32), run.default_device()))
-        before = self._state
-        self._state = before + tensor(np.array([0, 0, most % _WORD], np.uint32))
-        return before.value
-
-    @contextmanager
-    def traced(self, state: Tensor) -> Steps[None]:
-        """Draw from the u32 tensor `state` within the block; `state` stands for the moved-on state afterwards."""
-        outer, self._state = self._state, wrap(state.value)
-        try:
-            yield
-        finally:
-            state.value = self._state.value
-            self._state = outer
+        trace = tracing.current()
+        if trace is not None:
+            return trace.draw(self, most)
+        return Value(run.from_numpy(np.array(self.words(most), np.uint32), run.default_device()))
 
 
 default_generator = Generator()
@@ -235,6 +220,7 @@ def randperm(
     n: int, *, generator: Generator | None = None, dtype: DType = int64, device: str | None = None
 ) -> Tensor:
     """The integers 0, ..., n - 1 in random order. Drawn at once, on the host."""
+    tracing.host_only("randperm")
     key0, key1, offset = (default_generator if generator is None else generator).words(n)
     counter = (np.arange(n, dtype=np.uint64) + np.uint64(offset)).astype(np.uint32)
     zero = np.zeros(n, np.uint32)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from weft.core import run
-from weft.ir import graph
+from weft.core import run, tracing
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -19,24 +18,22 @@ def note(t: Tensor) -> None:
     """Have the next `realize` compute `t` as well, if it is alive then.
 
     For state that moves on at each step (running statistics), whose graph would grow from step to step, and for the
-    loss of a backward pass, whose forward computation would be done again if it were asked for later.
+    loss of a backward pass, whose forward computation would be done again if it were asked for later. A function that
+    is being traced computes all of its state anyway.
     """
+    if tracing.current() is not None:
+        return
     key = id(t)
     _wanted[key] = ref(t, lambda _: _wanted.pop(key, None))
 
 
 def realize(*tensors: Tensor) -> None:
-    """Compute tensors now, in one plan, and keep the results."""
+    """Compute tensors now, in one plan, and keep the results. Nothing happens while a function is traced."""
+    if tracing.current() is not None:
+        return
     noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
     _wanted.clear()
     together = (*tensors, *noted)
     run.realize([t.value.node for t in together])
     for t in together:
-        _let_go(t)
-
-
-def _let_go(t: Tensor) -> None:
-    """Let a computed tensor that is no recorded result forget what it was computed from."""
-    v, node = t.value, t.value.node
-    if v.is_leaf and node.inputs and node.storage is not None:
-        v.node = graph.buffer(node.shape, node.dtype, node.storage.device.info.name, node.storage)
+        run.realize_value(t.value)

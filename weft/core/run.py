@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
+from weft.core import tracing
 from weft.ir import dtypes, graph
+from weft.ir.dtypes import DType
 from weft.ir.graph import Node
+from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from weft.autograd.value import Value
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 def realize(nodes: Sequence[Node]) -> None:
     """Compute the nodes: afterwards each has storage."""
     pending = [n for n in nodes if n.storage is None]
+    if pending and tracing.current() is not None:
+        pending = [n for n in pending if not tracing.is_traced(n)]
     if pending:
         from weft.scheduler.realize import realize as run
 
@@ -26,8 +33,22 @@ def realize(nodes: Sequence[Node]) -> None:
 
 def to_numpy(node: Node) -> Array:
     """The value of a node, computed if need be; read-only where it is the device's own memory."""
-    realize([node])
+    if node.storage is None:
+        realize([node])
+    if node.storage is None:
+        tracing.refuse_value(node)
     return node.storage.numpy()
+
+
+def realize_value(value: Value) -> None:
+    """Compute what `value` stands for. Unless recorded, it lets go of what it was computed from."""
+    node = value.node
+    if node.storage is None:
+        realize([node])
+    if value.is_leaf and node.op is not Op.BUFFER and node.storage is not None:
+        value.node = graph.buffer(node.shape, node.dtype, node.storage.device.info.name, node.storage)
+        if not node.inputs:  # a constant stays one for everybody else
+            node.storage = None
 
 
 def from_numpy(array: Array, device: str) -> Node:
@@ -37,6 +58,14 @@ def from_numpy(array: Array, device: str) -> Node:
 
     dtype = dtypes.from_numpy(array.dtype)
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
+
+
+def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: Callable[[], memoryview]) -> Node:
+    """A leaf whose bytes `source` gives when they are first used."""
+    from weft.backends.deferred import DeferredStorage
+    from weft.backends.registry import open_device
+
+    return graph.buffer(shape, dtype, device, DeferredStorage(open_device(device), dtype, shape, source))
 
 
 def host_array(node: Node) -> Array | None:

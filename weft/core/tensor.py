@@ -229,13 +229,13 @@ class Tensor(Handle):
 
     def realize(self) -> Tensor:
         """Compute the tensor now, and keep the result."""
-        if self.value.node.storage is None or self.value.node.inputs:
+        if self.value.node.op is not Op.BUFFER:
             realization.realize(self)
         return self
 
     def numpy(self) -> Array:
         """The values as a NumPy array of its own. Computes the tensor."""
-        return self.realize().value.node.storage.numpy().copy()
+        return run.to_numpy(self.realize().value.node).copy()
 
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python number. Computes the tensor."""
@@ -243,12 +243,12 @@ class Tensor(Handle):
             raise ShapeError(
                 f"item: needs a tensor of one element, got shape {tuple(self.shape)}; use .tolist()"
             )
-        value = self.realize().value.node.storage.numpy().reshape(())
+        value = run.to_numpy(self.realize().value.node).reshape(())
         return Float_(value) if self.dtype.is_float else value.item()
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Computes the tensor."""
-        array = self.realize().value.node.storage.numpy()
+        array = run.to_numpy(self.realize().value.node)
         if self.dtype is dtypes.bfloat16:
             array = array.astype("float32")
         return array.tolist()

@@ -8,7 +8,7 @@ when the recorded plan runs, so a trace that fails leaves nothing behind, and ot
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -75,8 +75,10 @@ class Trace:
             with _suspended():
                 run.realize_value(before)
         node = before.node
-        # A result of other tensors is a leaf here: `boundary` refuses to differentiate past it.
-        placeholder = Value(graph.buffer(node.shape, node.dtype, node.storage.device.info.name, None), before.needs_grad)
+        # A result of other tensors is a leaf here: `went_back` refuses to differentiate past it.
+        placeholder = Value(
+            graph.buffer(node.shape, node.dtype, node.storage.device.info.name, None), before.needs_grad
+        )
         shadow = self.shadows[id(t)] = Shadow(t, before, placeholder, placeholder)
         if before.needs_grad and before.is_leaf:
             differentiate.watch(t)
@@ -135,24 +137,20 @@ class Trace:
         draws.count += n
         return state.value
 
-    def consume(self, values: Iterable[Value]) -> None:
-        """backward() went through these: as in torch, they cannot be differentiated again, so results need no tape."""
-        self.differentiated.update(values)
-
-    def boundary(self, values: Iterable[Value]) -> None:
-        """GradError where backward() would have to go on outside of the traced function."""
-        outside = {s.placeholder for s in self.shadows.values() if s.before.needs_grad and not s.before.is_leaf}
-        if outside and not outside.isdisjoint(values):
+    def went_back(self, values: Iterable[Value], keep: bool) -> None:
+        """backward() goes through `values`. As in torch they cannot be differentiated again unless kept, so that results
+        need no tape. GradError where it would have to go on outside of the traced function."""
+        tape = set(values)
+        if not keep:
+            self.differentiated |= tape
+        outside = {
+            s.placeholder for s in self.shadows.values() if s.before.needs_grad and not s.before.is_leaf
+        }
+        if not outside.isdisjoint(tape):
             raise GradError(
                 "backward: inside a compiled function, gradients cannot reach past a tensor that was computed with "
                 "gradients outside of it; compute it inside too, or pass it as .detach()"
             )
-
-    def escaped(self, known: Iterable[object]) -> list[Tensor]:
-        """Tensors made by the function that live on, in an attribute or a list, other than those in `known`."""
-        ids = {id(t) for t in known}
-        alive = [r() for k, r in list(self.created.items()) if k not in ids]
-        return [t for t in alive if t is not None]
 
 
 class _Current(threading.local):
@@ -262,8 +260,9 @@ def refuse_value(node: Node) -> None:
 def host_only(op: str) -> None:
     """ArgumentError where an operation that happens on the host at once is called in a traced function."""
     if current() is not None:
-        raise ArgumentError(f"{op}: is computed at once, on the host, so a compiled function would repeat its first result; "
-                            "call it outside and pass the tensor in")
+        raise ArgumentError(
+            f"{op}: is computed at once, on the host, so a compiled function would repeat its first result; "
+            "call it outside and pass the tensor in"
+        )
 
 
-Rebuild = Callable[[Node], Node]

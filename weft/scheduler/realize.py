@@ -23,6 +23,7 @@ PLANS_KEPT = 1024
 _lock = threading.RLock()
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 _running = threading.RLock()
+NO_STATE: Mapping[int, Node] = {}
 
 
 def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) -> None:
@@ -51,14 +52,18 @@ def run(nodes: Sequence[Node], device: Device, bindings: Mapping[str, int] | Non
         node.storage = storage
 
 
-def plan_for(nodes: Sequence[Node], device: Device) -> tuple[Plan, Signature]:
-    """The plan for the graph under `nodes`, from the cache or built now."""
+def plan_for(
+    nodes: Sequence[Node], device: Device, state: Mapping[int, Node] = NO_STATE
+) -> tuple[Plan, Signature]:
+    """The plan for the graph under `nodes`, from the cache or built now. `state[k]` is the leaf whose memory output k
+    replaces if it can."""
     sig = signature(nodes)
-    key = (device.info.name, sig.key)
+    replaces = {k: i for k, old in state.items() for i, n in enumerate(sig.leaves) if n is old}
+    key = (device.info.name, sig.key, tuple(replaces.items()))
     with _lock:
         plan = _plans.get(key)
         if plan is None:
-            plan = build(Job(tuple(nodes), sig.leaves, sig.variables, {}), device)
+            plan = build(Job(tuple(nodes), sig.leaves, sig.variables, replaces), device)
             _plans[key] = plan
             if len(_plans) > PLANS_KEPT:
                 _plans.popitem(last=False)

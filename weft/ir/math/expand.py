@@ -14,6 +14,7 @@ from weft.ir.math.exponential import exp, exp2
 from weft.ir.math.hyperbolic import tanh
 from weft.ir.math.logarithm import log, log2
 from weft.ir.math.power import power
+from weft.ir.math.threefry import threefry
 from weft.ir.math.trigonometric import cos, sin
 from weft.ir.math.value import FORMATS, Value
 from weft.ir.ops import Op
@@ -43,8 +44,9 @@ EXPANSIONS: dict[Op, Expansion] = {
     Op.TANH: _expansion(tanh),
     Op.ERF: _expansion(erf),
     Op.POW: _expansion(power),
+    Op.THREEFRY: threefry,
 }
-"""Elementary function of floats -> the same in arithmetic, comparisons, selects, bit operations and conversions."""
+"""Elementary function of floats, or random word -> the same in arithmetic, comparisons, selects, bit operations and conversions."""
 
 WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {
     Op.SIN: _expansion(partial(sin, wide=False)),
@@ -72,7 +74,7 @@ def expand_expr(
     """`expand` for one expression. One memo keeps sharing over several. POW on integers is left alone."""
 
     def leaf(x: Expr) -> Expr | None:
-        if isinstance(x, Call) and x.dtype.is_float and x.op not in native:
+        if isinstance(x, Call) and x.op not in native and (x.dtype.is_float or x.op is Op.THREEFRY):
             rule = expansions.get(x.op)
             return None if rule is None else rule(x)
         return None

@@ -1,0 +1,88 @@
+"""Nested Python containers of tensors: their structure as a hashable key, and the same structure over other tensors.
+
+Containers are tuples, lists, dicts, named tuples and dataclass instances. Everything else is a value of its own: it is
+compared by type and value if it is hashable, by identity if not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.core.handle import Handle
+from weft.errors import DTypeError
+
+Key: TypeAlias = Hashable
+Build: TypeAlias = Callable[[Sequence[Any]], Any]
+
+
+class Same:
+    """Equal for the same object only; keeps it alive, so that no other object gets its id."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return f"{type(self.value).__name__} at {id(self.value):#x}"
+
+
+def flatten(tree: Any, tensors: list[Any], numbers: dict[int, int]) -> Key:
+    """The key of `tree`; its tensors, each once, are appended to `tensors` and numbered in `numbers` by id."""
+    if isinstance(tree, Handle):
+        number = numbers.get(id(tree))
+        if number is None:
+            number = numbers[id(tree)] = len(tensors)
+            tensors.append(tree)
+        return (Handle, number)
+    kind: Any = type(tree)
+    if kind is tuple or kind is list or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        return (kind, *[flatten(x, tensors, numbers) for x in tree])
+    if kind is dict:
+        return (kind, tuple(map(_value, tree)), *[flatten(x, tensors, numbers) for x in tree.values()])
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return (kind, *[flatten(getattr(tree, f.name), tensors, numbers) for f in dataclasses.fields(tree)])
+    if kind is np.ndarray:
+        raise DTypeError("compile: an argument is a NumPy array; pass weft.tensor(array), so that new data need no new program")
+    return _value(tree)
+
+
+def _value(x: Any) -> Key:
+    if x.__class__ is float:
+        return (float, x.hex())  # 0.0 is not -0.0, a NaN equals itself
+    try:
+        hash(x)
+    except TypeError:
+        return Same(x)
+    return (type(x), x)
+
+
+def builder(tree: Any, number: Callable[[Any], int | None]) -> Build:
+    """A function that makes `tree` again with `given[number(t)]` for each tensor t; where that is None, with t itself."""
+    if isinstance(tree, Handle):
+        k = number(tree)
+        return (lambda _: tree) if k is None else (lambda given: given[k])
+    kind: Any = type(tree)
+    if kind is tuple or kind is list:
+        parts = [builder(x, number) for x in tree]
+        return lambda given: kind([p(given) for p in parts])
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        parts = [builder(x, number) for x in tree]  # pyright: ignore[reportUnknownVariableType]
+        return lambda given: kind(*[p(given) for p in parts])
+    if kind is dict:
+        items = {k: builder(x, number) for k, x in tree.items()}
+        return lambda given: {k: p(given) for k, p in items.items()}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: builder(getattr(tree, f.name), number) for f in dataclasses.fields(tree) if f.init}
+        return lambda given: kind(**{k: p(given) for k, p in fields.items()})
+    return lambda _: tree
