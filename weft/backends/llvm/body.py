@@ -140,11 +140,16 @@ class Body:
         phi: Lines = []
         f.lines.append(phi)
         frame.bindings[loop.var.name] = Term(counter, level)
+        if first == "0":
+            frame.scopes[level].counter = counter
         self.block(loop.body)
-        frame.close()
+        multiples = frame.close().multiples
         following = f.emit(f"add nuw nsw i64 {counter}, 1")
         more = f.emit(f"icmp slt i64 {following}, {last}")
         phi.append(f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{f.block} ]")
+        for step, name in multiples.items():
+            stepped = f.emit(f"add nsw i64 {name}, {step}")
+            phi.append(f"  {name} = phi i64 [ 0, %{before} ], [ {stepped}, %{f.block} ]")
         f.do(f"br i1 {more}, label %{top}, label %{after}")
         f.start(after)
 

@@ -65,6 +65,9 @@ class Scope:
     is_loop: bool
     before: Lines = field(default_factory=list["str | Lines"])
     """The place just before the scope inside that is being rendered."""
+    counter: str = ""
+    multiples: dict[int, str] = field(default_factory=dict[int, str])
+    """Of a loop that counts from 0: registers that step by so much, instead of a product in each iteration."""
     known: list[tuple[dict[Hashable, Any], Hashable]] = field(
         default_factory=list[tuple[dict[Hashable, Any], Hashable]]
     )
@@ -121,10 +124,12 @@ class Frame:
         self.scopes.append(Scope(is_loop))
         return len(self.scopes) - 1
 
-    def close(self) -> None:
+    def close(self) -> Scope:
         """End the innermost scope."""
-        for where, key in self.scopes.pop().known:
+        scope = self.scopes.pop()
+        for where, key in scope.known:
             del where[key]
+        return scope
 
     @property
     def level(self) -> int:
@@ -147,6 +152,17 @@ class Frame:
                 self.scopes[level].before.append(f"  {found.name} = {instruction}")
             self.remember(self.shared, instruction, found, level)
         return found
+
+    def multiple(self, term: Term, factor: int) -> Term:
+        """factor * term."""
+        if factor == 1:
+            return term
+        scope = self.scopes[term.level]
+        if scope.counter != term.name:
+            return self.share(term.level, f"mul nsw i64 {term.name}, {factor}")
+        if factor not in scope.multiples:
+            scope.multiples[factor] = self.f.fresh("%m")
+        return Term(scope.multiples[factor], term.level)
 
     def remember(self, where: dict[Hashable, T], key: Hashable, value: T, level: int = -1) -> None:
         """Put something that is known at `level` into one of the dictionaries, as long as that scope lasts."""

@@ -148,7 +148,7 @@ def shared(frame: Frame, a: Affine, const: bool = True) -> Term | int:
     total = frame.shared.get(a.terms)
     if total is None:
         for term, c in a.terms:
-            part = term if c == 1 else frame.share(term.level, f"mul nsw i64 {term.name}, {c}")
+            part = frame.multiple(term, c)
             if total is None:
                 total = part
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import gcd
 
 from weft.backends.llvm.convert import splat
@@ -108,13 +109,15 @@ def _in_lane(place: Place, offset: Affine) -> Affine:
 
 
 def address(frame: Frame, place: Place, offset: Affine) -> str:
-    """The address of the element that `offset` has in lane 0; constants become a displacement."""
+    """The address of the element that `offset` has in lane 0. What each loop adds is added where it is known, and
+    constants become a displacement.
+    """
     base = place.base
     size = place.buffer.dtype.itemsize
-    moving = shared(frame, offset, const=False)
-    if not isinstance(moving, int):
-        step = f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}"
-        base = frame.share(moving.level, step).name
+    for level, terms in groupby(offset.terms, lambda t: t[0].level):
+        moving = shared(frame, Affine(0, tuple(terms)))
+        assert not isinstance(moving, int)
+        base = frame.share(max(level, moving.level), f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}").name
     if offset.const == 0:
         return base
     return frame.f.emit(f"getelementptr i8, ptr {base}, i64 {offset.const * size}")
