@@ -17,7 +17,7 @@ from weft.testing.reference import evaluate
 def _realize_on_reference(nodes: Sequence[Node]) -> None:
     pending = [n for n in nodes if n.storage is None]
     for node, array in zip(pending, evaluate(pending), strict=True):
-        node.storage = from_numpy(array.astype(dtypes.to_numpy(node.dtype)), node.dtype, open_device("cpu:0"))
+        node.storage = from_numpy(array.astype(dtypes.to_numpy(node.dtype)), node.dtype, open_device(node.device or "cpu:0"))
 
 
 @pytest.fixture(autouse=True)

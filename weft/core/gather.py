@@ -66,8 +66,15 @@ def index_value(op: str, index: object) -> Value:
     return v
 
 
-def _along(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Value, int, Value]:
+def _picking(op: str, input: Tensor, index: Tensor) -> tuple[Value, Value]:
+    """Both values; the index holds integers, and both are on one device."""
     v, i = value_of(op, input), index_value(op, index)
+    bc.same_device(op, (v, i))
+    return v, i
+
+
+def _along(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Value, int, Value]:
+    v, i = _picking(op, input, index)
     if len(v.shape) != len(i.shape):
         raise ShapeError(
             f"{op}: input and index must have equally many dimensions, got shapes {tuple(v.shape)} and {tuple(i.shape)}"
@@ -99,7 +106,7 @@ def _fits(op: str, v: Value, i: Value, k: int) -> None:
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
     """As gather, but the other dimensions broadcast and negative indices count from the end."""
-    v, i = value_of("take_along_dim", input), index_value("take_along_dim", indices)
+    v, i = _picking("take_along_dim", input, indices)
     k = axis("take_along_dim", dim, v.shape)
     ones = tuple(1 if d == k else n for d, n in enumerate(v.shape))
     shape = bc.broadcast_shape(
@@ -113,7 +120,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices along dim that a vector of indices names."""
-    v, i = value_of("index_select", input), index_value("index_select", index)
+    v, i = _picking("index_select", input, index)
     if len(i.shape) > 1:
         raise ShapeError(f"index_select: index must be a vector, got shape {tuple(i.shape)}")
     k = axis("index_select", dim, v.shape)
@@ -131,7 +138,7 @@ def rows(v: Value, k: int, i: Value) -> Value:
 
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened input, in the shape of index."""
-    v, i = value_of("take", input), index_value("take", index)
+    v, i = _picking("take", input, index)
     n = elements(v.shape)
     flat = check_range("take", bc.reshape(i, (elements(i.shape),)), n, 0, negative=True)
     return wrap(bc.reshape(rows(bc.reshape(v, (n,)), 0, flat), i.shape))

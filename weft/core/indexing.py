@@ -66,18 +66,18 @@ def setitem(input: Tensor, key: Any, value: Tensor | Number) -> Value:
 # ---------------------------------------------------------------------------------------------- reading a key
 
 
-def _entries(key: Any) -> list[Any]:
+def _entries(key: Any, device: str | None) -> list[Any]:
     if isinstance(key, tuple):
-        return [_entry(k) for k in cast("tuple[Any, ...]", key)]
-    return [_entry(key)]
+        return [_entry(k, device) for k in cast("tuple[Any, ...]", key)]
+    return [_entry(key, device)]
 
 
-def _entry(k: object) -> Any:
+def _entry(k: object, device: str | None) -> Any:
     """One part of a key: lists and arrays become tensors, NumPy integers Python ones."""
     if k is None or k is Ellipsis or isinstance(k, (slice, int, Handle, Index)):
         return cast("Any", k)
     if is_array(k) or isinstance(k, (list, tuple)):
-        out = tensor(k)
+        out = tensor(k, device=device)
         return (
             wrap(bc.cast(out.value, int64))
             if out.value.shape == (0,) and isinstance(k, (list, tuple))
@@ -103,7 +103,7 @@ def _width(entry: Any) -> int:
 
 
 def _parse(v: Value, key: Any) -> Basic:
-    entries = _entries(key)
+    entries = _entries(key, v.node.device)
     if sum(e is Ellipsis for e in entries) > 1:
         raise IndexError("indexing: ... may appear only once")
     used = sum(map(_width, entries))
@@ -120,7 +120,9 @@ def _parse(v: Value, key: Any) -> Basic:
         elif e is None:
             plan.shape.append(1)
         elif isinstance(e, bool):
-            plan.advanced[len(plan.shape)] = tensor([0] if e else np.zeros(0, np.int64)).value
+            plan.advanced[len(plan.shape)] = tensor(
+                [0] if e else np.zeros(0, np.int64), device=v.node.device
+            ).value
             plan.shape.append(1)
         elif isinstance(e, Handle):
             _tensor_entry(plan, v, e.value)
@@ -194,14 +196,15 @@ def _tensor_entry(plan: Basic, v: Value, i: Value) -> None:
             np.nonzero(run.to_numpy(i.node)) if i.shape else (np.zeros(int(run.to_numpy(i.node)), np.int64),)
         )
         if not i.shape:
-            plan.advanced[len(plan.shape)] = tensor(found[0]).value
+            plan.advanced[len(plan.shape)] = tensor(found[0], device=v.node.device).value
             plan.shape.append(1)
         for f in found if i.shape else ():
-            plan.advanced[len(plan.shape)] = tensor(f.astype(np.int64)).value
+            plan.advanced[len(plan.shape)] = tensor(f.astype(np.int64), device=v.node.device).value
             _whole(plan, v.shape[len(plan.start)])
         return
     if not i.dtype.is_int:
         raise DTypeError(f"indexing: an index tensor must hold integers or bools, got {i.dtype.name}")
+    bc.same_device("indexing", (v, i))
     k = len(plan.start)
     plan.advanced[len(plan.shape)] = check_range("indexing", i, v.shape[k], k, negative=True)
     _whole(plan, v.shape[k])
@@ -210,7 +213,7 @@ def _tensor_entry(plan: Basic, v: Value, i: Value) -> None:
 def _whole_mask(v: Value, key: Any) -> Value | None:
     """The mask, if the key is one over the leading dimensions."""
     if is_array(key) and key.dtype == np.bool_:
-        key = tensor(key)
+        key = tensor(key, device=v.node.device)
     if (
         isinstance(key, Handle)
         and key.value.dtype is bool_

@@ -23,6 +23,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     Shapes: input (...) of integers, weight (n, dim) -> (..., dim). IndexError for known indices outside 0 ... n - 1.
     """
     i, w = index_value("embedding", input), value_of("embedding", weight)
+    bc.same_device("embedding", (i, w))
     if len(w.shape) != 2:
         raise ShapeError(f"embedding: weight must have shape (n, dim), got {tuple(w.shape)}")
     flat = check_range("embedding", bc.reshape(i, (elements(i.shape),)), w.shape[0], 0, negative=False)

@@ -30,6 +30,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     if mode == "constant":
         return constant_pad(input, pad, 0 if value is None else value)
     v = value_of("pad", input)
+    device = v.node.device
     if mode not in ("reflect", "replicate", "circular"):
         raise ArgumentError(f"pad: mode must be constant, reflect, replicate or circular, got {mode!r}")
     if len(pad) % 2 or len(pad) > 2 * len(v.shape):
@@ -50,7 +51,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
                 at = np.abs(at)
                 at = np.where(at >= n, 2 * (n - 1) - at, at)
             at = np.clip(at, 0, n - 1) if mode == "replicate" else at % n
-            v = rows(v, k, tensor(at).value)
+            v = rows(v, k, tensor(at, device=device).value)
     return wrap(v)
 
 
@@ -63,6 +64,7 @@ def interpolate(
 ) -> Tensor:
     """The input (n, c, sizes...) resized, mode "nearest", or "linear", "bilinear" and "trilinear"."""
     v = value_of("interpolate", input)
+    device = v.node.device
     rank = len(v.shape) - 2
     if mode not in ("nearest", "linear", "bilinear", "trilinear"):
         raise ArgumentError(f"interpolate: mode must be nearest, linear, bilinear or trilinear, got {mode!r}")
@@ -81,7 +83,7 @@ def interpolate(
         step = scales[i]
         if mode == "nearest":
             at = np.floor(np.arange(m) * (n / m if step is None else step)).clip(0, n - 1).astype(np.int64)
-            out = wrap(rows(out.value, 2 + i, tensor(at).value))
+            out = wrap(rows(out.value, 2 + i, tensor(at, device=device).value))
         else:
             out = _linear(out, 2 + i, n, m, step, bool(align_corners))
     return out
@@ -91,15 +93,16 @@ def _linear(x: Tensor, k: int, n: int, m: int, step: float | None, align_corners
     """Linear interpolation along axis k, from n to m elements."""
     if not x.value.dtype.is_float:
         raise DTypeError(f"interpolate: linear modes need a float tensor, got {x.value.dtype.name}")
+    device = x.value.node.device
     if align_corners:
         at = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
     else:
         at = ((np.arange(m) + 0.5) * (n / m if step is None else step) - 0.5).clip(0)
     low = np.floor(at).astype(np.int64).clip(0, n - 1)
     high = (low + 1).clip(0, n - 1)
-    part = tensor(at - low, dtype=x.value.dtype)
+    part = tensor(at - low, x.value.dtype, device)
     part = reshape(part, (m, *(1 for _ in x.value.shape[k + 1 :])))
-    a, b = (wrap(rows(x.value, k, tensor(i).value)) for i in (low, high))
+    a, b = (wrap(rows(x.value, k, tensor(i, device=device).value)) for i in (low, high))
     return a * (1 - part) + b * part
 
 

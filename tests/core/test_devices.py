@@ -1,0 +1,84 @@
+"""Devices by name: where tensors are made, moved, and refused to meet. The dummy backend simulates several."""
+
+from __future__ import annotations
+
+import pytest
+
+import weft
+
+
+def test_tensors_are_made_where_told() -> None:
+    assert weft.tensor([1.0]).device == "cpu:0"
+    assert weft.tensor([1.0], device="dummy:1").device == "dummy:1"
+    assert weft.zeros(2, device="dummy").device == "dummy:0"
+    assert weft.rand(2, device="dummy:1").device == "dummy:1"
+    assert weft.zeros_like(weft.tensor([1.0], device="dummy:1")).device == "dummy:1"
+
+
+def test_device_as_a_context() -> None:
+    with weft.device("dummy:1"):
+        made = [
+            weft.tensor([1.0]),
+            weft.ones(2),
+            weft.arange(3),
+            weft.randn(2),
+            weft.tensor([[1]]).new_ones(2),
+        ]
+        with weft.device("cpu"):
+            inner = weft.ones(2)
+    assert {t.device for t in made} == {"dummy:1"}
+    assert inner.device == weft.ones(2).device == "cpu:0"
+
+
+def test_tensors_move() -> None:
+    x = weft.tensor([1.0, 2.0])
+    y = x.to("dummy:1")
+    assert (x.device, y.device, (y * 2).device) == ("cpu:0", "dummy:1", "dummy:1")
+    assert x.to("cpu") is x
+    assert y.cpu().tolist() == [1.0, 2.0]
+    assert y.to(x).device == "cpu:0"
+    assert x.to("dummy:1", weft.float64).dtype is weft.float64
+
+
+def test_gradients_move_with_their_tensors() -> None:
+    w = weft.tensor([1.0, 2.0], requires_grad=True)
+    (w.to("dummy:1") * 3).sum().backward()
+    assert w.grad is not None
+    assert w.grad.device == "cpu:0"
+    assert w.grad.tolist() == [3.0, 3.0]
+
+
+def test_constants_are_at_home_anywhere() -> None:
+    x = weft.tensor([1.0, 2.0], device="dummy:1")
+    assert (x + weft.ones(2)).device == "dummy:1"
+    assert (x * 2 + 1).device == "dummy:1"
+
+
+def test_indices_given_as_lists_go_where_the_tensor_is() -> None:
+    x = weft.tensor([1.0, 2.0, 3.0], device="dummy:1")
+    assert x[[0, 2]].device == x[x > 1].device == "dummy:1"
+    x[[0]] = 5.0
+    x[x > 4] = 6.0
+    assert x.tolist() == [6.0, 2.0, 3.0]
+    assert weft.nn.functional.pad(x[None], (1, 1), mode="replicate").tolist() == [[6.0, 6.0, 2.0, 3.0, 3.0]]
+
+
+def test_tensors_on_two_devices_do_not_meet() -> None:
+    x, y = weft.tensor([1.0]), weft.tensor([1.0], device="dummy:1")
+    with pytest.raises(weft.DeviceError) as caught:
+        x + y
+    assert caught.value.message == "add: tensors are on cpu:0 and dummy:1; move one with .to('cpu:0')"
+    for act in (
+        lambda: x @ y,
+        lambda: weft.cat([x, y]),
+        lambda: weft.where(x > 0, x, y),
+        lambda: x[y.long()],
+    ):
+        with pytest.raises(weft.DeviceError):
+            act()
+
+
+def test_devices_are_listed() -> None:
+    names = [s.name for s in weft.devices()]
+    assert "cpu:0" in names
+    assert any(n.startswith("dummy:") for n in names)
