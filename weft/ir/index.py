@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 
 class Index:
@@ -486,6 +486,10 @@ def maximum(a: Int, b: Int) -> Int:
     return b if _at_most(a, b) else Max(a, b)
 
 
+@overload
+def ceildiv(x: int, d: int) -> int: ...
+@overload
+def ceildiv(x: Int, d: int) -> Int: ...
 def ceildiv(x: Int, d: int) -> Int:
     """The smallest integer not below x / d."""
     return floordiv(x + (d - 1), d)

@@ -55,15 +55,13 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
     factor = st.sampled_from([1, 2, 3, 4, 5, 8])
 
     def one(of: list[Any]) -> Any:
-        return draw(st.sampled_from(of)) if of else None
+        return draw(st.sampled_from(of))
 
+    if not loops or not values:
+        return None
     kind = draw(st.sampled_from(KINDS))
-    loop = one(loops)
-    if loop is None and kind in ("split", "pad", "merge", "unroll", "vectorize", "bind", "compute_at", "online"):
-        return None
-    value = one(values)
-    if value is None and kind in ("inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online"):
-        return None
+    loop: str = one(loops)
+    value: Value = one(values)
     match kind:
         case "split":
             return Split(loop, draw(factor))
@@ -87,8 +85,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
         case "inline":
             return Inline(value.name)
         case "stage":
-            part = one(_parts(value.expr))
-            return None if part is None else Stage(value.name, part, f"stage{number}")
+            parts = _parts(value.expr)
+            return Stage(value.name, one(parts), f"stage{number}") if parts else None
         case "arrange":
             rank = len(value.axes)
             order = tuple(draw(st.permutations(range(rank))))
@@ -98,7 +96,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             if not axes:
                 return None
             count = draw(st.sampled_from([0, 2, 3, 4]))
-            return SplitReduce(value.name, one([a.var.name for a in axes]), count, f"part{number}", draw(st.booleans()))
+            axis: str = one([a.var.name for a in axes])
+            return SplitReduce(value.name, axis, count, f"part{number}", draw(st.booleans()))
         case "merge_axes":
             names = [a.var.name for a in value.axes]
             if len(names) < 2:

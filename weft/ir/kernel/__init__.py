@@ -1,1 +1,1 @@
-"""Kernels: an algorithm (what is computed) and a schedule (where and in what order), and the transforms between them."""
+"""Kernels: an algorithm (what is computed), a schedule (where, and in what order), and the transforms of it."""

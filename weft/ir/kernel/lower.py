@@ -10,16 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, Load
 from weft.ir.graph import elements
-from weft.ir.index import Guard, Index, Int, Var, both, ceildiv, flatten, floordiv, in_range, mod, rewrite, substitute
+from weft.ir.index import (
+    Guard,
+    Index,
+    InRange,
+    Int,
+    Var,
+    both,
+    ceildiv,
+    flatten,
+    floordiv,
+    in_range,
+    mod,
+    rewrite,
+    substitute,
+)
 from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
 from weft.ir.loops import Accumulate, Alloc, Block, Buffer, If, Loop, LoopKind, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
+
 
 def identity(op: Op, dtype: DType) -> Const:
     """The value that leaves every other unchanged under `op`."""
@@ -43,12 +59,12 @@ def lower(kernel: Kernel) -> Program:
 
 def storage_extents(nest: Nest) -> tuple[int, ...]:
     """Region sizes rounded up to whole blocks."""
-    return tuple(int(ceildiv(n, b)) * b for n, b in zip(nest.size, nest.layout.blocks, strict=True))
+    return tuple(ceildiv(n, b) * b for n, b in zip(nest.size, nest.layout.blocks, strict=True))
 
 
 def storage_size(nest: Nest) -> int:
     """Elements of the buffer that holds an item's region."""
-    return int(elements(storage_extents(nest)))
+    return prod(storage_extents(nest))
 
 
 def storage_offset(nest: Nest, index: tuple[Int, ...]) -> Int:
@@ -342,17 +358,18 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Int]) -> Stmt:
     def on_int(i: Int) -> Int:
         return rewrite(i, on_index)
 
+    def on_bound(i: Int | None) -> Int | None:
+        return None if i is None else on_int(i)
+
     def on_guard(g: Guard) -> Guard:
-        return tuple(
-            replace(c, value=on_int(c.value), lo=None if c.lo is None else on_int(c.lo), hi=None if c.hi is None else on_int(c.hi))
-            for c in g
-        )
+        return tuple(InRange(on_int(c.value), on_bound(c.lo), on_bound(c.hi)) for c in g)
 
     match stmt:
         case Loop():
             return replace(stmt, body=tuple(substitute_stmt(s, mapping) for s in stmt.body))
         case If():
-            return replace(stmt, guard=on_guard(stmt.guard), body=tuple(substitute_stmt(s, mapping) for s in stmt.body))
+            body = tuple(substitute_stmt(s, mapping) for s in stmt.body)
+            return replace(stmt, guard=on_guard(stmt.guard), body=body)
         case Store():
             return replace(stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard))
         case Accumulate():

@@ -51,8 +51,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """This reduction runs beside `leader`'s, in the leader's loop `loop` (where it is `At`): when the leader's running maximum moves from
-    m to m', what was accumulated so far is multiplied by exp(m - m')."""
+    """This reduction runs beside `leader`'s, in the leader's loop `loop` (where it is `At`).
+
+    When the leader's running maximum moves from m to m', what was accumulated so far is multiplied by exp(m - m').
+    """
 
     leader: str
     loop: str

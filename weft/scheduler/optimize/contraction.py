@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -129,7 +130,7 @@ def _merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
         again = False
         for side in (0, 1):
             own = c.own(side)
-            for a, b in zip(own, own[1:], strict=False):
+            for a, b in pairwise(own):
                 if high(b.extent) >= MERGE_BELOW or not _contiguous_pair(k, c, a, b):
                     continue
                 step = MergeAxes(c.value.name, a.var.name, b.var.name)
@@ -179,11 +180,11 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
         for tall in range(1, min(s, info.vector_registers) + 1):
             if vectors * tall + vectors + 1 > info.vector_registers:
                 break
-            tiles = int(ceildiv(p, vectors * lanes)) * int(ceildiv(s, tall))
+            tiles = ceildiv(p, vectors * lanes) * ceildiv(s, tall)
             # per step of k: multiply-adds, or a dependent add every 4 cycles; loads at two a cycle are nearly hidden
             step = max(vectors * tall, 4.0) + 0.06 * (vectors + tall)
             cost = tiles * step
-            if best is None or cost < best[0] * 0.999 or (cost < best[0] * 1.001 and vectors * tall > best[1] * best[2]):
+            if best is None or cost < best[0]:
                 best = (cost, vectors, tall)
     assert best is not None
     fma = best[0] * (macs / (p * s))
@@ -198,7 +199,7 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     stores = macs / prod(high(a.extent) for a in (c.value.reduce.axes if c.value.reduce else ()))
     store = stores * (COPIED if all(x == 1 for x in _output_steps(k, c, panel)) else GATHERED)
     other = c.factors[1 - side]
-    seek = AWKWARD * macs / (p * s) * int(ceildiv(p, best[1] * lanes)) * s if awkward(k, other) else 0.0
+    seek = AWKWARD * macs / (p * s) * ceildiv(p, best[1] * lanes) * s if awkward(k, other) else 0.0
     return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
 
 
@@ -237,8 +238,8 @@ class _Tiled:
     def schedule(self) -> Kernel:
         c, choice, info, out = self.c, self.choice, self.info, self.c.out.name
         p, s = self.loop_of(choice.panel), self.loop_of(choice.stream)
-        tiles_s = int(ceildiv(high(choice.stream.extent), choice.rows))
-        panels = int(ceildiv(high(choice.panel.extent), self.width))
+        tiles_s = ceildiv(high(choice.stream.extent), choice.rows)
+        panels = ceildiv(high(choice.panel.extent), self.width)
         others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (p, s)]
         stream_only = {self.loop_of(a) for a in c.own(1 - choice.side)}
         around = [n for n in others if n not in stream_only]
@@ -249,8 +250,8 @@ class _Tiled:
         chunks = 1
         if big and shared % info.cores and shared < info.cores * parallel.TASKS_PER_CORE:
             chunks = min(tiles_s, info.cores * (1 if shared == 1 else 2))
-        per_chunk = int(ceildiv(tiles_s, chunks))
-        chunks = int(ceildiv(tiles_s, per_chunk))
+        per_chunk = ceildiv(tiles_s, chunks)
+        chunks = ceildiv(tiles_s, per_chunk)
         self.k = run(self.k, Pad(p, self.width), Pad(s, choice.rows * per_chunk * chunks))
         self.k, po, pi = split(self.k, p, self.width, "po", "pi")
         self.k, sc, s1 = split(self.k, s, choice.rows * per_chunk, "sc", "sr")

@@ -97,14 +97,14 @@ class _OnePass:
         assert c.maximum.reduce is not None and c.product.reduce is not None and c.total.reduce is not None
         lanes = info.lanes(c.maximum.dtype)
         columns = c.maximum.reduce.axes[0]
-        width = min(lanes * BLOCK_VECTORS, lanes * int(ceildiv(high(columns.extent), lanes)))
+        width = min(lanes * BLOCK_VECTORS, lanes * ceildiv(high(columns.extent), lanes))
         inner = c.product.axes[-1]
-        vectors = max(width // lanes, int(ceildiv(high(inner.extent), lanes)))
+        vectors = max(width // lanes, ceildiv(high(inner.extent), lanes))
         row = c.maximum.axes[-1] if c.maximum.axes else None
         if row is None or high(inner.extent) > 16 * lanes:
             return None
         tall = _rows_per_tile(high(row.extent), vectors, info.vector_registers)
-        block = tall * max(1, min(ROW_TILES, int(ceildiv(high(row.extent), tall))))
+        block = tall * max(1, min(ROW_TILES, ceildiv(high(row.extent), tall)))
         if not self.algebra():
             return None
         loops = self.output(row, inner, tall, block)
@@ -191,7 +191,7 @@ class _OnePass:
 
     def lanes_of(self, inner: Axis) -> int:
         lanes = self.info.lanes(self.chain.maximum.dtype)
-        return min(lanes * BLOCK_VECTORS, lanes * int(ceildiv(high(inner.extent), lanes)))
+        return min(lanes * BLOCK_VECTORS, lanes * ceildiv(high(inner.extent), lanes))
 
     def online(self, outer: str, width: int) -> str:
         """The maximum's loop over blocks of columns, with the sums running beside it; its name."""
@@ -278,7 +278,7 @@ class _OnePass:
         """The scores' factor that depends on the columns, staged with the columns innermost."""
         pair = factors(scores)
         assert pair is not None and scores.reduce is not None
-        users = [r for r in readers(self.k.algorithm, scores.name)]
+        users = readers(self.k.algorithm, scores.name)
         load = next(r for r in reads(users[0]) if r.source == scores.name)
         staged = self.k.algorithm.item("scores")
         assert isinstance(staged, Value)
@@ -292,7 +292,8 @@ class _OnePass:
             return None
         summed = [a.var.name for a in scores.reduce.axes]
         names = [a.var.name for a in scores.all_axes if a.var in axes_of(part)]
-        order = (*(n for n in names if n not in summed and n != axis.var.name), *(n for n in names if n in summed), axis.var.name)
+        around = [n for n in names if n not in summed and n != axis.var.name]
+        order = (*around, *(n for n in names if n in summed), axis.var.name)
         self.k = run(self.k, Stage(scores.name, part, "panel", order))
         return "panel"
 
@@ -313,4 +314,4 @@ class _OnePass:
 def _rows_per_tile(extent: int, vectors: int, registers: int) -> int:
     """Rows of a register tile: as many as registers hold, fewer when they fit the extent better."""
     most = max(1, min(8, (registers - vectors - 1) // vectors))
-    return min(range(1, most + 1), key=lambda r: (int(ceildiv(extent, r)) * r / extent * (1 + 1.5 / r), -r))
+    return min(range(1, most + 1), key=lambda r: (ceildiv(extent, r) * r / extent * (1 + 1.5 / r), -r))

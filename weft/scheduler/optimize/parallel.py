@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir.index import ceildiv
 from weft.ir.kernel.schedule import Kernel, LoopSpec
@@ -56,8 +55,8 @@ def _chunk(spec: LoopSpec, info: DeviceInfo) -> int:
 
 def padded(extent: int, lanes: int, info: DeviceInfo, parallel: bool) -> int:
     """`extent` rounded up so that it splits into vectors, and the vectors into tasks."""
-    vectors = int(ceildiv(extent, lanes))
+    vectors = ceildiv(extent, lanes)
     count = tasks(vectors, info) if parallel else 1
-    return int(ceildiv(vectors, count)) * count * lanes
+    return ceildiv(vectors, count) * count * lanes
 
 

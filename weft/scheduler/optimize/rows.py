@@ -148,8 +148,8 @@ def _panel(extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
     """Columns per panel: as wide as accumulators allow, but enough panels for all cores."""
     width = min(extent, PANEL_BYTES // 4)
     if big:
-        width = min(width, max(lanes * VECTORS, int(ceildiv(extent, info.cores))))
-    return int(ceildiv(width, lanes)) * lanes
+        width = min(width, max(lanes * VECTORS, ceildiv(extent, info.cores)))
+    return ceildiv(width, lanes) * lanes
 
 
 def _leading(k: Kernel, out: Output) -> list[str]:
@@ -261,14 +261,14 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Ke
     block = width * CHAIN
     names = [name]
     if extent > 2 * block:
-        steps = int(ceildiv(extent, block))
+        steps = ceildiv(extent, block)
         k = run(k, SplitReduce(name, axis, block, f"{name}_block"))
         inner_axis = _reduce_axis(k, f"{name}_block", f"{axis}i")
         names = [f"{name}_block"]
         outer_axis = _reduce_axis(k, name, f"{axis}o")
         total = name
         if big or steps > 2 * CHAIN:
-            chunk = int(ceildiv(steps, max(info.cores * parallel.TASKS_PER_CORE, int(ceildiv(steps, CHAIN)))))
+            chunk = ceildiv(steps, max(info.cores * parallel.TASKS_PER_CORE, ceildiv(steps, CHAIN)))
             k = run(k, SplitReduce(total, outer_axis, max(chunk, 1), f"{name}_part"))
             part = f"{name}_part"
             k = place(k, k.algorithm.item(name), Scope.LOCAL)
@@ -330,8 +330,10 @@ def _vector_axes(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
 
 
 def total_flops(k: Kernel) -> float:
+    """About the operations of the kernel: two per point of every item."""
     return float(sum(high(elements(tuple(a.extent for a in i.all_axes))) * 2 for i in k.algorithm.items))
 
 
 def total_bytes(k: Kernel) -> float:
+    """The bytes of the parameters."""
     return float(sum(high(elements(p.shape)) * p.dtype.itemsize for p in k.algorithm.params))

@@ -13,7 +13,7 @@ from weft.ir.loops import LoopKind, Scope
 
 @dataclass(frozen=True, slots=True)
 class ComputeAt(Transform):
-    """The value is computed inside the loop `loop` of `consumer`: just the region that the rest of the loop's body needs.
+    """The value is computed inside the loop `loop` of `consumer`: the region that the rest of its body needs.
 
         for v: a[v] = ...                      for o:
         for o: for i: ... a[o*4 + i] ...   ->    for v in 0..4: a[o*4 + v] = ...

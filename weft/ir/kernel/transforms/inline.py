@@ -25,7 +25,8 @@ class Inline(Transform):
             return Refusal(f"{self.value} is a reduction")
         if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
             return Refusal(f"something is computed in {self.value}'s loops")
-        if any(isinstance(r, Output) and any(c.source == self.value for c in r.carries) for r in readers(k.algorithm, self.value)):
+        users = readers(k.algorithm, self.value)
+        if any(isinstance(r, Output) and any(c.source == self.value for c in r.carries) for r in users):
             return Refusal(f"{self.value} is carried by an output")
         return None
 

@@ -76,8 +76,8 @@ class Vectorize(Transform):
 class Bind(Transform):
     """for i in 0..n  ->  independent iterations: tasks on cores (parallel), or blocks and threads of a GPU's grid.
 
-    Needs: no reduction over the loop; no scatter, whose stores may meet; no vector loop around it; for tasks, no task
-    around them.
+    Needs: no reduction over the loop; no scatter, whose stores may meet; no vector loop around it; no tasks
+    inside tasks.
     """
 
     loop: str
@@ -102,9 +102,13 @@ class Bind(Transform):
         outside = [*k.enclosing(owner), *nest.loops[: nest.depth(self.loop)]]
         if any(s.kind is LoopKind.VECTOR for s in outside):
             return Refusal(f"{self.loop} is inside a vector loop")
-        if any(s.kind is LoopKind.PARALLEL for s in outside) and self.kind is LoopKind.PARALLEL:
-            if not all(s.kind is LoopKind.PARALLEL for s in outside):
-                return Refusal(f"{self.loop} is inside a parallel loop")
+        if self.kind is LoopKind.PARALLEL:
+            within = [*nest.loops[nest.depth(self.loop) + 1 :]]
+            for name, other in k.nests.items():
+                if any(item == owner and count > nest.depth(self.loop) for item, count in k.path(name)):
+                    within.extend(other.loops)
+            if any(s.kind is LoopKind.PARALLEL for s in (*outside, *within)):
+                return Refusal(f"there is a parallel loop around {self.loop} or in it: merge them")
         return serial(k, spec)
 
     def apply(self, k: Kernel) -> Kernel:

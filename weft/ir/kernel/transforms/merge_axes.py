@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
@@ -28,7 +29,7 @@ class MergeAxes(Transform):
         if isinstance(item, Refusal):
             return item
         names = [a.var.name for a in item.axes]
-        if self.first not in names or self.second not in names or names.index(self.second) != names.index(self.first) + 1:
+        if (self.first, self.second) not in pairwise(names):
             return Refusal(f"{self.first}, {self.second} are not adjacent axes of {self.value}")
         at = names.index(self.first)
         if not isinstance(item.axes[at + 1].extent, int) or not isinstance(item.axes[at].extent, int):
@@ -60,8 +61,7 @@ class MergeAxes(Transform):
         load = next(r for r in reads(out) if r.source == self.value)
         used = k.names()
         at_out = [a.var for a in out.axes].index(load.index[at])  # pyright: ignore[reportArgumentType]
-        new_value = _merged(value, at, used)
-        merged_value, merged_axis = new_value
+        merged_value = _merged(value, at, used)
         out_axis = _axis(out.axes[at_out], out.axes[at_out + 1], used)
         mapping = _mapping(out.axes[at_out], out.axes[at_out + 1], out_axis)
 
@@ -75,7 +75,6 @@ class MergeAxes(Transform):
         new_out = replace(
             out, axes=(*out.axes[:at_out], out_axis, *out.axes[at_out + 2 :]), stores=stores, carries=carries
         )
-        del merged_axis
         swap: dict[str, Item] = {self.value: merged_value, out.name: new_out}
         items = tuple(swap.get(i.name, i) for i in k.algorithm.items)
         k = replace(k, algorithm=replace(k.algorithm, items=items))
@@ -93,11 +92,11 @@ def _mapping(a: Axis, b: Axis, merged: Axis) -> dict[Var, Int]:
     return {a.var: floordiv(merged.var, b.extent), b.var: mod(merged.var, b.extent)}
 
 
-def _merged(value: Value, at: int, used: set[str]) -> tuple[Value, Axis]:
+def _merged(value: Value, at: int, used: set[str]) -> Value:
     a, b = value.axes[at], value.axes[at + 1]
     axis = _axis(a, b, used)
     expr = _expr(value.expr, _mapping(a, b, axis), lambda _: None)
-    return replace(value, axes=(*value.axes[:at], axis, *value.axes[at + 2 :]), expr=expr), axis
+    return replace(value, axes=(*value.axes[:at], axis, *value.axes[at + 2 :]), expr=expr)
 
 
 def _expr(e: Expr, mapping: dict[Var, Int], leaf: ex.Callable[[Expr], Expr | None]) -> Expr:
@@ -116,6 +115,5 @@ def _store(s: StoreTo, mapping: dict[Var, Int], leaf: ex.Callable[[Expr], Expr |
 
         return rewrite(i, on_index)
 
-    return replace(
-        s, index=tuple(on_int(i) for i in s.index), expr=_expr(s.expr, mapping, leaf), guard=rewrite_guard(s.guard, on_int)
-    )
+    index = tuple(on_int(i) for i in s.index)
+    return replace(s, index=index, expr=_expr(s.expr, mapping, leaf), guard=rewrite_guard(s.guard, on_int))

@@ -43,7 +43,7 @@ class Pad(Transform):
         d = nest.depth(self.loop)
         spec = nest.loops[d]
         assert isinstance(spec.extent, int)
-        extent = int(ceildiv(spec.extent, self.multiple)) * self.multiple
+        extent = ceildiv(spec.extent, self.multiple) * self.multiple
         if extent == spec.extent:
             return k
         var = loop_var(spec.var.name, extent)

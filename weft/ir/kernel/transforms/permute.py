@@ -32,8 +32,8 @@ class Permute(Transform):
             if n.online is not None and n.online.leader == self.item:
                 return Refusal(f"online reductions run with {self.item}")
         kinds = [nest.loops[nest.depth(n)].kind for n in self.order]
-        bad = [d for d, kind in enumerate(kinds) if kind is LoopKind.PARALLEL and any(x is LoopKind.VECTOR for x in kinds[:d])]
-        return Refusal("a parallel loop inside a vector loop") if bad else None
+        vector = kinds.index(LoopKind.VECTOR) if LoopKind.VECTOR in kinds else len(kinds)
+        return Refusal("a parallel loop inside a vector loop") if LoopKind.PARALLEL in kinds[vector:] else None
 
     def apply(self, k: Kernel) -> Kernel:
         nest = k.nests[self.item]

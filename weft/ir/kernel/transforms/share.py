@@ -16,7 +16,7 @@ from weft.ir.kernel.transforms.inline import map_exprs
 class Share(Transform):
     """A part of an item that equals another value's expression reads that value instead of computing it again.
 
-        w(i, j) = exp(s(i, j) - m(i));  o(i) = sum j': exp(s(i, j') - m(i)) * v[j']   ->   o(i) = sum j': w(i, j') * v[j']
+        w(i, j) = exp(s(i, j) - m(i));  o(i) = sum l: exp(s(i, l) - m(i)) * v[l]   ->   o(i) = sum l: w(i, l) * v[l]
 
     `axes` names, for each axis of the value `source`, the item's axis in its place. Needs: the parts are equal then; a
     pure value that comes before the item and has no place yet.

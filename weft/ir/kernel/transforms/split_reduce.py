@@ -72,7 +72,7 @@ class SplitReduce(Transform):
             inner: tuple[Axis, ...] = ()
             expr = _mapped(expr, mapping)
         else:
-            steps = int(ceildiv(high(axis.extent), self.factor))
+            steps = ceildiv(high(axis.extent), self.factor)
             sizes = (self.factor, steps) if self.lanes else (steps, self.factor)
             outer = _axis(used, f"{self.axis}{'l' if self.lanes else 'o'}", sizes[0])
             step = _axis(used, f"{self.axis}{'o' if self.lanes else 'i'}", sizes[1])
