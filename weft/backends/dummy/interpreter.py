@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.ir.dtypes import DType, to_numpy
+from weft.ir.dtypes import to_numpy
 from weft.ir.errors import IRError
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
 from weft.ir.index import Guard, Int, Opaque, atoms, evaluate
@@ -102,10 +102,20 @@ class _Lanes:
     """The lanes being run: `mask` says which are active (a NumPy bool where there is only one)."""
 
     mask: Array
-    tree: bool = False  # how an Accumulate combines them: as a tree, or in order
+    active: int  # how many
+    tree: bool  # how an Accumulate combines them: as a tree, or in order
+
+    @property
+    def full(self) -> bool:
+        """All are active."""
+        return self.active == np.size(self.mask)
 
 
-_ONE = _Lanes(np.True_)
+def _lanes(mask: Array, tree: bool = False) -> _Lanes:
+    return _Lanes(mask, int(np.count_nonzero(mask)), tree)
+
+
+_ONE = _lanes(np.True_)
 
 
 class _Machine:
@@ -114,6 +124,7 @@ class _Machine:
         self.stmt: Stmt | None = None
         self.orders: dict[Expr, list[Expr]] = {}
         self.lanewise: dict[int, bool] = {}
+        self.constants: dict[Const, Array] = {}
 
     def fail(self, rule: str) -> IRError:
         where = show_head(self.stmt) if self.stmt is not None else ""
@@ -145,17 +156,17 @@ class _Machine:
                 case Loop():
                     yield from self.loop(s, frame, lanes)
                 case If():
-                    mask = self.holds(s.guard, frame, lanes, None)
-                    if np.any(mask):
-                        yield from self.block(s.body, frame, _Lanes(mask, lanes.tree))
+                    inside = self.holds(s.guard, frame, lanes, None)
+                    if inside.active:
+                        yield from self.block(s.body, frame, inside)
                 case Let():
                     frame.names[s.name] = self.value(s.value, frame, lanes)
                 case Alloc():
                     frame.names[s.buffer.name] = self.alloc(s.buffer, frame, lanes)
                 case Store() | Accumulate():
-                    mask = self.holds(s.guard, frame, lanes, None)
-                    if np.any(mask):
-                        self.write(s, frame, _Lanes(mask, lanes.tree))
+                    inside = self.holds(s.guard, frame, lanes, None)
+                    if inside.active:
+                        self.write(s, frame, inside)
                 case Barrier():
                     for tasks, _ in frame.tasks:
                         if tasks.thread:
@@ -172,7 +183,7 @@ class _Machine:
         n = int(extent)
         if s.kind is LoopKind.VECTOR or (np.ndim(lanes.mask) == 0 and n > 1 and self.is_lanewise(s)):
             frame.names[s.var.name] = np.arange(n)
-            yield from self.block(s.body, frame, _Lanes(np.ones(n, bool), s.kind is LoopKind.VECTOR))
+            yield from self.block(s.body, frame, _lanes(np.ones(n, bool), s.kind is LoopKind.VECTOR))
         elif s.kind is LoopKind.THREAD:
             yield from self.threads(s, n, frame, lanes)
         else:
@@ -226,42 +237,43 @@ class _Machine:
 
     def write(self, s: Store | Accumulate, frame: _Frame, lanes: _Lanes) -> None:
         value = self.value(s.value, frame, lanes)
-        offset = self.index(s.offset, frame, lanes, None)
         m = self.memory(s.buffer, frame)
         if not m.writable:
             raise self.fail(f"parameter {s.buffer} is not among the program's writes")
         if value.dtype != m.data.dtype:
             raise self.fail(f"a value of {value.dtype} is stored to {s.buffer}")
-        at = self.place(m, offset, frame, lanes.mask)
+        at = self.place(m, self.index(s.offset, frame, lanes, None), lanes)
+        if np.ndim(value) and not lanes.full:
+            value = value[lanes.mask]
         if isinstance(s, Store):
             self.touch(m, at, frame, writes=True)
-            m.data[at] = np.broadcast_to(value, np.shape(lanes.mask))[lanes.mask]
+            shared = np.ndim(at) == 0 and np.ndim(value) > 0
+            m.data[at] = value[-1] if shared else value
         else:
             self.check_initialized(m, at)
             self.touch(m, at, frame, writes=True)
-            values = np.broadcast_to(value, np.shape(lanes.mask))[lanes.mask]
-            shared = np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0
-            self.accumulate(s.op, m, at, values, lanes.tree and shared)
+            self.accumulate(s.op, m, at, np.broadcast_to(value, lanes.active), lanes.tree)
         if m.initialized is not None:
             m.initialized[at] = True
 
     def accumulate(self, op: Op, m: _Memory, at: Array, values: Array, tree: bool) -> None:
-        """Combine `values` into the elements `at`, one for each."""
-        d = m.buffer.dtype
-        if tree:
-            while values.size > 1:
+        """Combine the lanes' values into the elements `at`, or into the one that they share."""
+        d, data = m.buffer.dtype, m.data
+        if np.ndim(at) == 0:
+            while tree and values.size > 1:
                 half = values.size // 2
-                values = np.concatenate(
-                    [apply(op, d, values[:half], values[half : 2 * half]), values[2 * half :]]
-                )
-            at = at[:1]
-        if len(np.unique(at)) == len(at):
-            m.data[at] = apply(op, d, m.data[at], values)
-        elif op is Op.ADD and np.all(at == at[0]):
-            m.data[at[0]] = np.add.accumulate(np.append(m.data[at[0]], values), dtype=values.dtype)[-1]
+                both = apply(op, d, values[:half], values[half : 2 * half])
+                values = np.concatenate([both, values[2 * half :]])
+            if op is Op.ADD and values.size > 1:
+                data[at] = np.add.accumulate(np.append(data[at], values), dtype=values.dtype)[-1]
+                return
+            for v in values:
+                data[at] = apply(op, d, data[at], v)
+        elif np.all(at[1:] > at[:-1]) or np.unique(at).size == at.size:
+            data[at] = apply(op, d, data[at], values)
         else:
             for k, v in zip(at, values, strict=True):
-                m.data[k] = apply(op, d, m.data[k], v)
+                data[k] = apply(op, d, data[k], v)
 
     # accesses
 
@@ -271,23 +283,31 @@ class _Machine:
             raise self.fail(f"{name} is not a buffer in scope")
         return m
 
-    def place(self, m: _Memory, offset: Array, frame: _Frame, mask: Array) -> Array:
-        """Where the active lanes' elements are in `m.data`, as an array with one entry per active lane."""
-        at = np.broadcast_to(offset, np.shape(mask))[mask]
-        if np.any((at < 0) | (at >= m.size)):
-            bad = at[(at < 0) | (at >= m.size)][0]
+    def place(self, m: _Memory, offset: Array, lanes: _Lanes) -> Array:
+        """Where elements are in `m.data`: one entry per active lane, or one number where the lanes share it."""
+        if np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0:
+            lowest = highest = at = offset
+        else:
+            at = offset if np.ndim(offset) else np.full(lanes.mask.shape, offset)
+            at = at if lanes.full else at[lanes.mask]
+            lowest, highest = at.min(), at.max()
+            if np.ndim(m.lane_base):
+                at = at + (m.lane_base if lanes.full else m.lane_base[lanes.mask])
+        if lowest < 0 or highest >= m.size:
+            bad = lowest if lowest < 0 else highest
             raise self.fail(f"offset {bad} is outside {m.buffer.name}, which has {m.size} elements")
-        return at + np.broadcast_to(m.lane_base, np.shape(mask))[mask]
+        return at
 
     def check_initialized(self, m: _Memory, at: Array) -> None:
         if m.initialized is not None and not np.all(m.initialized[at]):
-            bad = at[~m.initialized[at]][0]
+            bad = np.atleast_1d(at)[~np.atleast_1d(m.initialized[at])][0]
             raise self.fail(f"{m.buffer.name}[{bad % max(1, m.size)}] is read before it is written")
 
     def touch(self, m: _Memory, at: Array, frame: _Frame, writes: bool) -> None:
         """Note who touches these elements; refuse what another task of the same loop has written, or read."""
         if not self.races:
             return
+        at = np.atleast_1d(at)
         for tasks, me in frame.tasks[m.depth :]:
             writers = tasks.writers.setdefault(m, np.full(m.data.size, _NOBODY))
             readers = tasks.readers.setdefault(m, np.full(m.data.size, _NOBODY))
@@ -313,11 +333,11 @@ class _Machine:
         for x in order:
             match x:
                 case Const():
-                    done[x] = constant(x.dtype, x.value)
+                    done[x] = self.constant(x)
                 case FromIndex():
                     done[x] = np.int64(self.index(x.index, frame, lanes, done)).astype(to_numpy(x.dtype))
                 case Test():
-                    done[x] = self.holds(x.guard, frame, _Lanes(np.True_), done)
+                    done[x] = self.holds(x.guard, frame, _ONE, done).mask
                 case Temp():
                     done[x] = frame.names[x.name]
                 case Load():
@@ -332,22 +352,25 @@ class _Machine:
         m = self.memory(x.source, frame)
         if len(x.index) != 1 or x.dtype is not m.buffer.dtype:
             raise self.fail(f"{x!r} does not fit {m.buffer!r}")
-        mask = self.holds(x.guard, frame, lanes, done)
-        zero = np.zeros((), m.data.dtype)[()]
-        if not np.any(mask):
-            return zero
-        offset = self.index(x.index[0], frame, _Lanes(mask), done)
-        if np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0 and np.all(mask):
-            at = self.place(m, offset, frame, np.True_)
-            self.check_initialized(m, at)
-            self.touch(m, at, frame, writes=False)
-            return m.data[at[0]]
-        at = self.place(m, offset, frame, mask)
+        inside = self.holds(x.guard, frame, lanes, done)
+        if not inside.active:
+            return np.zeros((), m.data.dtype)[()]
+        at = self.place(m, self.index(x.index[0], frame, inside, done), inside)
         self.check_initialized(m, at)
         self.touch(m, at, frame, writes=False)
-        out = np.full(np.shape(mask), zero)
-        out[mask] = m.data[at]
+        if inside.full:
+            return m.data[at]
+        out = np.zeros(inside.mask.shape, m.data.dtype)
+        out[inside.mask] = m.data[at]
         return out
+
+    def constant(self, e: Const) -> Array:
+        """A constant as a NumPy scalar."""
+        known = self.constants.get(e)
+        if known is None:
+            exact = np.asarray(e.value, np.float64 if e.dtype.is_float else to_numpy(e.dtype))[()]
+            known = self.constants[e] = cast(exact, e.dtype)
+        return known
 
     def index(self, i: Int, frame: _Frame, lanes: _Lanes, done: dict[Expr, Array] | None) -> Array:
         """The value of an index expression: a Python int, or an int64 array with one entry per lane."""
@@ -358,7 +381,7 @@ class _Machine:
             x = self.value(v, frame, lanes) if done is None else done[v]
             return x.astype(np.int64)
 
-        if any(isinstance(a, Opaque) for a in atoms(i)):
+        if i.computed:
             self.check_promises(i, frame, lanes, opaque)
         out = evaluate(i, frame.names, opaque)
         return out if np.ndim(out) else int(out)
@@ -372,18 +395,15 @@ class _Machine:
                 if np.any((active < a.lo) | (active > a.hi)):
                     raise self.fail(f"{a!r} leaves its bounds {a.lo}..{a.hi}")
 
-    def holds(self, g: Guard, frame: _Frame, lanes: _Lanes, done: dict[Expr, Array] | None) -> Array:
-        """Where the guard holds among the active lanes."""
+    def holds(self, g: Guard, frame: _Frame, lanes: _Lanes, done: dict[Expr, Array] | None) -> _Lanes:
+        """The lanes, of those that are active, where the guard holds."""
+        if not g:
+            return lanes
         mask = lanes.mask
         for c in g:
             v = self.index(c.value, frame, lanes, done)
             if c.lo is not None:
-                mask = mask & np.asarray(v >= self.index(c.lo, frame, lanes, done))
+                mask = np.logical_and(mask, v >= self.index(c.lo, frame, lanes, done))
             if c.hi is not None:
-                mask = mask & np.asarray(v < self.index(c.hi, frame, lanes, done))
-        return mask if np.ndim(mask) else np.bool_(mask)
-
-
-def constant(d: DType, value: Any) -> Array:
-    """A constant as a NumPy scalar."""
-    return cast(np.asarray(value, np.float64)[()], d) if d.is_float else np.asarray(value, to_numpy(d))[()]
+                mask = np.logical_and(mask, v < self.index(c.hi, frame, lanes, done))
+        return _lanes(mask, lanes.tree)
