@@ -20,7 +20,7 @@ from weft.ir.ops import Op
 SIZE = 97
 DTYPES = (dtypes.int32, dtypes.int64, dtypes.uint8, dtypes.int16)
 KINDS = (LoopKind.SERIAL, LoopKind.UNROLL, LoopKind.VECTOR, LoopKind.PARALLEL)
-EXTENTS = (1, 2, 3, 4, 7, 8, 16)
+EXTENTS = (1, 2, 3, 4, 7, 8, 12, 16, 21)
 
 
 class Maker:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from weft.backends.llvm import memory, scalar
-from weft.backends.llvm.frame import Condition, Frame, Place, Term, Value
+from weft.backends.llvm.frame import Condition, Frame, Group, Place, Term, Value, groups_of
 from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
 from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.types import literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
+from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
 from weft.ir.index import Guard, Int, Sum, Var, low, variables
@@ -85,8 +87,7 @@ class Body:
             case Alloc():
                 self._alloc(s)
             case Let():
-                self._begin((s.value,))
-                self.frame.temps[s.name] = (s.value.dtype, self.frame.memo[s.value])
+                self._let(s)
             case Store():
                 self._store(s)
             case Accumulate():
@@ -175,11 +176,23 @@ class Body:
             )
         if loop.extent == 0:
             return
-        self.frame.lane, self.frame.lanes = loop.var, loop.extent
+        frame = self.frame
+        outer = frame.groups
+        frame.lane, frame.lanes, frame.groups = loop.var, loop.extent, groups_of(loop.extent)
+        frame.now = frame.groups[0]
         self.block(loop.body)
-        self.frame.lane, self.frame.lanes = None, 0
+        frame.lane, frame.lanes, frame.groups = None, 0, outer
+        frame.now = outer[0]
 
     # other statements
+
+    def _let(self, s: Let) -> None:
+        self.frame.forget()
+        values: dict[int, Value] = {}
+        for group in self.frame.each():
+            self.expressions((s.value,))
+            values[group.start] = group.memo[s.value]
+        self.frame.temps[s.name] = (s.value.dtype, values)
 
     def _alloc(self, s: Alloc) -> None:
         b = s.buffer
@@ -199,12 +212,13 @@ class Body:
         frame = self.frame
         with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
             if runs:
-                self.expressions((*_values(s.offset), s.value))
+                for _ in frame.each():
+                    self.expressions((*_values(s.offset), s.value))
                 self.streams |= s.stream
                 frame.touch((s.buffer,))
-                memory.store(
-                    frame, frame.place(s.buffer), affine(frame, s.offset), frame.memo[s.value], s.stream
-                )
+                for group in frame.each():
+                    at = affine(frame, s.offset)
+                    memory.store(frame, frame.place(s.buffer), at, group.memo[s.value], s.stream)
 
     def _accumulate(self, s: Accumulate) -> None:
         with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
@@ -214,30 +228,42 @@ class Body:
 
     def _into(self, s: Accumulate) -> None:
         frame, e = self.frame, s.value
-        self.expressions(_values(s.offset))
-        place, at = frame.place(s.buffer), affine(frame, s.offset)
-        dtype, mask = place.buffer.dtype, frame.mask
+        place = frame.place(s.buffer)
+        for _ in frame.each():
+            self.expressions(_values(s.offset))
+        at = affine(frame, s.offset)
         apart = not frame.lanes or place.private or at.stride not in (None, 0)
-        if apart and s.op is Op.ADD and isinstance(e, Call) and e.op is Op.MUL and dtype.is_float:
-            self.expressions(e.args)
-            self._combine(Op.FMA, place, at, *(frame.memo[a] for a in e.args))
+        op, parts = s.op, (e,)
+        if apart and op is Op.ADD and isinstance(e, Call) and e.op is Op.MUL and e.dtype.is_float:
+            op, parts = Op.FMA, e.args
+        for _ in frame.each():
+            self.expressions(parts)
+        if at.uniform and not apart:
+            self._together(op, place, at, e)
             return
-        self.expressions((e,))
-        value = frame.memo[e]
-        if apart:
-            self._combine(s.op, place, at, value)
-        elif at.uniform:
-            t = register_type(dtype, frame.lanes)
-            every = frame.broadcast(value, register_type(dtype), frame.lanes)
-            if mask is not None:
-                neutral = f"splat ({register_type(dtype)} {identity(s.op, dtype)})"
-                every = frame.f.emit(f"select {vector('i1', frame.lanes)} {mask}, {t} {every}, {t} {neutral}")
-            total = Value(self._tree(s.op, dtype, frame.lanes, every))
-            frame.mask = None
-            self._combine(s.op, place, at, total)
-            frame.mask = mask
-        else:
-            self._one_by_one(s.op, place, at, value)
+        for group in frame.each():
+            at = affine(frame, s.offset)
+            values = [group.memo[p] for p in parts]
+            if apart:
+                self._combine(op, place, at, *values)
+            else:
+                self._one_by_one(op, place, at, *values)
+
+    def _together(self, op: Op, place: Place, at: Affine, e: Expr) -> None:
+        """The value of all lanes into one element."""
+        frame, f, dtype = self.frame, self.frame.f, e.dtype
+        scalar_type = register_type(dtype)
+        totals: list[str] = []
+        for group in frame.each():
+            every = frame.broadcast(group.memo[e], scalar_type, group.lanes)
+            if group.mask is not None:
+                t = register_type(dtype, group.lanes)
+                neutral = f"splat ({scalar_type} {identity(op, dtype)})"
+                every = f.emit(f"select {vector('i1', group.lanes)} {group.mask}, {t} {every}, {t} {neutral}")
+            totals.append(self._tree(op, dtype, group.lanes, every))
+        mask, frame.now.mask = frame.now.mask, None
+        self._combine(op, place, at, Value(self._pairs(op, dtype, totals)))
+        frame.now.mask = mask
 
     def _combine(self, op: Op, place: Place, at: Affine, *values: Value) -> None:
         """place[at] = op(values, place[at]); the operands' order matters to no op but to a NaN's bits."""
@@ -247,9 +273,9 @@ class Body:
         memory.store(frame, place, at, new)
 
     def _tree(self, op: Op, dtype: DType, lanes: int, x: str) -> str:
-        """All lanes combined: the first half with the second half, until one value is left; an odd last waits."""
+        """A power of two of lanes combined: the first half with the second half, until one value is left."""
         f = self.frame.f
-        while lanes > 2 and lanes % 2 == 0:
+        while lanes > 2:
             t, half = register_type(dtype, lanes), lanes // 2
             first, second = (
                 f.emit(
@@ -260,22 +286,23 @@ class Body:
             )
             x = scalar.render(f, op, (dtype, dtype), dtype, half, (first, second))
             lanes = half
-        left = [f.emit(f"extractelement {register_type(dtype, lanes)} {x}, i64 {k}") for k in range(lanes)]
+        t = register_type(dtype, lanes)
+        return self._pairs(op, dtype, [f.emit(f"extractelement {t} {x}, i64 {k}") for k in range(lanes)])
+
+    def _pairs(self, op: Op, dtype: DType, left: list[str]) -> str:
+        """Scalars combined in the same way; an odd last one waits."""
         while len(left) > 1:
             half = len(left) // 2
             pairs = zip(left[:half], left[half : 2 * half], strict=True)
-            left = [scalar.render(f, op, (dtype, dtype), dtype, 0, ab) for ab in pairs] + left[2 * half :]
+            left = [scalar.render(self.frame.f, op, (dtype, dtype), dtype, 0, ab) for ab in pairs] + left[
+                2 * half :
+            ]
         return left[0]
 
     def _one_by_one(self, op: Op, place: Place, at: Affine, value: Value) -> None:
         """Lanes may hit the same element, so each takes its turn."""
-        frame, f, dtype, n, mask = (
-            self.frame,
-            self.frame.f,
-            place.buffer.dtype,
-            self.frame.lanes,
-            self.frame.mask,
-        )
+        frame, f, dtype = self.frame, self.frame.f, place.buffer.dtype
+        n, mask = frame.now.lanes, frame.now.mask
         offsets = materialize(frame, at, 64)
         t = register_type(dtype, n)
         m = memory_type(dtype)
@@ -310,15 +337,24 @@ class Body:
         """
         frame, f = self.frame, self.frame.f
         self.expressions_of(_guard_parts(guard))
-        when = condition(frame, guard)
-        if when.never:
+        outer = frame.groups
+        inside: list[Group] = []
+        may: str | None = None
+        for group in frame.each():
+            when = condition(frame, guard)
+            if not when.never:
+                may = when.shared
+                inside.append(replace(group, mask=memory.both_masks(frame, group.mask, when.mask)))
+        if not inside:
             yield False
             return
-        outer, may = frame.mask, when.shared
-        if when.mask is not None:
-            frame.mask = memory.both_masks(frame, outer, when.mask)
-            if values is None or any(self._reads_one(e) for e in walk(values)):
-                some = memory.any_lane(frame, frame.mask or when.mask)
+        frame.groups, frame.now = inside, inside[0]
+        partial = len(inside) < len(outer) or any(
+            a.mask != b.mask for a, b in zip(outer, inside, strict=True)
+        )
+        if partial and (values is None or any(self._reads_one(e) for e in walk(values))):
+            some = self._any_lane()
+            if some is not None:
                 may = some if may is None else f.emit(f"and i1 {may}, {some}")
         after = f.fresh("endif")
         if may is not None:
@@ -327,11 +363,21 @@ class Body:
             f.do(f"br i1 {may}, label %{then}, label %{after}")
             f.start(then)
         yield True
-        frame.mask = outer
+        frame.groups, frame.now = outer, outer[0]
         if may is not None:
-            frame.memo.clear()
+            frame.forget()
             frame.close()
             f.branch(after)
+
+    def _any_lane(self) -> str | None:
+        """Whether any lane is active; None when one surely is."""
+        frame = self.frame
+        found: list[str] = []
+        for group in frame.each():
+            if group.mask is None:
+                return None
+            found.append(memory.any_lane(frame, group.mask))
+        return self._pairs(Op.OR, dtypes.bool_, found)
 
     def _reads_one(self, e: Expr) -> bool:
         """Whether one element of memory, perhaps, is read for all lanes."""
@@ -344,17 +390,16 @@ class Body:
 
     # expressions
 
-    def _begin(self, roots: Iterable[Expr]) -> None:
-        self.frame.memo.clear()
-        self.expressions(roots)
-
     def expressions_of(self, indices: Iterable[Int]) -> None:
         """Begin a statement by computing what these indices depend on."""
-        self._begin([v for i in indices for v in _values(i)])
+        self.frame.forget()
+        values = [v for i in indices for v in _values(i)]
+        for _ in self.frame.each():
+            self.expressions(values)
 
     def expressions(self, roots: Iterable[Expr]) -> None:
         """Compute `roots` into the memo, operands before users."""
-        memo, orders, key = self.frame.memo, self.frame.orders, tuple(roots)
+        memo, orders, key = self.frame.now.memo, self.frame.orders, tuple(roots)
         order = orders.get(key)
         if order is None:
             order = orders[key] = list(walk(key))
@@ -386,7 +431,7 @@ class Body:
                     frame, frame.place(e.source), affine(frame, e.index[0]), condition(frame, e.guard)
                 )
             case Call():
-                memo = frame.memo
+                memo = frame.now.memo
                 return self._op(e.op, [a.dtype for a in e.args], e.dtype, [memo[a] for a in e.args])
             case FromIndex():
                 return self._from_index(e)
@@ -412,7 +457,7 @@ class Body:
             if bits == 64:
                 return Value(value.name)
             return Value(frame.share(value.level, f"trunc i64 {value.name} to i{bits}").name)
-        return Value(materialize(frame, a, bits), frame.lanes)
+        return Value(materialize(frame, a, bits), frame.now.lanes)
 
     def _test(self, guard: Guard) -> Value:
         frame = self.frame
@@ -422,9 +467,11 @@ class Body:
         if when.mask is None:
             return Value(when.shared or "true")
         if when.shared is None:
-            return Value(when.mask, frame.lanes)
-        every = frame.broadcast(Value(when.shared), "i1", frame.lanes)
-        return Value(frame.f.emit(f"and {vector('i1', frame.lanes)} {when.mask}, {every}"), frame.lanes)
+            return Value(when.mask, frame.now.lanes)
+        every = frame.broadcast(Value(when.shared), "i1", frame.now.lanes)
+        return Value(
+            frame.f.emit(f"and {vector('i1', frame.now.lanes)} {when.mask}, {every}"), frame.now.lanes
+        )
 
 
 def _values(i: Int) -> list[Expr]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,6 +59,31 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
+class Group:
+    """Lanes `start` .. `start + lanes - 1` of a vector loop, which are one vector register for us; outside of vector
+    loops, the one group of no lanes. Each statement is rendered for every group.
+    """
+
+    start: int = 0
+    lanes: int = 0
+    mask: str | None = None
+    """Where only some lanes are active: which. At least one of all groups is."""
+    memo: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
+    """The values of the current statement's subexpressions."""
+
+
+def groups_of(lanes: int) -> list[Group]:
+    """`lanes` in groups that are powers of two: LLVM splits those well, and other lengths badly."""
+    out: list[Group] = []
+    start = 0
+    while start < lanes:
+        size = 1 << ((lanes - start).bit_length() - 1)
+        out.append(Group(start, size))
+        start += size
+    return out
+
+
+@dataclass(slots=True)
 class Scope:
     """A function's body, a loop's, or a branch."""
 
@@ -84,18 +109,23 @@ class Frame:
     """Outermost first."""
     bindings: dict[str, int | Term] = field(default_factory=dict[str, "int | Term"])
     consts: dict[Var, int] = field(default_factory=dict[Var, int])
-    temps: dict[str, tuple[DType, Value]] = field(default_factory=dict[str, tuple[DType, Value]])
+    temps: dict[str, tuple[DType, dict[int, Value]]] = field(
+        default_factory=dict[str, "tuple[DType, dict[int, Value]]"]
+    )
+    """What `Let` names stand for, per group by its first lane."""
     places: dict[str, Place] = field(default_factory=dict[str, Place])
     local_top: int = 0
     """Where the next LOCAL buffer begins, in bytes after `%local`; buffers of blocks side by side overlap."""
     local_bytes: int = 0
     """The most that LOCAL buffers ever take."""
     lane: Var | None = None
+    """The variable of the vector loop."""
     lanes: int = 0
-    mask: str | None = None
-    """Where only some lanes are active: which; at least one is."""
-    memo: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
-    """The values of the current statement's subexpressions."""
+    """Its extent."""
+    groups: list[Group] = field(default_factory=lambda: [Group()])
+    """The groups that may have active lanes."""
+    now: Group = field(default_factory=Group)
+    """The group being rendered."""
     values: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
     """Values in scope, by expression and what its names stand for: unrolled iterations share what they can."""
     conditions: dict[Hashable, Condition] = field(default_factory=dict[Hashable, Condition])
@@ -115,6 +145,21 @@ class Frame:
     """What `walk` gives for a statement's expressions, which are rendered once per unrolled iteration."""
     captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(memory type, the outer function's value) of each 8-byte slot of `ctx`."""
+
+    def __post_init__(self) -> None:
+        self.now = self.groups[0]
+
+    def each(self) -> Iterator[Group]:
+        """Each group in turn."""
+        for group in self.groups:
+            self.now = group
+            yield group
+        self.now = self.groups[0]
+
+    def forget(self) -> None:
+        """Begin a new statement."""
+        for group in self.groups:
+            group.memo.clear()
 
     def open(self, is_loop: bool) -> int:
         """Begin a scope, before the branch into it; its level."""
@@ -175,14 +220,16 @@ class Frame:
         if depends is None:
             names = self.names.of(e) if isinstance(e, Expr) else self.names.of_guard(e)
             depends = self.depends[e] = tuple(names)
-        return (e, self.mask, self.lanes, *(self._meaning(n) for n in depends))
+        return (e, self.now.mask, self.now.lanes, *(self._meaning(n) for n in depends))
 
     def _meaning(self, name: str) -> Hashable:
         bound = self.bindings.get(name)
         if bound is not None:
             return bound
+        if self.lane is not None and name == self.lane.name:
+            return self.now.start
         if name in self.temps:
-            return self.temps[name]
+            return self.temp(name)
         place = self.places.get(name)
         return (place.base if place else name), self.versions.get(name, 0)
 
@@ -211,18 +258,19 @@ class Frame:
 
     def temp(self, name: str) -> Value:
         """What a `Let` name stands for."""
-        return self.typed_temp(name)[1]
+        values = self.typed_temp(name)[1]
+        return values.get(self.now.start) or values[0]
 
-    def typed_temp(self, name: str) -> tuple[DType, Value]:
-        """Its dtype and what it stands for."""
+    def typed_temp(self, name: str) -> tuple[DType, dict[int, Value]]:
+        """Its dtype and what it stands for in each group."""
         found = self.temps.get(name)
         if found is None:
             if self.outer is None:
                 raise KeyError(f"temporary {name} is not bound before its use")
-            dtype, value = self.outer.typed_temp(name)
-            if value.lanes:
+            dtype, values = self.outer.typed_temp(name)
+            if values[0].lanes:
                 raise ValueError(f"temporary {name} of a vector loop is used inside a parallel one")
-            found = dtype, Value(self._captured_value(dtype, value.ref))
+            found = dtype, {0: Value(self._captured_value(dtype, values[0].ref))}
             self.temps[name] = found
         return found
 

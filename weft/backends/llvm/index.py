@@ -36,7 +36,9 @@ from weft.ir.index import (
 
 
 class Affine(NamedTuple):
-    """const + sum of factor * term, plus in lane l: steps[l] + sum of factor * varying[l]. steps[0] is 0."""
+    """const + sum of factor * term, plus in lane l: steps[l] + sum of factor * varying[l]. steps[0] is 0; there are no
+    steps when they are alike in all lanes.
+    """
 
     const: int
     terms: tuple[tuple[Term, int], ...] = ()
@@ -58,13 +60,13 @@ class Affine(NamedTuple):
 def _stride(steps: tuple[int, ...]) -> int | None:
     if not steps:
         return 0
-    step = steps[1]
+    step = steps[1] if len(steps) > 1 else 1
     return step if all(b - a == step for a, b in pairwise(steps)) else None
 
 
 @cache
-def _ramp(step: int, lanes: int) -> tuple[int, ...]:
-    return tuple(range(0, step * lanes, step)) if step else ()
+def _ramp(start: int, lanes: int) -> tuple[int, ...]:
+    return tuple(range(start, start + lanes))
 
 
 def affine(frame: Frame, x: Int) -> Affine:
@@ -79,7 +81,7 @@ def affine(frame: Frame, x: Int) -> Affine:
     varying: list[tuple[Lanes, int]] = []
     for atom, c in parts:
         if isinstance(atom, Var):
-            got = _ramp(1, frame.lanes) if atom == frame.lane else frame.binding(atom.name)
+            got = _ramp(frame.now.start, frame.now.lanes) if atom == frame.lane else frame.binding(atom.name)
         else:
             got = _atom(frame, atom)
         if isinstance(got, int):
@@ -97,7 +99,9 @@ def affine(frame: Frame, x: Int) -> Affine:
         for t, c in terms:
             sums[t] = sums.get(t, 0) + c
         terms = sorted(((t, c) for t, c in sums.items() if c), key=_level)
-    return Affine(const, tuple(terms), steps if any(steps) else (), tuple(varying))
+    if len(steps) > 1 and not any(steps):
+        steps = ()
+    return Affine(const, tuple(terms), steps, tuple(varying))
 
 
 def _level(term: tuple[Term, int]) -> int:
@@ -118,11 +122,11 @@ def _atom(frame: Frame, x: Index) -> int | Term | Lanes | tuple[int, ...]:
 def _varies(frame: Frame, x: Index) -> bool:
     if frame.lane is None:
         return False
-    return any(a == frame.lane or (isinstance(a, Opaque) and frame.memo[a.value].lanes) for a in atoms(x))
+    return any(a == frame.lane or (isinstance(a, Opaque) and frame.now.memo[a.value].lanes) for a in atoms(x))
 
 
 def _opaque(frame: Frame, x: Opaque) -> int | Term | Lanes:
-    ref, lanes = frame.memo[x.value]
+    ref, lanes = frame.now.memo[x.value]
     dtype = x.value.dtype
     signed = dtype.kind is Kind.INT
     if not ref.startswith("%"):
@@ -220,11 +224,11 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
     if all(a == lane for a in inside if isinstance(a, Var)) and not any(
         isinstance(a, Opaque) for a in inside
     ):
-        return tuple(int(evaluate(x, {lane.name: k})) for k in range(frame.lanes))
+        return tuple(int(evaluate(x, {lane.name: k})) for k in _ramp(frame.now.start, frame.now.lanes))
     spans = [bounds(o) for o in (x, *x.operands())]
     bits = 32 if all(lo >= -(1 << 31) and hi < 1 << 31 for lo, hi in spans) else 64
     refs = [materialize(frame, affine(frame, o), bits) for o in x.operands()]
-    t, f = vector(f"i{bits}", frame.lanes), frame.f
+    t, f = vector(f"i{bits}", frame.now.lanes), frame.f
     match x:
         case Product():
             total = refs[0]
@@ -236,7 +240,7 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
                 total = f.emit(f"{'udiv' if isinstance(x, FloorDiv) else 'urem'} {t} {n}, {d}")
             else:
                 rest = f.emit(f"srem {t} {n}, {d}")
-                mask = vector("i1", frame.lanes)
+                mask = vector("i1", frame.now.lanes)
                 negative = f.emit(f"icmp slt {t} {rest}, zeroinitializer")
                 if isinstance(x, FloorDiv):
                     one = f.emit(f"sext {mask} {negative} to {t}")
@@ -246,7 +250,7 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
                     total = f.emit(f"add {t} {rest}, {up}")
         case Min() | Max():
             name = "smin" if isinstance(x, Min) else "smax"
-            total = f.call(f"llvm.{name}.v{frame.lanes}i{bits}", t, [(t, r) for r in refs])
+            total = f.call(f"llvm.{name}.v{frame.now.lanes}i{bits}", t, [(t, r) for r in refs])
         case _:
             raise TypeError(f"not an index: {x!r}")
     return Lanes(total, bits, x.lo, x.hi)
@@ -254,15 +258,15 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
 
 def lane_part(frame: Frame, a: Affine, bits: int) -> str | None:
     """What `a` adds per lane, as a vector; None when nothing."""
-    t = vector(f"i{bits}", frame.lanes)
+    t = vector(f"i{bits}", frame.now.lanes)
     total = constant_vector(f"i{bits}", list(a.steps)) if a.steps else None
     for v, c in a.varying:
         part = v.name
         if v.bits != bits:
-            source = vector(f"i{v.bits}", frame.lanes)
+            source = vector(f"i{v.bits}", frame.now.lanes)
             part = frame.f.emit(f"{'trunc' if v.bits > bits else 'sext'} {source} {part} to {t}")
         if c != 1:
-            part = frame.f.emit(f"mul {t} {part}, {splat(f'i{bits}', _wrap(c, bits), frame.lanes)}")
+            part = frame.f.emit(f"mul {t} {part}, {splat(f'i{bits}', _wrap(c, bits), frame.now.lanes)}")
         total = part if total is None else frame.f.emit(f"add {t} {total}, {part}")
     return total
 
@@ -289,8 +293,8 @@ def materialize(frame: Frame, a: Affine, bits: int) -> str:
         name = base.name
         if bits != 64:
             name = frame.share(base.level, f"trunc i64 {name} to {t}").name
-        all_lanes = frame.broadcast(Value(name), t, frame.lanes)
-    return all_lanes if own is None else frame.f.emit(f"add {vector(t, frame.lanes)} {all_lanes}, {own}")
+        all_lanes = frame.broadcast(Value(name), t, frame.now.lanes)
+    return all_lanes if own is None else frame.f.emit(f"add {vector(t, frame.now.lanes)} {all_lanes}, {own}")
 
 
 def _wrap(value: int, bits: int) -> int:
@@ -336,7 +340,7 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
             both = frame.share(max(both.level, term.level), f"and i1 {both.name}, {term.name}")
     mask: str | None = None
     for m in masks:
-        mask = m if mask is None else frame.f.emit(f"and {vector('i1', frame.lanes)} {mask}, {m}")
+        mask = m if mask is None else frame.f.emit(f"and {vector('i1', frame.now.lanes)} {mask}, {m}")
     return Condition(both.name if both else None, mask)
 
 
@@ -360,5 +364,5 @@ def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
     own = lane_part(frame, a, bits)
     flipped = Affine(-a.const, tuple((term, -c) for term, c in a.terms))
     return frame.f.emit(
-        f"icmp {how} {vector(f'i{bits}', frame.lanes)} {own}, {materialize(frame, flipped, bits)}"
+        f"icmp {how} {vector(f'i{bits}', frame.now.lanes)} {own}, {materialize(frame, flipped, bits)}"
     )

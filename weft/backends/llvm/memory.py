@@ -26,12 +26,12 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
     dtype = place.buffer.dtype
     if when.never:
         return Value(zero(dtype))
-    offset = _in_lane(place, offset)
+    offset = _in_lane(frame, place, offset)
     if offset.uniform:
         return _load_one(frame, place, offset, when)
-    mask = both_masks(frame, when.mask, frame.mask)
+    mask = both_masks(frame, when.mask, frame.now.mask)
     stride = offset.stride
-    n = frame.lanes
+    n = frame.now.lanes
     if stride == 1:
         got = _load_run(frame, place, offset, when.shared, mask)
     elif stride == -1:
@@ -47,10 +47,10 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
 def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool = False) -> None:
     """Write `value` in the active lanes. Lanes that hit the same element write in order."""
     dtype = place.buffer.dtype
-    mask = frame.mask
-    offset = _in_lane(place, offset)
+    mask = frame.now.mask
+    offset = _in_lane(frame, place, offset)
     scalar = register_type(dtype)
-    n = frame.lanes
+    n = frame.now.lanes
     if offset.uniform:
         _store_one(frame, place, offset, value, mask)
         return
@@ -98,14 +98,15 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
     )
 
 
-def _in_lane(place: Place, offset: Affine) -> Affine:
+def _in_lane(frame: Frame, place: Place, offset: Affine) -> Affine:
     """The offset among the elements of all lanes, if each has its own buffer."""
     n = place.private
     if not n:
         return offset
-    steps = tuple(n * (offset.steps[k] if offset.steps else 0) + k for k in range(n))
+    steps = tuple(n * (offset.steps[k] if offset.steps else 0) + k for k in range(frame.now.lanes))
     terms = tuple((t, n * c) for t, c in offset.terms)
-    return Affine(n * offset.const, terms, steps, tuple((v, n * c) for v, c in offset.varying))
+    varying = tuple((v, n * c) for v, c in offset.varying)
+    return Affine(n * offset.const + frame.now.start, terms, steps, varying)
 
 
 def address(frame: Frame, place: Place, offset: Affine) -> str:
@@ -117,7 +118,9 @@ def address(frame: Frame, place: Place, offset: Affine) -> str:
     for level, terms in groupby(offset.terms, lambda t: t[0].level):
         moving = shared(frame, Affine(0, tuple(terms)))
         assert not isinstance(moving, int)
-        base = frame.share(max(level, moving.level), f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}").name
+        base = frame.share(
+            max(level, moving.level), f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}"
+        ).name
     if offset.const == 0:
         return base
     return frame.f.emit(f"getelementptr i8, ptr {base}, i64 {offset.const * size}")
@@ -154,12 +157,12 @@ def both_masks(frame: Frame, a: str | None, b: str | None) -> str | None:
     """Lanes in both masks; None means all."""
     if a is None or b is None or a == b:
         return a or b
-    return frame.f.emit(f"and {vector('i1', frame.lanes)} {a}, {b}")
+    return frame.f.emit(f"and {vector('i1', frame.now.lanes)} {a}, {b}")
 
 
 def any_lane(frame: Frame, mask: str) -> str:
     """Whether any lane of the mask is set."""
-    n = frame.lanes
+    n = frame.now.lanes
     return frame.f.call(f"llvm.vector.reduce.or.v{n}i1", "i1", [(vector("i1", n), mask)])
 
 
@@ -168,7 +171,7 @@ def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Va
     dtype, f = place.buffer.dtype, frame.f
     may = when.shared
     if when.mask is not None:
-        some = any_lane(frame, both_masks(frame, when.mask, frame.mask) or when.mask)
+        some = any_lane(frame, both_masks(frame, when.mask, frame.now.mask) or when.mask)
         may = some if may is None else f.emit(f"and i1 {may}, {some}")
     memory = memory_type(dtype)
     at = address(frame, place, offset)
@@ -177,7 +180,7 @@ def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Va
     got = from_memory(frame, dtype, 0, f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}"))
     if when.mask is None:
         return Value(got)
-    n, t = frame.lanes, register_type(dtype, frame.lanes)
+    n, t = frame.now.lanes, register_type(dtype, frame.now.lanes)
     every = frame.broadcast(Value(got), register_type(dtype), n)
     return Value(f.emit(f"select {vector('i1', n)} {when.mask}, {t} {every}, {t} zeroinitializer"), n)
 
@@ -189,7 +192,7 @@ def _or_zeros(frame: Frame, when: str, at: str, size: int) -> str:
 
 def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask: str | None) -> str:
     """As many elements in a row as there are lanes."""
-    dtype, n, f = place.buffer.dtype, frame.lanes, frame.f
+    dtype, n, f = place.buffer.dtype, frame.now.lanes, frame.f
     memory = memory_type(dtype, n)
     at = address(frame, place, start)
     if when is not None:
@@ -210,7 +213,7 @@ def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask:
 
 def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when: str | None) -> str:
     """Every `stride`-th element, from whole vectors of which the last ends at the last element."""
-    dtype, n = place.buffer.dtype, frame.lanes
+    dtype, n = place.buffer.dtype, frame.now.lanes
     step = abs(stride)
     first = offset if stride > 0 else _moved(offset, stride * (n - 1))
     last = step * (n - 1)
@@ -226,7 +229,7 @@ def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when:
 
 
 def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: str | None) -> str:
-    dtype, n = place.buffer.dtype, frame.lanes
+    dtype, n = place.buffer.dtype, frame.now.lanes
     memory = memory_type(dtype, n)
     if when is not None:
         mask = both_masks(frame, mask, frame.broadcast(Value(when), "i1", n))
@@ -249,14 +252,14 @@ def _addresses(frame: Frame, place: Place, offset: Affine) -> str:
     bits = 32 if lo >= -(1 << 31) and hi < 1 << 31 else 64
     own = lane_part(frame, offset, bits)
     base = address(frame, place, offset)
-    n = frame.lanes
+    n = frame.now.lanes
     element = _element(place.buffer.dtype.itemsize)
     return frame.f.emit(f"getelementptr {element}, ptr {base}, {vector(f'i{bits}', n)} {own}")
 
 
 def _store_one(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | None) -> None:
     """All lanes write one element: the last one that may, stays."""
-    dtype, f, n = place.buffer.dtype, frame.f, frame.lanes
+    dtype, f, n = place.buffer.dtype, frame.f, frame.now.lanes
     memory = memory_type(dtype)
     at = address(frame, place, offset)
     if mask is None:
@@ -305,14 +308,14 @@ def _moved(offset: Affine, by: int) -> Affine:
 
 
 def _reverse(frame: Frame, mask: str) -> str:
-    n = frame.lanes
+    n = frame.now.lanes
     order = ", ".join(f"i32 {k}" for k in reversed(range(n)))
     t = vector("i1", n)
     return frame.f.emit(f"shufflevector {t} {mask}, {t} poison, <{n} x i32> <{order}>")
 
 
 def _backward(frame: Frame, dtype: DType, x: str) -> str:
-    return _shuffle(frame, dtype, frame.lanes, x, x, range(frame.lanes)[::-1])
+    return _shuffle(frame, dtype, frame.now.lanes, x, x, range(frame.now.lanes)[::-1])
 
 
 def _shuffle(frame: Frame, dtype: DType, lanes: int, a: str, b: str, picks: Sequence[int]) -> str:
