@@ -20,6 +20,7 @@ from weft.core.broadcast import (
 )  # fmt: skip
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
+from weft.core.precision import rounded_once
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
 from weft.ir.ops import Op
@@ -394,6 +395,7 @@ def sqrt(input: Tensor) -> Tensor:
     return _float_unary("sqrt", Op.SQRT, input)
 
 
+@rounded_once
 def rsqrt(input: Tensor) -> Tensor:
     """1 / sqrt(input)."""
     return reciprocal(sqrt(input))
@@ -414,6 +416,7 @@ def exp2(input: Tensor) -> Tensor:
     return _float_unary("exp2", Op.EXP2, input)
 
 
+@rounded_once
 def expm1(input: Tensor) -> Tensor:
     """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
     x = wrap(value_of("expm1", input))
@@ -432,11 +435,13 @@ def log2(input: Tensor) -> Tensor:
     return _float_unary("log2", Op.LOG2, input)
 
 
+@rounded_once
 def log10(input: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return log(input) * (1.0 / math.log(10.0))
 
 
+@rounded_once
 def log1p(input: Tensor) -> Tensor:
     """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
     x = wrap(value_of("log1p", input))
@@ -465,6 +470,7 @@ def cos(input: Tensor) -> Tensor:
     return _float_unary("cos", Op.COS, input)
 
 
+@rounded_once
 def tan(input: Tensor) -> Tensor:
     """sin / cos."""
     return sin(input) / cos(input)
@@ -475,12 +481,14 @@ def tanh(input: Tensor) -> Tensor:
     return _float_unary("tanh", Op.TANH, input)
 
 
+@rounded_once
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
     e = expm1(abs(input))
     return where(isinf(e), exp(abs(input) - math.log(2.0)), (e + e / (e + 1)) * 0.5) * sign(input)
 
 
+@rounded_once
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
     e = exp(abs(input) * 0.5)
@@ -492,6 +500,7 @@ def erf(input: Tensor) -> Tensor:
     return _float_unary("erf", Op.ERF, input)
 
 
+@rounded_once
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient."""
     v = value_of("sigmoid", input)
@@ -501,6 +510,7 @@ def sigmoid(input: Tensor) -> Tensor:
     return with_gradient_of(reciprocal(exp(neg(x)) + 1), smooth) if smooth.value.needs_grad else smooth
 
 
+@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given."""
     x = input if eps is None else clamp(input, eps, 1.0 - eps)

@@ -10,6 +10,7 @@ from weft.core import broadcast as bc
 from weft.core.axes import axis
 from weft.core.handle import Number, value_of, wrap
 from weft.core.movement import diagonal, permute
+from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_
 from weft.ir.graph import Axes, Shape, elements
@@ -34,10 +35,11 @@ def _pair(op: str, x: Tensor, y: Tensor) -> tuple[Value, Value]:
 
 
 def _contract(a: Value, b: Value, over: int) -> Value:
-    """SUM of MUL over the last `over` axes; a and b broadcast."""
+    """SUM of MUL over the last `over` axes; a and b broadcast. 16-bit floats are rounded once, at the end."""
     shape = bc.broadcast_shape("matmul", (a.shape, b.shape))
-    product = apply(Op.MUL, (bc.expand(a, shape), bc.expand(b, shape)))
-    return apply(Op.SUM, (product,), Axes(tuple(range(len(shape) - over, len(shape)))))
+    product = apply(Op.MUL, (bc.expand(widened(a), shape), bc.expand(widened(b), shape)))
+    total = apply(Op.SUM, (product,), Axes(tuple(range(len(shape) - over, len(shape)))))
+    return bc.cast(total, a.dtype)
 
 
 def _swap_last(v: Value) -> Value:
@@ -267,9 +269,11 @@ def _multiply(
     order = "".join(keep + gone)
     x, y = _aligned(a, left, order), _aligned(b, right, order)
     shape = tuple(size[c] for c in order)
-    product = apply(Op.MUL, (bc.expand(x, shape), bc.expand(y, shape)))
     over = tuple(range(len(keep), len(order)))
-    return (apply(Op.SUM, (product,), Axes(over)) if over else product), "".join(keep)
+    if not over:
+        return apply(Op.MUL, (bc.expand(x, shape), bc.expand(y, shape))), "".join(keep)
+    product = apply(Op.MUL, (bc.expand(widened(x), shape), bc.expand(widened(y), shape)))
+    return bc.cast(apply(Op.SUM, (product,), Axes(over)), a.dtype), "".join(keep)
 
 
 def _finish(v: Value, labels: str, output: str) -> Value:

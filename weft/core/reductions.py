@@ -14,8 +14,9 @@ from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, pow, sqrt, where
 from weft.core.handle import Dims, Handle, Number, value_of, wrap
 from weft.core.movement import positions
+from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import DType, accumulator, bool_, int32, int64
+from weft.ir.dtypes import DType, bool_, int32, int64
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int, high
 from weft.ir.ops import Op
@@ -61,11 +62,6 @@ def size_tensor(n: Int, dtype: DType) -> Tensor | int:
     return (
         n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(bc.scalar(1, dtype, (n,)).node),), Axes((0,))))
     )
-
-
-def widened(v: Value) -> Value:
-    """16-bit floats in f32: several steps follow, and only the last result is rounded."""
-    return bc.cast(v, accumulator(v.dtype)) if v.dtype.is_float else v
 
 
 def _summable(v: Value, dtype: DType | None) -> Value:

@@ -31,7 +31,8 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.handle import value_of, wrap
 from weft.core.movement import chunk
-from weft.core.reductions import reduce, widened
+from weft.core.precision import rounded_once, widened
+from weft.core.reductions import reduce
 from weft.errors import DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
 from weft.ir.ops import Op
@@ -76,21 +77,25 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     return where(le(input, threshold), value, input)
 
 
+@rounded_once
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x) - 1)."""
     return where(gt(input, 0), input, expm1(minimum(input, 0.0)) * alpha)
 
 
+@rounded_once
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
     return where(gt(input, 0), input, expm1(minimum(input, 0.0) / alpha) * alpha)
 
 
+@rounded_once
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017, arXiv:1706.02515)."""
     return elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
 
+@rounded_once
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
 
@@ -106,16 +111,19 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
 
 
+@rounded_once
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     return input * sigmoid(input)
 
 
+@rounded_once
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
     return input * tanh(softplus(input))
 
 
+@rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
     y = input * beta if beta != 1.0 else input
@@ -123,31 +131,37 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return where(gt(y, threshold), input, smooth / beta if beta != 1.0 else smooth)
 
 
+@rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
     return minimum(input, 0.0) - log1p(exp(neg(abs(input))))
 
 
+@rounded_once
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return div(input, abs(input) + 1)
 
 
+@rounded_once
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
     return sub(input, tanh(input))
 
 
+@rounded_once
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
 
+@rounded_once
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
     return input * clamp(input + 3, 0.0, 6.0) / 6
 
 
+@rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
     v = value_of("glu", input)

@@ -14,6 +14,7 @@ from weft.core.axes import known_sizes
 from weft.core.elementwise import add
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value
+from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Axes, Shape, Window
 from weft.ir.index import Int
@@ -136,7 +137,7 @@ def _conv(
     single = len(x.shape) == rank + 1
     if single:
         x = bc.reshape(x, (1, *x.shape))
-    x = pad_value(x, [0, 0, *low], [0, 0, *high])
+    x, w = widened(pad_value(x, [0, 0, *low], [0, 0, *high])), widened(w)
     n, out, per_group = x.shape[0], w.shape[0], w.shape[1]
     kernel = w.shape[2:]
     for size, k, d in zip(x.shape[2:], kernel, dilations, strict=True):
@@ -149,6 +150,7 @@ def _conv(
     product = apply(Op.MUL, (slid, bc.expand(taps, slid.shape)))
     total = apply(Op.SUM, (product,), Axes(tuple(range(3 + rank, len(slid.shape)))))
     sizes = slid.shape[3 : 3 + rank]
+    total = bc.cast(total, input.value.dtype)
     return _with_bias(op, total, bias, (out, *sizes) if single else (n, out, *sizes), rank)
 
 
@@ -249,6 +251,7 @@ def _conv_transpose(
     single = len(x.shape) == rank + 1
     if single:
         x = bc.reshape(x, (1, *x.shape))
+    x, w = widened(x), widened(w)
     n, wide, per_group, kernel = x.shape[0], w.shape[1], w.shape[0] // groups, w.shape[2:]
     sizes = x.shape[2:]
     v = apply(
@@ -277,4 +280,5 @@ def _conv_transpose(
         from weft.core.movement import box
 
         total = box(total, (0, 0, 0, *pads), (*total.shape[:3], *kept))
+    total = bc.cast(total, input.value.dtype)
     return _with_bias(op, total, bias, (out, *kept) if single else (n, out, *kept), rank)

@@ -26,6 +26,7 @@ from weft.core.elementwise import (
 from weft.core.functional.activations import log_softmax
 from weft.core.gather import index_range, index_value, take
 from weft.core.handle import value_of, wrap
+from weft.core.precision import rounded_once
 from weft.core.reductions import mean, size_tensor, sum
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.graph import Along, elements
@@ -95,6 +96,7 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
     return _reduced("kl_div", loss, reduction)
 
 
+@rounded_once
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
 ) -> Tensor:
@@ -104,6 +106,7 @@ def binary_cross_entropy(
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 
+@rounded_once
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,

@@ -9,8 +9,9 @@ from weft.autograd.value import Value
 from weft.core import broadcast as bc
 from weft.core.elementwise import clamp, rsqrt
 from weft.core.handle import value_of, wrap
+from weft.core.precision import widened
 from weft.core.realization import note
-from weft.core.reductions import count, norm, reduce, size_tensor, widened
+from weft.core.reductions import count, norm, reduce, size_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
 from weft.ir.graph import Shape

@@ -12,7 +12,7 @@ from weft.core.elementwise import where
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value, positions
-from weft.core.reductions import widened
+from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
 from weft.ir.graph import Axes, Window
