@@ -22,8 +22,8 @@ from weft.ir.loops_names import Names, written
 from weft.ir.passes.rewrite import Fresh, with_body
 from weft.ir.passes.safety import Safety
 
-Key: TypeAlias = tuple[Expr, tuple[tuple[str, int], ...]]
-"""An expression, and how often the buffers that it reads had been written."""
+Key: TypeAlias = Expr | tuple[Expr, tuple[int, ...]]
+"""An expression; if it reads what the program writes, with how often those buffers had been written."""
 
 _TASKS = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
 
@@ -54,7 +54,8 @@ class _Walk:
         self.versions: dict[str, int] = {}
         self.writes = written(p.body)
         self.safe = Safety(p)
-        self.scopes: list[dict[Key, _Entry]] = []
+        self.reads: dict[Expr, list[str]] = {}  # of what the program writes
+        self.table: dict[Key, _Entry] = {}  # what can be seen here
         self.numbers: list[int] = []  # of the open scopes
         self.scope_count = 0
 
@@ -71,33 +72,29 @@ class _Walk:
         return []
 
     def key(self, e: Expr) -> Key:
-        found = ((n, v) for n in self.names.of(e) if (v := self.versions.get(n)))
-        return e, tuple(sorted(found))
-
-    def visible(self, key: Key) -> _Entry | None:
-        for scope in reversed(self.scopes):
-            entry = scope.get(key)
-            if entry is not None:
-                return entry
-        return None
+        reads = self.reads.get(e)
+        if reads is None:
+            reads = self.reads[e] = sorted(self.names.of(e) & self.writes)
+        return (e, tuple([self.versions.get(b, 0) for b in reads])) if reads else e
 
     def happened(self, e: Expr) -> bool:
         """Every load in `e` that is not safe anywhere has already happened when this statement is reached."""
-        return all(self.visible(self.key(x)) is not None for x in self.safe.unsafe(e))
+        return all(self.key(x) in self.table for x in self.safe.unsafe(e))
 
     def wrote(self, buffers: set[str]) -> None:
         for b in buffers:
             self.versions[b] = self.versions.get(b, 0) + 1
 
     def block(self, body: Block) -> Block:
-        self.scopes.append({})
+        outside = len(self.table)
         self.numbers.append(self.scope_count)
         self.scope_count += 1
         out: list[Stmt] = []
         for s in body:
             new = self.stmt(s)
             out += [*self.before(), *new]
-        self.scopes.pop()
+        while len(self.table) > outside:
+            self.table.popitem()
         self.numbers.pop()
         return tuple(out)
 
@@ -127,11 +124,11 @@ class _Walk:
     def loop(self, s: Loop) -> list[Stmt]:
         extent, first = self.index(s.extent, False), self.before()
         self.wrote(written(s.body))
-        scopes = self.scopes
+        table = self.table
         if s.kind in _TASKS:
-            self.scopes = []
+            self.table = {}
         body = self.block(s.body)
-        self.scopes = scopes
+        self.table = table
         self.wrote(written(s.body))
         return [*first, replace(s, extent=extent, body=body)]
 
@@ -159,7 +156,7 @@ class _Count(_Walk):
             x = stack.pop()
             if isinstance(x, Call | Load):
                 key = self.key(x)
-                entry = self.visible(key)
+                entry = self.table.get(key)
                 if entry is not None:
                     entry.uses += 1
                     continue
@@ -174,7 +171,7 @@ class _Count(_Walk):
 
     def add(self, key: Key) -> None:
         entry = _Entry()
-        self.scopes[-1][key] = entry
+        self.table[key] = entry
         self.found[self.numbers[-1], key] = entry
 
     def let(self, s: Let) -> list[Stmt]:
@@ -195,7 +192,7 @@ class _Share(_Walk):
         return out
 
     def let(self, s: Let) -> list[Stmt]:
-        entry = self.visible(self.key(s.value))
+        entry = self.table.get(self.key(s.value))
         if entry is not None and entry.temp is not None:
             self.alias[s.name] = entry.temp
             return []
@@ -212,7 +209,7 @@ class _Share(_Walk):
                 stack.pop()
                 continue
             key = self.key(x) if isinstance(x, Call | Load) else None
-            known = self.visible(key) if key is not None else None
+            known = self.table.get(key) if key is not None else None
             if known is not None and known.temp is not None:
                 done[x] = known.temp
                 stack.pop()
@@ -230,7 +227,7 @@ class _Share(_Walk):
                 done[x] = new
                 continue
             entry.temp = name if x is e and name else Temp(x.dtype, self.fresh.name("t"))
-            self.scopes[-1][key] = entry
+            self.table[key] = entry
             self.lets.append(Let(entry.temp.name, new))
             done[x] = entry.temp
         return done[e]
