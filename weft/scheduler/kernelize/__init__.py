@@ -1,0 +1,29 @@
+"""Graph -> kernels: which nodes are computed together, and the algorithm of each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir.graph import Node
+from weft.scheduler.kernelize.emit import emit
+from weft.scheduler.kernelize.order import ordered
+from weft.scheduler.kernelize.partition import Partition
+from weft.scheduler.kernelize.spec import CopySpec, KernelSpec
+
+__all__ = ["CopySpec", "KernelSpec", "copies", "kernelize"]
+
+
+def kernelize(outputs: Sequence[Node]) -> list[KernelSpec]:
+    """The kernels that compute `outputs` from what is in memory, in an order in which they can run.
+
+    Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.
+    The result depends on the graph's structure only.
+    """
+    partition = Partition(outputs)
+    position = {id(n): k for k, n in enumerate(partition.order)}
+    return [emit(g, partition.why) for g in ordered(partition.groups, position)]
+
+
+def copies(outputs: Sequence[Node]) -> list[CopySpec]:
+    """The copies between devices that computing `outputs` needs."""
+    return [CopySpec(n.inputs[0], n) for n in Partition(outputs).copies]

@@ -1,0 +1,52 @@
+"""Whether an index reaches each element of a tensor at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.ir.graph import Shape, elements
+from weft.ir.index import Int, Sum, Var, flatten, high, variables
+
+
+def one_to_one(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:
+    """The coordinates that `index` depends on, if different values of them give different elements of `shape`, and
+    there are no more such values than elements; None otherwise."""
+    used: list[Var] = []
+    plain = True
+    for i, n in zip(index, shape, strict=True):
+        if isinstance(i, Var):
+            extent = extents.get(i)
+            if extent is None or i in used or (extent != n and high(extent) > high(n)):
+                plain = False
+                break
+            used.append(i)
+        elif not isinstance(i, int):
+            plain = False
+            break
+    if plain:
+        return frozenset(used)
+    return _mixed_radix(index, shape, extents)
+
+
+def _mixed_radix(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:
+    """As `one_to_one`: the flat offset is a sum of coordinates in which each step is longer than all smaller ones
+    together."""
+    flat = flatten(index, shape)
+    terms = flat.terms if isinstance(flat, Sum) else ((flat, 1),) if isinstance(flat, Var) else ()
+    if not terms and not isinstance(flat, int):
+        return None
+    reach, points = 0, 1
+    for atom, c in sorted(terms, key=lambda t: abs(t[1])):
+        if not isinstance(atom, Var) or not isinstance(extents.get(atom), int) or abs(c) <= reach:
+            return None
+        reach += abs(c) * atom.hi
+        points *= atom.hi + 1
+    total = elements(shape)
+    return frozenset(v for i in index for v in variables(i)) if isinstance(total, int) and points <= total else None
+
+
+def covers(axes: frozenset[Var], shape: Shape, extents: Mapping[Var, Int]) -> bool:
+    """The coordinates have as many points as `shape` has elements."""
+    sizes = sorted((extents[v] for v in axes), key=repr)
+    wanted = sorted((n for n in shape if n != 1), key=repr)
+    return sizes == wanted or elements(tuple(sizes)) == elements(shape)

@@ -1,0 +1,67 @@
+"""Contractions: sums of products in which each factor lacks some of the result's axes, so that both are used again and
+again. They are never recomputed, and a kernel is built around each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.ir.graph import Axes, Node
+from weft.ir.index import Int, Var, high, variables
+from weft.ir.movement import source
+from weft.ir.ops import MOVEMENT, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The product's two factors (nodes), and how often each of their elements is used."""
+
+    factors: tuple[Node, Node]
+    uses: tuple[int, int]
+
+
+def contraction(node: Node) -> Contraction | None:
+    """The contraction that the node is; None for other nodes."""
+    if node.op is not Op.SUM or 0 in node.inputs[0].shape:
+        return None
+    x = node.inputs[0]
+    below = x
+    while below.op in MOVEMENT or below.op is Op.CAST:
+        below = below.inputs[0]
+    if below.op is not Op.MUL:
+        return None
+    assert isinstance(node.attrs, Axes)
+    index: tuple[Int, ...] = tuple(
+        0 if n == 1 else Var(f"{'r' if k in node.attrs.axes else 'i'}{k}", 0, max(high(n) - 1, 0))
+        for k, n in enumerate(x.shape)
+    )
+    product, index = descend(x, index)
+    if product.op is not Op.MUL:
+        return None
+    left, right = (_axes(i, index) for i in product.inputs)
+    own = _count(left - right), _count(right - left)
+    if own[0] == 1 or own[1] == 1:
+        return None
+    return Contraction((product.inputs[0], product.inputs[1]), (own[1], own[0]))
+
+
+def descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
+    """The first node below that is neither movement nor a conversion, and the index at which it is read."""
+    while node.storage is None and (node.op in MOVEMENT or node.op is Op.CAST) and 0 not in node.inputs[0].shape:
+        if node.op in MOVEMENT:
+            index = source(node, index).index
+        node = node.inputs[0]
+    return node, index
+
+
+def _axes(node: Node, index: tuple[Int, ...]) -> set[Var]:
+    _, at = descend(node, index)
+    return {v for i in at for v in variables(i)}
+
+
+def _count(axes: set[Var]) -> int:
+    """Points of those axes that the result keeps."""
+    n = 1
+    for v in axes:
+        if v.name[0] == "i":
+            n *= v.hi + 1
+    return n

@@ -1,0 +1,71 @@
+"""The costs that fusion is decided by, in one place: what an operation, a byte and a kernel cost, and the limits.
+
+The unit is one cheap scalar operation on one element. Only ratios matter, and they are much alike on all machines.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from weft.ir.ops import Op
+
+OPS: dict[Op, int] = defaultdict(
+    lambda: 1,
+    {
+        Op.CAST: 1, Op.DIV: 4, Op.RECIP: 4, Op.SQRT: 4, Op.FLOORDIV: 16, Op.MOD: 16,
+        Op.EXP: 16, Op.EXP2: 16, Op.LOG: 20, Op.LOG2: 20, Op.SIN: 24, Op.COS: 24, Op.TANH: 24, Op.ERF: 24, Op.POW: 48,
+        Op.THREEFRY: 100,
+    },
+)  # fmt: skip
+"""What an operation costs, in additions."""
+
+PER_BYTE = 8
+"""Operations in the time that one byte takes from or to memory: the machine balance of today's CPUs and GPUs."""
+
+LAUNCH = 10_000
+"""Operations in the time that one more kernel takes, however small."""
+
+PROLOGUE = 4
+"""Operations per element that a product may do to an operand while staging it: it does so once per panel."""
+
+PROLOGUE_BYTES = 1.5
+"""How much more than the operand itself its inputs may hold for that."""
+
+MAX_OPS = 256
+"""Scalar operations in one kernel: compilers take more than linear time, and registers run out."""
+
+MAX_READS = 48
+"""Tensors read by one kernel."""
+
+MAX_SITES = 12
+"""Different places at which one kernel may compute the same tensor's elements anew."""
+
+MAX_CONCAT = 8
+"""Inputs of a concatenation that may be chosen from per element."""
+
+MIN_ROWS = 16
+"""Rows that a kernel needs, to keep all cores busy, if one row is long."""
+
+LONG_ROW = 65_536
+"""Elements of a long row."""
+
+SATURATED = 1 << 40
+"""Costs above this are all alike."""
+
+
+def recompute(kernels: int, nbytes: int, ops: int, size: int, leaf_bytes: int | None) -> bool:
+    """Whether `kernels` kernels should each compute a tensor anew rather than read it from memory.
+
+    Anew, each further kernel does `ops` per element and reads the `leaf_bytes` it is computed from; stored, it is
+    written once and read by all kernels but the one that computes it.
+    """
+    if leaf_bytes is None:
+        return False
+    again = (kernels - 1) * (leaf_bytes * PER_BYTE + ops * size)
+    return again <= max(kernels * nbytes * PER_BYTE, LAUNCH)
+
+
+def repeat(times: int, ops: int, itemsize: int, size: int) -> bool:
+    """Whether one kernel should compute a tensor's elements `times` times over rather than read it from memory."""
+    extra = (times - 1) * ops
+    return extra <= 3 * itemsize * PER_BYTE or extra * size <= LAUNCH

@@ -1,0 +1,282 @@
+"""Group -> algorithm. Names follow from the group's own structure, so that equal kernels have equal text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+
+from weft.ir import dtypes
+from weft.ir.expr import Load
+from weft.ir.graph import Node, Shape, elements
+from weft.ir.index import FloorDiv, Index, Int, Mod, Var, flatten, high, unflatten, variables
+from weft.ir.index import atoms as atoms_of
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, StoreTo, Value
+from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
+from weft.scheduler.kernelize.axes import runs
+from weft.scheduler.kernelize.evaluate import Evaluator, narrow
+from weft.scheduler.kernelize.facts import is_leaf
+from weft.scheduler.kernelize.groups import Frame, Group, Store
+from weft.scheduler.kernelize.spec import KernelSpec
+
+_OWN, _SUMMED = "ijklmn", "rstu"
+_stamps = count()
+
+
+class _Params:
+    """Parameters in order of first use, with adjacent axes joined where the kernel's merged axes run over both."""
+
+    def __init__(self, group: Group, merged: Mapping[Var, Int]) -> None:
+        self.reads: dict[int, tuple[Node, str]] = {}
+        self.writes: dict[int, tuple[Node, str]] = {}
+        self.cuts: dict[int, tuple[int, ...]] = {}
+        if merged:
+            for s in group.loads:
+                self.join(s.node, s.index, merged)
+            for f in group.outputs():
+                for store in f.stores:
+                    self.join(store.node, store.index, merged)
+        self.merged = merged
+
+    def join(self, node: Node, index: tuple[Int, ...], merged: Mapping[Var, Int]) -> None:
+        """Note which axes must become one with the next: those that a run of merged coordinates spans."""
+        used = [{merged[v] for v in variables(i) if v in merged} for i in index]
+        runs_of = [{v for m in s for v in variables(m)} for s in used]
+        linked = self.cuts.get(id(node), ())
+        more = list(linked)
+        last: dict[Var, int] = {}
+        for k, owners in enumerate(runs_of):
+            for v in owners:
+                if v in last:
+                    more.extend(range(last[v], k))
+                last[v] = k
+        self.cuts[id(node)] = tuple(sorted(set(more)))
+
+    def shape(self, node: Node) -> Shape:
+        """The parameter's shape: the node's, linked axes joined."""
+        linked = self.cuts.get(id(node), ())
+        out: list[Int] = []
+        for k, n in enumerate(node.shape):
+            if k and k - 1 in linked:
+                out[-1] = out[-1] * n
+            else:
+                out.append(n)
+        return tuple(out)
+
+    def index(self, node: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        """An index of the node as one of the parameter."""
+        linked = self.cuts.get(id(node), ())
+        if not linked:
+            return index
+        out: list[Int] = []
+        for k, (i, n) in enumerate(zip(index, node.shape, strict=True)):
+            if k and k - 1 in linked:
+                out[-1] = out[-1] * n + i
+            else:
+                out.append(i)
+        return tuple(out)
+
+    def load(self, node: Node, index: tuple[Int, ...]) -> Load:
+        known = self.reads.get(id(node))
+        if known is None:
+            known = self.reads[id(node)] = (node, f"p{len(self.reads)}")
+        return Load(node.dtype, known[1], self.index(node, index))
+
+    def written(self, node: Node) -> str:
+        known = self.writes.get(id(node))
+        if known is None:
+            known = self.writes[id(node)] = (node, f"y{len(self.writes)}")
+        return known[1]
+
+
+class _Emitter:
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.merged: dict[Var, Int] = {}  # coordinate -> expression over merged coordinates
+        self.extents: dict[Var, Int] = dict(group.extents)
+        self.first: dict[Var, Var] = {}  # first coordinate of a run -> the merged one
+        self.gone: set[Var] = set()
+        for run in runs(group):
+            sizes = tuple(group.extents[v] for v in run)
+            extent = elements(sizes)
+            whole = Var(f"{run[0].name}_{run[-1].name}", 0, max(high(extent) - 1, 0))
+            self.merged.update(zip(run, unflatten(whole, sizes), strict=True))
+            self.extents[whole] = extent
+            self.first[run[0]] = whole
+            self.gone.update(run[1:])
+        self.params = _Params(group, self.merged)
+        self.values: dict[int, tuple[str, list[Var]]] = {}
+        self.flops: Int = 0
+
+    def axes(self, coordinates: tuple[Var, ...]) -> list[Var]:
+        """Coordinates with runs replaced by the merged one."""
+        return [self.first.get(v, v) for v in coordinates if v not in self.gone]
+
+    def frame(self, frame: Frame, number: int) -> tuple[Evaluator, tuple[Axis, ...], tuple[Axis, ...]]:
+        """An evaluator for the frame, its axes, and those it reduces."""
+        suffix = str(number) if number else ""
+        rename: dict[Var, Int] = {}
+        own = self.named(frame.axes, _OWN, "i", suffix, rename)
+        summed = self.named(frame.reduced, _SUMMED, "r", suffix, rename)
+        for v in (*frame.axes, *frame.reduced):
+            if v in self.merged:
+                whole = next(iter(variables(self.merged[v])))
+                new = rename[whole]
+                rename[v] = _renamed(self.merged[v], whole, new)
+        e = Evaluator(next(_stamps), rename, self.group.markers, self.params.load, self.values)
+        return e, own, summed
+
+    def named(
+        self, coordinates: tuple[Var, ...], letters: str, prefix: str, suffix: str, rename: dict[Var, Int]
+    ) -> tuple[Axis, ...]:
+        out: list[Axis] = []
+        for k, v in enumerate(self.axes(coordinates)):
+            stem = letters[k] if k < len(letters) else f"{prefix}{k}_"
+            var = Var(f"{stem}{suffix}", v.lo, v.hi)
+            rename[v] = var
+            out.append(Axis(var, self.extents[v]))
+        return tuple(out)
+
+    def value(self, frame: Frame, number: int) -> Value:
+        assert frame.node is not None
+        e, own, summed = self.frame(frame, number)
+        node = frame.node
+        body = e.run(frame.stores[0].site)
+        op = COMBINE[node.op]
+        self.flops = self.flops + elements(tuple(a.extent for a in (*own, *summed))) * (e.flops + 1)
+        name = _SHORT[node.op]
+        taken = {n for n, _ in self.values.values()}
+        name = next(n for n in (f"{name}{k or ''}" for k in count()) if n not in taken)
+        self.values[frame.number] = (name, self.axes(frame.axes))
+        return Value(name, own, narrow(body, dtypes.accumulator(node.dtype)), Reduce(op, summed))
+
+    def output(self, frame: Frame, number: int, name: str, names: Mapping[int, str]) -> Output:
+        e, own, _ = self.frame(frame, number)
+        stores = tuple(self.store(e, s) for s in frame.stores)
+        carries = tuple(
+            Load(c.stores[0].node.dtype, names[c.number], tuple(e.index(v) for v in self.axes(c.axes)))
+            for c in frame.carries
+        )
+        self.flops = self.flops + elements(tuple(a.extent for a in own)) * e.flops
+        return Output(name, own, stores, carries)
+
+    def store(self, e: Evaluator, s: Store) -> StoreTo:
+        value = e.run(s.site)
+        for marked in (*s.index, *(c.value for c in s.guard)):
+            for a in atoms_of(marked):
+                if a in self.group.markers:
+                    e.run(self.group.markers[a][0])  # pyright: ignore[reportArgumentType]
+        index = self.params.index(s.node, tuple(e.index(i) for i in s.index))
+        return StoreTo(self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine)
+
+    def algorithm(self) -> Algorithm:
+        group = self.group
+        numbers = count(1)
+        items: list[Item] = [self.value(f, next(numbers)) for f in reversed(group.reductions())]
+        outputs = group.outputs()
+        carried = [f for f in outputs if any(f in o.carries for o in outputs)]
+        ordered = [*carried, *(f for f in outputs if f not in carried)]
+        names = {f.number: f"out{k or ''}" for k, f in enumerate(reversed(ordered))}
+        if len(outputs) > 1 and not carried:
+            names = {f.number: f"out{k or ''}" for k, f in enumerate(ordered)}
+        main = ordered[0] if not carried else ordered[-1]
+        for f in ordered:
+            items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
+        p = self.params
+        params = [Param(name, n.dtype, p.shape(n)) for n, name in p.reads.values()]
+        params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
+        return Algorithm(_name(group), tuple(params), self.variables(params, items), tuple(items))
+
+    def variables(self, params: list[Param], items: list[Item]) -> tuple[Var, ...]:
+        """The runtime variables that sizes and offsets depend on."""
+        found: set[Var] = set()
+        for p in params:
+            for n in p.shape:
+                found |= variables(n)
+        own: set[Var] = set()
+        for i in items:
+            for a in i.all_axes:
+                own.add(a.var)
+                found |= variables(a.extent)
+        found |= self.runtime_offsets(own)
+        return tuple(sorted(found - own, key=lambda v: v.name))
+
+    def runtime_offsets(self, own: set[Var]) -> set[Var]:
+        """Runtime variables in indices (box starts)."""
+        coordinates = set(self.group.extents)
+        out: set[Var] = set()
+        for s in self.group.loads:
+            for i in s.index:
+                if isinstance(i, Index):
+                    out |= variables(i)
+        for s in self.group.others:
+            for i in s.index:
+                out |= variables(i)
+        for f in self.group.outputs():
+            for store in f.stores:
+                for i in store.index:
+                    out |= variables(i)
+        return out - coordinates
+
+
+def _renamed(x: Int, old: Var, new: Int) -> Int:
+    from weft.ir.index import substitute
+
+    return substitute(x, {old: new})
+
+
+_SHORT: dict[Op, str] = {Op.SUM: "sum", Op.PROD: "prod", Op.REDUCE_MAX: "max", Op.REDUCE_MIN: "min"}
+
+
+def _name(group: Group) -> str:
+    """A few words on what the kernel does: "product" for a contraction, reductions, then what is stored."""
+    words: list[str] = []
+    for f in reversed(group.reductions()):
+        assert f.node is not None
+        words.append("product" if group.contraction & f.bit else _SHORT[f.node.op])
+    for f in group.outputs():
+        for s in f.stores:
+            node = s.node
+            while node.op in MOVEMENT and not is_leaf(node):
+                node = node.inputs[0]
+            if node.op not in REDUCE:
+                words.append("load" if node.op is Op.BUFFER or is_leaf(node) else node.op.symbol)
+    words = list(dict.fromkeys(words))
+    return "_".join(words[:5]) or "kernel"
+
+
+def emit(group: Group, why: Mapping[int, str]) -> KernelSpec:
+    """The specification of a group's kernel."""
+    e = _Emitter(group)
+    algorithm = e.algorithm()
+    reads = tuple(n for n, _ in e.params.reads.values())
+    writes = tuple(n for n, _ in e.params.writes.values())
+    names = {id(n): name for n, name in (*e.params.reads.values(), *e.params.writes.values())}
+    reasons: list[str] = []
+    for n in writes:
+        reasons.append(f"{names[id(n)]} {n!r} is stored: {why[id(n)]}")
+    for n in reads:
+        if id(n) in why and not is_leaf(n):
+            reasons.append(f"{names[id(n)]} {n!r} is loaded: {why[id(n)]}")
+    inplace = {names[id(n)]: group.inplace[id(n)] for n in writes if id(n) in group.inplace}
+    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), e.flops, _traffic(group, reads, writes))
+
+
+def _traffic(group: Group, reads: tuple[Node, ...], writes: tuple[Node, ...]) -> Int:
+    """Bytes that must move: each tensor once; of a gathered or sliced one no more than is asked for."""
+    points: dict[int, Int] = {}
+    for s in group.loads:
+        used = {v for i in s.index for v in variables(i)}
+        if any(a in group.markers for i in s.index for a in atoms_of(i)):
+            used |= {v for f in group.frames_of(s.frames) for v in (*f.axes, *f.reduced)}
+        points[id(s.node)] = points.get(id(s.node), 0) + elements(tuple(group.extents[v] for v in used if v in group.extents))
+    total: Int = 0
+    for n in reads:
+        whole, asked = elements(n.shape), points[id(n)]
+        total = total + (asked if high(asked) < high(whole) else whole) * n.dtype.itemsize
+    for f in group.outputs():
+        for s in f.stores:
+            total = total + elements(tuple(group.extents[v] for v in f.axes)) * s.node.dtype.itemsize
+    return total
+
+
+_ = (FloorDiv, Mod, flatten)

@@ -1,0 +1,190 @@
+"""Sites -> scalar expressions: what a frame computes, over its own variables.
+
+16-bit floats are computed in f32 and rounded after each op, as an eager run would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.ir import dtypes
+from weft.ir import expr as ex
+from weft.ir.dtypes import DType
+from weft.ir.expr import Call, Const, Expr, Load
+from weft.ir.graph import Fill, Node, Padding
+from weft.ir.index import Guard, Index, Int, Opaque, Var, map_guard, rewrite
+from weft.ir.kernel.lower import identity
+from weft.ir.ops import COMBINE, Op
+from weft.scheduler.kernelize.groups import Kind, Site
+
+_EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND})
+"""Ops that need no rounding: their results are operands, or whole."""
+
+_ = (Fill, Padding)
+
+
+def half(dtype: DType) -> bool:
+    """A 16-bit float."""
+    return dtype is dtypes.float16 or dtype is dtypes.bfloat16
+
+
+def widen(e: Expr) -> Expr:
+    """A 16-bit float as f32."""
+    return ex.cast(e, dtypes.float32) if half(e.dtype) else e
+
+
+def narrow(e: Expr, dtype: DType) -> Expr:
+    """A computed value as an element of `dtype`."""
+    if e.dtype is dtype:
+        return e
+    if isinstance(e, Call) and e.op is Op.CAST and e.args[0].dtype is dtype:
+        return e.args[0]
+    return ex.cast(e, dtype)
+
+
+class Evaluator:
+    """Evaluates the sites of one group for one frame.
+
+    `rename` gives each coordinate over the frame's variables; `load` makes a load of a parameter; `values` gives the
+    name and the coordinates of each reduction, by frame number.
+    """
+
+    def __init__(
+        self,
+        stamp: int,
+        rename: Mapping[Var, Int],
+        markers: Mapping[Opaque, tuple[Site, Int | None]],
+        load: Any,
+        values: Mapping[int, tuple[str, Sequence[Var]]],
+    ) -> None:
+        self.stamp, self.rename, self.markers, self.make_load, self.values = stamp, rename, markers, load, values
+        self.memo: dict[Int, Int] = {}
+        self.flops = 0
+
+    def run(self, root: Site) -> Expr:
+        """The value of `root`; what it is computed from comes first."""
+        stamp = self.stamp
+        stack = [root]
+        while stack:
+            site = stack[-1]
+            if site.stamp == stamp:
+                stack.pop()
+                continue
+            open_ = [s for s in site.inputs if s.stamp != stamp]
+            if open_:
+                stack.extend(reversed(open_))
+                continue
+            site.value = self.value(site)
+            site.stamp = stamp
+            stack.pop()
+        return root.value
+
+    def value(self, site: Site) -> Expr:
+        node = site.node
+        match site.kind:
+            case Kind.CALL:
+                return self.call(node, [s.value for s in site.inputs])
+            case Kind.LOAD:
+                return widen(self.make_load(node, tuple([self.index(i) for i in site.index])))
+            case Kind.SAME:
+                return site.inputs[0].value
+            case Kind.CONST:
+                return self.constant(site)
+            case Kind.VALUE:
+                return self.reduction(site)
+            case Kind.MOVE:
+                return self.moved(site)
+            case Kind.RANGE:
+                return widen(ex.cast(ex.from_index(self.index(site.index[0])), node.dtype))
+            case Kind.PICK:
+                return self.pick(site)
+            case _:
+                raise AssertionError(f"{node!r} has not been placed")
+
+    def call(self, node: Node, args: list[Expr]) -> Expr:
+        op, dtype = node.op, node.dtype
+        self.flops += 1
+        if op is Op.CAST:
+            self.flops -= 1
+            (x,) = args
+            source = node.inputs[0].dtype
+            if half(dtype) and not half(source):
+                return widen(ex.cast(x, dtype))
+            if half(dtype):
+                return x if source is dtype else widen(narrow(x, dtype))
+            return ex.cast(x, dtype)
+        if op is Op.BITCAST:
+            return widen(ex.call(op, narrow(args[0], node.inputs[0].dtype), dtype=dtype))
+        out = ex.call(op, *args)
+        return widen(narrow(out, dtype)) if half(dtype) and op not in _EXACT else out
+
+    def constant(self, site: Site) -> Expr:
+        node = site.node
+        dtype = dtypes.float32 if half(node.dtype) else node.dtype
+        if site.extra is None:
+            assert isinstance(node.attrs, Fill)
+            return Const(dtype, node.attrs.value)
+        if site.extra == "empty":
+            return identity(COMBINE[node.op], dtype)
+        return Const(dtype, ex.normalize(node.dtype, site.extra))
+
+    def reduction(self, site: Site) -> Expr:
+        frame = site.extra
+        dtype = site.node.dtype
+        name, axes = self.values[frame.number]
+        e = Load(dtypes.accumulator(dtype), name, tuple([self.index(v) for v in axes]))
+        return widen(narrow(e, dtype))
+
+    def moved(self, site: Site) -> Expr:
+        x: Expr = site.inputs[0].value
+        guard, fill = self.guard(site.extra[0]), ex.normalize(site.node.dtype, site.extra[1])
+        zero = ex.bits(fill) in (0, ex.bits(0.0))
+        if zero and isinstance(x, Load) and all(x.source != name for name, _ in self.values.values()):
+            return Load(x.dtype, x.source, x.index, (*x.guard, *(c for c in guard if c not in x.guard)))
+        return ex.where(ex.test(guard), x, Const(x.dtype, fill))
+
+    def pick(self, site: Site) -> Expr:
+        out: Expr | None = None
+        for guard, chosen in reversed(list(zip(site.extra, site.inputs, strict=False))):
+            out = chosen.value if out is None else ex.where(ex.test(self.guard(guard)), chosen.value, out)
+        assert out is not None
+        return out
+
+    # indices ---------------------------------------------------------------------------------------------------------
+
+    def guard(self, g: Guard) -> Guard:
+        """A guard over the frame's variables."""
+        return map_guard(g, self.index)
+
+    def index(self, i: Int) -> Int:
+        """An index over the frame's variables, computed indices filled in."""
+        if isinstance(i, int):
+            return i
+        found = self.memo.get(i)
+        if found is None:
+            found = self.memo[i] = rewrite(i, self.leaf)
+        return found
+
+    def leaf(self, i: Index) -> Int | None:
+        if isinstance(i, Var):
+            return self.rename.get(i)
+        if isinstance(i, Opaque):
+            site, size = self.markers[i]
+            return computed_index(site.value, size)
+        return None
+
+
+def computed_index(value: Expr, size: Int | None) -> Int:
+    """An integer value as an index; clamped into 0 .. size - 1 if a size is given."""
+    if size is None:
+        return ex.as_index(ex.cast(value, dtypes.int64), -(1 << 63), (1 << 63) - 1)
+    if value.dtype is dtypes.uint64:  # above the signed range is above every size
+        top = Const(dtypes.uint64, (1 << 63) - 1)
+        value = ex.call(Op.MIN, value, top)
+    wide = ex.cast(value, dtypes.int64)
+    last = ex.from_index(size - 1)
+    clamped = ex.call(Op.MIN, ex.call(Op.MAX, wide, Const(dtypes.int64, 0)), last)
+    from weft.ir.index import high
+
+    return ex.as_index(clamped, 0, high(size) - 1)

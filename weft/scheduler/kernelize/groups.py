@@ -1,0 +1,155 @@
+"""What a partition is made of: groups (kernels to be), their coordinates and frames, and sites.
+
+    group      the nodes computed by one kernel
+    coordinate an index variable of the group; frames share them
+    frame      one item of the algorithm to be: an output's domain, or a reduction (its own axes, and those it reduces)
+    site       a node computed (or read) at one index over the coordinates, for some of the frames
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from weft.ir.graph import Node, Shape
+from weft.ir.index import Guard, Index, Int, Opaque, Var, high
+from weft.ir.ops import Op
+
+
+class Kind(Enum):
+    """How a site gets its value."""
+
+    OPEN = auto()  # not decided yet
+    LOAD = auto()  # from the node's buffer
+    CONST = auto()
+    RANGE = auto()
+    CALL = auto()  # an elementwise op on the values of `inputs`
+    MOVE = auto()  # the value of inputs[0] where the guard holds, else a fill value
+    SAME = auto()  # the value of inputs[0]
+    VALUE = auto()  # a reduction: the value of frame `extra`
+    SELECT = auto()  # inputs[0] where the guard holds, else inputs[1]
+    PICK = auto()  # of inputs, the first whose guard holds
+
+    __hash__ = object.__hash__
+
+
+class Site:
+    """A node at an index."""
+
+    __slots__ = ("extra", "frames", "group", "index", "inputs", "kind", "node", "stamp", "value")
+
+    def __init__(self, node: Node, group: Group, index: tuple[Int, ...], frames: int, kind: Kind) -> None:
+        self.node, self.group, self.index, self.frames, self.kind = node, group, index, frames, kind
+        self.inputs: list[Site] = []
+        self.extra: Any = None
+        self.stamp = -1
+        self.value: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Store:
+    """Node `node` is written at `index` with the value of `site`."""
+
+    node: Node
+    index: tuple[Int, ...]
+    site: Site
+    guard: Guard = ()
+    combine: Op | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """An item of the algorithm to be. `node` is the reduction; None for an output."""
+
+    number: int
+    axes: tuple[Var, ...]
+    node: Node | None = None
+    reduced: tuple[Var, ...] = ()
+    site: Site | None = None
+    stores: list[Store] = field(default_factory=list[Store])
+    carries: list[Frame] = field(default_factory=list["Frame"])
+
+    @property
+    def bit(self) -> int:
+        return 1 << self.number
+
+
+class Group:
+    """The nodes that one kernel computes."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.extents: dict[Var, Int] = {}
+        self.frames: list[Frame] = []
+        self.consumers: dict[Group, None] = {}
+        self.stored: dict[int, Node] = {}
+        self.inplace: dict[int, Node] = {}  # id of a stored node -> the node whose buffer it starts as
+        self.loads: list[Site] = []
+        self.others: list[Site] = []  # sites other than loads whose value depends on an index
+        self.markers: dict[Opaque, tuple[Site, Int | None]] = {}
+        self.contraction = 0  # bits of the frames that are contractions
+        self.online: frozenset[int] = frozenset()
+        self.ops = 0
+        self.read: set[int] = set()
+        self.leaves: set[int] = set()
+
+    def coordinate(self, prefix: str, extent: Int) -> Var:
+        """A new coordinate."""
+        var = Var(f"{prefix}{len(self.extents)}", 0, max(high(extent) - 1, 0))
+        self.extents[var] = extent
+        return var
+
+    def domain(self, shape: Shape) -> tuple[Frame, tuple[Int, ...]]:
+        """A new output over `shape`, and the index of its points."""
+        index: tuple[Int, ...] = tuple(0 if n == 1 else self.coordinate("i", n) for n in shape)
+        return self.output(tuple(v for v in index if isinstance(v, Var))), index
+
+    def output(self, axes: tuple[Var, ...]) -> Frame:
+        """A new output over coordinates."""
+        frame = Frame(len(self.frames), axes)
+        self.frames.append(frame)
+        return frame
+
+    def outputs(self) -> list[Frame]:
+        """The frames that are outputs."""
+        return [f for f in self.frames if f.node is None]
+
+    def reductions(self) -> list[Frame]:
+        """The frames that are reductions, consumers first."""
+        return [f for f in self.frames if f.node is not None]
+
+    def frames_of(self, bits: int) -> list[Frame]:
+        """The frames whose bits are set."""
+        return [f for f in self.frames if bits >> f.number & 1]
+
+    def reaches(self, other: Group, budget: int = 4096) -> bool:
+        """Whether `other` consumes, directly or not, what this group stores (True too when that is hard to tell)."""
+        seen: set[int] = {self.number}
+        stack: list[Group] = [self]
+        while stack:
+            g = stack.pop()
+            if g is other:
+                return True
+            budget -= 1
+            if budget < 0:
+                return True
+            for c in g.consumers:
+                if c.number not in seen:
+                    seen.add(c.number)
+                    stack.append(c)
+        return False
+
+
+def markers_in(index: tuple[Int, ...], guard: Guard = ()) -> list[Opaque]:
+    """The opaque indices in an index tuple and a guard."""
+    from weft.ir.index import atoms
+
+    found: dict[Opaque, None] = {}
+    ends = [x for c in guard for x in (c.value, c.lo, c.hi) if x is not None]
+    for i in (*index, *ends):
+        if isinstance(i, Index) and not isinstance(i, Var):
+            for a in atoms(i):
+                if isinstance(a, Opaque):
+                    found[a] = None
+    return list(found)
