@@ -1,8 +1,8 @@
-"""Tests of core look at what functions mean, so they run on the reference; `device` runs some on the real path too."""
+"""Tests of core run on the real path: kernels on the CPU. Those that ask for `reference` see what the graphs mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,22 +14,14 @@ from weft.ir.graph import Node
 from weft.testing.reference import evaluate
 
 
-def _realize_on_reference(nodes: Sequence[Node]) -> None:
+def _realize(nodes: Sequence[Node]) -> None:
     pending = [n for n in nodes if n.storage is None]
     for node, array in zip(pending, evaluate(pending), strict=True):
-        node.storage = from_numpy(array.astype(dtypes.to_numpy(node.dtype)), node.dtype, open_device(node.device or "cpu:0"))
-
-
-@pytest.fixture(autouse=True)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What computes: the reference, unless a test is marked by the fixture `compiled`."""
-    if "compiled" in request.fixturenames:
-        yield "compiled"
-        return
-    monkeypatch.setattr(run, "realize", _realize_on_reference)
-    yield "reference"
+        device = open_device(node.device or "cpu:0")
+        node.storage = from_numpy(array.astype(dtypes.to_numpy(node.dtype)), node.dtype, device)
 
 
 @pytest.fixture
-def compiled() -> None:
-    """Use the real path: kernels on the CPU."""
+def reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute with the reference instead of kernels."""
+    monkeypatch.setattr(run, "realize", _realize)

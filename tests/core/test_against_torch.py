@@ -502,7 +502,10 @@ def by_record(name: str) -> Result:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str) -> None:
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_case(name: str, engine: str, request: pytest.FixtureRequest) -> None:
+    if engine == "reference":
+        request.getfixturevalue("reference")
     expected, expected_grads = (by_torch if importlib.util.find_spec("torch") else by_record)(name)
     got, grads = compute(name, weft, weft_functional, weft.tensor)
     assert got.shape == expected.shape
