@@ -315,7 +315,7 @@ class PlanReplay(Replay):
             n = v.node
             self._source.append(index[id(n)] if id(n) in index else -1 - number[id(n)] if id(n) in number else n)
         in_place = {k for k, _, _ in self._in_place}
-        self._rebinds = [b for b in r.rebinds if not (self._source[b.value] in in_place)]
+        self._rebinds = [b for b in r.rebinds if self._source[b.value] not in in_place]
         self._rebinds_in_place = {self._source[b.value]: b for b in r.rebinds if self._source[b.value] in in_place}
         self._results = [(None if s is None else s, k, r.values[k].needs_grad and r.values[k].is_leaf)
                          for k, s in zip(r.results, r.same, strict=True)]

@@ -239,7 +239,12 @@ _VALUE, _GRAD = _TracedValue(), _TracedGrad()
 
 def is_traced(node: Node) -> bool:
     """True where the value of `node` depends on a placeholder, so that it is known only when the plan runs."""
-    return any(n.op is Op.BUFFER and n.storage is None for n in toposort([node]))
+    return any(is_placeholder(n) for n in toposort([node]))
+
+
+def is_placeholder(node: Node) -> bool:
+    """True for what stands for a tensor's value while a function is traced."""
+    return node.op is Op.BUFFER and node.storage is None
 
 
 def refuse_value(node: Node) -> None:

@@ -72,6 +72,11 @@ def plan_for(
     return plan, sig
 
 
+def copied(nodes: Sequence[Node]) -> list[Node]:
+    """What has to be computed before values can be copied between devices: the sources of the copies."""
+    return [n.inputs[0] for n in toposort(nodes) if n.op is Op.COPY and n.storage is None]
+
+
 def default_device() -> str:
     """Where nodes without a device are computed."""
     return registry.canonical(settings.device())
