@@ -24,12 +24,12 @@ def compile_programs(programs: Sequence[Program], target: Target) -> bytes:
 
 def compile_text(text: str, target: Target) -> bytes:
     """The object file of a module that `render_module` gave."""
-    return _optimized(text, target).object(target)
+    return _optimized(text, target).object(target, lsr=False)
 
 
 def assembly(programs: Sequence[Program], target: Target) -> str:
     """What `compile_programs` gives, to read."""
-    return _optimized(render_module(programs, target), target).assembly(target)
+    return _optimized(render_module(programs, target), target).assembly(target, lsr=False)
 
 
 def _optimized(text: str, target: Target) -> Module:
