@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.expr import Expr, Load, Temp, indices, opaque_values
+from weft.ir.expr import Expr, FromIndex, Load, Temp, Test, below, indices, opaque_values
 from weft.ir.index import Guard, Int, Opaque, Var, atoms
 from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Stmt, Store
 
@@ -85,17 +85,24 @@ class Names:
             if x in known:
                 stack.pop()
                 continue
-            parts = [self._index(i) for i in indices(x)]
-            below = [*x.operands(), *(v for _, values in parts for v in values)]
-            missing = [b for b in below if b not in known]
+            parts = below(x)
+            missing = [b for b in parts if b not in known]
             if missing:
                 stack.extend(missing)
                 continue
-            own = _NONE.union(*(names for names, _ in parts), *(known[b] for b in below))
-            if isinstance(x, Load):
-                own |= {x.source}
-            elif isinstance(x, Temp):
-                own |= {x.name}
+            own = _NONE
+            for b in parts:
+                names = known[b]
+                own = names if own <= names else own if names <= own else own | names
+            match x:
+                case Temp():
+                    own = frozenset((x.name,))
+                case Load():
+                    own = own.union((x.source,), *(self._index(i)[0] for i in indices(x)))
+                case FromIndex() | Test():
+                    own = own.union(*(self._index(i)[0] for i in indices(x)))
+                case _:
+                    pass
             known[x] = own
             stack.pop()
         return known[e]

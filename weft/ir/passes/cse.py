@@ -202,23 +202,22 @@ class _Share(_Walk):
     def root(self, e: Expr, guarded: bool, name: Temp | None = None) -> Expr:
         """`e` with what is shared replaced by its name; `name` is what `e` itself is called, if anything."""
         done: dict[Expr, Expr] = {}
-        stack = [e]
+        stack: list[tuple[Expr, Key | None, bool]] = [(e, None, False)]
         while stack:
-            x = stack[-1]
+            x, key, ready = stack.pop()
             if x in done:
-                stack.pop()
                 continue
-            key = self.key(x) if isinstance(x, Call | Load) else None
-            known = self.table.get(key) if key is not None else None
-            if known is not None and known.temp is not None:
-                done[x] = known.temp
-                stack.pop()
-                continue
-            missing = [b for b in below(x) if b not in done]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
+            if not ready:
+                key = self.key(x) if isinstance(x, Call | Load) else None
+                known = self.table.get(key) if key is not None else None
+                if known is not None and known.temp is not None:
+                    done[x] = known.temp
+                    continue
+                parts = below(x)
+                if parts:
+                    stack.append((x, key, True))
+                    stack += [(b, None, False) for b in parts if b not in done]
+                    continue
             new = self.rebuilt(x, done)
             entry = None
             if key is not None and (not guarded or self.happened(x)):
@@ -233,6 +232,13 @@ class _Share(_Walk):
         return done[e]
 
     def rebuilt(self, x: Expr, done: dict[Expr, Expr]) -> Expr:
+        if isinstance(x, Call):
+            args = tuple([done[a] for a in x.args])
+            for a, b in zip(args, x.args, strict=True):
+                if a is not b:
+                    return Call(x.dtype, x.op, args)
+            return x
+
         def on_index(i: Index) -> Int | None:
             if isinstance(i, Opaque):
                 value = done[i.value]
@@ -240,14 +246,9 @@ class _Share(_Walk):
             return None
 
         def on_int(i: Int) -> Int:
-            return rewrite(i, on_index)
+            return i if isinstance(i, int) or not i.computed else rewrite(i, on_index)
 
         match x:
-            case Call():
-                args = tuple(done[a] for a in x.args)
-                return (
-                    x if all(a is b for a, b in zip(args, x.args, strict=True)) else Call(x.dtype, x.op, args)
-                )
             case Temp():
                 return self.alias.get(x.name, x)
             case Load():
