@@ -194,7 +194,7 @@ def _shl(a: Array, b: Array) -> Array:
 def _shr(a: Array, b: Array) -> Array:
     fits = (b >= 0) & (b < 8 * a.dtype.itemsize)
     shifted = np.right_shift(a, np.where(fits, b, 0).astype(b.dtype))
-    return np.where(fits, shifted, np.where(a < 0, -1, 0)).astype(a.dtype)
+    return np.where(fits, shifted, np.where(a < 0, -1, 0).astype(a.dtype))
 
 
 def _where(c: Context, condition: Array, a: Array, b: Array) -> Array:

@@ -44,6 +44,16 @@ def contraction(node: Node) -> Contraction | None:
     return Contraction((product.inputs[0], product.inputs[1]), (own[1], own[0]))
 
 
+def products(node: Node) -> set[int]:
+    """Ids of the product that a contraction sums, and of what moves or converts it."""
+    out: set[int] = set()
+    below = node.inputs[0]
+    while below.op in MOVEMENT or below.op is Op.CAST:
+        out.add(id(below))
+        below = below.inputs[0]
+    return out | {id(below)}
+
+
 def descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
     """The first node below that is neither movement nor a conversion, and the index at which it is read."""
     while node.storage is None and (node.op in MOVEMENT or node.op is Op.CAST) and 0 not in node.inputs[0].shape:

@@ -25,13 +25,16 @@ class Facts:
     """Of one node, computed from leaves and presumed cuts.
 
     A presumed cut is the result of a reduction (or an elementwise function of one, of the same size) with several
-    consumers: it will most likely be stored, so what is computed from it counts from there.
+    consumers: it will most likely be stored, so what is computed from it counts from there. `bases` are a few of the
+    tensors in memory (or contractions) that it depends on, through any other reductions; `reduced` the shape that one
+    of those reduces.
     """
 
     size: int
     nbytes: int
     ops: int = 0
     leaves: frozenset[int] | None = frozenset()
+    bases: frozenset[int] = frozenset()
     reduces: bool = False
     big: Big | None = None
     reduced: Shape = ()
@@ -54,7 +57,7 @@ def gather_facts(order: Sequence[Node], forced: Mapping[int, str]) -> dict[int, 
         size = high(elements(node.shape))
         f = out[id(node)] = Facts(size, size * node.dtype.itemsize)
         if is_leaf(node):
-            f.leaves = frozenset((id(node),))
+            f.leaves = f.bases = frozenset((id(node),))
             continue
         for i in node.inputs:
             out[id(i)].consumers += 1
@@ -78,18 +81,21 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
         axes = node.attrs
         assert isinstance(axes, Axes)
         f.reduced = node.inputs[0].shape
+        f.bases = f.leaves if f.big is Big.CONTRACTION else facts[id(node.inputs[0])].bases
         return
     leaves: frozenset[int] | None = _NONE
     ops = 0 if op in MOVEMENT else cost.OPS[op]
     for i in node.inputs:
         g = facts[id(i)]
+        f.reduced = f.reduced or g.reduced
+        if g.bases and len(f.bases) <= _MANY:
+            f.bases = f.bases | g.bases if f.bases else g.bases
         if id(i) in forced or (g.big is not None and g.consumers > 1):
             more: frozenset[int] | None = frozenset((id(i),))
         else:
             more = g.leaves
             ops += g.ops
             f.reduces = f.reduces or g.reduces
-            f.reduced = f.reduced or g.reduced
             if g.big is not None and 2 * g.size >= f.size and f.big is not Big.CONTRACTION:
                 f.big = g.big
         if leaves is None or more is None:

@@ -69,10 +69,20 @@ class Frame:
     site: Site | None = None
     stores: list[Store] = field(default_factory=list[Store])
     carries: list[Frame] = field(default_factory=list["Frame"])
+    homes: dict[Var, Frame | None] = field(default_factory=dict[Var, "Frame | None"])
 
     @property
     def bit(self) -> int:
         return 1 << self.number
+
+    def home(self, v: Var) -> Frame | None:
+        """The reduction in whose loop over `v` this frame is computed; None for an output's."""
+        return self if v in self.reduced else self.homes.get(v)
+
+    def settle(self, readers: list[Frame]) -> None:
+        """Note the loops in which this frame is computed: those of its readers."""
+        for v in self.axes:
+            self.homes[v] = readers[0].home(v)
 
 
 class Group:
@@ -92,7 +102,8 @@ class Group:
         self.online: frozenset[int] = frozenset()
         self.ops = 0
         self.read: set[int] = set()
-        self.leaves: set[int] = set()
+        self.bases: set[int] = set()  # see Facts
+        self.products: set[int] = set()
 
     def coordinate(self, prefix: str, extent: Int) -> Var:
         """A new coordinate."""

@@ -33,6 +33,7 @@ from weft.ir.movement import reshape_index, source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import covers, one_to_one
+from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import Big, Facts, gather_facts, is_leaf, leaf_bytes
 from weft.scheduler.kernelize.groups import Frame, Group, Kind, Site, Store, markers_in
 from weft.scheduler.kernelize.online import online_members
@@ -312,9 +313,11 @@ class Partition:
             site.inputs = [self.need(x, group, tuple(index), site.frames)]
             return
         frame = Frame(len(group.frames), mine, node, tuple(reduced), site)
+        frame.settle(group.frames_of(site.frames))
         group.frames.append(frame)
         site.kind, site.extra = Kind.VALUE, frame
         if self.facts[id(node)].big is Big.CONTRACTION:
+            group.products |= products(node)
             if not group.online:
                 members = online_members(node, tuple(index), self.facts, self.forced)
                 group.online = members
@@ -364,7 +367,7 @@ class Partition:
         member = any(id(node) in g.online for g in groups)
         if not member:
             for s in sites:
-                if s.group.contraction & s.frames:
+                if s.group.contraction & s.frames and id(node) not in s.group.products:
                     why = self.prologue(f, s)
                     if why is not None:
                         return Cut(why)
@@ -455,7 +458,7 @@ class Partition:
         if site.kind is Kind.OPEN:
             self.compute(site)
         f = self.facts[id(node)]
-        group.leaves |= f.leaves or set()
+        group.bases |= f.bases
 
     def join(self, node: Node, f: Facts, group: Group, sites: list[Site]) -> bool:
         """Have `group`, which reads the node, store it for the others; False where it cannot."""
@@ -489,12 +492,12 @@ class Partition:
             frame = carried
         site.frames |= frame.bit
         frame.stores.append(Store(node, site.index, site))
-        group.leaves |= f.leaves or set()
+        group.bases |= f.bases
         self.compute(site)
         return True
 
     def remember(self, node: Node, f: Facts, group: Group) -> None:
-        if f.leaves and f.big is not Big.CONTRACTION and self.plain(node):
+        if f.bases and f.big is not Big.CONTRACTION and self.plain(node):
             self.twins.setdefault(self.twin_key(node, f), []).append(group)
 
     def plain(self, node: Node) -> bool:
@@ -505,14 +508,14 @@ class Partition:
 
     def twin(self, node: Node, f: Facts, sites: list[Site]) -> Group | None:
         """A group over the same domain that reads the same large tensor, independent of this node."""
-        if not f.leaves or f.big is Big.CONTRACTION or not self.plain(node) or not node.shape:
+        if not f.bases or f.big is Big.CONTRACTION or not self.plain(node):
             return None
         users = {s.group: None for s in sites}
         users.update(dict.fromkeys(self.based.get(id(node), [])))
         for group in reversed(self.twins.get(self.twin_key(node, f), [])[-4:]):
             if group in users or group.contraction or group.ops + f.ops > cost.MAX_OPS or len(group.outputs()) != 1:
                 continue
-            shared = group.leaves & f.leaves
+            shared = group.bases & f.bases
             if not any(self.facts[k].size >= f.size for k in shared):
                 continue
             if any(g.reaches(group) for g in users):
@@ -539,7 +542,7 @@ class Partition:
         if core is node and site.kind is Kind.OPEN:
             self.compute(site)
         frame.stores.append(Store(node, at, site))
-        group.leaves |= self.facts[id(node)].leaves or set()
+        group.bases |= self.facts[id(node)].bases
 
     def root_same(self, node: Node, group: Group) -> None:
         """The first input as it is."""

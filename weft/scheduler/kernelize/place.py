@@ -29,7 +29,7 @@ def refusal(node: Node, f: Facts, site: Site) -> str | None:
     if group.contraction:
         return "a kernel around a product reduces nothing else"
     readers = group.frames_of(site.frames)
-    if len(readers) > 1 and any(not axes.isdisjoint(r.reduced) for r in readers):
+    if len(readers) > 1 and any(len({id(r.home(v)) for r in readers}) > 1 for v in axes):
         return "more than one pass over its elements is needed"
     for other in group.reductions():
         theirs = frozenset(other.axes)
