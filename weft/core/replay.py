@@ -92,96 +92,131 @@ def make_replay(
     return _planned(_record(fn, args, kwargs, tensors), args, kwargs, tensors)
 
 
+class _Numbers:
+    """The numbers of tensors and traced values, given as they come up."""
+
+    def __init__(self, tensors: Sequence[Tensor], trace: tracing.Trace) -> None:
+        self.arguments = len(tensors)
+        self.captured: list[Tensor] = []
+        self.grads_read: list[int] = []
+        self.values: list[Value] = []
+        self._tensors = {id(t): k for k, t in enumerate(tensors)}
+        self._values: dict[int, int] = {}
+        read = [g for g in trace.grads.values() if g.read and g.before is not None and id(g.before) in trace.shadows]
+        old = {id(g.before) for g in read}
+        for s in trace.shadows.values():
+            if id(s.handle) not in old:
+                self._capture(s.handle)
+        for g in trace.grads.values():
+            self._capture(g.handle)
+        for g in read:
+            self._tensors[id(g.before)] = self.arguments + len(self.captured) + len(self.grads_read)
+            self.grads_read.append(self._tensors[id(g.handle)])
+
+    def _capture(self, t: Tensor) -> None:
+        if id(t) not in self._tensors:
+            self._tensors[id(t)] = self.arguments + len(self.captured)
+            self.captured.append(t)
+
+    def tensor(self, t: Tensor) -> int | None:
+        """The number of a tensor from before the trace; None for one that the function made."""
+        return self._tensors.get(id(t))
+
+    def of(self, t: Tensor) -> int:
+        """The number of a tensor from before the trace."""
+        return self._tensors[id(t)]
+
+    def value(self, v: Value) -> int:
+        """The number of a value that a call is to produce."""
+        if id(v) not in self._values:
+            self._values[id(v)] = len(self.values)
+            self.values.append(v)
+        return self._values[id(v)]
+
+
 def _record(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
 ) -> Recording:
     with tracing.tracing(Tensor) as trace:
         result = fn(*args, **kwargs)
-        # Inside, so that values are the traced ones; every tensor by the number that it gets.
-        numbers = {id(t): k for k, t in enumerate(tensors)}
-        captured: list[Tensor] = []
-        grads_read: list[int] = []
-
-        def number(t: Tensor) -> int:
-            k = numbers.get(id(t))
-            if k is None:
-                k = numbers[id(t)] = len(tensors) + len(captured)
-                captured.append(t)
-            return k
-
-        old_grads = {id(g.before): g for g in trace.grads.values() if g.read and g.before is not None}
-        for s in trace.shadows.values():
-            if id(s.handle) not in old_grads:
-                number(s.handle)
-        for g in trace.grads.values():
-            number(g.handle)
-        for g in old_grads.values():
-            if g.before is not None and id(g.before) in trace.shadows:
-                numbers[id(g.before)] = len(tensors) + len(captured) + len(grads_read)
-                grads_read.append(numbers[id(g.handle)])
-
-        values: list[Value] = []
-        place: dict[int, int] = {}
-
-        def value(v: Value) -> int:
-            if id(v) not in place:
-                place[id(v)] = len(values)
-                values.append(v)
-            return place[id(v)]
-
-        placeholders: dict[int, Value] = {}
-        specs: dict[int, Spec] = {}
-        rebinds: list[Rebind] = []
-        for s in trace.shadows.values():
-            k, node, old = numbers[id(s.handle)], s.placeholder.node, s.before.node.storage
-            placeholders[k] = s.placeholder
-            specs[k] = Spec(old.device, node.shape, node.dtype, s.before.needs_grad)
-            if s.now is not s.placeholder:
-                rebinds.append(Rebind(k, value(s.now), s.now.needs_grad))
-        set_grads: list[SetGrad] = []
-        for g in trace.grads.values():
-            if g.now is g.before and (g.read or g.now is not None):
-                continue
-            k = numbers[id(g.handle)]
-            if g.now is None:
-                set_grads.append(SetGrad(k))
-            elif id(g.now) in numbers:
-                set_grads.append(SetGrad(k, tensor=numbers[id(g.now)]))
-            else:
-                set_grads.append(SetGrad(k, value=value(g.now.value)))
-        had_grad = [(numbers[id(g.handle)], g.before is not None) for g in trace.grads.values() if g.read]
-        found: dict[int, int] = {}
-        results: list[int] = []
-        same: list[int | None] = []
-
-        def result_number(t: Tensor) -> int:
-            if id(t) not in found:
-                found[id(t)] = len(results)
-                results.append(value(t.value))
-                same.append(numbers.get(id(t)))
-            return found[id(t)]
-
-        build = builder(result, result_number)
-        draws = [(d.generator, d.placeholder, d.count) for d in trace.draws.values()]
-        differentiated = trace.differentiated
-        created = trace.created
+        # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
+        numbers = _Numbers(tensors, trace)
+        rebinds = _rebinds(trace, numbers)
+        set_grads = _set_grads(trace, numbers)
+        had_grad = [(numbers.of(g.handle), g.before is not None) for g in trace.grads.values() if g.read]
+        results, same, build = _results(result, numbers)
         trace.grads.clear()
-        # What lives on of the tensors that the function made: somebody else holds it.
-        result = None
-        escaped = _alive(created, found)
-        if escaped:
-            gc.collect()
-            escaped = _alive(created, found)
-        for t in escaped:
-            rebinds.append(Rebind(ref(t), value(t.value), t.value.needs_grad))
+        del result
+        # A tensor that the function made and that lives on: somebody else holds it.
+        if _alive(trace):
+            gc.collect()  # it may be part of a cycle that nobody holds
+        for t in _alive(trace):
+            rebinds.append(Rebind(ref(t), numbers.value(t.value), t.value.needs_grad))
+    shadows = trace.shadows.values()
     return Recording(
-        len(tensors), captured, grads_read, had_grad, placeholders, specs, values, rebinds, set_grads, results, same, draws,
-        build, bool(escaped), differentiated,
-    )  # fmt: skip
+        arguments=numbers.arguments,
+        captured=numbers.captured,
+        grads_read=numbers.grads_read,
+        had_grad=had_grad,
+        placeholders={numbers.of(s.handle): s.placeholder for s in shadows},
+        specs={numbers.of(s.handle): _spec(s) for s in shadows},
+        values=numbers.values,
+        rebinds=rebinds,
+        set_grads=set_grads,
+        results=results,
+        same=same,
+        draws=[(d.generator, d.placeholder, d.count) for d in trace.draws.values()],
+        build=build,
+        escapes=any(not isinstance(b.target, int) for b in rebinds),
+        differentiated=trace.differentiated,
+    )
 
 
-def _alive(created: Mapping[int, ref[Any]], known: Mapping[int, int]) -> list[Tensor]:
-    return [t for r in list(created.values()) if (t := r()) is not None]
+def _spec(s: tracing.Shadow) -> Spec:
+    node = s.placeholder.node
+    return Spec(s.before.node.storage.device, node.shape, node.dtype, s.before.needs_grad)
+
+
+def _rebinds(trace: tracing.Trace, numbers: _Numbers) -> list[Rebind]:
+    return [
+        Rebind(numbers.of(s.handle), numbers.value(s.now), s.now.needs_grad)
+        for s in trace.shadows.values()
+        if s.now is not s.placeholder
+    ]
+
+
+def _set_grads(trace: tracing.Trace, numbers: _Numbers) -> list[SetGrad]:
+    out: list[SetGrad] = []
+    for g in trace.grads.values():
+        if g.now is g.before and (g.read or g.now is not None):
+            continue
+        target = numbers.of(g.handle)
+        if g.now is None:
+            out.append(SetGrad(target))
+        else:
+            known = numbers.tensor(g.now)
+            out.append(SetGrad(target, None if known is not None else numbers.value(g.now.value), known))
+    return out
+
+
+def _results(result: Any, numbers: _Numbers) -> tuple[list[int], list[int | None], Build]:
+    """The values of the tensors in `result`, which of them are tensors from before, and how to make `result` again."""
+    found: dict[int, int] = {}
+    results: list[int] = []
+    same: list[int | None] = []
+
+    def number(t: Tensor) -> int:
+        if id(t) not in found:
+            found[id(t)] = len(results)
+            results.append(numbers.value(t.value))
+            same.append(numbers.tensor(t))
+        return found[id(t)]
+
+    return results, same, builder(result, number)
+
+
+def _alive(trace: tracing.Trace) -> list[Tensor]:
+    return [t for r in list(trace.created.values()) if (t := r()) is not None]
 
 
 def _planned(r: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Replay:
