@@ -186,6 +186,12 @@ def test_index_put_accumulates() -> None:
     assert weft.zeros(3).index_put((i,), weft.ones(3), accumulate=True).tolist() == [2.0, 1.0, 0.0]
 
 
+def test_shrink_and_pad() -> None:
+    x = weft.arange(12).reshape(3, 4)
+    assert x.shrink([(1, 3), None])[:, 0].tolist() == [4, 8]
+    assert x.shrink([(1, 2), (2, 4)]).pad((1, 0), value=-1).tolist() == [[-1, 6, 7]]
+
+
 def test_zero_sizes() -> None:
     x = weft.zeros(0, 3)
     assert x.sum().item() == 0.0

@@ -14,6 +14,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, int64, promote
 from weft.ir.graph import Along, Axes, Box, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
+from weft.ir.index import low as least
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -249,6 +250,18 @@ def narrow(input: Tensor, dim: int, start: Int, length: Int) -> Tensor:
     return wrap(box(v, begin, (*v.shape[:k], length, *v.shape[k + 1 :])))
 
 
+def shrink(input: Tensor, ranges: Sequence[tuple[Int, Int] | None]) -> Tensor:
+    """The elements from start up to end of each dimension; None keeps a dimension whole."""
+    v = value_of("shrink", input)
+    if len(ranges) != len(v.shape):
+        raise ArgumentError(f"shrink: needs {len(v.shape)} ranges for shape {tuple(v.shape)}, got {len(ranges)}")
+    pairs = [(0, n) if r is None else r for r, n in zip(ranges, v.shape, strict=True)]
+    for (start, end), n in zip(pairs, v.shape, strict=True):
+        if least(start) < 0 or least(end - start) < 0 or least(end - n) > 0:
+            raise ShapeError(f"shrink: {start} to {end} is no part of a dimension of size {n}")
+    return wrap(box(v, tuple(a for a, _ in pairs), tuple(b - a for a, b in pairs)))
+
+
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """Element `index` along dim, without that dimension."""
     from weft.core.indexing import getitem
@@ -430,7 +443,7 @@ def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Te
 
 def pad_value(v: Value, low: Sequence[Int], high: Sequence[Int], fill: Number = 0) -> Value:
     """`v` with `low` elements of `fill` before and `high` after on each axis, both >= 0."""
-    if not any(isinstance(n, int) and n == 0 for n in low) or any(low) or any(high):
+    if any(low) or any(high):
         return apply(Op.PAD, (v,), Padding(tuple(low), tuple(high), (0,) * len(v.shape), fill))
     return v
 

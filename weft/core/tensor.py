@@ -30,7 +30,7 @@ from weft.core import (
 from weft.core import (
     matmul as products,
 )
-from weft.core.functional import activations
+from weft.core.functional import activations, resampling
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.errors import DTypeError, GradError, ShapeError
 from weft.ir import dtypes
@@ -717,6 +717,8 @@ class Tensor(Handle):
     flip = movement.flip
     roll = movement.roll
     narrow = movement.narrow
+    shrink = movement.shrink
+    pad = resampling.pad
     select = movement.select
     split = movement.split
     chunk = movement.chunk
