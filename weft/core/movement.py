@@ -254,7 +254,9 @@ def shrink(input: Tensor, ranges: Sequence[tuple[Int, Int] | None]) -> Tensor:
     """The elements from start up to end of each dimension; None keeps a dimension whole."""
     v = value_of("shrink", input)
     if len(ranges) != len(v.shape):
-        raise ArgumentError(f"shrink: needs {len(v.shape)} ranges for shape {tuple(v.shape)}, got {len(ranges)}")
+        raise ArgumentError(
+            f"shrink: needs {len(v.shape)} ranges for shape {tuple(v.shape)}, got {len(ranges)}"
+        )
     pairs = [(0, n) if r is None else r for r, n in zip(ranges, v.shape, strict=True)]
     for (start, end), n in zip(pairs, v.shape, strict=True):
         if least(start) < 0 or least(end - start) < 0 or least(end - n) > 0:
