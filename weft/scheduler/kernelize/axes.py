@@ -74,6 +74,8 @@ def _dependences(group: Group) -> Iterable[dict[Var, int | None]]:
         match s.kind:
             case Kind.RANGE:
                 yield _steps(s.index[0])
+            case Kind.ONE:
+                yield _steps(s.index[s.extra])
             case Kind.MOVE:
                 yield from _guard_steps(s.extra[0])
             case Kind.PICK:

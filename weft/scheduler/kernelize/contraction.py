@@ -44,14 +44,15 @@ def contraction(node: Node) -> Contraction | None:
     return Contraction((product.inputs[0], product.inputs[1]), (own[1], own[0]))
 
 
-def products(node: Node) -> set[int]:
-    """Ids of the product that a contraction sums, and of what moves or converts it."""
-    out: set[int] = set()
+def products(node: Node) -> dict[Node, bool]:
+    """The product that a contraction sums, and of what moves or converts it."""
+    out: dict[Node, bool] = {}
     below = node.inputs[0]
     while below.op in MOVEMENT or below.op is Op.CAST:
-        out.add(id(below))
+        out[below] = False
         below = below.inputs[0]
-    return out | {id(below)}
+    out[below] = False
+    return out
 
 
 def descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:

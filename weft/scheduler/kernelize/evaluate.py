@@ -12,7 +12,7 @@ from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, Load
-from weft.ir.graph import Fill, Node, Padding
+from weft.ir.graph import Combine, Fill, Node
 from weft.ir.index import Guard, Index, Int, Opaque, Var, map_guard, rewrite
 from weft.ir.kernel.lower import identity
 from weft.ir.ops import COMBINE, Op
@@ -20,8 +20,6 @@ from weft.scheduler.kernelize.groups import Kind, Site
 
 _EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND})
 """Ops that need no rounding: their results are operands, or whole."""
-
-_ = (Fill, Padding)
 
 
 def half(dtype: DType) -> bool:
@@ -99,6 +97,8 @@ class Evaluator:
                 return widen(ex.cast(ex.from_index(self.index(site.index[0])), node.dtype))
             case Kind.PICK:
                 return self.pick(site)
+            case Kind.ONE:
+                return self.one(site)
             case _:
                 raise AssertionError(f"{node!r} has not been placed")
 
@@ -150,6 +150,13 @@ class Evaluator:
             out = chosen.value if out is None else ex.where(ex.test(self.guard(guard)), chosen.value, out)
         assert out is not None
         return out
+
+    def one(self, site: Site) -> Expr:
+        at, x, src = (s.value for s in site.inputs)
+        assert isinstance(site.node.attrs, Combine)
+        op = site.node.attrs.op
+        here = ex.call(Op.EQ, ex.cast(at, dtypes.int64), ex.from_index(self.index(site.index[site.extra])))
+        return ex.where(here, src if op is None else ex.call(op, x, src), x)
 
     # indices ---------------------------------------------------------------------------------------------------------
 

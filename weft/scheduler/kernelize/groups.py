@@ -28,7 +28,7 @@ class Kind(Enum):
     MOVE = auto()  # the value of inputs[0] where the guard holds, else a fill value
     SAME = auto()  # the value of inputs[0]
     VALUE = auto()  # a reduction: the value of frame `extra`
-    SELECT = auto()  # inputs[0] where the guard holds, else inputs[1]
+    ONE = auto()  # inputs[1] combined with inputs[2] where inputs[0], an integer, is the index along an axis
     PICK = auto()  # of inputs, the first whose guard holds
 
     __hash__ = object.__hash__
@@ -103,7 +103,7 @@ class Group:
         self.ops = 0
         self.read: set[int] = set()
         self.bases: set[int] = set()  # see Facts
-        self.products: set[int] = set()
+        self.staged: dict[Node, bool] = {}  # contractions' products (False), and what is computed of operands (True)
 
     def coordinate(self, prefix: str, extent: Int) -> Var:
         """A new coordinate."""

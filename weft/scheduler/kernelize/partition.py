@@ -9,7 +9,7 @@ not consume what these others store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dtypes
@@ -101,7 +101,7 @@ class Partition:
             case Op.COPY:
                 self.forced.setdefault(id(n), "it is copied to another device")
                 self.force(n.inputs[0], "it is copied to another device")
-            case Op.SCATTER if id(n) not in self.alias:
+            case Op.SCATTER if id(n) not in self.alias and not _single(n):
                 self.forced.setdefault(id(n), "scattered writes need memory")
                 if n.inputs[0].op is not Op.CONST:
                     self.force(n.inputs[0], "it is updated in place")
@@ -174,9 +174,20 @@ class Partition:
                     self.compute(s)
                 return
         else:
-            alone = node.op in (Op.CONTIGUOUS, Op.COPY, Op.SCATTER) or (node.op is Op.UPDATE and self.in_place(node))
-            cut = Cut(forced, not alone or id(node) in self.alias)
+            cut = Cut(forced, not self.alone(node))
         self.store(node, f, sites, cut)
+
+    def alone(self, node: Node) -> bool:
+        """The node is stored by a kernel of its own kind, never computed inside another."""
+        match node.op:
+            case Op.CONTIGUOUS | Op.COPY:
+                return True
+            case Op.SCATTER:
+                return id(node) not in self.alias and not _single(node)
+            case Op.UPDATE:
+                return self.in_place(node)
+            case _:
+                return False
 
     def compute(self, site: Site) -> None:
         """Compute the node at this site, from sites of its inputs."""
@@ -288,6 +299,21 @@ class Partition:
         site.group.ops += 1
         self.guarded(site, [guard])
 
+    def scatter(self, site: Site) -> None:
+        """Of one element per row: out[i, j] = x[i, j] combined with src[i, 0] where index[i, 0] is j, else x[i, j]."""
+        x, index, src = site.node.inputs
+        assert isinstance(site.node.attrs, Combine)
+        axis, group = site.node.attrs.axis, site.group
+        row = (*site.index[:axis], 0, *site.index[axis + 1 :])
+        site.kind, site.extra = Kind.ONE, axis
+        site.inputs = [
+            self.need(index, group, row, site.frames),
+            self.need(x, group, site.index, site.frames),
+            self.need(src, group, row, site.frames),
+        ]
+        group.ops += 3
+        self.depend(site)
+
     def reduce(self, site: Site) -> None:
         """A frame of its own, over the coordinates that the site's index depends on."""
         node, group = site.node, site.group
@@ -317,7 +343,7 @@ class Partition:
         group.frames.append(frame)
         site.kind, site.extra = Kind.VALUE, frame
         if self.facts[id(node)].big is Big.CONTRACTION:
-            group.products |= products(node)
+            group.staged |= products(node)
             if not group.online:
                 members = online_members(node, tuple(index), self.facts, self.forced)
                 group.online = members
@@ -367,8 +393,8 @@ class Partition:
         member = any(id(node) in g.online for g in groups)
         if not member:
             for s in sites:
-                if s.group.contraction & s.frames and id(node) not in s.group.products:
-                    why = self.prologue(f, s)
+                if s.group.contraction & s.frames:
+                    why = self.prologue(node, f, s)
                     if why is not None:
                         return Cut(why)
             if f.big is not None:
@@ -380,8 +406,7 @@ class Partition:
                 if why is not None:
                     return Cut(why)
         if len(groups) > 1:
-            again = leaf_bytes(f.leaves, self.facts)
-            if not cost.recompute(len(groups), f.nbytes, f.ops, f.size, again):
+            if not cost.recompute(len(groups), f.nbytes, f.ops, f.size, self.more_bytes(f, groups)):
                 return Cut(f"{len(groups)} kernels use it, and reading it is cheaper than computing it again")
         trivial = f.ops <= cost.PROLOGUE and f.leaves is not None and len(f.leaves) <= 1
         if not trivial and any(g.ops >= cost.MAX_OPS or len(g.read) >= cost.MAX_READS for g in groups):
@@ -395,8 +420,23 @@ class Partition:
                 return Cut("one kernel would compute it several times over", False)
         return None
 
-    def prologue(self, f: Facts, site: Site) -> str | None:
+    def more_bytes(self, f: Facts, groups: Iterable[Group]) -> int | None:
+        """What all groups but the busiest would read beyond what they read anyway, to compute a node; None: too much."""
+        if f.leaves is None:
+            return None
+        known = {k: {at for at, _ in self.sites.get(k, ())} for k in f.leaves}
+        each = sorted(sum(self.facts[k].nbytes for k in f.leaves if g.number not in known[k]) for g in groups)
+        return sum(each[:-1])
+
+    def prologue(self, node: Node, f: Facts, site: Site) -> str | None:
         """Why a function of a product's operand is not computed while the product runs; None if it is."""
+        if node in site.group.staged:
+            if not site.group.staged[node]:
+                return None  # the product itself
+            if f.reduces:
+                return "a product's operand may not wait for a reduction"
+            self.stage(node, site.group)
+            return None
         if f.reduces:
             return "a product's operand may not wait for a reduction"
         points = 1
@@ -410,7 +450,16 @@ class Partition:
         read = leaf_bytes(f.leaves, self.facts)
         if read is None or read > cost.PROLOGUE_BYTES * f.nbytes:
             return "a product uses each element again and again, and what it is computed from is larger"
+        self.stage(node, site.group)
         return None
+
+    def stage(self, node: Node, group: Group) -> None:
+        """What an accepted prologue computes is accepted with it, but for reductions."""
+        for i in node.inputs:
+            while i.op in MOVEMENT and not is_leaf(i):
+                i = i.inputs[0]
+            if i.op in ELEMENTWISE and i not in group.staged:
+                group.staged[i] = True
 
     # stored nodes ----------------------------------------------------------------------------------------------------
 
@@ -525,7 +574,7 @@ class Partition:
 
     def root(self, node: Node, group: Group) -> None:
         """A new group's output that stores `node`."""
-        if node.op in _ROOTS and id(node) not in self.alias:
+        if node.op in _ROOTS and (node.op is Op.CONCAT or self.alone(node)):
             _ROOTS[node.op](self, node, group)
             return
         core, chain = node, list[Node]()
@@ -538,6 +587,8 @@ class Partition:
         at = index
         for moved in reversed(chain):
             at = _forward(moved, at)
+        if all(isinstance(i, Var | int) for i in at):
+            frame.axes = tuple(i for i in at if isinstance(i, Var))
         site = self.need(core, group, index, frame.bit)
         if core is node and site.kind is Kind.OPEN:
             self.compute(site)
@@ -568,12 +619,6 @@ class Partition:
 
     def root_update(self, node: Node, group: Group) -> None:
         base, src = node.inputs
-        if not self.in_place(node):
-            frame, index = group.domain(node.shape)
-            site = self.need(node, group, index, frame.bit)
-            self.compute(site)
-            frame.stores.append(Store(node, index, site))
-            return
         if self.facts[id(src)].size == 0:
             self.root_same(node, group)
             return
@@ -616,6 +661,11 @@ def _half(n: Node) -> bool:
     return n.dtype is dtypes.float16 or n.dtype is dtypes.bfloat16
 
 
+def _single(n: Node) -> bool:
+    """A scatter of one element per row: it can be chosen by comparison, without writing out of order."""
+    return isinstance(n.attrs, Combine) and n.inputs[1].shape[n.attrs.axis] == 1
+
+
 def _forward(moved: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
     """Where RESHAPE or PERMUTE puts the element of its input at `index`."""
     if moved.op is Op.RESHAPE:
@@ -629,6 +679,7 @@ _COMPUTE: dict[Op, Callable[[Partition, Site], None]] = {
     Op.GATHER: Partition.gather,
     Op.CONCAT: Partition.concat,
     Op.UPDATE: Partition.update,
+    Op.SCATTER: Partition.scatter,
 }
 
 _ROOTS: dict[Op, Callable[[Partition, Node, Group], None]] = {
