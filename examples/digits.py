@@ -9,23 +9,31 @@ fused into which kernel and how long each one takes, and draws the loss and the 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
-import weft.nn.functional as F
 from matplotlib.figure import Figure
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import weft
+import weft.nn.functional as F
 from weft import nn, optim
+from weft.core.compile import Compiled
 
 CLASSES = 10
 BATCH = 64
+
+Step: TypeAlias = Compiled[[weft.Tensor, weft.Tensor], weft.Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,10 @@ class Digits:
         )
         return cls(train_x, train_y, test_x, test_y)
 
+    def batch(self, rows: np.ndarray) -> tuple[weft.Tensor, weft.Tensor]:
+        """The training images and labels at `rows`."""
+        return weft.tensor(self.train_x[rows]), weft.tensor(self.train_y[rows])
+
 
 def classifier() -> nn.Module:
     """(n, 1, 8, 8) images -> (n, 10) logits."""
@@ -57,43 +69,34 @@ def classifier() -> nn.Module:
     )  # fmt: skip
 
 
-@dataclass
-class Trainer:
-    """A model, its optimizer, and the loss of every step so far."""
+def training_step(model: nn.Module, lr: float) -> Step:
+    """One AdamW step on a batch, compiled: (images, labels) -> loss."""
+    optimizer = optim.AdamW(model.parameters(), lr=lr)
 
-    model: nn.Module
-    optimizer: optim.AdamW
-    losses: list[float] = field(default_factory=list)
-
-    def step(self, x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
-        """One AdamW step on a batch; the loss."""
-        self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.model(x), y)
+    @weft.compile
+    def step(x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
         loss.backward()
-        self.optimizer.step()
+        optimizer.step()
         return loss.detach()
 
-    def fit(self, data: Digits, epochs: int, rng: np.random.Generator, console: Console) -> float:
-        """Trains for `epochs` passes over the data; the seconds it took, compiling included."""
-        step = weft.compile(self.step)
-        self.model.train()
-        start = time.perf_counter()
-        columns = (
-            TextColumn("training"),
-            BarColumn(),
-            TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task("training", total=epochs, loss="")
-            for epoch in range(epochs):
-                order = rng.permutation(len(data.train_x))
-                batches = order[: len(order) // BATCH * BATCH].reshape(-1, BATCH)
-                losses = [step(weft.tensor(data.train_x[b]), weft.tensor(data.train_y[b])) for b in batches]
-                self.losses += [loss.item() for loss in losses]
-                mean = np.mean(self.losses[-len(batches) :])
-                progress.update(task, advance=1, loss=f"epoch {epoch + 1}/{epochs}  loss {mean:.4f}")
-        return time.perf_counter() - start
+    return step
+
+
+def fit(step: Step, data: Digits, epochs: int, rng: np.random.Generator, console: Console) -> list[float]:
+    """Trains for `epochs` passes over the data; the loss of every step."""
+    losses: list[float] = []
+    columns = (TextColumn("training"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("training", total=epochs, state="")
+        for epoch in range(1, epochs + 1):
+            order = rng.permutation(len(data.train_x))
+            for batch in order[: len(order) // BATCH * BATCH].reshape(-1, BATCH):
+                losses.append(step(*data.batch(batch)).item())
+            mean = np.mean(losses[-(len(order) // BATCH) :])
+            progress.update(task, advance=1, state=f"epoch {epoch}/{epochs}, loss {mean:.4f}")
+    return losses
 
 
 def predict(model: nn.Module, images: np.ndarray) -> np.ndarray:
@@ -126,6 +129,28 @@ def plot(losses: list[float], confusion: np.ndarray, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def ends(why: Sequence[str]) -> str:
+    """The reasons for which a kernel's results are stored, each once; `why` also tells what it loads, and names all."""
+    reasons = (w.partition(" is stored: ")[2] for w in why)
+    return "; ".join(dict.fromkeys(r for r in reasons if r))
+
+
+def show_kernels(step: Step, x: weft.Tensor, y: weft.Tensor, console: Console) -> None:
+    """What one training step runs: each kernel, named after the ops fused into it, its time and why it ends there."""
+    kernels = step.explain(x, y).kernels
+    runs = [[t for t in step.profile(x, y) if t.name != "copy"] for _ in range(9)]
+    table = Table(title=f"One training step: {len(kernels)} kernels", title_justify="left")
+    for name, justify in (("kernel", "left"), ("moved", "right"), ("flops", "right"), ("time", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)
+    table.add_column("why it ends where it does")
+    for kernel, timings in zip(kernels, zip(*runs, strict=True), strict=True):
+        microseconds = statistics.median(t.ns for t in timings) / 1e3
+        moved, flops = f"{kernel.bytes / 1e3:,.1f} kB", f"{kernel.flops / 1e3:,.0f} k"
+        table.add_row(kernel.name, moved, flops, f"{microseconds:,.1f} us", escape(ends(kernel.why)))
+    console.print(table)
+    console.print(f"all kernels: {statistics.median(sum(t.ns for t in run) for run in runs) / 1e6:.2f} ms")
+
+
 def main() -> None:
     """Trains, reports and draws."""
     parser = argparse.ArgumentParser(
@@ -140,15 +165,19 @@ def main() -> None:
     weft.manual_seed(args.seed)
     data = Digits.load()
     model = classifier()
-    trainer = Trainer(model, optim.AdamW(model.parameters(), lr=2e-3))
-    seconds = trainer.fit(data, args.epochs, np.random.default_rng(args.seed), console)
+    step = training_step(model, lr=2e-3)
+    start = time.perf_counter()
+    losses = fit(step, data, args.epochs, np.random.default_rng(args.seed), console)
+    seconds = time.perf_counter() - start
 
     confusion = confusion_matrix(data.test_y, predict(model, data.test_x))
     right, total = int(np.trace(confusion)), len(data.test_y)
+    model.train()
+    show_kernels(step, *data.batch(np.arange(BATCH)), console)
     console.print(
         f"{right} of {total} held-out digits right ({right / total:.2%}), trained in {seconds:.1f} s"
     )
-    plot(trainer.losses, confusion, args.out)
+    plot(losses, confusion, args.out)
     console.print(f"loss and confusion matrix: {args.out}")
 
 

