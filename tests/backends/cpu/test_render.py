@@ -279,6 +279,25 @@ def test_gather_and_scatter(compile_all: Build, index: DType) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [F32, F64, dtypes.int8, BOOL])
+@pytest.mark.parametrize(("rows", "lanes"), [(16, 16), (8, 16), (20, 32), (4, 12), (3, 8)])
+def test_a_tile_is_transposed_in_registers(compile_all: Build, dtype: DType, rows: int, lanes: int) -> None:
+    t, n = to_numpy(dtype), rows * lanes * 6
+    x, y, z = param("x", dtype, n), param("y", dtype, n), param("z", dtype, n)
+    i, u, v = var("i", 3), var("u", rows), var("v", lanes)
+    there, here = i * rows + v * 3 * rows + u, i * rows * lanes + u * lanes + v
+
+    def tile(*body: Stmt) -> Loop:
+        return loop(i, loop(u, loop(v, *body, kind=VECTOR), kind=UNROLL))
+
+    body = (
+        tile(Store("y", here, load(x, there))),
+        tile(Store("z", there, load(y, here)), Store("y", here, load(z, there + 1))),
+    )
+    values = (floats(n) > 0 if dtype is BOOL else floats(n) * 50).astype(t)
+    check(compile_all, [x, y, z], "y z", body, x=values, y=np.zeros(n, t), z=np.zeros(n, t))
+
+
 def test_index_arithmetic_in_lanes_and_outside(compile_all: Build) -> None:
     n, lanes = 240, 8
     stride = Var("stride", 1, 9)

@@ -16,7 +16,7 @@ from weft.backends.llvm.writer import Lines
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
-from weft.ir.index import Guard, Int, Sum, Var, low, variables
+from weft.ir.index import Guard, Int, Sum, Var, coefficient, low, variables
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -157,8 +157,10 @@ class Body:
     def _unroll(self, loop: Loop) -> None:
         if not isinstance(loop.extent, int):
             raise ValueError(f"cannot unroll loop {loop.var!r} of unknown extent {loop.extent!r}")
+        self.frame.unrolled.append((loop.var, loop.extent, self.frame.level))
         for k in range(loop.extent):
             self.unrolled(loop, k)
+        self.frame.unrolled.pop()
 
     def unrolled(self, loop: Loop, k: int) -> None:
         """One iteration, its variable a constant."""
@@ -427,9 +429,8 @@ class Body:
             case Temp():
                 return frame.temp(e.name)
             case Load():
-                return memory.load(
-                    frame, frame.place(e.source), affine(frame, e.index[0]), condition(frame, e.guard)
-                )
+                at, when = affine(frame, e.index[0]), condition(frame, e.guard)
+                return memory.load(frame, frame.place(e.source), at, when, self._ahead(e))
             case Call():
                 memo = frame.now.memo
                 return self._op(e.op, [a.dtype for a in e.args], e.dtype, [memo[a] for a in e.args])
@@ -439,6 +440,16 @@ class Body:
                 return self._test(e.guard)
             case _:
                 raise TypeError(f"not a scalar expression: {type(e).__name__}")
+
+    def _ahead(self, e: Load) -> int:
+        """How many neighbours of the element will surely be read by the next unrolled iterations, itself included."""
+        frame = self.frame
+        if e.guard or frame.now.mask is not None:
+            return 1
+        for v, extent, level in reversed(frame.unrolled):
+            if level == frame.level and coefficient(e.index[0], v) == 1:
+                return extent - frame.consts[v]
+        return 1
 
     def _op(self, op: Op, src: Iterable[DType], dst: DType, args: Iterable[Value]) -> Value:
         src, args = list(src), list(args)

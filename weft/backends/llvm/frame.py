@@ -141,6 +141,10 @@ class Frame:
         default_factory=dict["Expr | Guard", "tuple[str, ...]"]
     )
     """The names that an expression or a guard depends on."""
+    unrolled: list[tuple[Var, int, int]] = field(default_factory=list[tuple[Var, int, int]])
+    """The unrolled loops around, outermost first: variable, extent and the level that they are at."""
+    blocks: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
+    """What was read ahead for later unrolled iterations."""
     orders: dict[tuple[Expr, ...], list[Expr]] = field(default_factory=dict[tuple[Expr, ...], list[Expr]])
     """What `walk` gives for a statement's expressions, which are rendered once per unrolled iteration."""
     captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])

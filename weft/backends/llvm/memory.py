@@ -21,8 +21,11 @@ ALIGNMENT = 64
 """Of every buffer's base, in bytes."""
 
 
-def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
-    """The elements at `offset`, zero where the guard fails; nothing is read there."""
+def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int = 1) -> Value:
+    """The elements at `offset`, zero where the guard fails; nothing is read there.
+
+    `ahead`: so many elements from there on may be read, and will be asked for.
+    """
     dtype = place.buffer.dtype
     if when.never:
         return Value(zero(dtype))
@@ -39,6 +42,8 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
         got = _backward(frame, dtype, _load_run(frame, place, _moved(offset, 1 - n), when.shared, backward))
     elif stride is not None and mask is None and abs(stride) <= MAX_STRIDE:
         got = _load_strided(frame, place, offset, stride, when.shared)
+    elif stride is not None and when == Condition() and frame.now.mask is None:
+        got = _load_block(frame, place, offset, stride, ahead)
     else:
         got = _gather(frame, place, offset, when.shared, mask)
     return Value(from_memory(frame, dtype, n, got), n)
@@ -66,7 +71,7 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
             mask = _reverse(frame, mask) if mask else None
         at = address(frame, place, start)
         if mask is None:
-            align, hint = dtype.itemsize, ""
+            align, hint = _known_alignment(frame, place, start), ""
             width = min(ALIGNMENT, n * dtype.itemsize)
             if stream and width >= 16 and alignment(place, start) >= width:
                 align, hint = width, ", !nontemporal !0"
@@ -130,6 +135,12 @@ def alignment(place: Place, offset: Affine) -> int:
     """Bytes that the address is known to be a multiple of."""
     size = place.buffer.dtype.itemsize
     return gcd(ALIGNMENT, size * offset.const, *(size * c for _, c in offset.terms))
+
+
+def _known_alignment(frame: Frame, place: Place, start: Affine) -> int:
+    """The alignment to promise for a run of elements."""
+    size = place.buffer.dtype.itemsize
+    return max(size, alignment(place, start)) if frame.f.module.aligned else size
 
 
 def zero(dtype: DType) -> str:
@@ -198,7 +209,7 @@ def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask:
     if when is not None:
         at = _or_zeros(frame, when, at, n * dtype.itemsize)
     if mask is None:
-        return f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
+        return f.emit(f"load {memory}, ptr {at}, align {_known_alignment(frame, place, start)}")
     if place.buffer.scope is Scope.REGISTER:
         got = f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
         return f.emit(f"select {vector('i1', n)} {mask}, {memory} {got}, {memory} zeroinitializer")
@@ -226,6 +237,63 @@ def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when:
         result = _shuffle(frame, dtype, n, result or run, run, picks)
         taken = here[-1] + 1
     return result if stride > 0 else _backward(frame, dtype, result)
+
+
+def _load_block(frame: Frame, place: Place, offset: Affine, stride: int, ahead: int) -> str:
+    """A gather whose neighbours the next iterations want: rows are read whole and transposed in registers."""
+    dtype, n = place.buffer.dtype, frame.now.lanes
+    version = frame.versions.get(place.buffer.name, 0)
+    key = (place.base, version, offset)
+    found = frame.blocks.get(key)
+    if found is not None:
+        return found
+    size = min(16, n, 1 << (ahead.bit_length() - 1))
+    if size < 4:
+        return _gather(frame, place, offset, None, None)
+    parts: list[list[str]] = []
+    t = memory_type(dtype, size)
+    for first in range(0, n, size):
+        rows: list[str] = []
+        for lane in range(first, first + size):
+            at = address(frame, place, _moved(offset, lane * stride))
+            rows.append(frame.f.emit(f"load {t}, ptr {at}, align {dtype.itemsize}"))
+        parts.append(_transposed(frame, t, rows))
+    for k in range(size):
+        whole = _joined(frame, memory_type(dtype), [p[k] for p in parts], size)
+        frame.remember(frame.blocks, (place.base, version, _moved(offset, k)), whole)
+    return frame.blocks[key]
+
+
+def _transposed(frame: Frame, t: str, rows: list[str]) -> list[str]:
+    """The columns of a square of vectors of type `t`, as vectors."""
+    n = len(rows)
+    distance = n // 2
+    while distance:
+        low = [c if not c & distance else n + c - distance for c in range(n)]
+        high = [c + distance if not c & distance else n + c for c in range(n)]
+        out = list(rows)
+        for i in range(n):
+            if not i & distance:
+                a, b = rows[i], rows[i + distance]
+                for row, picks in ((i, low), (i + distance, high)):
+                    order = ", ".join(f"i32 {k}" for k in picks)
+                    out[row] = frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{n} x i32> <{order}>")
+        rows = out
+        distance //= 2
+    return rows
+
+
+def _joined(frame: Frame, scalar: str, parts: list[str], size: int) -> str:
+    """Vectors of equal length, a power of two of them, end to end."""
+    while len(parts) > 1:
+        t = f"<{size} x {scalar}>"
+        size *= 2
+        order = ", ".join(f"i32 {k}" for k in range(size))
+        parts = [
+            frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{size} x i32> <{order}>")
+            for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    return parts[0]
 
 
 def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: str | None) -> str:

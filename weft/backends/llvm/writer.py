@@ -32,6 +32,8 @@ class Module:
     functions: list[str] = field(default_factory=list[str])
     half: bool = True
     """Whether the target converts f16 by instructions."""
+    aligned: bool = False
+    """Whether runs of elements are worth the alignment that they are known to have (a GPU's wide accesses need it)."""
     zeros: int = 0
     """Bytes of zeros that loads whose guard fails may read."""
 
