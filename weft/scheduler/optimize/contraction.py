@@ -248,8 +248,8 @@ class _Tiled:
         macs = prod(high(a.extent) for a in c.value.all_axes)
         big = parallel.work_ns(2.0 * macs, rows.total_bytes(self.k), info) > parallel.WORTH_NS
         chunks = 1
-        if big and shared % info.cores and shared < info.cores * parallel.TASKS_PER_CORE:
-            chunks = min(tiles_s, info.cores * (1 if shared == 1 else 2))
+        if big and shared < info.cores:  # each chunk packs the panel again
+            chunks = min(tiles_s, info.cores)
         per_chunk = ceildiv(tiles_s, chunks)
         chunks = ceildiv(tiles_s, per_chunk)
         self.k = run(self.k, Pad(p, self.width), Pad(s, choice.rows * per_chunk * chunks))

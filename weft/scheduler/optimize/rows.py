@@ -34,6 +34,9 @@ CHAIN = 64
 VECTORS = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
 
+SHORT = 8
+"""A reduction over fewer elements runs for lanes along another axis rather than along its own."""
+
 PANEL_BYTES = 4096
 """Width of a panel of columns: its accumulators stay in the first-level cache, its rows are whole pages or lines."""
 
@@ -59,8 +62,10 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Loops of an output: `outer` in order, `vector` last; `column` when values depend on the vector axis."""
+    """Loops of an output: those that all values are indexed by (`shared`), the other ones (`outer`), and the one that
+    lanes run along; `column` when values depend on it too."""
 
+    shared: tuple[str, ...]
     outer: tuple[str, ...]
     vector: str | None
     column: bool
@@ -81,7 +86,7 @@ def _shape(k: Kernel, out: Output) -> _Shape:
     loops = [s.var.name for s in nest.loops]
     needs = _needs(k, out)
     if not loops:
-        return _Shape((), None, False)
+        return _Shape((), (), None, False)
     axis = {e.name: a for a, e in nest.bind.items() if isinstance(e, Var)}
     scatter = any(s.combine is not None for s in out.stores)
     vector = max(loops, key=lambda n: (vector_score(k.algorithm, out, axis[n]), loops.index(n)))
@@ -92,38 +97,41 @@ def _shape(k: Kernel, out: Output) -> _Shape:
     else:
         vector_name = vector
     weight = {n: sum(n in s for s in needs) for n in loops}
-    outer = sorted((n for n in loops if n != vector_name), key=lambda n: (-weight[n], loops.index(n)))
+    order = sorted((n for n in loops if n != vector_name), key=lambda n: (-weight[n], loops.index(n)))
+    shared = [n for n in order if weight[n] == len(needs)]
     column = vector_name is not None and weight[vector_name] > 0
-    return _Shape(tuple(outer), vector_name, column)
+    return _Shape(tuple(shared), tuple(n for n in order if n not in shared), vector_name, column)
 
 
 def _output(k: Kernel, out: Output, info: DeviceInfo) -> Kernel:
     shape = _shape(k, out)
     big = parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     if shape.vector is None:
-        k = run(k, Permute(out.name, shape.outer)) if shape.outer else k
-        return parallel.spread(k, out.name, _leading(k, out), info) if big else k
+        order = (*shape.shared, *shape.outer)
+        k = run(k, Permute(out.name, order)) if order else k
+        return parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k
     v = shape.vector
     spec = k.nests[out.name].loop(v)
     assert spec is not None and isinstance(spec.extent, int)
-    register = info.lanes(_widest(out))
+    register = min(info.lanes(_widest(out)), spec.extent)
     if shape.column:
-        width = _panel(spec.extent, register, info, big)
+        width = _panel(spec.extent, register, info, big and not shape.shared)
         k = run(k, Pad(v, width))
         k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
-        k = run(k, Permute(out.name, (panel, *shape.outer, within)))
+        k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
         k = lanes(k, within, register)
-        return parallel.spread(k, out.name, [panel], info) if big else k
-    alone = all(_extent(k, n) == 1 for n in shape.outer)
+        return parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
+    outer = (*shape.shared, *shape.outer)
+    alone = all(_extent(k, n) == 1 for n in outer)
     step = register * (VECTORS if spec.extent >= register * VECTORS and not _heavy(out) else 1)
     n = parallel.padded(spec.extent, step, info, big and alone)
     k = run(k, Pad(v, n))
-    k = run(k, Permute(out.name, (*shape.outer, v)))
+    k = run(k, Permute(out.name, (*outer, v)))
     if alone and big and n > step:
         k, task, v = split(k, v, n // parallel.tasks(n // step, info), f"{v}_task", f"{v}_s")
         return attempt(lanes(k, v, step), Bind(task, info.task_kind))
     k = lanes(k, v, step)
-    return parallel.spread(k, out.name, _prefix(k, shape.outer), info) if big else k
+    return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
 
 
 def lanes(k: Kernel, loop: str, count: int) -> Kernel:
@@ -152,12 +160,8 @@ def _panel(extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
     return ceildiv(width, lanes) * lanes
 
 
-def _leading(k: Kernel, out: Output) -> list[str]:
-    return [s.var.name for s in k.nests[out.name].loops if s.kind is LoopKind.SERIAL][:4]
-
-
 def _prefix(k: Kernel, outer: tuple[str, ...]) -> list[str]:
-    """Leading loops up to which merging makes tasks enough."""
+    """Of loops that may be merged, the leading ones that make tasks enough."""
     picked: list[str] = []
     count = 1
     for n in outer:
@@ -229,11 +233,9 @@ def _value(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
         return place(k, item, Scope.REGISTER)
     best = max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
     reduces = best in item.reduce.axes
-    if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= 4:
+    if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= SHORT:
         return _row(k, item, best.var.name, best.extent, info)
     k = place(k, item, Scope.LOCAL)
-    if reduces:
-        return k
     return _column(k, item, info)
 
 
@@ -314,12 +316,16 @@ def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
     inner = max(pure, key=lambda n: (vector_score(k.algorithm, item, axis[n]), pure.index(n)))
     spec = nest.loop(inner)
     assert spec is not None
-    if not isinstance(spec.extent, int):
+    if not isinstance(spec.extent, int) or _children(k, item.name):
         return k
     others = [n for n in pure if n != inner]
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(item.name, (*others, *reduced, inner)))
-    return lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, max(2, spec.extent)))
+    return lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, spec.extent))
+
+
+def _children(k: Kernel, name: str) -> bool:
+    return any(n.at is not None and n.at.item == name for n in k.nests.values())
 
 
 def _vector_axes(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
