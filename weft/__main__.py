@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import weft
-from weft import Tensor, settings
+from weft import Tensor, disk_cache
 
 
 def devices() -> None:
@@ -98,15 +97,14 @@ def bench(repetitions: int = 9) -> None:
 
 
 def cache(clear: bool) -> None:
-    """Says where compiled programs are kept on disk and how much they take; or removes them."""
-    folder = settings.cache_dir()
-    if folder is None:
-        print("no cache on disk: WEFT_CACHE_DIR is empty")
-        return
+    """Says where compiled programs are kept on disk and how much they take; removes them first if asked to."""
     if clear:
-        shutil.rmtree(folder, ignore_errors=True)
-    files = [f for f in folder.rglob("*") if f.is_file()] if folder.exists() else []
-    print(f"{folder}: {len(files)} files, {sum(f.stat().st_size for f in files):,} bytes")
+        disk_cache.clear()
+    used = disk_cache.usage()
+    if used.folder is None:
+        print("no cache on disk: WEFT_CACHE_DIR is empty")
+    else:
+        print(f"{used.folder}: {used.entries} entries, {used.nbytes:,} bytes")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,58 @@
+"""The command line: `python -m weft ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.__main__ import WORKLOADS, main
+
+
+def test_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["devices"])
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in listed][:2] == ["cpu:0:", "dummy:0:"]
+
+
+def test_an_expression_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", "weft.zeros(3, 4).cos() + F.relu(weft.ones(4))"])
+    assert capsys.readouterr().out.startswith("1 kernel, ")
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("weft.zeros(2) + weft.zeros(3)", "ShapeError"),
+        ("weft.zeros(2).tolist()", "the expression is a list, not a Tensor"),
+    ],
+)
+def test_a_mistake_is_one_message(expression: str, message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        main(["explain", expression])
+
+
+def test_the_cache_is_reported_and_cleared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    other = tmp_path / "not weft's"
+    other.write_text("stays")
+    main(["cache", "--clear"])
+    assert capsys.readouterr().out == f"{tmp_path}: 0 entries, 0 bytes\n"
+    assert other.exists()
+    monkeypatch.setenv("WEFT_CACHE_DIR", "")
+    main(["cache"])
+    assert "no cache on disk" in capsys.readouterr().out
+
+
+def test_the_demo_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["demo"])
+    assert capsys.readouterr().out.endswith("400 of 400 points on the right spiral\n")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_benchmarks_are_functions_of_their_inputs(workload) -> None:
+    small = [weft.randn(*(min(n, 8) for n in shape)) for shape in workload.shapes]
+    assert weft.compile(workload.run)(small).isfinite().all().item()
