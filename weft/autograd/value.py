@@ -82,14 +82,14 @@ def set_grad_enabled(enabled: bool) -> None:
 
 
 def apply(
-    op: Op,
-    inputs: tuple[Value, ...],
-    attrs: Attrs = None,
-    shape: Shape | None = None,
-    dtype: DType | None = None,
+    op: Op, inputs: tuple[Value, ...], attrs: Attrs = None, shape: Shape | None = None, dtype: DType | None = None
 ) -> Value:
     """`op` on values: the node, and the record if a gradient may be asked for."""
-    node = graph.apply(op, tuple([v.node for v in inputs]), attrs, shape, dtype)
+    return record(graph.apply(op, tuple([v.node for v in inputs]), attrs, shape, dtype), op, attrs, inputs)
+
+
+def record(node: Node, op: Op, attrs: Attrs, inputs: tuple[Value, ...]) -> Value:
+    """The value of `node`, which is `op` on the inputs, with its record if a gradient may be asked for."""
     for v in inputs:
         if v.needs_grad:
             if _mode.grad and node.dtype.is_float:

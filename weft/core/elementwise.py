@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, record
 from weft.core.broadcast import (
     Operand,
     broadcast,
@@ -23,7 +23,8 @@ from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.precision import rounded_once
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
-from weft.ir.ops import Op
+from weft.ir.graph import intern
+from weft.ir.ops import COMPARE, Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -51,6 +52,7 @@ class Binary:
     kinds: frozenset[Kind]
     on_bool: Op | None = None
     swap: bool = False
+    compares: bool = field(init=False)
     direct: frozenset[tuple[DType, type]] = field(init=False)
     plain: frozenset[DType] = field(init=False)
 
@@ -59,6 +61,7 @@ class Binary:
             d for d in DTYPES.values() if d.kind in self.kinds and (d is not bool_ or self.on_bool is None)
         }
         pairs = {(d, t) for d in plain for t in (int, float) if d.is_float or (d.is_int and t is int)}
+        object.__setattr__(self, "compares", self.op in COMPARE)
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
 
@@ -110,11 +113,20 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
             if node.shape == b.node.shape and node.dtype is b.node.dtype and node.dtype in spec.plain:
                 if node.device is not b.node.device:
                     same_device(spec.name, (a, b))
-                return wrap(apply(spec.op, (b, a) if spec.swap else (a, b)))
+                return wrap(_fitting(spec, a, b))
         elif (node.dtype, type(y)) in spec.direct:
-            b = scalar(y, node.dtype, node.shape)
-            return wrap(apply(spec.op, (b, a) if spec.swap else (a, b)))
+            return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape)))
     return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
+
+
+def _fitting(spec: Binary, a: Value, b: Value) -> Value:
+    """The op on operands known to fit. Constants go the long way, where they fold; the rest need no further checks."""
+    pair = (b, a) if spec.swap else (a, b)
+    x, y = pair[0].node, pair[1].node
+    if a.node.op is Op.CONST:
+        return apply(spec.op, pair)
+    dtype = bool_ if spec.compares else x.dtype
+    return record(intern(spec.op, (x, y), None, x.shape, dtype, x.device or y.device), spec.op, None, pair)
 
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:
