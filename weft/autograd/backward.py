@@ -26,7 +26,7 @@ def gradients(
             _accumulate(found, output, seed)
         for value in reversed(order):
             g = found.get(value) if value in wanted else found.pop(value, None)
-            rule = VJP[value.op] if value.op else None
+            rule = value.rule or (VJP[value.op] if value.op else None)
             if g is None or rule is None or value not in useful:
                 continue
             for x, part in zip(value.inputs, rule(g, value, *value.inputs), strict=True):

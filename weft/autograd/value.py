@@ -8,9 +8,9 @@ gradient. Vector-Jacobian products are written on values, so gradients can be di
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
@@ -18,10 +18,14 @@ from weft.ir.graph import Attrs, Node, Shape
 from weft.ir.ops import Op
 
 
+Rule: TypeAlias = "Callable[..., tuple[Value | None, ...]]"
+"""(gradient of the result, the result, *inputs) -> the gradient of each input, None where there is none."""
+
+
 class Value:
     """A node and its tape entry. Immutable; two values of one node may have different histories."""
 
-    __slots__ = ("__weakref__", "attrs", "inputs", "needs_grad", "node", "op")
+    __slots__ = ("__weakref__", "attrs", "inputs", "needs_grad", "node", "op", "rule")
 
     def __init__(
         self,
@@ -30,12 +34,14 @@ class Value:
         op: Op | None = None,
         attrs: Attrs = None,
         inputs: tuple[Value, ...] = (),
+        rule: Rule | None = None,
     ) -> None:
         self.node = node
         self.needs_grad = needs_grad
         self.op = op  # None: a leaf of the tape (the node may still have inputs of its own)
         self.attrs = attrs
         self.inputs = inputs
+        self.rule = rule  # the vector-Jacobian product where it is not the op's
 
     @property
     def shape(self) -> Shape:
@@ -47,7 +53,7 @@ class Value:
 
     @property
     def is_leaf(self) -> bool:
-        return self.op is None
+        return self.op is None and self.rule is None
 
     def __repr__(self) -> str:
         return f"Value({self.node!r}{', needs_grad' if self.needs_grad else ''})"
@@ -95,6 +101,13 @@ def record(node: Node, op: Op, attrs: Attrs, inputs: tuple[Value, ...]) -> Value
             if _mode.grad and node.dtype.is_float:
                 return Value(node, True, op, attrs, inputs)
             break
+    return Value(node)
+
+
+def composed(node: Node, inputs: tuple[Value, ...], rule: Rule) -> Value:
+    """A value computed from `inputs` in several steps, whose gradient has a formula of its own."""
+    if _mode.grad and any(v.needs_grad for v in inputs):
+        return Value(node, True, None, None, inputs, rule)
     return Value(node)
 
 
