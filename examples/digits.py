@@ -129,10 +129,9 @@ def plot(losses: list[float], confusion: np.ndarray, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def ends(why: Sequence[str]) -> str:
-    """The reasons for which a kernel's results are stored, each once; `why` also tells what it loads, and names all."""
-    reasons = (w.partition(" is stored: ")[2] for w in why)
-    return "; ".join(dict.fromkeys(r for r in reasons if r))
+def reason(why: Sequence[str]) -> str:
+    """Why a kernel's first result is stored rather than computed where it is used; `why` tells that of all it touches."""
+    return next((w.partition(" is stored: ")[2] for w in why if " is stored: " in w), "")
 
 
 def show_kernels(step: Step, x: weft.Tensor, y: weft.Tensor, console: Console) -> None:
@@ -146,7 +145,7 @@ def show_kernels(step: Step, x: weft.Tensor, y: weft.Tensor, console: Console) -
     for kernel, timings in zip(kernels, zip(*runs, strict=True), strict=True):
         microseconds = statistics.median(t.ns for t in timings) / 1e3
         moved, flops = f"{kernel.bytes / 1e3:,.1f} kB", f"{kernel.flops / 1e3:,.0f} k"
-        table.add_row(kernel.name, moved, flops, f"{microseconds:,.1f} us", escape(ends(kernel.why)))
+        table.add_row(kernel.name, moved, flops, f"{microseconds:,.1f} us", escape(reason(kernel.why)))
     console.print(table)
     console.print(f"all kernels: {statistics.median(sum(t.ns for t in run) for run in runs) / 1e6:.2f} ms")
 
