@@ -24,12 +24,12 @@ def compile_programs(programs: Sequence[Program], target: Target) -> bytes:
 
 def compile_text(text: str, target: Target) -> bytes:
     """The object file of a module that `render_module` gave."""
-    return _optimized(text, target).object(target, lsr=False)
+    return _optimized(text, target).object(target, lean=True)
 
 
 def assembly(programs: Sequence[Program], target: Target) -> str:
     """What `compile_programs` gives, to read."""
-    return _optimized(render_module(programs, target), target).assembly(target, lsr=False)
+    return _optimized(render_module(programs, target), target).assembly(target, lean=True)
 
 
 def _optimized(text: str, target: Target) -> Module:
