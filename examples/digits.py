@@ -130,7 +130,7 @@ def plot(losses: list[float], confusion: np.ndarray, path: Path) -> None:
 
 
 def reason(why: Sequence[str]) -> str:
-    """Why a kernel's first result is stored rather than computed where it is used; `why` tells that of all it touches."""
+    """Why the first result of a kernel is stored rather than computed where it is used."""
     return next((w.partition(" is stored: ")[2] for w in why if " is stored: " in w), "")
 
 
