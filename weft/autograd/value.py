@@ -17,7 +17,6 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Node, Shape
 from weft.ir.ops import Op
 
-
 Rule: TypeAlias = "Callable[..., tuple[Value | None, ...]]"
 """(gradient of the result, the result, *inputs) -> the gradient of each input, None where there is none."""
 

@@ -152,7 +152,11 @@ def _conv(
         taps = bc.reshape(w, (1, groups, out // groups, *(1 for _ in kernel), per_group, *kernel))
         product = apply(Op.MUL, (slid, bc.expand(taps, slid.shape)))
         total = apply(Op.SUM, (product,), Axes(tuple(range(3 + rank, len(slid.shape)))))
-    total = composed(total.node, (x, w), lambda g, _out, x, w: (form.input_grad(g, w), form.weight_grad(g, x)))
+
+    def grads(g: Value, _out: Value, x: Value, w: Value) -> tuple[Value, Value]:
+        return form.input_grad(g, w), form.weight_grad(g, x)
+
+    total = composed(total.node, (x, w), grads)
     sizes = slid.shape[3 : 3 + rank]
     total = bc.cast(total, input.value.dtype)
     return _with_bias(op, total, bias, (out, *sizes) if single else (n, out, *sizes), rank)
