@@ -411,9 +411,9 @@ class Body:
 
     def _shared(self, e: Expr) -> Value:
         """A value that is there already, else computed."""
-        if isinstance(e, Const | Temp):
-            return self._expression(e)
         frame = self.frame
+        if isinstance(e, Const | Temp) or not (frame.unrolled or len(frame.groups) > 1):
+            return self._expression(e)
         key = frame.context(e)
         found = frame.values.get(key)
         if found is None:
