@@ -469,7 +469,7 @@ def log1p(input: Tensor) -> Tensor:
 def with_gradient_of(forward: Tensor, backward: Tensor) -> Tensor:
     """The value of one formula with the derivative of another: two forms of one function."""
     v = backward.value
-    return wrap(Value(forward.value.node, v.needs_grad, v.op, v.attrs, v.inputs))
+    return wrap(Value(forward.value.node, v.needs_grad, v.op, v.attrs, v.inputs, v.rule))
 
 
 def sin(input: Tensor) -> Tensor:
