@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.ir.index import Index, Int, coefficient, span, substitute
+from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -84,8 +86,6 @@ class Bind(Transform):
     kind: LoopKind = LoopKind.PARALLEL
 
     def check(self, k: Kernel) -> Refusal | None:
-        from weft.ir.kernel.algorithm import Output
-
         spec = find(k, self.loop)
         if isinstance(spec, Refusal):
             return spec
@@ -115,18 +115,19 @@ class Bind(Transform):
         return _mark(k, self.loop, self.kind)
 
 
-def _may_meet(k: Kernel, item: object, index: tuple[object, ...], loop: str) -> bool:
-    """Stores at data-dependent places: the loop must pick an axis that the data does not touch."""
-    from weft.ir.index import Index, Opaque, Var, atoms, substitute, variables
-    from weft.ir.kernel.algorithm import Output
-
-    assert isinstance(item, Output)
-    dims = [i for i in index if isinstance(i, Index)]
-    if not any(isinstance(a, Opaque) for i in dims for a in atoms(i)):
+def _may_meet(k: Kernel, item: Output, index: tuple[Int, ...], loop: str) -> bool:
+    """Stores at data-dependent places: one of the other indices must tell any two iterations of the loop apart."""
+    if not any(isinstance(i, Index) and i.computed for i in index):
         return False
     nest = k.nests[item.name]
-    fixed: set[Var] = set()
-    for i in dims:
-        if not any(isinstance(a, Opaque) for a in atoms(i)):
-            fixed |= variables(substitute(i, nest.bind))
-    return not any(v.name == loop for v in fixed)
+    depth = nest.depth(loop)
+    var, inner = nest.loops[depth].var, {s.var for s in nest.loops[depth + 1 :]}
+    for i in index:
+        if isinstance(i, int) or i.computed:
+            continue
+        at = substitute(i, nest.bind)
+        step = coefficient(at, var)
+        reach = span(at - var * step, inner) if step else None
+        if step and reach is not None and reach[1] <= abs(step):
+            return False
+    return True
