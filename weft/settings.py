@@ -36,11 +36,11 @@ def device() -> str:
     return os.environ.get("WEFT_DEVICE", "").strip() or "cpu"
 
 
-def num_threads() -> int:
-    """How many threads the CPU backend runs; ValueError when the variable is not a positive integer."""
+def num_threads() -> int | None:
+    """How many threads the CPU backend runs, None for one per core; ValueError when it is no positive integer."""
     chosen = os.environ.get("WEFT_NUM_THREADS", "").strip()
     if not chosen:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return None
     if not chosen.isdecimal() or int(chosen) < 1:
         raise ValueError(f"WEFT_NUM_THREADS must be a positive integer, not {chosen!r}")
     return int(chosen)

@@ -54,6 +54,12 @@ class Expr:
 
         return show(self)
 
+    def brief(self) -> str:
+        """As `repr`, cut short where the tree is large (it may be exponentially larger than the DAG)."""
+        from weft.ir.expr_text import brief
+
+        return brief(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.dtype, *self.fields()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
 from weft.ir.index import Guard
 from weft.ir.ops import Op
 
@@ -22,6 +22,16 @@ def show(e: Expr) -> str:
     text = bare(e)
     grouped = (isinstance(e, Call) and e.op in _INFIX) or (isinstance(e, Load | Test) and e.guard)
     return f"({text})" if grouped else text
+
+
+def brief(e: Expr, parts: int = 48, length: int = 400) -> str:
+    """`show`, or a short stand-in for an expression of more than `parts` parts or `length` characters."""
+    stack, seen = [e], 0
+    while stack and seen <= parts:
+        seen += 1
+        stack.extend(stack.pop().operands())
+    text = show(e) if not stack else f"{e.dtype.short} of {sum(1 for _ in walk([e]))} parts"
+    return text if len(text) <= length else f"{text[: length // 2]} ... {len(text)} characters"
 
 
 def bare(e: Expr) -> str:

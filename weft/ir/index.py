@@ -122,7 +122,7 @@ class Opaque(Index):
 
     def __init__(self, value: Any, lo: int, hi: int) -> None:
         self.value = value
-        self._init(lo, hi, f"[{value!r}]")
+        self._init(lo, hi, f"[{value.brief()}]")
         self.computed = True
 
     def fields(self) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from weft.ir.graph import Node, elements
 from weft.ir.index import Int, Var, high
 from weft.scheduler import memory
 from weft.scheduler.kernelize import KernelSpec, kernelize
-from weft.scheduler.plan import KernelInfo, OutputSpec, Plan
+from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 from weft.scheduler.programs import Compiled, compiled
 
 
@@ -23,14 +23,15 @@ class Job:
     leaves: tuple[Node, ...]
     variables: tuple[Var, ...]
     state: Mapping[int, int]
-    limit: int | None = None
 
 
-def build(job: Job, device: Device) -> Plan:
-    """The plan for a job on a device."""
+def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
+    """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
     specs = kernelize(job.outputs)
     kernels = compiled([s.algorithm for s in specs], device)
-    return _Assembly(job, device, specs, kernels).plan()
+    where = [(c.image, c.program.name) for c in dict.fromkeys(kernels) if c.image is not None]
+    plan = _Assembly(job, device, specs, kernels).plan()
+    return plan, where if len(where) == len(plan.codes) else None
 
 
 def nbytes(node: Node) -> int:
@@ -58,7 +59,9 @@ class _Assembly:
         new, old = self.job.outputs[output], self.job.leaves[leaf]
         if new.shape != old.shape or new.dtype is not old.dtype or id(new) in self.leaf:
             return False
-        k = self.made[id(new)]
+        k = self.made.get(id(new), -1)
+        if k < 0:  # no elements
+            return False
         last = self.last_read.get(id(old), -1)
         if last > k:
             return False
@@ -98,7 +101,7 @@ class _Assembly:
                 else:
                     owner[id(node)] = len(requests)
                     requests.append(memory.Request(nbytes(node), k, last, repr(node)))
-        layout = memory.plan(requests, self.job.limit)
+        layout = memory.plan(requests)
         externals = len(self.job.leaves) + len(self.job.outputs)
 
         def slot(node: Node) -> int:
@@ -130,8 +133,17 @@ class _Assembly:
         outputs = tuple(OutputSpec(n.dtype, n.shape, self.replaces.get(k)) for k, n in enumerate(self.job.outputs))
         executable = self.device.link([c.code for c in codes], commands)
         return Plan(
-            self.device, commands, tuple(c.code for c in codes), outputs, self.job.variables, tuple(infos), executable
-        )
+            self.device, commands, tuple(c.code for c in codes), outputs, self.job.variables, tuple(infos), executable,
+            self.largest(requests),
+        )  # fmt: skip
+
+    def largest(self, requests: Sequence[memory.Request]) -> tuple[Tenant, ...]:
+        """The intermediate and final results that need most memory."""
+        tenants = [Tenant(f"{r.name} (kernels {r.first} to {r.last})", r.nbytes) for r in requests]
+        tenants += [
+            Tenant(f"result {n!r}", nbytes(n)) for k, n in enumerate(self.job.outputs) if k not in self.replaces
+        ]
+        return tuple(sorted(tenants, key=lambda t: -t.nbytes)[:5])
 
     def place(self, slot: Mapping[int, int] | object, node: Node) -> tuple[str, int]:
         """Equal for two nodes exactly when they share memory."""

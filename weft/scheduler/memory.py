@@ -11,8 +11,6 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.errors import MemoryPlanError
-
 ALIGNMENT = 64
 
 
@@ -34,8 +32,8 @@ class Layout:
     nbytes: int
 
 
-def plan(requests: Sequence[Request], limit: int | None = None) -> Layout:
-    """Offsets for all requests. MemoryPlanError when they do not fit into `limit` bytes."""
+def plan(requests: Sequence[Request]) -> Layout:
+    """Offsets for all requests."""
     order = sorted(range(len(requests)), key=lambda k: (-requests[k].nbytes, requests[k].first, k))
     offsets = [0] * len(requests)
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last, by offset
@@ -55,15 +53,4 @@ def plan(requests: Sequence[Request], limit: int | None = None) -> Layout:
         offsets[k] = at
         insort(placed, (at, at + size, r.first, r.last))
         total = max(total, at + size)
-    if limit is not None and total > limit:
-        raise MemoryPlanError(_too_large(requests, total, limit))
     return Layout(tuple(offsets), total)
-
-
-def _too_large(requests: Sequence[Request], total: int, limit: int) -> str:
-    largest = sorted(requests, key=lambda r: -r.nbytes)[:5]
-    rows = "; ".join(f"{r.name or 'a tensor'} {r.nbytes:,} bytes (steps {r.first} to {r.last})" for r in largest)
-    return (
-        f"the plan needs {total:,} bytes for intermediate results, more than its limit of {limit:,}. Largest: {rows}. "
-        "Use smaller batches, recompute (checkpoint) the largest, or raise the limit"
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory
 from weft.backends.storage import Storage
+from weft.errors import MemoryPlanError
 from weft.ir.dtypes import DType
 from weft.ir.index import Int, Var, evaluate
 
@@ -30,9 +31,17 @@ class OutputSpec:
     replaces: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Something that the plan needs memory for."""
+
+    name: str
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Everything that running a graph of one structure on one device takes."""
+    """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory."""
 
     device: Device
     commands: Commands
@@ -41,30 +50,52 @@ class Plan:
     variables: tuple[Var, ...]
     steps: tuple[KernelInfo, ...]
     executable: Executable
+    largest: tuple[Tenant, ...] = ()
+    _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
 
-    def run(self, inputs: Sequence[Memory], values: Sequence[int] = ()) -> list[Storage]:
-        """Run on the memory of the inputs; the results, in memory of their own."""
-        results = self.allocate(inputs, values)
-        self.executable.run([*inputs, *(s.memory for s in results)], values)
+    def __post_init__(self) -> None:
+        # Bytes, dtype, shape and memory of each result, where no runtime variable has a say.
+        fixed = [] if self.variables else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
+        object.__setattr__(self, "_fixed", tuple(fixed))
+
+    def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
+        """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is too little."""
+        try:
+            results = self.allocate(inputs, values)
+            self.executable.run([*inputs, *[s.memory for s in results]], values)
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
         return results
 
     def profile(self, inputs: Sequence[Memory], values: Sequence[int] = ()) -> tuple[list[Storage], list[int]]:
         """Run and wait: the results, and the nanoseconds of each step."""
         results = self.allocate(inputs, values)
-        return results, self.executable.run_timed([*inputs, *(s.memory for s in results)], values)
+        return results, self.executable.run_timed([*inputs, *[s.memory for s in results]], values)
 
     def allocate(self, inputs: Sequence[Memory], values: Sequence[int]) -> list[Storage]:
         """Memory for the results: new, or that of the input which a result replaces."""
-        env = {v.name: x for v, x in zip(self.variables, values, strict=True)} if self.variables else {}
-        out: list[Storage] = []
-        for spec in self.outputs:
-            shape = tuple([int(evaluate(n, env)) for n in spec.shape]) if env else spec.shape
-            if spec.replaces is not None:
-                memory = inputs[spec.replaces]
-            else:
-                nbytes = spec.dtype.itemsize
-                for n in shape:
-                    nbytes *= n  # pyright: ignore[reportAssignmentType]
-                memory = self.device.allocate(int(nbytes))  # pyright: ignore[reportArgumentType]
-            out.append(Storage(self.device, memory, spec.dtype, shape))  # pyright: ignore[reportArgumentType]
-        return out
+        fixed = self._fixed
+        if self.variables:
+            env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
+            shapes = [(o, tuple([int(evaluate(n, env)) for n in o.shape])) for o in self.outputs]
+            fixed = [(_nbytes(o.dtype, shape), o.dtype, shape, o.replaces) for o, shape in shapes]
+        device = self.device
+        allocate = device.allocate
+        return [
+            Storage(device, allocate(nbytes) if replaces is None else inputs[replaces], dtype, shape)
+            for nbytes, dtype, shape, replaces in fixed
+        ]
+
+    def _refusal(self, error: MemoryError) -> str:
+        rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)
+        return (
+            f"this plan needs {self.commands.workspace_bytes:,} bytes for intermediate results, and its results; {error}. "
+            f"Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the limit"
+        )
+
+
+def _nbytes(dtype: DType, shape: Sequence[Int]) -> int:
+    n = dtype.itemsize
+    for s in shape:
+        n *= int(s)  # pyright: ignore[reportArgumentType]  # no runtime variable is left in it
+    return n

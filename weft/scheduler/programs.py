@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,22 +16,27 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import Program
 from weft.ir.math.expand import expand
 from weft.ir.passes import pipeline
+from weft.scheduler.disk_cache import store_image
 from weft.scheduler.inplace import in_place_pairs
 from weft.scheduler.optimize.rules import schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A program, its code, and the image it came in. `in_place`: (written, read) parameters that may be one memory."""
+    """A program, its code, and the name of the image that it is in (None: it cannot be stored). `in_place`: (written,
+    read) parameters that may be one memory."""
 
     program: Program
     code: Code
-    image: bytes
+    image: str | None
     in_place: frozenset[tuple[int, int]]
 
 
+PROGRAMS_KEPT = 4096
+"""Programs in memory, for other plans that need them; the least recently used goes first."""
+
 _lock = threading.Lock()
-_compiled: dict[tuple[Algorithm, str], Compiled] = {}
+_compiled: OrderedDict[tuple[Algorithm, str], Compiled] = OrderedDict()
 _numbers = itertools.count()
 
 Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
@@ -53,6 +59,12 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
                 replace(lowered(a, device.info), name=f"{a.name}_{next(_numbers)}") for a in missing
             ]
             codes, image = device.compile(programs)
+            at = store_image(image, [p.name for p in programs]) if image else None
             for a, program, code in zip(missing, programs, codes, strict=True):
-                _compiled[a, name] = Compiled(program, code, image, in_place_pairs(program))
-        return [_compiled[a, name] for a in algorithms]
+                _compiled[a, name] = Compiled(program, code, at, in_place_pairs(program))
+        found = [_compiled[a, name] for a in algorithms]
+        for a in dict.fromkeys(algorithms):
+            _compiled.move_to_end((a, name))
+        while len(_compiled) > PROGRAMS_KEPT:
+            _compiled.popitem(last=False)
+        return found

@@ -13,7 +13,7 @@ from weft.backends.protocol import Device
 from weft.backends.storage import Storage, from_numpy
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
-from weft.scheduler.build import Job, build
+from weft.scheduler import disk_cache
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature
 
@@ -63,13 +63,27 @@ def plan_for(
     with _lock:
         plan = _plans.get(key)
         if plan is None:
-            plan = build(Job(tuple(nodes), sig.leaves, sig.variables, replaces), device)
-            _plans[key] = plan
+            plan = _plans[key] = _from_disk_or_built(nodes, device, sig, replaces)
             if len(_plans) > PLANS_KEPT:
                 _plans.popitem(last=False)
         else:
             _plans.move_to_end(key)
     return plan, sig
+
+
+def _from_disk_or_built(
+    nodes: Sequence[Node], device: Device, sig: Signature, replaces: Mapping[int, int]
+) -> Plan:
+    name = disk_cache.key_of(sig, replaces, device)
+    plan = None if name is None else disk_cache.load(name, device)
+    if plan is None:
+        # Here, since a process that finds its plans on disk needs no compiler.
+        from weft.scheduler.build import Job, build
+
+        plan, where = build(Job(tuple(nodes), sig.leaves, sig.variables, replaces), device)
+        if name is not None and where is not None:
+            disk_cache.store(name, plan, where)
+    return plan
 
 
 def copied(nodes: Sequence[Node]) -> list[Node]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.ir.dtypes import DType
 from weft.ir.graph import Node, toposort
 from weft.ir.index import Var, variables
 from weft.ir.ops import Op
@@ -23,7 +24,18 @@ class Signature:
 
     def digest(self) -> str:
         """The key as a hash that is the same in every process."""
-        return hashlib.sha256(repr(self.key).encode()).hexdigest()
+        heads: dict[Any, bytes] = {}
+        h = hashlib.sha256()
+        for row in self.key[:-1]:
+            is_leaf = row[0].__class__ is DType
+            head, inputs = (row, ()) if is_leaf else (row[:4], row[4:])
+            text = heads.get(head)
+            if text is None:
+                text = heads[head] = repr(head if is_leaf else (row[0].name, *row[1:4])).encode()
+            h.update(text)
+            h.update(repr(inputs).encode())
+        h.update(repr(self.key[-1]).encode())
+        return h.hexdigest()
 
 
 def signature(outputs: Sequence[Node]) -> Signature:

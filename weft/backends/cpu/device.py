@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft import settings
+from weft import disk_cache, settings
 from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
 from .allocator import Block
-from .compile import compile_text
-from .llvm import Loaded, compile_ir, load_object, version
+from .llvm import DEFAULT_OPTIMIZATION, Loaded, LLVMError, Optimization, Target, load_object, version
 from .machine import Machine
-from .render import render_module
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
 
@@ -79,13 +78,19 @@ class CpuExecutable:
                 self._bound = base
 
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
+        addresses = [m.address for m in memories]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
         if self._commands.offsets:
-            self._prepare()
-        self._native.run([m.address for m in memories], variables)  # pyright: ignore[reportAttributeAccessIssue]
+            with self._device.lock:
+                self._prepare()
+                self._native.run(addresses, variables)
+        else:
+            self._native.run(addresses, variables)
 
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
-        self._prepare()
-        return self._native.run_timed([m.address for m in memories], variables)  # pyright: ignore[reportAttributeAccessIssue]
+        addresses = [m.address for m in memories]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+        with self._device.lock:
+            self._prepare()
+            return self._native.run_timed(addresses, variables)
 
 
 class CpuDevice:
@@ -95,6 +100,8 @@ class CpuDevice:
         self.runtime = runtime
         self._info = describe(runtime.machine)
         self._workspace: Block | None = None
+        self.lock = threading.RLock()
+        """Held by a run that uses the workspace."""
 
     @property
     def info(self) -> DeviceInfo:
@@ -109,7 +116,25 @@ class CpuDevice:
         return block.address
 
     def allocate(self, nbytes: int) -> Block:
+        try:
+            return self.runtime.allocator.allocate(nbytes)
+        except MemoryError:
+            if not self._give_up_workspace():
+                raise
         return self.runtime.allocator.allocate(nbytes)
+
+    def _give_up_workspace(self) -> bool:
+        """Free the workspace, if no run uses it."""
+        if self._workspace is None or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            self._workspace = None
+        finally:
+            self.lock.release()
+        return True
+
+    def set_memory_limit(self, nbytes: int | None) -> None:
+        self.runtime.allocator.set_limit(nbytes)
 
     def write(self, memory: Memory, data: memoryview) -> None:
         assert isinstance(memory, Block)
@@ -125,12 +150,19 @@ class CpuDevice:
         return memoryview(view).cast("B")
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CpuCode], bytes]:
+        # Here, since a process whose plans are all on disk needs neither.
+        from .compile import compile_text
+        from .render import render_module
+
         text = render_module(programs, self.runtime.machine.target)
         image = compile_text(text, self.runtime.machine.target)
         return self._load(image, [p.name for p in programs], text), image
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[CpuCode]:
-        return self._load(image, names, "")
+        try:
+            return self._load(image, names, "")
+        except LLVMError as error:
+            raise ValueError(f"not an image for this machine: {error}") from error
 
     def _load(self, image: bytes, names: Sequence[str], text: str) -> list[CpuCode]:
         loaded = load_object(image, names, self.runtime.symbols)
@@ -139,7 +171,7 @@ class CpuDevice:
     def fingerprint(self) -> str:
         target = self.runtime.machine.target
         features = hashlib.sha256(target.features.encode()).hexdigest()[:16]
-        return f"{target.triple} {target.cpu} {features} llvm {version()} threads {self.runtime.pool.threads}"
+        return f"{target.triple} {target.cpu} {features} llvm {version()} cores {self._info.cores}"
 
     def link(self, codes: Sequence[CpuCode], commands: Commands) -> CpuExecutable:
         return CpuExecutable(self, codes, commands)
@@ -174,6 +206,18 @@ def describe(machine: Machine) -> DeviceInfo:
     )
 
 
+def cached_ir(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> bytes:
+    """`compile_ir`, answered from disk where it can be."""
+    key = disk_cache.digest(text, repr(target), repr(optimization), version())
+    found = disk_cache.get("native", key)
+    if found is None:
+        from .llvm import compile_ir
+
+        found = compile_ir(text, target, optimization)
+        disk_cache.put("native", key, found)
+    return found
+
+
 class CpuBackend:
     """The one CPU of this machine."""
 
@@ -187,5 +231,5 @@ class CpuBackend:
 
     def device(self, index: int) -> CpuDevice:
         if self._device is None:
-            self._device = CpuDevice(open_runtime(compile_ir, settings.num_threads()))
+            self._device = CpuDevice(open_runtime(cached_ir, settings.num_threads()))
         return self._device
