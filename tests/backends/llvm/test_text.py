@@ -1,0 +1,141 @@
+"""What the rendered text looks like: where instructions stand and how many there are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from weft.backends.cpu.compile import assembly
+from weft.backends.cpu.llvm import Module, Target, host_target
+from weft.backends.cpu.render import render_module
+from weft.backends.llvm.frame import groups_of
+from weft.ir import dtypes
+from weft.ir.expr import Load, call, const
+from weft.ir.index import Int, Var, in_range
+from weft.ir.loops import Alloc, Block, Buffer, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.ops import Op
+
+F32 = dtypes.float32
+X86 = Target("x86_64-unknown-linux-gnu", "znver4", "+avx512f,+avx512bw,+avx512dq,+avx512vl,+f16c,+fma")
+SERIAL, UNROLL, VECTOR, PARALLEL = LoopKind.SERIAL, LoopKind.UNROLL, LoopKind.VECTOR, LoopKind.PARALLEL
+
+
+def var(name: str, extent: int) -> Var:
+    return Var(name, 0, extent - 1)
+
+
+def loop(v: Var, *body: Stmt, kind: LoopKind = SERIAL) -> Loop:
+    return Loop(v, v.hi + 1, body, kind)
+
+
+def params(**sizes: Int) -> tuple[Buffer, ...]:
+    return tuple(Buffer(n, F32, s, Scope.GLOBAL) for n, s in sizes.items())
+
+
+def load(name: str, at: Int) -> Load:
+    return Load(F32, name, (at,))
+
+
+def text(body: Block, target: Target = X86, name: str = "k", **sizes: Int) -> str:
+    return render_module([Program(name, params(**sizes), frozenset(sizes), (), body)], target)
+
+
+def matmul(tile_m: int, tile_n: int, lanes: int, k: int) -> Block:
+    """One tile of a product of packed panels, accumulated in registers."""
+    acc = Buffer("acc", F32, tile_m * tile_n, Scope.REGISTER)
+    kk = var("k", k)
+
+    def tile(tag: str, at: Int, value: object) -> Stmt:
+        i, j, v = var(f"i{tag}", tile_m), var(f"j{tag}", tile_n // lanes), var(f"v{tag}", lanes)
+        column = j * lanes + v
+        store = value(i, column)  # type: ignore[operator]
+        return loop(i, loop(j, loop(v, store, kind=VECTOR), kind=UNROLL), kind=UNROLL)
+
+    def fma(i: Var, c: Int) -> Stmt:
+        here = i * tile_n + c
+        return Store(
+            "acc",
+            here,
+            call(Op.FMA, load("a", kk * tile_m + i), load("b", kk * tile_n + c), load("acc", here)),
+        )
+
+    return (
+        Alloc(acc),
+        tile("0", 0, lambda i, c: Store("acc", i * tile_n + c, const(F32, 0.0))),
+        loop(kk, tile("1", kk, fma)),
+        tile("2", 0, lambda i, c: Store("r", i * tile_n + c, load("acc", i * tile_n + c))),
+    )
+
+
+def test_what_a_loop_does_not_change_is_computed_outside() -> None:
+    i, j = var("i", 8), var("j", 8)
+    ir = text((loop(i, loop(j, Store("y", i * 24 + j * 3, load("x", i * 24 + j * 3)))),), x=200, y=200)
+    innermost = re.split(r"\nloop\d+:\n", ir)[-1].split("br i1")[0]
+    assert ir.count(" phi ") == 4  # i, 24 i, j, 3 j
+    assert " mul " not in ir
+    assert innermost.count("getelementptr") == 2
+
+
+def test_unrolled_iterations_share_loads() -> None:
+    ir = text(matmul(6, 64, 16, 32), a=6 * 32, b=64 * 32, r=6 * 64)
+    assert ir.count("load float,") == 6
+    assert ir.count("load <16 x float>") == 4 + 24 + 24  # the panel's; accumulators to add to, and to store
+    assert ir.count("insertelement") == 6
+
+
+@pytest.mark.skipif(not host_target().triple.startswith("x86_64"), reason="x86-64 assembly")
+def test_a_register_tile_stays_in_registers() -> None:
+    program = Program("k", params(a=6 * 32, b=64 * 32, r=6 * 64), frozenset({"r"}), (), matmul(6, 64, 16, 32))
+    asm = assembly([program], X86)
+    start = asm.index("vfmadd231ps")
+    inner = asm[asm.rindex(".LBB", 0, start) : asm.index("\tj", start)]
+    assert inner.count("vfmadd231ps") == 24
+    assert "rsp" not in inner
+
+
+def test_streams_need_a_proof_of_alignment() -> None:
+    i, v = var("i", 10), var("v", 16)
+
+    def stream(at: Int) -> str:
+        store = Store("y", at, load("x", at), stream=True)
+        return text((loop(i, loop(v, store, kind=VECTOR)),), x=400, y=400)
+
+    assert stream(i * 16 + v).count("!nontemporal") == 1
+    assert "sfence" in stream(i * 16 + v)
+    assert "!nontemporal" not in stream(i * 16 + v + 1)
+    assert "!nontemporal" not in stream(i * 17 + v)
+
+
+@pytest.mark.parametrize(("lanes", "sizes"), [(16, [16]), (48, [32, 16]), (21, [16, 4, 1]), (3, [2, 1])])
+def test_lanes_come_in_powers_of_two(lanes: int, sizes: list[int]) -> None:
+    assert [g.lanes for g in groups_of(lanes)] == sizes
+
+
+def test_several_programs_share_a_module() -> None:
+    v = var("v", 16)
+    guarded = Load(F32, "x", (v - 3,), in_range(v, 3, None))
+    programs = [
+        Program(
+            f"k{n}",
+            params(x=16, y=16),
+            frozenset({"y"}),
+            (),
+            (loop(var("i", 4), loop(v, Store("y", v, guarded), kind=VECTOR), kind=PARALLEL),),
+        )
+        for n in range(3)
+    ]
+    ir = render_module(programs, X86)
+    assert [f"@k{n}(" in ir for n in range(3)] == [True] * 3
+    assert ir.count("declare void @weft_parallel") == 1
+    Module(ir).verify()
+
+
+def test_ops_without_a_rule_are_refused() -> None:
+    with pytest.raises(ValueError, match="exp must be expanded before it is rendered"):
+        text((Store("y", 0, call(Op.EXP, load("x", 0))),), x=1, y=1)
+
+
+def test_a_processor_has_no_thread_blocks() -> None:
+    with pytest.raises(ValueError, match="k: a CPU has no block loops"):
+        text((loop(var("i", 4), Store("y", 0, load("x", 0)), kind=LoopKind.BLOCK),), x=1, y=1)
