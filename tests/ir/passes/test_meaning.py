@@ -1,7 +1,11 @@
-"""No pass changes what a program computes: random programs, interpreted before and after."""
+"""No pass changes what a program computes: random programs, interpreted before and after.
+
+`make test` tries a few of each kind, `make fuzz` as many as WEFT_FUZZ_EXAMPLES says.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -27,7 +31,14 @@ from weft.testing.loop_programs import loop_inputs, loop_programs
 PASSES = [simplify, remove_dead, share, hoist, reduce_strength, peel, place_barriers]
 # a failing program is small enough as it is, and shrinking it takes minutes
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-FEW = settings(deadline=None, max_examples=80, phases=PHASES, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
+FEW = settings(
+    max_examples=EXAMPLES or 80,
+    derandomize=not EXAMPLES,
+    deadline=None,
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def outcome(p: Program, arrays: dict[str, Any], variables: dict[str, int]) -> dict[str, Any]:
