@@ -317,11 +317,11 @@ def test_cost(op: Op) -> None:
     assert all(n <= most for n, most in zip(counts, COST[op], strict=True))
 
 
-def test_expand_leaves_native_functions_and_integers_alone() -> None:
+def test_expand_leaves_native_functions_alone() -> None:
     x, n = Load(dtypes.float32, "x", ()), Load(dtypes.int32, "n", ())
     e = call(Op.ADD, call(Op.EXP, call(Op.LOG, x)), cast(call(Op.POW, n, n), dtypes.float32))
     left = {c.op for c in walk([expand_expr(e, frozenset({Op.LOG}))]) if isinstance(c, Call)}
-    assert Op.LOG in left and Op.POW in left and Op.EXP not in left
+    assert Op.LOG in left and not left & {Op.POW, Op.EXP}
 
 
 def test_expand_keeps_what_it_does_not_touch() -> None:

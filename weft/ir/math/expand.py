@@ -12,6 +12,7 @@ from weft.ir.loops import Program
 from weft.ir.math.error_function import erf
 from weft.ir.math.exponential import exp, exp2
 from weft.ir.math.hyperbolic import tanh
+from weft.ir.math.integer_power import integer_power
 from weft.ir.math.logarithm import log, log2
 from weft.ir.math.power import power
 from weft.ir.math.threefry import threefry
@@ -71,12 +72,12 @@ def expand_expr(
     expansions: Mapping[Op, Expansion] = EXPANSIONS,
     memo: dict[Expr, Expr] | None = None,
 ) -> Expr:
-    """`expand` for one expression. One memo keeps sharing over several. POW on integers is left alone."""
+    """`expand` for one expression. One memo keeps sharing over several."""
 
     def leaf(x: Expr) -> Expr | None:
-        if isinstance(x, Call) and x.op not in native and (x.dtype.is_float or x.op is Op.THREEFRY):
-            rule = expansions.get(x.op)
-            return None if rule is None else rule(x)
-        return None
+        if not isinstance(x, Call) or x.op in native:
+            return None
+        rule = integer_power if x.op is Op.POW and x.dtype.is_int else expansions.get(x.op)
+        return None if rule is None else rule(x)
 
     return transform(e, leaf, memo=memo)

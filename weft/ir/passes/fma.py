@@ -11,8 +11,8 @@ adds a product stays as it is: backends contract it.
 from __future__ import annotations
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Expr, call, transform, walk
-from weft.ir.loops import Program
+from weft.ir.expr import Call, Expr, Temp, call, transform, walk
+from weft.ir.loops import Let, Program
 from weft.ir.loops_names import every, roots
 from weft.ir.ops import Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
@@ -21,6 +21,7 @@ from weft.ir.passes.rewrite import index_map, map_block, with_body
 def contract(p: Program) -> Program:
     """`p` with fused multiply-adds."""
     uses: dict[Expr, int] = {}
+    lets = {s.name: s.value for s in every(p.body) if isinstance(s, Let)}
     tops = [r for s in every(p.body) for r in roots(s)]
     for r in tops:
         uses[r] = uses.get(r, 0) + 1
@@ -30,7 +31,13 @@ def contract(p: Program) -> Program:
 
     def product(e: Expr) -> Call | None:
         single = isinstance(e, Call) and e.op is Op.MUL and uses.get(e, 0) == 1
-        return e if single and isinstance(e, Call) else None
+        return e if single and isinstance(e, Call) and not any(map(scales, e.args)) else None
+
+    def scales(e: Expr) -> bool:
+        """True for a power of two made from its bits, as exp ends with: that product rounds only where it overflows,
+        and then the sum must see infinity, so that exp(x) - inf is NaN for x = inf."""
+        e = lets.get(e.name, e) if isinstance(e, Temp) else e
+        return isinstance(e, Call) and e.op is Op.BITCAST
 
     def fused(e: Call, new: Call) -> Expr | None:
         """`new` is `e` over operands that were already rewritten; products are recognized in `e`."""
