@@ -133,7 +133,7 @@ def _bounds(x: Int, ranges: Mapping[str, Interval]) -> Interval:
     """Inclusive bounds of `x` while its variables keep to `ranges`."""
     match x:
         case Var():
-            return ranges[x.name] if x.name in ranges else (x.lo, x.hi)
+            return ranges.get(x.name, (x.lo, x.hi))
         case Sum():
             first = last = x.const
             for atom, c in x.terms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from weft.ir import graph
 from weft.ir.dtypes import DType, from_numpy
-from weft.ir.graph import Attrs, Fill, Node, Shape
+from weft.ir.graph import Attrs, Fill, Node, Shape, Target
 from weft.ir.ops import Op
 
 Array: TypeAlias = np.ndarray[Any, Any]
 LeafMaker: TypeAlias = Callable[[Array], Node]
+
+HERE = {"home": "cpu:0", "away": "dummy:0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Step:
     shape: Shape | None = None
     dtype: DType | None = None
 
-    def apply(self, values: list[Node]) -> Node:
-        """The node of this step on the values before it."""
+    def apply(self, values: list[Node], devices: Mapping[str, str] = HERE) -> Node:
+        """The node of this step on the values before it. A COPY goes to "home" or "away", as `devices` has it."""
         if self.op is Op.CONST:
             assert isinstance(self.attrs, Fill) and self.dtype is not None and self.shape is not None
             return graph.const(self.attrs.value, self.dtype, self.shape)
@@ -36,7 +38,8 @@ class Step:
             assert self.dtype is not None and self.shape is not None
             return graph.arange(self.shape[0], self.dtype)
         inputs = tuple(values[i] for i in self.inputs)
-        return graph.apply(self.op, inputs, self.attrs, self.shape, self.dtype)
+        attrs = Target(devices[self.attrs.device]) if isinstance(self.attrs, Target) else self.attrs
+        return graph.apply(self.op, inputs, attrs, self.shape, self.dtype)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,11 +50,11 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
 
-    def build(self, leaf: LeafMaker) -> list[Node]:
-        """The output nodes, with leaves made by `leaf`."""
+    def build(self, leaf: LeafMaker, devices: Mapping[str, str] = HERE) -> list[Node]:
+        """The output nodes, with leaves made by `leaf` at home."""
         values = [leaf(a) for a in self.leaves]
         for step in self.steps:
-            values.append(step.apply(values))
+            values.append(step.apply(values, devices))
         return [values[i] for i in self.outputs]
 
     def __repr__(self) -> str:

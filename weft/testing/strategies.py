@@ -472,7 +472,9 @@ def _contiguous(b: Builder) -> None:
 def _copy(b: Builder) -> None:
     v = b.pick()
     assert v is not None
-    b.step(Op.COPY, (v,), Target(v.node.device or "cpu:0"))
+    away = b.step(Op.COPY, (v,), Target("away"))
+    b.step_values.pop()  # what is away is out of reach of other moves
+    b.step(Op.COPY, (away,), Target("home"))
 
 
 def _leaf(b: Builder) -> None:
