@@ -44,9 +44,11 @@ Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
 
 def lowered(algorithm: Algorithm, info: DeviceInfo, scheduler: Scheduler = schedule) -> Program:
     """The scheduled, lowered and optimized loops of an algorithm."""
-    program = lower(scheduler(algorithm, info))
-    program = expand(program, info.native)
-    return pipeline.run(program, pipeline.DEFAULT, settings.verify())
+    return _optimized(lower(scheduler(algorithm, info)), info)
+
+
+def _optimized(program: Program, info: DeviceInfo) -> Program:
+    return pipeline.run(expand(program, info.native), pipeline.DEFAULT, settings.verify())
 
 
 def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
@@ -55,13 +57,13 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
     with _lock:
         missing = [a for a in dict.fromkeys(algorithms) if (a, name) not in _compiled]
         if missing:
-            programs = [
-                replace(lowered(a, device.info), name=f"{a.name}_{next(_numbers)}") for a in missing
-            ]
+            plain = [lower(schedule(a, device.info)) for a in missing]
+            programs = [replace(_optimized(p, device.info), name=f"{p.name}_{next(_numbers)}") for p in plain]
             codes, image = device.compile(programs)
             at = store_image(image, [p.name for p in programs]) if image else None
-            for a, program, code in zip(missing, programs, codes, strict=True):
-                _compiled[a, name] = Compiled(program, code, at, in_place_pairs(program))
+            for a, p, program, code in zip(missing, plain, programs, codes, strict=True):
+                # asked before loops were split, for one store: no pass reads an element later than it was read there
+                _compiled[a, name] = Compiled(program, code, at, in_place_pairs(p))
         found = [_compiled[a, name] for a in algorithms]
         for a in dict.fromkeys(algorithms):
             _compiled.move_to_end((a, name))
