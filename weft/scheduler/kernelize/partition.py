@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
-from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, apply, toposort
+from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, apply, elements, toposort
 from weft.ir.index import (
     NEVER,
     Guard,
@@ -54,7 +54,8 @@ class Partition:
     """The groups of a graph. `why` gives the reason behind each stored node, by id."""
 
     def __init__(self, outputs: Sequence[Node]) -> None:
-        self.order = list(toposort(outputs))
+        # the largest results are visited first: their kernels can store smaller ones along the way
+        self.order = list(toposort(sorted(outputs, key=lambda n: high(elements(n.shape)))))
         self.forced: dict[int, str] = {}
         self.alias: dict[int, Node] = {}
         self.expand_halves()
@@ -473,6 +474,8 @@ class Partition:
             for group in sorted({s.group for s in sites}, key=lambda g: g.number):
                 if self.join(node, f, group, sites):
                     return
+        if cut.join and self.adopt(node, f, sites):
+            return
         group = self.twin(node, f, sites)
         if group is None:
             group = Group(len(self.groups))
@@ -526,7 +529,7 @@ class Partition:
             return False
         frame = outputs[0]
         whole = axes == frozenset(frame.axes)
-        if not whole and (group.contraction or not f.reduces or len(group.outputs()) > 1 + len(frame.carries)):
+        if not whole and (group.contraction or not f.reduced or len(group.outputs()) > 1 + len(frame.carries)):
             return False
         if f.big is not None and (refusal(node, f, site) is not None):
             return False
@@ -544,6 +547,30 @@ class Partition:
         group.bases |= f.bases
         self.compute(site)
         return True
+
+    def adopt(self, node: Node, f: Facts, sites: list[Site]) -> bool:
+        """Have a group that computes a reduction store a function of it, of the same shape; False where none can."""
+        below = node
+        while not is_leaf(below) and (below.op in ELEMENTWISE or below.op is Op.RESHAPE):
+            large = [i for i in below.inputs if i.inputs and self.facts[id(i)].size == f.size]
+            if len(large) != 1:
+                return False
+            below = large[0]
+        if below is node or below.op not in REDUCE or is_leaf(below):
+            return False
+        users = {s.group for s in sites}
+        for (_, index), at in list(self.sites.get(id(below), {}).items()):
+            if at.group in users or at.kind is not Kind.OPEN:
+                continue
+            used = (i for i, n in zip(index, below.shape, strict=True) if n != 1)
+            if [n for n in below.shape if n != 1] != [n for n in node.shape if n != 1]:
+                return False
+            here: tuple[Int, ...] = tuple(0 if n == 1 else next(used) for n in node.shape)
+            mine = self.need(node, at.group, here, 0)
+            if self.join(node, f, at.group, [*sites, mine]):
+                return True
+            del self.sites[id(node)][at.group.number, here]
+        return False
 
     def remember(self, node: Node, f: Facts, group: Group) -> None:
         if f.bases and f.big is not Big.CONTRACTION and self.plain(node):
