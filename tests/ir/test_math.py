@@ -21,7 +21,7 @@ from weft.ir.loops import Buffer, Let, Loop, Program, Scope, Store
 from weft.ir.loops_names import every, roots
 from weft.ir.math.expand import EXPANSIONS, WITHOUT_UINT64, expand, expand_expr
 from weft.ir.ops import Op
-from weft.ir.reference_ops import apply
+from weft.ir.reference_ops import apply, threefry
 
 BOUND = 4.0
 UNARY = [op for op in EXPANSIONS if op is not Op.POW]
@@ -341,3 +341,19 @@ def test_expand_rewrites_every_statement_of_a_program() -> None:
     }
     assert not ops & set(EXPANSIONS)
     assert expand(program, frozenset(EXPANSIONS)) is program
+
+
+def test_threefry() -> None:
+    rng = np.random.default_rng(0)
+    words = {n: rng.integers(0, 1 << 32, 1000, dtype=np.uint32) for n in ("counter", "key0", "key1")}
+    loads = {n: Load(dtypes.uint32, n, ()) for n in words}
+    expanded = expand_expr(Call(dtypes.uint32, Op.THREEFRY, tuple(loads.values())), frozenset())
+    values: dict[Expr, Any] = {loads[n]: w for n, w in words.items()}
+    for e in walk([expanded]):
+        match e:
+            case Const():
+                values[e] = np.uint32(e.value)
+            case Call():
+                values[e] = apply(e.op, e.dtype, *(values[a] for a in e.args))
+    assert all(e.op is not Op.THREEFRY for e in walk([expanded]) if isinstance(e, Call))
+    np.testing.assert_array_equal(values[expanded], threefry(*words.values()))

@@ -45,9 +45,10 @@ EXPANSIONS: dict[Op, Expansion] = {
     Op.TANH: _expansion(tanh),
     Op.ERF: _expansion(erf),
     Op.POW: _expansion(power),
-    Op.THREEFRY: threefry,
 }
-"""Elementary function of floats, or random word -> the same in arithmetic, comparisons, selects, bit operations and conversions."""
+"""Elementary function of floats -> the same in arithmetic, comparisons, selects, bit operations and conversions."""
+
+_INTEGER: dict[Op, Expansion] = {Op.POW: integer_power, Op.THREEFRY: threefry}
 
 WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {
     Op.SIN: _expansion(partial(sin, wide=False)),
@@ -77,7 +78,7 @@ def expand_expr(
     def leaf(x: Expr) -> Expr | None:
         if not isinstance(x, Call) or x.op in native:
             return None
-        rule = integer_power if x.op is Op.POW and x.dtype.is_int else expansions.get(x.op)
+        rule = _INTEGER.get(x.op) if x.dtype.is_int else expansions.get(x.op)
         return None if rule is None else rule(x)
 
     return transform(e, leaf, memo=memo)
