@@ -417,13 +417,25 @@ def _floordiv_const(x: Index, d: int) -> Int:
         return q
     if r.lo // d == r.hi // d:
         return q + r.lo // d
-    if isinstance(r, FloorDiv) and isinstance(r.den, int):
-        return q + floordiv(r.num, r.den * d)
+    inner = _only_quotient(r)
+    if inner is not None:  # (x // m + rest) // d = (x + m * rest) // (m * d)
+        m, term = inner
+        return q + floordiv(term.num + (r - term) * m, m * d)
     for g, a, _ in _common(r, d):
         return q + floordiv(a, d // g)
     if isinstance(r, Mod) and isinstance(r.den, int) and r.den % d == 0:
         return q + mod(floordiv(r.num, d), r.den // d)
     return q + FloorDiv(r, d)
+
+
+def _only_quotient(x: Index) -> tuple[int, FloorDiv] | None:
+    """The one quotient by a constant, itself without a factor, among the terms of `x`: (its divisor, it)."""
+    found = [(a, c) for a, c in _terms(x)[0] if isinstance(a, FloorDiv)]
+    if len(found) == 1 and found[0][1] == 1:
+        term = found[0][0]
+        if isinstance(term, FloorDiv) and isinstance(term.den, int):
+            return term.den, term
+    return None
 
 
 def mod(x: Int, d: Int) -> Int:
