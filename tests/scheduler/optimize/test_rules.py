@@ -54,6 +54,30 @@ def test_right_for_every_size(name: str, device: str) -> None:
         np.testing.assert_allclose(v, expected[k], rtol=5e-5, atol=5e-5)
 
 
+def transposed(m: int, n: int, k: int) -> Case:
+    """x @ w.T with few rows: lanes along the rows, results turned on their way out."""
+    from weft.ir import expr as ex
+    from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
+    from weft.ir.ops import Op
+    from weft.testing.kernels import F, axis, mul
+
+    i, j, l = axis("i", m), axis("j", n), axis("l", k)
+    c = Value("c", (i, j), mul(ex.Load(F, "a", (i.var, l.var)), ex.Load(F, "w", (j.var, l.var))), Reduce(Op.ADD, (l,)))
+    y, x = axis("y", m), axis("x", n)
+    e = ex.call(Op.TANH, ex.call(Op.ADD, ex.Load(F, "c", (y.var, x.var)), ex.Load(F, "bias", (x.var,))))
+    out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), e),))
+    params = (Param("a", F, (m, k)), Param("w", F, (n, k)), Param("bias", F, (n,)), Param("r", F, (m, n), True))
+    return Case(Algorithm("linear", params, (), (c, out)), lambda t: {"r": np.tanh(t["a"] @ t["w"].T + t["bias"])})
+
+
+@pytest.mark.parametrize("shape", [(16, 40, 9), (64, 300, 8), (5, 33, 70)])
+def test_results_may_be_turned(shape: tuple[int, int, int]) -> None:
+    case = transposed(*shape)
+    kernel = schedule(case.algorithm, DESCRIPTIONS["avx512"])
+    out, expected = run(lower(kernel), case), case.reference(case.inputs(2))
+    np.testing.assert_allclose(out["r"], expected["r"], rtol=5e-5, atol=5e-5)
+
+
 def loops(program: Program) -> list[Loop]:
     out: list[Loop] = []
 

@@ -34,8 +34,11 @@ from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.access import axes_of, plain_load
 from weft.scheduler.optimize.steps import merge, split
 
-GATHERED = 1.5
-"""Cycles to move one element that is not contiguous along the lanes."""
+GATHERED = 2.5
+"""Cycles to move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
+
+SCATTERED = 20.0
+"""Cycles to store one element when neither lanes nor rows of a tile are contiguous in the output."""
 
 COPIED = 0.15
 """Cycles to move one element that is."""
@@ -118,12 +121,12 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     c = find(k)
     if c is None:
         return None
-    k, c = _merge_short_axes(k, c)
+    k, c = merge_short_axes(k, c)
     choice = min(_choices(k, c, info), key=lambda x: x.cost)
     return _Tiled(k, c, choice, info).schedule()
 
 
-def _merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
+def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
     """Adjacent axes of one factor that are contiguous in the output become one, while the inner is short."""
     again = True
     while again:
@@ -145,7 +148,7 @@ def _merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
     return k, c
 
 
-def _output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
+def output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
     """The step of each store's offset per step of the value's axis."""
     load = next(r for r in reads(c.out) if r.source == c.value.name)
     var = load.index[[a.var for a in c.value.axes].index(axis.var)]
@@ -158,7 +161,7 @@ def _output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
 
 
 def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
-    inner, outer = _output_steps(k, c, b), _output_steps(k, c, a)
+    inner, outer = output_steps(k, c, b), output_steps(k, c, a)
     return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
 
 
@@ -197,7 +200,8 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     packed = prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(factor))
     move = packed * (COPIED if contiguous else GATHERED)
     stores = macs / prod(high(a.extent) for a in (c.value.reduce.axes if c.value.reduce else ()))
-    store = stores * (COPIED if all(x == 1 for x in _output_steps(k, c, panel)) else GATHERED)
+    across, along = output_steps(k, c, panel), output_steps(k, c, stream)
+    store = stores * (COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED)
     other = c.factors[1 - side]
     seek = AWKWARD * macs / (p * s) * ceildiv(p, best[1] * lanes) * s if awkward(k, other) else 0.0
     return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
@@ -258,9 +262,59 @@ class _Tiled:
         self.k, so, si = split(self.k, s1, choice.rows, "so", "si")
         self.k = run(self.k, Permute(out, (*around, po, sc, *inside, so, si, pi)))
         at = self.parallel([*around, po, sc], big)
-        self.k = run(self.k, Unroll(si), Vectorize(pi))
-        self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside))
+        turned = self.turn(so, si, pi)
+        if not turned:
+            self.k = run(self.k, Unroll(si), Vectorize(pi))
+        self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), turned)
         return self.k
+
+    def turn(self, tile: str, tall: str, lane: str) -> bool:
+        """Where lanes are not contiguous in the output but the tile's rows are, go through a tile in local memory:
+        written along the lanes, read and stored along the rows."""
+        c, choice = self.c, self.choice
+        across, along = output_steps(self.k, c, choice.panel), output_steps(self.k, c, choice.stream)
+        if all(x == 1 for x in across) or not all(x == 1 for x in along) or choice.rows < 2:
+            return False
+        out = self.k.algorithm.item(c.out.name)
+        load = next(r for r in reads(out) if r.source == c.value.name)
+        part = self.epilogue() or load
+        self.k = run(self.k, Stage(c.out.name, part, "turned"), ComputeAt("turned", c.out.name, tile))
+        names = [s.var.name for s in self.k.nests[c.out.name].loops if s.var.name not in (tall, lane)]
+        self.k = run(self.k, Permute(c.out.name, (*names, lane, tall)), Vectorize(tall))
+        loops = [s.var.name for s in self.k.nests["turned"].loops]
+        wide = next(n for n in loops if self.extent(n) == self.width and self.runs_panel(n))
+        others = [n for n in loops if n != wide]
+        self.k = run(self.k, Permute("turned", (*others, wide)), *(Unroll(n) for n in others), Vectorize(wide))
+        rank = len(self.k.nests["turned"].size)
+        lanes_last = sorted(range(rank), key=lambda a: self.axis_runs("turned", a, wide))
+        self.k = run(self.k, Arrange("turned", Scope.LOCAL, tuple(lanes_last), (1,) * rank))
+        return True
+
+    def axis_runs(self, name: str, axis: int, loop: str) -> bool:
+        """The value's axis number `axis` is what the loop runs along."""
+        item = self.k.algorithm.item(name)
+        return self.runs(name, loop, item.axes[axis].var)
+
+    def runs_panel(self, loop: str) -> bool:
+        """The loop of the turned tile runs along the panel's axis."""
+        staged = self.k.algorithm.item("turned")
+        load = next(r for r in reads(staged) if r.source == self.c.value.name)
+        at = load.index[[a.var for a in self.c.value.axes].index(self.choice.panel.var)]
+        return isinstance(at, Var) and self.runs("turned", loop, at)
+
+    def epilogue(self) -> Expr | None:
+        """The whole expression stored, when there is one, it is worth computing along the lanes, and nothing that it
+        loads is strided along them."""
+        c = self.c
+        out = self.k.algorithm.item(c.out.name)
+        assert isinstance(out, Output)
+        if len(out.stores) != 1 or not rows.is_costly(out.stores[0].expr) or out.stores[0].expr.dtype.bits < 32:
+            return None
+        load = next(r for r in reads(out) if r.source == c.value.name)
+        axis = load.index[[a.var for a in c.value.axes].index(self.choice.panel.var)]
+        assert isinstance(axis, Var)
+        steps = [self.lane_step(x, axis) for x in _loads(out.stores[0].expr) if x.source != c.value.name]
+        return out.stores[0].expr if all(x in (0, 1) for x in steps) else None
 
     def extent(self, loop: str) -> int:
         owner = self.k.owner(loop)
@@ -278,7 +332,7 @@ class _Tiled:
             self.k = attempt(self.k, Bind(name, self.info.task_kind))
         return name
 
-    def tiles(self, at: str, tile: str, uses: int) -> None:
+    def tiles(self, at: str, tile: str, uses: int, turned: bool) -> None:
         """The accumulators of one tile in registers, in the loop `tile`; the panel packed in the loop `at` when it has
         `uses` enough; the stream's tile staged when it is more than a load."""
         c, choice = self.c, self.choice
@@ -313,7 +367,7 @@ class _Tiled:
             self.k = run(self.k, Vectorize(n))
         for name, where in staged:
             self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
-            self.fill(name)
+            self.k = fill(self.k, name, self.info)
 
     def ordered(self, e: Expr, last: list[str], k_axes: list[str]) -> tuple[str, ...]:
         """The axes of a staged factor: others, then the summed ones, then the tiled one."""
@@ -332,26 +386,30 @@ class _Tiled:
         p = self.k.algorithm.param(load.source)
         return None if p is None else coefficient(flatten(load.index, p.shape), axis)
 
-    def fill(self, name: str) -> None:
-        """The loops that fill a staged tile: vectors along what is contiguous in memory, else along the tile."""
-        nest = self.k.nests[name]
-        item = self.k.algorithm.item(name)
-        if not nest.loops:
-            return
-        inner = nest.loops[-1].var.name
-        best, score = inner, -1e9
-        for spec in nest.loops:
-            axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
-            if axis is None or not isinstance(spec.extent, int) or spec.extent < 2:
-                continue
-            mine = rows.vector_score(self.k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
-            if mine > score:
-                best, score = spec.var.name, mine
-        order = (*(x.var.name for x in nest.loops if x.var.name != best), best)
-        self.k = run(self.k, Permute(name, order))
-        extent = self.extent(best)
-        lanes = min(extent, self.width if best == inner else self.lanes)
-        if extent % lanes == 0 or Pad(best, lanes).check(self.k) is None:
-            self.k = rows.lanes(self.k, best, lanes)
 
-
+def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
+    """The loops that fill a staged tile: lanes along what is contiguous in memory. Where that is not the tile's own
+    innermost axis (a transposition), blocks of lanes go outside, so that the lines written stay in the first cache."""
+    nest = k.nests[name]
+    item = k.algorithm.item(name)
+    assert isinstance(item, Value)
+    if not nest.loops:
+        return k
+    inner = nest.loops[-1].var.name
+    best, score = inner, -1e9
+    for spec in nest.loops:
+        axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
+        if axis is None or not isinstance(spec.extent, int) or spec.extent < 2:
+            continue
+        mine = rows.vector_score(k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
+        if mine > score:
+            best, score = spec.var.name, mine
+    k = run(k, Permute(name, (*(x.var.name for x in nest.loops if x.var.name != best), best)))
+    spec = k.nests[name].loop(best)
+    assert spec is not None and isinstance(spec.extent, int)
+    count = min(spec.extent, info.lanes(item.dtype) * (4 if best == inner else 1))
+    k = rows.lanes(k, best, count)
+    order = [x.var.name for x in k.nests[name].loops]
+    if best != inner and len(order) > 2:
+        k = attempt(k, Permute(name, (order[-2], *order[:-2], order[-1])))
+    return k

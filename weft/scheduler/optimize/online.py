@@ -35,7 +35,7 @@ from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
-from weft.scheduler.optimize.contraction import factors
+from weft.scheduler.optimize.contraction import factors, fill
 from weft.scheduler.optimize.steps import merge, split
 
 BLOCK_VECTORS = 4
@@ -104,7 +104,8 @@ class _OnePass:
         if row is None or high(inner.extent) > 16 * lanes:
             return None
         tall = _rows_per_tile(high(row.extent), vectors, info.vector_registers)
-        block = tall * max(1, min(ROW_TILES, ceildiv(high(row.extent), tall)))
+        count = ceildiv(high(row.extent), tall)
+        block = tall * ceildiv(count, ceildiv(count, ROW_TILES))
         if not self.algebra():
             return None
         loops = self.output(row, inner, tall, block)
@@ -255,7 +256,7 @@ class _OnePass:
         if panel is not None:
             where = (self.out, batch) if many and batch is not None else at
             self.k = run(self.k, ComputeAt(panel, where[0], where[1]))
-            self.fill(panel)
+            self.k = fill(self.k, panel, self.info)
 
     def extent(self, loop: str) -> int:
         owner = self.k.owner(loop)
@@ -296,19 +297,6 @@ class _OnePass:
         order = (*around, *(n for n in names if n in summed), axis.var.name)
         self.k = run(self.k, Stage(scores.name, part, "panel", order))
         return "panel"
-
-    def fill(self, name: str) -> None:
-        nest = self.k.nests[name]
-        item = self.k.algorithm.item(name)
-        best, score = nest.loops[-1].var.name, -1e9
-        for spec in nest.loops:
-            axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
-            if axis is not None:
-                mine = rows.vector_score(self.k.algorithm, item, axis)
-                if mine > score:
-                    best, score = spec.var.name, mine
-        self.k = run(self.k, Permute(name, (*(s.var.name for s in nest.loops if s.var.name != best), best)))
-        self.k = rows.lanes(self.k, best, min(self.extent(best), self.info.lanes(item.exprs()[0].dtype)))
 
 
 def _rows_per_tile(extent: int, vectors: int, registers: int) -> int:

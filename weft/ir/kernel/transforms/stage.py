@@ -20,12 +20,12 @@ def depends_on(e: Expr) -> set[Var]:
 
 @dataclass(frozen=True, slots=True)
 class Stage(Transform):
-    """A part of a value's expression becomes a value of its own, `name`, over the axes that the part depends on.
+    """A part of an item's expression becomes a value of its own, `name`, over the axes that the part depends on.
 
         c(i, j) = sum k: a[i, k] * f(b[k, j])   ->   t(k, j) = f(b[k, j]);  c(i, j) = sum k: a[i, k] * t[k, j]
 
     Place it with `ComputeAt` and lay it out with `Arrange`: a packed panel, or a tile in local memory or registers.
-    Its axes come in the order of `axes` (names of the value's axes), or of the value's own when empty.
+    Its axes come in the order of `axes` (names of the item's axes), or of the item's own when empty.
     """
 
     value: str
@@ -34,12 +34,12 @@ class Stage(Transform):
     axes: tuple[str, ...] = ()
 
     def check(self, k: Kernel) -> Refusal | None:
-        item = find_value(k, self.value)
-        if isinstance(item, Refusal):
-            return item
+        item = next((i for i in k.algorithm.items if i.name == self.value), None)
+        if item is None:
+            return Refusal(f"there is no item {self.value}")
         if self.name in k.names():
             return Refusal(f"the name {self.name} is taken")
-        if self.part not in set(ex.walk([item.expr])):
+        if self.part not in set(ex.walk(item.exprs())):
             return Refusal(f"{self.part!r} is no part of {self.value}")
         names = {a.var.name for a in item.all_axes if a.var in depends_on(self.part)}
         if self.axes and set(self.axes) != names:
@@ -51,7 +51,6 @@ class Stage(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.value)
-        assert isinstance(item, Value)
         used = k.names()
         used.add(self.name)
         needed = depends_on(self.part)
