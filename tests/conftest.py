@@ -1,0 +1,24 @@
+"""What holds in every test: all forms are verified, and no program comes from a cache that an older weft left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+
+os.environ["WEFT_VERIFY"] = "1"
+
+# A shared two-core machine stalls for longer than Hypothesis' deadline at times; the suite bounds time as a whole.
+settings.register_profile("weft", deadline=None, print_blob=True)
+settings.load_profile("weft")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fresh_cache() -> Iterator[None]:
+    """An on-disk cache of the run's own, in the test processes and all that they start."""
+    with TemporaryDirectory(prefix="weft-tests-") as folder:
+        os.environ["WEFT_CACHE_DIR"] = folder
+        yield
