@@ -11,9 +11,9 @@ from weft.backends.protocol import Device, Memory
 from weft.ir.dtypes import DType, to_numpy
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that would double the time that making one takes, at every result
 class Storage:
-    """Elements of `dtype` and `shape` at the start of `memory`."""
+    """Elements of `dtype` and `shape` at the start of `memory`. Not to be changed."""
 
     device: Device
     memory: Memory

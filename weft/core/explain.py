@@ -186,8 +186,10 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
 def _times(nodes: Sequence[Node], device: Device) -> list[int]:
     """Nanoseconds of each kernel, the second time it runs."""
     from weft.scheduler.realize import plan_for
+    from weft.scheduler.signature import signature
 
-    plan, sig = plan_for(nodes, device)
+    sig = signature(nodes)
+    plan = plan_for(nodes, sig, device)
     memories = [n.storage.memory for n in sig.leaves]
     plan.profile(memories)
     _, times = plan.profile(memories)

@@ -237,6 +237,7 @@ def _planned(r: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], tensor
         return LazyReplay(r, simple, [type(t) for t in tensors], realize=not needs_tape)
     device = open_device(devices.pop() if devices else run.default_device())
     from weft.scheduler.realize import plan_for
+    from weft.scheduler.signature import signature
 
     # A rebound tensor's new value may take the memory of the old one, unless the new value goes elsewhere too.
     uses: dict[int, int] = {}
@@ -254,7 +255,8 @@ def _planned(r: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], tensor
                 state[index[id(new)]] = old
     plan, leaves = None, ()
     if nodes:
-        plan, sig = plan_for(nodes, device, state)
+        sig = signature(nodes)
+        plan = plan_for(nodes, sig, device, state)
         leaves = sig.leaves
     return PlanReplay(r, simple, [type(t) for t in tensors], device, plan, nodes, leaves)
 
@@ -268,7 +270,7 @@ class Replay:
         self._simple = tuple(classes) if simple else None
         self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
         self._records = recording.grad
-        self._device_name = run.default_device()
+        self._device_name = run.chosen_device()
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
         unchecked = [(k, t) for k, t in enumerate(classes) if k not in r.specs]
@@ -303,7 +305,7 @@ class Replay:
                 return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
-        return run.default_device() == self._device_name and tracing.current() is None
+        return run.chosen_device() == self._device_name and tracing.current() is None
 
     def run(self, objects: list[Any]) -> Any:
         """Repeat the recording on the numbered tensors; the function's result."""
@@ -465,7 +467,7 @@ class LazyReplay(Replay):
         from weft.core.explain import Profile
 
         self.run(objects)
-        return Profile.of((), (), open_device(self._device_name).info)
+        return Profile.of((), (), open_device(run.default_device()).info)
 
 
 def instantiate(

@@ -101,6 +101,11 @@ def configured_device() -> str:
     return name if ":" in name else f"{name}:0"
 
 
+def chosen_device() -> str | None:
+    """The innermost `with weft.device(...)`, if there is one."""
+    return _chosen.names[-1] if _chosen.names else None
+
+
 def default_device() -> str:
     """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
     return _chosen.names[-1] if _chosen.names else configured_device()

@@ -163,8 +163,8 @@ def arange(size: Int, dtype: DType = int64) -> Node:
 
 
 def buffer(shape: Shape, dtype: DType, device: str, storage: Any) -> Node:
-    """A leaf with storage of its own."""
-    node = intern(Op.BUFFER, (), Leaf(next(_ids), device), shape, dtype, device)
+    """A leaf with storage of its own. Its number makes it unique, so it need not be looked up."""
+    node = Node(Op.BUFFER, (), Leaf(next(_ids), device), shape, dtype, device)
     node.storage = storage
     return node
 
@@ -230,7 +230,7 @@ def strides(shape: Shape) -> tuple[Int, ...]:
 
 
 def live_nodes() -> Iterator[Node]:
-    """Every node alive now (for tests and leak hunts)."""
+    """Every node alive now but for BUFFERs (for tests and leak hunts)."""
     for entry in list(_nodes.values()):
         node = entry()
         if node is not None:

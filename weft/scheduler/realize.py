@@ -11,6 +11,7 @@ from weft import settings
 from weft.backends import registry
 from weft.backends.protocol import Device
 from weft.backends.storage import Storage, from_numpy
+from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache
@@ -22,53 +23,85 @@ PLANS_KEPT = 1024
 
 _lock = threading.RLock()
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
-_running = threading.RLock()
 NO_STATE: Mapping[int, Node] = {}
 
 
 def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) -> None:
     """Fill in `storage` of all nodes. `bindings` gives the values of runtime variables by name."""
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
-    if not todo:
-        return
-    copies = [n for n in toposort(todo) if n.op is Op.COPY and n.storage is None]
-    for copy in copies:
-        _copy(copy, bindings)
+    names = {n.device for n in todo}
+    if len(names) == 1:
+        sig = signature(todo)
+        if not sig.copies:
+            run(todo, sig, registry.open_device(names.pop() or default_device()), bindings)
+            return
+    _in_stages(todo, bindings)
+
+
+def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> None:
+    """Compute what is to be copied between devices, copy it, and so on up to `nodes`."""
+    level: dict[Node, int] = {}
+    for n in toposort(nodes):
+        below = max([level[i] for i in n.inputs], default=0) if n.storage is None else 0
+        level[n] = below + (n.op is Op.COPY and n.storage is None)
+    stages: dict[int, list[Node]] = {}
+    for n, k in level.items():
+        if n.op is Op.COPY and n.storage is None:
+            stages.setdefault(k, []).append(n)
+    for k in sorted(stages):
+        _on_their_devices([n.inputs[0] for n in stages[k]], bindings)
+        for n in stages[k]:
+            _copy(n)
+    _on_their_devices(nodes, bindings)
+
+
+def _on_their_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> None:
+    """Compute nodes under which nothing is left to be copied, on each device together."""
     by_device: dict[str, list[Node]] = {}
-    for n in todo:
+    for n in dict.fromkeys(nodes):
         if n.storage is None:
             by_device.setdefault(n.device or default_device(), []).append(n)
     for name, group in by_device.items():
-        run(group, registry.open_device(name), bindings)
+        run(group, signature(group), registry.open_device(name), bindings)
 
 
-def run(nodes: Sequence[Node], device: Device, bindings: Mapping[str, int] | None = None) -> None:
-    """Compute nodes that live on one device (or nowhere yet) on that device."""
-    plan, sig = plan_for(nodes, device)
+def run(nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None) -> None:
+    """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value."""
+    plan = plan_for(nodes, sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables]
-    with _running:
-        results = plan.run([n.storage.memory for n in sig.leaves], values)
-    for node, storage in zip(nodes, results, strict=True):
+    try:
+        memories = [n.storage.memory for n in sig.leaves]
+    except AttributeError:
+        raise ArgumentError(
+            "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to itself: "
+            "it has no value; return it from the function"
+        ) from None
+    for node, storage in zip(nodes, plan.run(memories, values), strict=True):
         node.storage = storage
 
 
-def plan_for(
-    nodes: Sequence[Node], device: Device, state: Mapping[int, Node] = NO_STATE
-) -> tuple[Plan, Signature]:
+def plan_for(nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE) -> Plan:
     """The plan for the graph under `nodes`, from the cache or built now. `state[k]` is the leaf whose memory output k
     replaces if it can."""
-    sig = signature(nodes)
-    replaces = {k: i for k, old in state.items() for i, n in enumerate(sig.leaves) if n is old}
-    key = (device.info.name, sig.key, tuple(replaces.items()))
-    with _lock:
-        plan = _plans.get(key)
-        if plan is None:
-            plan = _plans[key] = _from_disk_or_built(nodes, device, sig, replaces)
-            if len(_plans) > PLANS_KEPT:
-                _plans.popitem(last=False)
-        else:
+    replaces: tuple[tuple[int, int], ...] = ()
+    if state:
+        leaf = {n: i for i, n in enumerate(sig.leaves)}
+        replaces = tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
+    key = (device, sig.key, replaces)
+    plan = _plans.get(key)
+    if plan is None:
+        with _lock:
+            plan = _plans.get(key)
+            if plan is None:
+                plan = _plans[key] = _from_disk_or_built(nodes, device, sig, dict(replaces))
+                if len(_plans) > PLANS_KEPT:
+                    _plans.popitem(last=False)
+    else:
+        try:
             _plans.move_to_end(key)
-    return plan, sig
+        except KeyError:  # another thread has just dropped it
+            pass
+    return plan
 
 
 def _from_disk_or_built(
@@ -96,12 +129,9 @@ def default_device() -> str:
     return registry.canonical(settings.device())
 
 
-def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
+def _copy(node: Node) -> None:
     """Move a value from one device's memory to another's, through the host."""
-    source = node.inputs[0]
-    if source.storage is None:
-        realize([source], bindings)
-    stored = source.storage
+    stored = node.inputs[0].storage
     assert isinstance(stored, Storage) and isinstance(node.attrs, Target)
     target = registry.open_device(node.attrs.device)
     node.storage = from_numpy(stored.numpy(), stored.dtype, target)
