@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from weft.ir import dtypes
@@ -91,23 +90,28 @@ def _disturbed(nodes: Sequence[Node], rng: np.random.Generator) -> list[Array]:
         rule: Callable[..., Any] = REFERENCE[node.op]
         out = np.asarray(rule(Context(node, _sizes(node), {}), *inputs))
         values[id(node)] = (
-            _uncertain_overflow(out, inputs, rng) if node.op is Op.MUL and node.dtype.is_float else out
+            _uncertain_overflow(out, node.dtype, inputs, rng)
+            if node.op is Op.MUL and node.dtype.is_float
+            else out
         )
         sharp[id(node)] = exact(node.op, node.dtype, [sharp[id(i)] for i in node.inputs])
     return [values[id(n)] if sharp[id(n)] else _disturb(values[id(n)], n.dtype, rng) for n in nodes]
 
 
-def _uncertain_overflow(product: Array, factors: Sequence[Array], rng: np.random.Generator) -> Array:
+def _uncertain_overflow(
+    product: Array, dtype: DType, factors: Sequence[Array], rng: np.random.Generator
+) -> Array:
     """Some products that overflow made large instead: within a fused multiply-add they do not overflow."""
     wide = product.astype(np.float64)
-    overflowed = (
+    overflowed: Array = (
         np.isinf(wide)
         & np.isfinite(factors[0].astype(np.float64))
         & np.isfinite(factors[1].astype(np.float64))
     )
     if not overflowed.any():
         return product
-    largest = np.asarray(ml_dtypes.finfo(product.dtype).max, product.dtype)
+    exponent = {dtypes.float16: 15, dtypes.float64: 1023}.get(dtype, 127)
+    largest = np.asarray((2.0 - EPSILON[dtype]) * 2.0**exponent).astype(product.dtype)
     return np.where(overflowed & (rng.random(product.shape) < 0.5), np.copysign(largest, product), product)
 
 
