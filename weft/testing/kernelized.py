@@ -9,11 +9,12 @@ import numpy as np
 
 from weft.backends.dummy.interpreter import interpret
 from weft.ir.dtypes import to_numpy
-from weft.ir.graph import Node, elements
+from weft.ir.graph import Node, elements, toposort
 from weft.ir.index import evaluate
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.verify import verify
+from weft.ir.ops import Op
 from weft.scheduler.kernelize import KernelSpec, kernelize
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -22,8 +23,12 @@ Array: TypeAlias = np.ndarray[Any, Any]
 def execute(outputs: Sequence[Node], bindings: Mapping[str, int] | None = None) -> list[Array]:
     """The values of `outputs`: kernelized, each kernel verified, lowered with its initial schedule, and interpreted.
 
-    A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables by name.
+    A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables by name. Copies to other
+    devices are made first, and stay.
     """
+    for n in toposort(outputs):
+        if n.op is Op.COPY and n.storage is None:
+            (n.storage,) = execute(n.inputs, bindings)
     return run(kernelize(outputs), outputs, bindings)
 
 

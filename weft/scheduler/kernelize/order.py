@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from weft.ir.graph import Node
 from weft.scheduler.kernelize.groups import Group
 
 
@@ -58,9 +57,14 @@ def _touched(g: Group) -> set[int]:
 
 
 def _replaceable(g: Group) -> list[int]:
-    """Tensors of a written one's shape and dtype that the group reads."""
-    kinds = {(n.shape, n.dtype) for n in g.stored.values()}
+    """Tensors in memory that the group may write over: updated ones, and those that are read just where an element of
+    the same place and dtype is written."""
     found: list[int] = [id(n) for n in g.inplace.values()]
-    seen: dict[int, Node] = {id(s.node): s.node for s in g.loads}
-    found.extend(k for k, n in seen.items() if (n.shape, n.dtype) in kinds and n.storage is not None)
+    stored = {(store.index, store.node.shape, store.node.dtype) for f in g.outputs() for store in f.stores}
+    elsewhere: set[int] = set()
+    outputs = sum(f.bit for f in g.outputs())
+    for s in g.loads:
+        if s.frames & ~outputs or (s.index, s.node.shape, s.node.dtype) not in stored:
+            elsewhere.add(id(s.node))
+    found.extend(id(s.node) for s in g.loads if s.node.storage is not None and id(s.node) not in elsewhere)
     return found

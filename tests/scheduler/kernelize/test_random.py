@@ -1,0 +1,38 @@
+"""Random programs computed by their kernels, against the reference."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from weft.testing.kernelized import execute
+from weft.testing.programs import Program, numpy_leaf
+from weft.testing.reference import evaluate
+from weft.testing.strategies import programs, reduction_programs, view_programs
+from weft.testing.tolerance import allowed, difference
+
+QUIET = {"suppress_health_check": list(HealthCheck), "deadline": None, "database": None}
+
+
+def check(program: Program) -> None:
+    nodes = program.build(numpy_leaf)
+    want, bounds = evaluate(nodes), allowed(nodes)
+    for got, value, bound in zip(execute(nodes), want, bounds, strict=True):
+        assert difference(got, value, bound) is None
+
+
+@settings(max_examples=400, derandomize=True, **QUIET)
+@given(programs())
+def test_programs_of_all_ops(program: Program) -> None:
+    check(program)
+
+
+@settings(max_examples=200, derandomize=True, **QUIET)
+@given(view_programs())
+def test_programs_of_views(program: Program) -> None:
+    check(program)
+
+
+@settings(max_examples=200, derandomize=True, **QUIET)
+@given(reduction_programs())
+def test_programs_of_reductions(program: Program) -> None:
+    check(program)
