@@ -11,12 +11,12 @@ from weft.backends.llvm import memory, scalar
 from weft.backends.llvm.frame import Condition, Frame, Group, Place, Term, Value, groups_of
 from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
 from weft.backends.llvm.memory import ALIGNMENT
-from weft.backends.llvm.types import literal, memory_type, register_type, vector
+from weft.backends.llvm.types import constant_mask, literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, opaque_values, walk
-from weft.ir.index import Guard, Int, Sum, Var, coefficient, low, variables
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, indices, opaque_values, walk
+from weft.ir.index import Guard, Int, Sum, Var, atoms, coefficient, low, variables
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -30,8 +30,12 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.loops_names import written
+from weft.ir.loops_names import every, roots, stmt_indices, written
 from weft.ir.ops import Op
+
+MAX_WRITTEN_OUT = 4
+MAX_COPIES = 24
+"""Limits, in iterations and statements, for writing a loop out that nobody has asked for."""
 
 
 class Hooks(Protocol):
@@ -123,10 +127,24 @@ class Body:
         """A loop with a counter in a register."""
         self.expressions_of((loop.extent,))
         extent = uniform(self.frame, loop.extent)
-        if isinstance(extent, int) and extent == 1:
-            self.unrolled(loop, 0)
+        if isinstance(extent, int) and (extent == 1 or self._folds(loop, extent)):
+            self._unroll(loop)
         elif not (isinstance(extent, int) and extent <= 0):
             self.counted(loop, "0", ref(extent), nonempty=low(loop.extent) >= 1)
+
+    def _folds(self, loop: Loop, extent: int) -> bool:
+        """Whether a short loop is better written out: its variable stands in a division or a condition."""
+        if not 1 < extent <= MAX_WRITTEN_OUT or extent * _copies(loop.body) > MAX_COPIES:
+            return False
+        for s in every(loop.body):
+            held = [*stmt_indices(s), *(i for e in walk(roots(s)) for i in indices(e))]
+            guarded = [s.guard] if isinstance(s, If | Store | Accumulate) else []
+            guarded += [e.guard for e in walk(roots(s)) if isinstance(e, Load | Test)]
+            if any(loop.var in variables(a) for i in held for a in atoms(i) if not isinstance(a, Var | Sum)):
+                return True
+            if any(loop.var in variables(i) for g in guarded for i in _guard_parts(g)):
+                return True
+        return False
 
     def counted(self, loop: Loop, first: str, last: str, *, nonempty: bool) -> None:
         """`loop` with its variable from `first` up to, not including, `last` (operands of type i64)."""
@@ -346,7 +364,7 @@ class Body:
             when = condition(frame, guard)
             if not when.never:
                 may = when.shared
-                inside.append(replace(group, mask=memory.both_masks(frame, group.mask, when.mask)))
+                inside.append(replace(group, mask=frame.both_masks(group.mask, when.mask)))
         if not inside:
             yield False
             return
@@ -376,7 +394,7 @@ class Body:
         frame = self.frame
         found: list[str] = []
         for group in frame.each():
-            if group.mask is None:
+            if group.mask is None or constant_mask(group.mask) is not None:
                 return None
             found.append(memory.any_lane(frame, group.mask))
         return self._pairs(Op.OR, dtypes.bool_, found)
@@ -483,6 +501,16 @@ class Body:
         return Value(
             frame.f.emit(f"and {vector('i1', frame.now.lanes)} {when.mask}, {every}"), frame.now.lanes
         )
+
+
+def _copies(block: Block) -> int:
+    """How many statements a block is, written out."""
+    total = 0
+    for s in block:
+        inside = _copies(s.body) if isinstance(s, Loop | If) else 1
+        times = s.extent if isinstance(s, Loop) and s.kind is LoopKind.UNROLL else 1
+        total += inside * (times if isinstance(times, int) else 1)
+    return total
 
 
 def _values(i: Int) -> list[Expr]:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from weft.backends.llvm.types import memory_type, vector
+from weft.backends.llvm.types import constant_mask, memory_type, vector
 from weft.backends.llvm.writer import Function, Lines
 from weft.ir.dtypes import DType
 from weft.ir.expr import Expr
@@ -305,6 +305,15 @@ class Frame:
         slot = self.on_entry(f"getelementptr i8, ptr %ctx, i64 {8 * len(self.captured)}")
         self.captured.append((memory, ref))
         return self.on_entry(f"load {memory}, ptr {slot}, align 8")
+
+    def both_masks(self, a: str | None, b: str | None) -> str | None:
+        """Lanes in both masks; None means all."""
+        if a is None or b is None or a == b:
+            return a or b
+        known_a, known_b = constant_mask(a), constant_mask(b)
+        if known_a is not None and known_b is not None:
+            return "<" + ", ".join(f"i1 {int(p and q)}" for p, q in zip(known_a, known_b, strict=True)) + ">"
+        return self.f.emit(f"and {vector('i1', self.now.lanes)} {a}, {b}")
 
     def broadcast(self, value: Value, scalar: str, lanes: int) -> str:
         """`value`, of register type `scalar`, in all lanes."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
 from weft.backends.llvm.frame import Condition, Frame, Lanes, Term, Value
-from weft.backends.llvm.types import constant_vector, register_type, vector
+from weft.backends.llvm.types import constant_mask, constant_vector, register_type, vector
 from weft.ir.dtypes import Kind
 from weft.ir.index import (
     FloorDiv,
@@ -340,7 +340,10 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
             both = frame.share(max(both.level, term.level), f"and i1 {both.name}, {term.name}")
     mask: str | None = None
     for m in masks:
-        mask = m if mask is None else frame.f.emit(f"and {vector('i1', frame.now.lanes)} {mask}, {m}")
+        mask = frame.both_masks(mask, m)
+    known = constant_mask(mask) if mask else None
+    if known is not None and not any(known):
+        return Condition(never=True)
     return Condition(both.name if both else None, mask)
 
 
@@ -358,6 +361,8 @@ def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
     lo, hi = lane_bounds(a)
     if not a.terms and (a.const + lo >= 0 or a.const + hi < 0):
         return (a.const + lo < 0) is negative
+    if not a.terms and not a.varying:
+        return "<" + ", ".join(f"i1 {int((a.const + s < 0) is negative)}" for s in a.steps) + ">"
     # the lanes' own part against minus the shared part
     need_lo, need_hi = lo - x.hi, hi - x.lo
     bits = 32 if min(lo, need_lo) >= -(1 << 31) and max(hi, need_hi) < 1 << 31 else 64

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from math import gcd
+from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
 from weft.backends.llvm.frame import Condition, Frame, Place, Value
 from weft.backends.llvm.index import Affine, lane_bounds, lane_part, shared
-from weft.backends.llvm.types import memory_type, register_type, suffix, vector
+from weft.backends.llvm.types import constant_mask, memory_type, register_type, suffix, vector
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.loops import Scope
 
-MAX_STRIDE = 4
-"""Up to this step between lanes, whole vectors are read and shuffled; beyond, a gather."""
+MAX_RUNS = 4
+"""Up to so many whole vectors are read and shuffled to get at elements that are apart; beyond, a gather."""
 
 ALIGNMENT = 64
 """Of every buffer's base, in bytes."""
@@ -32,7 +33,7 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int
     offset = _in_lane(frame, place, offset)
     if offset.uniform:
         return _load_one(frame, place, offset, when)
-    mask = both_masks(frame, when.mask, frame.now.mask)
+    mask = frame.both_masks(when.mask, frame.now.mask)
     stride = offset.stride
     n = frame.now.lanes
     if stride == 1:
@@ -40,8 +41,8 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int
     elif stride == -1:
         backward = _reverse(frame, mask) if mask else None
         got = _backward(frame, dtype, _load_run(frame, place, _moved(offset, 1 - n), when.shared, backward))
-    elif stride is not None and mask is None and abs(stride) <= MAX_STRIDE:
-        got = _load_strided(frame, place, offset, stride, when.shared)
+    elif near := _near(offset, mask):
+        got = _load_near(frame, place, offset, when, near)
     elif stride is not None and when == Condition() and frame.now.mask is None:
         got = _load_block(frame, place, offset, stride, ahead)
     else:
@@ -164,13 +165,6 @@ def to_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
     return frame.f.emit(f"zext {vector('i1', lanes)} {x} to {vector('i8', lanes)}")
 
 
-def both_masks(frame: Frame, a: str | None, b: str | None) -> str | None:
-    """Lanes in both masks; None means all."""
-    if a is None or b is None or a == b:
-        return a or b
-    return frame.f.emit(f"and {vector('i1', frame.now.lanes)} {a}, {b}")
-
-
 def any_lane(frame: Frame, mask: str) -> str:
     """Whether any lane of the mask is set."""
     n = frame.now.lanes
@@ -182,7 +176,7 @@ def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Va
     dtype, f = place.buffer.dtype, frame.f
     may = when.shared
     if when.mask is not None:
-        some = any_lane(frame, both_masks(frame, when.mask, frame.now.mask) or when.mask)
+        some = any_lane(frame, frame.both_masks(when.mask, frame.now.mask) or when.mask)
         may = some if may is None else f.emit(f"and i1 {may}, {some}")
     memory = memory_type(dtype)
     at = address(frame, place, offset)
@@ -222,21 +216,54 @@ def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask:
     )
 
 
-def _load_strided(frame: Frame, place: Place, offset: Affine, stride: int, when: str | None) -> str:
-    """Every `stride`-th element, from whole vectors of which the last ends at the last element."""
-    dtype, n = place.buffer.dtype, frame.now.lanes
-    step = abs(stride)
-    first = offset if stride > 0 else _moved(offset, stride * (n - 1))
-    last = step * (n - 1)
-    result, taken = "", 0
-    while taken < n:
-        begin = min(step * taken, last + 1 - n)
-        here = [k for k in range(taken, n) if step * k < begin + n]
-        run = _load_run(frame, place, _moved(first, begin), when, None)
-        picks = [n + step * k - begin if k in here else k for k in range(n)]
-        result = _shuffle(frame, dtype, n, result or run, run, picks)
-        taken = here[-1] + 1
-    return result if stride > 0 else _backward(frame, dtype, result)
+class Near(NamedTuple):
+    """How to read elements that lie close together: whole vectors of `width` from the first element + `begins`."""
+
+    first: int
+    width: int
+    begins: list[int]
+    wanted: dict[int, int]
+    """Lane -> the place of its element after the first."""
+
+
+def _near(offset: Affine, mask: str | None) -> Near | None:
+    """None when the elements are not near each other, or it is not known here where they are."""
+    n = len(offset.steps)
+    active = [True] * n if mask is None else constant_mask(mask)
+    if offset.varying or n < 2 or active is None:
+        return None
+    at = {k: step for k, step in enumerate(offset.steps) if active[k]}
+    first = min(at.values())
+    span = max(at.values()) - first + 1
+    width = min(n, 1 << (span.bit_length() - 1))
+    wanted = {k: step - first for k, step in at.items()}
+    begins: list[int] = []
+    for place in sorted(set(wanted.values())):
+        if not begins or place >= begins[-1] + width:
+            begins.append(min(place, span - width))
+    return Near(first, width, begins, wanted) if width > 1 and len(begins) <= MAX_RUNS else None
+
+
+def _load_near(frame: Frame, place: Place, offset: Affine, when: Condition, near: Near) -> str:
+    """Whole vectors, of which none reaches beyond the elements that are wanted, shuffled."""
+    dtype, n, f = place.buffer.dtype, frame.now.lanes, frame.f
+    t, narrow = memory_type(dtype, n), memory_type(dtype, near.width)
+    result = ""
+    for begin in near.begins:
+        at = address(frame, place, _moved(offset, near.first + begin))
+        if when.shared is not None:
+            at = _or_zeros(frame, when.shared, at, near.width * dtype.itemsize)
+        run = f.emit(f"load {narrow}, ptr {at}, align {dtype.itemsize}")
+        inside = {k: p - begin for k, p in near.wanted.items() if 0 <= p - begin < near.width}
+        spread = ", ".join(f"i32 {inside[k]}" if k in inside else "i32 poison" for k in range(n))
+        part = f.emit(f"shufflevector {narrow} {run}, {narrow} poison, <{n} x i32> <{spread}>")
+        if result:
+            picks = [n + k if k in inside else k for k in range(n)]
+            part = _shuffle(frame, dtype, n, result, part, picks)
+        result = part
+    if when.mask is None:
+        return result
+    return f.emit(f"select {vector('i1', n)} {when.mask}, {t} {result}, {t} zeroinitializer")
 
 
 def _load_block(frame: Frame, place: Place, offset: Affine, stride: int, ahead: int) -> str:
@@ -300,7 +327,7 @@ def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: 
     dtype, n = place.buffer.dtype, frame.now.lanes
     memory = memory_type(dtype, n)
     if when is not None:
-        mask = both_masks(frame, mask, frame.broadcast(Value(when), "i1", n))
+        mask = frame.both_masks(mask, frame.broadcast(Value(when), "i1", n))
     return _masked(
         frame,
         memory,

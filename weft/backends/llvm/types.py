@@ -69,3 +69,10 @@ def constant_vector(scalar: str, values: list[int]) -> str:
     if all(v == first for v in values):
         return f"splat ({scalar} {first})"
     return "<" + ", ".join(f"{scalar} {v}" for v in values) + ">"
+
+
+def constant_mask(mask: str) -> list[bool] | None:
+    """The lanes of a mask that `constant_vector` wrote; None for one that is only known when run."""
+    if not mask.startswith("<i1"):
+        return None
+    return [lane.endswith("1") for lane in mask[1:-1].split(", ")]
