@@ -237,7 +237,7 @@ from weft.ir.dtypes import int64 as long
 if TYPE_CHECKING:
     from weft import io, nn, optim
     from weft.core.compile import compile
-    from weft.core.devices import device, devices, set_num_threads
+    from weft.core.devices import device, devices, memory_limit, set_num_threads
     from weft.core.explain import explain
 
 __all__ = [
@@ -257,7 +257,7 @@ __all__ = [
     "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le", "lerp", "linspace", "log", "log10", "log1p",
     "log2", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
     "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "max", "maximum", "mean",
-    "meshgrid", "min", "minimum", "mm", "movedim", "mul", "multiply", "mv", "nan", "nan_to_num", "narrow",
+    "memory_limit", "meshgrid", "min", "minimum", "mm", "movedim", "mul", "multiply", "mv", "nan", "nan_to_num", "narrow",
     "ne", "neg", "nn", "no_grad", "nonzero", "norm", "normal", "numel", "ones", "ones_like", "optim",
     "outer", "permute", "pi", "pow", "prod", "promote", "promote_types", "rand", "rand_like", "randint",
     "randint_like", "randn", "randn_like", "randperm", "realize", "reciprocal", "relu", "remainder",
@@ -277,6 +277,7 @@ _LAZY = {
     "compile": "weft.core.compile",
     "device": "weft.core.devices",
     "devices": "weft.core.devices",
+    "memory_limit": "weft.core.devices",
     "set_num_threads": "weft.core.devices",
     "explain": "weft.core.explain",
 }

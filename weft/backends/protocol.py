@@ -102,7 +102,10 @@ class Executable(Protocol):
     """Commands bound to compiled programs. Running looks nothing up and allocates nothing."""
 
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
-        """Start the steps, in order, on the external memories. Results are there after `Device.synchronize`."""
+        """Start the steps, in order, on the external memories. Results are there after `Device.synchronize`.
+
+        May be called from several threads at once. MemoryError, before anything is changed, without a workspace.
+        """
         ...
 
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
@@ -118,6 +121,10 @@ class Device(Protocol):
 
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialized memory, at least 64-byte aligned. MemoryError when there is none."""
+        ...
+
+    def set_memory_limit(self, nbytes: int | None) -> None:
+        """Refuse, by MemoryError, what would bring the memory in use above `nbytes`; None: what the device has."""
         ...
 
     def write(self, memory: Memory, data: memoryview) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from weft.core import run
 from weft.core.axes import is_int
@@ -31,6 +31,35 @@ class device(ContextDecorator):  # noqa: N801  (torch's name)
 
     def __str__(self) -> str:
         return self.name
+
+
+class memory_limit(ContextDecorator):  # noqa: N801  (as the other contexts)
+    """`with weft.memory_limit(nbytes):` what would bring the memory in use on a device above `nbytes` is refused.
+
+    A MemoryPlanError names what needs most. Without a device, the limit is the default device's. `memory_limit(None)`
+    lifts it within the block. What is in use already stays.
+    """
+
+    _limits: ClassVar[dict[str, int | None]] = {}
+
+    def __init__(self, nbytes: int | None, device: str | None = None) -> None:
+        if nbytes is not None and (not is_int(nbytes) or nbytes < 0):
+            raise ArgumentError(f"memory_limit: needs a number of bytes or None, got {nbytes!r}")
+        self.nbytes, self.device = nbytes, device
+        self._before: list[tuple[str, int | None]] = []
+
+    def __enter__(self) -> Self:
+        name = run.default_device() if self.device is None else run.device_name(self.device)
+        self._before.append((name, self._limits.get(name)))
+        self._set(name, self.nbytes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._set(*self._before.pop())
+
+    def _set(self, name: str, nbytes: int | None) -> None:
+        self._limits[name] = nbytes
+        run.set_memory_limit(name, nbytes)
 
 
 def devices() -> list[DeviceStatus]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
 from weft.core import tracing
+from weft.errors import MemoryPlanError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
@@ -57,7 +58,11 @@ def from_numpy(array: Array, device: str) -> Node:
     from weft.backends.storage import from_numpy as store
 
     dtype = dtypes.from_numpy(array.dtype)
-    return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
+    try:
+        storage = store(array, dtype, open_device(device))
+    except MemoryError as error:
+        raise MemoryPlanError(f"a {dtype.name} tensor of shape {tuple(array.shape)} does not fit: {error}") from error
+    return graph.buffer(tuple(array.shape), dtype, device, storage)
 
 
 def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: Callable[[], memoryview]) -> Node:
@@ -127,6 +132,13 @@ def synchronize() -> None:
 
     for device in opened_devices():
         device.synchronize()
+
+
+def set_memory_limit(name: str, nbytes: int | None) -> None:
+    """How many bytes may be in use on a device; None for what it has."""
+    from weft.backends.registry import open_device
+
+    open_device(name).set_memory_limit(nbytes)
 
 
 def set_num_threads(n: int) -> None:

@@ -88,8 +88,9 @@ class Plan:
 
     def _refusal(self, error: MemoryError) -> str:
         rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)
+        results = sum(nbytes for nbytes, _, _, replaces in self._fixed if replaces is None)
         return (
-            f"this plan needs {self.commands.workspace_bytes:,} bytes for intermediate results, and its results; {error}. "
+            f"computing this takes {results:,} bytes for results and {self.commands.workspace_bytes:,} for what lies between: {error}. "
             f"Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the limit"
         )
 

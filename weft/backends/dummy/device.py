@@ -104,20 +104,23 @@ class DummyDevice:
     def __init__(self, info: DeviceInfo, races: bool = False) -> None:
         self.info, self.races = info, races
         self.clock = Clock()
+        self.limit_bytes = info.memory_bytes
 
     def allocate(self, nbytes: int) -> DummyMemory:
         """Memory filled with garbage. MemoryError where the pool is exhausted."""
         clock = self.clock
-        if clock.used_bytes + nbytes > self.info.memory_bytes:
-            free = self.info.memory_bytes - clock.used_bytes
-            raise MemoryError(
-                f"{self.info.name} has {free} bytes free of {self.info.memory_bytes}, not {nbytes}"
-            )
+        if clock.used_bytes + nbytes > self.limit_bytes:
+            free = max(0, self.limit_bytes - clock.used_bytes)
+            raise MemoryError(f"{self.info.name} has {free} bytes free of {self.limit_bytes}, not {nbytes}")
         memory = DummyMemory(nbytes)
         clock.used_bytes += nbytes
         clock.peak_bytes = max(clock.peak_bytes, clock.used_bytes)
         weakref.finalize(memory, _freed, clock, nbytes)
         return memory
+
+    def set_memory_limit(self, nbytes: int | None) -> None:
+        """Refuse what would bring the bytes in use above this; None: what the device has."""
+        self.limit_bytes = self.info.memory_bytes if nbytes is None else nbytes
 
     def write(self, memory: Memory, data: memoryview) -> None:
         """Copy bytes from the host."""
@@ -162,7 +165,7 @@ class DummyExecutable:
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
         """Execute the steps in order; the simulated nanoseconds of each."""
         commands, clock = self.commands, self.device.clock
-        workspace = np.full(commands.workspace_bytes, _GARBAGE, np.uint8)
+        workspace = _bytes(self.device.allocate(commands.workspace_bytes))
         slots = [_bytes(m) for m in memories[: commands.externals]]
         slots += [workspace[offset:] for offset in commands.offsets]
         times: list[int] = []
