@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
-from weft.core.creation import as_tensor
+import numpy as np
+
+from weft.core.creation import as_tensor, tensor
+from weft.core.defaults import get_default_dtype
 from weft.core.modes import no_grad
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
@@ -22,6 +25,14 @@ class Parameter(Tensor):
 
     def __init__(self, data: Any = (), requires_grad: bool = True) -> None:
         super().__init__(data, requires_grad=requires_grad)
+
+
+def filled(
+    value: float, shape: tuple[int, ...], dtype: DType | None = None, device: str | None = None
+) -> Tensor:
+    """`value` in every element, in memory of its own: state that was a constant of the graph at first would give the
+    first step a plan that no other step can use."""
+    return tensor(np.full(shape, value), dtype=dtype or get_default_dtype(), device=device)
 
 
 class IncompatibleKeys(NamedTuple):

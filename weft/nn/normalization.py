@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core import functional as F
-from weft.core.creation import ones, zeros
 from weft.core.modes import no_grad
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType, int64
 from weft.nn import init
-from weft.nn.module import Module, Parameter
+from weft.nn.module import Module, Parameter, filled
 
 
 class _BatchNorm(Module):
@@ -34,14 +33,18 @@ class _BatchNorm(Module):
             raise ArgumentError(f"{type(self).__name__}: momentum must be a number between 0 and 1")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        self.weight = Parameter(ones(num_features, device=device, dtype=dtype)) if affine else None
-        self.bias = Parameter(zeros(num_features, device=device, dtype=dtype)) if affine else None
+        self.weight = Parameter(filled(1.0, (num_features,), device=device, dtype=dtype)) if affine else None
+        self.bias = Parameter(filled(0.0, (num_features,), device=device, dtype=dtype)) if affine else None
         track = track_running_stats
         self.register_buffer(
-            "running_mean", zeros(num_features, device=device, dtype=dtype) if track else None
+            "running_mean", filled(0.0, (num_features,), device=device, dtype=dtype) if track else None
         )
-        self.register_buffer("running_var", ones(num_features, device=device, dtype=dtype) if track else None)
-        self.register_buffer("num_batches_tracked", zeros((), device=device, dtype=int64) if track else None)
+        self.register_buffer(
+            "running_var", filled(1.0, (num_features,), device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer(
+            "num_batches_tracked", filled(0, (), device=device, dtype=int64) if track else None
+        )
 
     def reset_parameters(self) -> None:
         """Back to weight 1, bias 0, and statistics of nothing seen."""
@@ -132,9 +135,11 @@ class LayerNorm(Module):
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
         shape = self.normalized_shape
-        self.weight = Parameter(ones(shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.weight = (
+            Parameter(filled(1.0, shape, device=device, dtype=dtype)) if elementwise_affine else None
+        )
         self.bias = (
-            Parameter(zeros(shape, device=device, dtype=dtype)) if elementwise_affine and bias else None
+            Parameter(filled(0.0, shape, device=device, dtype=dtype)) if elementwise_affine and bias else None
         )
 
     def reset_parameters(self) -> None:
@@ -173,7 +178,9 @@ class RMSNorm(Module):
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
         shape = self.normalized_shape
-        self.weight = Parameter(ones(shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.weight = (
+            Parameter(filled(1.0, shape, device=device, dtype=dtype)) if elementwise_affine else None
+        )
 
     def reset_parameters(self) -> None:
         """Back to weight 1."""
@@ -208,8 +215,8 @@ class GroupNorm(Module):
         if num_groups < 1 or num_channels % num_groups:
             raise ArgumentError(f"GroupNorm: {num_groups} groups do not divide {num_channels} channels")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.weight = Parameter(ones(num_channels, device=device, dtype=dtype)) if affine else None
-        self.bias = Parameter(zeros(num_channels, device=device, dtype=dtype)) if affine else None
+        self.weight = Parameter(filled(1.0, (num_channels,), device=device, dtype=dtype)) if affine else None
+        self.bias = Parameter(filled(0.0, (num_channels,), device=device, dtype=dtype)) if affine else None
 
     def reset_parameters(self) -> None:
         """Back to weight 1 and bias 0."""
