@@ -3,6 +3,7 @@
     contraction (sum of products with reuse)  -> `contraction`: register tiles, packed panels
     online-reducible chain (attention)        -> `online`: one pass over tiles
     everything else                           -> `rows`: rows or columns of reductions around elementwise work
+    any kernel, where tasks are thread blocks -> `gpu`
 
 The rules read sizes, access patterns and the description; they know no operator by name.
 """
@@ -12,12 +13,15 @@ from __future__ import annotations
 from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
-from weft.scheduler.optimize import contraction, online, rows
+from weft.ir.loops import LoopKind
+from weft.scheduler.optimize import contraction, gpu, online, rows
 
 
 def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
     """A good schedule for `algorithm` on a device like `info`."""
     kernel = initial(algorithm)
+    if info.task_kind is LoopKind.BLOCK:
+        return gpu.schedule(kernel, info)
     for rule in (online.schedule, contraction.schedule, rows.schedule):
         scheduled = rule(kernel, info)
         if scheduled is not None:

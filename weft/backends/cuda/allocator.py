@@ -1,0 +1,88 @@
+"""Device memory that is kept for the next request of its size: a driver's allocation waits for the whole device."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from .driver import OUT_OF_MEMORY, CudaError, Driver
+
+SMALL = 1 << 20
+"""Up to here sizes are rounded to 512 bytes, beyond to 2 MiB."""
+
+
+def rounded(nbytes: int) -> int:
+    """The size of the block that a request gets."""
+    step = 512 if nbytes <= SMALL else 2 << 20
+    return max(step, -(-nbytes // step) * step)
+
+
+class Block:
+    """`nbytes` bytes of device memory at `address`; it goes back to the allocator when this object dies."""
+
+    __slots__ = ("_allocator", "address", "nbytes")
+
+    def __init__(self, allocator: Allocator, address: int, nbytes: int) -> None:
+        self._allocator, self.address, self.nbytes = allocator, address, nbytes
+
+    def __del__(self) -> None:
+        self._allocator.release(self.address, rounded(self.nbytes))
+
+
+@dataclass(slots=True)
+class Allocator:
+    """Free blocks by size. All work is on one stream, so a block may be reused at once: the next user comes later."""
+
+    driver: Driver
+    free: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    used_bytes: int = 0
+    kept_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def allocate(self, nbytes: int) -> Block:
+        """Uninitialized memory. MemoryError when there is none, even after giving back what was kept."""
+        size = rounded(nbytes)
+        with self.lock:
+            found = self.free.get(size)
+            if found:
+                address = found.pop()
+                self.kept_bytes -= size
+            else:
+                address = self._fresh(size)
+            self.used_bytes += size
+        return Block(self, address, nbytes)
+
+    def _fresh(self, size: int) -> int:
+        try:
+            return int(self.driver.call("cuMemAlloc", size))
+        except CudaError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+        self._give_back()
+        try:
+            return int(self.driver.call("cuMemAlloc", size))
+        except CudaError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            raise MemoryError(
+                f"the GPU has no {size:,} bytes left; {self.used_bytes:,} are in use by tensors"
+            ) from None
+
+    def _give_back(self) -> None:
+        for addresses in self.free.values():
+            for address in addresses:
+                self.driver.call("cuMemFree", address)
+        self.free.clear()
+        self.kept_bytes = 0
+
+    def release(self, address: int, size: int) -> None:
+        """Keep a block for the next request of its size."""
+        with self.lock:
+            self.free.setdefault(size, []).append(address)
+            self.used_bytes -= size
+            self.kept_bytes += size
+
+    def trim(self) -> None:
+        """Give all kept blocks back to the driver."""
+        with self.lock:
+            self._give_back()

@@ -1,0 +1,99 @@
+"""Programs -> PTX, and what is known of their launches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from weft.backends.cpu.llvm import Module, Optimization, Target
+from weft.ir.index import Int, high
+from weft.ir.loops import Program
+from weft.ir.passes.grid import grid_parts, launches
+
+from .render import TRIPLE, render_module
+
+OPTIMIZATION = Optimization(level=2, unroll=True, codegen=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One launch of a program: `args` number the program's parameters, then its scratch buffers; the program's
+    runtime variables follow them."""
+
+    name: str
+    blocks: Int
+    threads: int
+    local_bytes: int
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A program: its launches in order, how many parameters and variables it has, and the bytes of its scratch
+    buffers."""
+
+    name: str
+    parts: tuple[Part, ...]
+    parameters: int
+    variables: tuple[str, ...]
+    scratch: tuple[int, ...]
+
+
+def target(capability: tuple[int, int]) -> Target:
+    """LLVM's name of the architecture; the one with its own instructions where there is such."""
+    major, minor = capability
+    version = "+ptx80" if major < 10 else "+ptx87"
+    return Target(TRIPLE, f"sm_{major}{minor}{'a' if (major, minor) >= (9, 0) else ''}", version)
+
+
+def compile_programs(programs: Sequence[Program], chip: Target, local_bytes: int) -> tuple[str, list[Entry]]:
+    """One module of PTX with all launches of all programs."""
+    grids: list[Program] = []
+    outlines: list[tuple[Program, list[Program], list[str], tuple[int, ...]]] = []
+    for p in programs:
+        split = launches(p, local_bytes)
+        names = [b.name for b in (*p.params, *split.scratch)]
+        sizes = tuple(high(b.size) * b.dtype.itemsize for b in split.scratch)
+        outlines.append((p, list(split.grids), names, sizes))
+        grids += split.grids
+    text, shapes = render_module(grids)
+    module = Module(text)
+    module.optimize(chip, OPTIMIZATION)
+    ptx = module.assembly(chip, OPTIMIZATION.codegen)
+    remaining = iter(shapes)
+    entries: list[Entry] = []
+    for p, own, names, sizes in outlines:
+        parts: list[Part] = []
+        for g, shape in zip(own, remaining, strict=False):
+            args = tuple(names.index(b.name) for b in g.params)
+            parts.append(Part(g.name, grid_parts(g)[0].extent, shape.threads, shape.local_bytes, args))
+        entries.append(Entry(p.name, tuple(parts), len(p.params), tuple(v.name for v in p.variables), sizes))
+    return ptx, entries
+
+
+def describe(entries: Sequence[Entry]) -> str | None:
+    """The entries as text; None where a number of blocks is only known at run time."""
+    if any(not isinstance(part.blocks, int) for e in entries for part in e.parts):
+        return None
+    return json.dumps([asdict(e) for e in entries])
+
+
+def parse(text: str) -> list[Entry]:
+    """What `describe` wrote. ValueError when it did not."""
+    try:
+        return [
+            Entry(
+                e["name"],
+                tuple(
+                    Part(p["name"], p["blocks"], p["threads"], p["local_bytes"], tuple(p["args"]))
+                    for p in e["parts"]
+                ),
+                e["parameters"],
+                tuple(e["variables"]),
+                tuple(e["scratch"]),
+            )
+            for e in json.loads(text)
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a description of launches: {error}") from error

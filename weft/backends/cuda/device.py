@@ -1,0 +1,465 @@
+"""A GPU as a device of the backend protocol.
+
+All work of a device goes through one stream, in order. Host memory is copied by way of two pinned buffers in turn. A
+plan's launches find their arguments in one table of pointers; a plan that runs again on the same memory is captured
+as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+from weft.backends.cpu.llvm import version
+from weft.backends.llvm import scalar
+from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
+from weft.errors import DeviceError
+from weft.ir.index import evaluate
+from weft.ir.loops import LoopKind, Program
+from weft.ir.ops import ELEMENTWISE
+
+from .allocator import Allocator, Block
+from .compile import Entry, compile_programs, describe, parse, target
+from .driver import Driver, open_driver
+
+STAGING_BYTES = 8 << 20
+"""Of each of the two pinned buffers."""
+
+GRAPHS_KEPT = 8
+"""Captured runs of one plan on different memory; the least recently used goes first."""
+
+CORE_LANES = 128
+"""fp32 units of a multiprocessor (of every architecture since sm_86 but for sm_80, which has half)."""
+
+LAUNCH_NS = 2500.0
+
+_MAGIC = b"weft-cuda-1\n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CudaCode:
+    """One program in this process: its entry, the functions of its launches, and the PTX of its module."""
+
+    entry: Entry
+    functions: tuple[Any, ...]
+    text: str
+
+    @property
+    def source(self) -> str:
+        return self.text
+
+
+class CudaDevice:
+    """One GPU with its memory."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self.driver, self.index = driver, index
+        call = driver.call
+        self._handle = call("cuDeviceGet", index)
+        self.capability = (
+            driver.attribute(self._handle, "COMPUTE_CAPABILITY_MAJOR"),
+            driver.attribute(self._handle, "COMPUTE_CAPABILITY_MINOR"),
+        )
+        self._context = call("cuDevicePrimaryCtxRetain", self._handle)
+        self.enter()
+        self.stream = call("cuStreamCreate", 1)  # not ordered with the legacy stream
+        self.allocator = Allocator(driver)
+        self._info = describe_device(driver, self._handle, index, self.capability)
+        self._workspace: Block | None = None
+        self._staging: list[tuple[int, Any]] = []
+        self._lock = threading.RLock()
+
+    def enter(self) -> None:
+        """Make this device's context the calling thread's, which driver calls work on."""
+        if _entered.device is not self:
+            self.driver.call("cuCtxSetCurrent", self._context)
+            _entered.device = self
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    def workspace(self, nbytes: int) -> int:
+        """The address of at least `nbytes` bytes that plans share, one run at a time."""
+        block = self._workspace
+        if block is None or block.nbytes < nbytes:
+            self._workspace = None
+            block = self._workspace = self.allocate(nbytes)
+        return block.address
+
+    def allocate(self, nbytes: int) -> Block:
+        self.enter()
+        return self.allocator.allocate(nbytes)
+
+    def staging(self) -> list[tuple[int, Any]]:
+        """The pinned buffers, each with the event after which it may be used again."""
+        if not self._staging:
+            for _ in range(2):
+                address = int(self.driver.call("cuMemHostAlloc", STAGING_BYTES, 0))
+                self._staging.append((address, self.driver.call("cuEventCreate", 2)))  # without timing
+        return self._staging
+
+    def write(self, memory: Memory, data: memoryview) -> None:
+        assert isinstance(memory, Block)
+        call = self.driver.call
+        flat = data.cast("B")
+        with self._lock:
+            self.enter()
+            for k, at in enumerate(range(0, flat.nbytes, STAGING_BYTES)):
+                address, free = self.staging()[k % 2]
+                piece = flat[at : at + STAGING_BYTES]
+                call("cuEventSynchronize", free)
+                _host(address, piece.nbytes)[:] = piece
+                call("cuMemcpyHtoDAsync", memory.address + at, address, piece.nbytes, self.stream)
+                call("cuEventRecord", free, self.stream)
+
+    def read(self, memory: Memory, nbytes: int) -> memoryview:
+        assert isinstance(memory, Block)
+        call = self.driver.call
+        out = memoryview(bytearray(nbytes))
+        pieces = [(at, min(STAGING_BYTES, nbytes - at)) for at in range(0, nbytes, STAGING_BYTES)]
+        with self._lock:
+            self.enter()
+            for k in range(len(pieces) + 1):
+                if k < len(pieces):
+                    at, size = pieces[k]
+                    address, done = self.staging()[k % 2]
+                    call("cuMemcpyDtoHAsync", address, memory.address + at, size, self.stream)
+                    call("cuEventRecord", done, self.stream)
+                if k:  # while that piece is on its way
+                    at, size = pieces[k - 1]
+                    address, done = self.staging()[(k - 1) % 2]
+                    call("cuEventSynchronize", done)
+                    out[at : at + size] = _host(address, size)
+            if not pieces:
+                self.synchronize()
+        return out
+
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CudaCode], bytes]:
+        ptx, entries = compile_programs(programs, target(self.capability), self._info.local_bytes)
+        cubin = self._assemble(ptx)
+        known = describe(entries)
+        image = b"" if known is None else _MAGIC + struct.pack("<I", len(known)) + known.encode() + cubin
+        return self._load(cubin, entries, ptx), image
+
+    def _assemble(self, ptx: str) -> bytes:
+        """PTX -> machine code, by the driver's own assembler."""
+        self.enter()
+        module, call = self.driver.module, self.driver.call
+        text = ptx.encode() + b"\0"
+        state = call("cuLinkCreate", 0, [], [])
+        try:
+            call(
+                "cuLinkAddData",
+                state,
+                module.CUjitInputType.CU_JIT_INPUT_PTX,
+                text,
+                len(text),
+                b"weft",
+                0,
+                [],
+                [],
+            )
+            address, size = call("cuLinkComplete", state)
+            return bytes(_host(int(address), int(size)))
+        finally:
+            call("cuLinkDestroy", state)
+
+    def load(self, image: bytes, names: Sequence[str]) -> Sequence[CudaCode]:
+        if not image.startswith(_MAGIC):
+            raise ValueError("not an image of this backend")
+        (size,) = struct.unpack_from("<I", image, len(_MAGIC))
+        start = len(_MAGIC) + 4
+        entries = {e.name: e for e in parse(image[start : start + size].decode())}
+        if any(n not in entries for n in names):
+            raise ValueError("the image has other programs")
+        return self._load(image[start + size :], [entries[n] for n in names], "")
+
+    def _load(self, cubin: bytes, entries: Sequence[Entry], text: str) -> list[CudaCode]:
+        self.enter()
+        call = self.driver.call
+        module = call("cuModuleLoadData", cubin)
+        dynamic = self.driver.module.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        out: list[CudaCode] = []
+        for e in entries:
+            functions: list[Any] = []
+            for part in e.parts:
+                function = call("cuModuleGetFunction", module, part.name.encode())
+                if part.local_bytes > 48 << 10:
+                    call("cuFuncSetAttribute", function, dynamic, part.local_bytes)
+                functions.append(function)
+            out.append(CudaCode(e, tuple(functions), text))
+        return out
+
+    def fingerprint(self) -> str:
+        major, minor = self.capability
+        return f"cuda sm_{major}{minor} driver {self.driver.call('cuDriverGetVersion')} {version()}"
+
+    def link(self, codes: Sequence[CudaCode], commands: Commands) -> CudaExecutable:
+        return CudaExecutable(self, codes, commands)
+
+    def synchronize(self) -> None:
+        self.enter()
+        self.driver.call("cuStreamSynchronize", self.stream)
+
+
+class _Entered(threading.local):
+    """Whose context is the calling thread's."""
+
+    device: CudaDevice | None = None
+
+
+_entered = _Entered()
+
+
+def _host(address: int, nbytes: int) -> memoryview:
+    """Host memory at an address."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One launch: the function, its blocks, threads and shared bytes, the addresses of its arguments, and which of the
+    plan's variables its own are."""
+
+    function: Any
+    blocks: Any
+    threads: int
+    local_bytes: int
+    arguments: array[int]
+    names: tuple[tuple[str, int], ...]
+
+
+class CudaExecutable:
+    """Commands whose launches read their arguments from one table: externals, workspace, scratch, variables."""
+
+    def __init__(self, device: CudaDevice, codes: Sequence[CudaCode], commands: Commands) -> None:
+        self._device, self._commands, self._codes = device, commands, tuple(codes)
+        self._scratch_at = -(-commands.workspace_bytes // 512) * 512
+        sizes = [codes[s.program].entry.scratch for s in commands.steps if isinstance(s, Launch)]
+        offsets = {own: _offsets(own) for own in set(sizes)}
+        most = max((end for _, end in offsets.values()), default=0)
+        self._bytes = self._scratch_at + most
+        count = max((len(own) for own in sizes), default=0)
+        self._fixed = len(commands.offsets)
+        self._scratch = {own: starts for own, (starts, _) in offsets.items()}
+        # scratch differs from step to step in where it lies: every distinct layout has its own cells
+        layouts = list(self._scratch)
+        first = commands.externals + self._fixed
+        self._cells = {own: first + k * count for k, own in enumerate(layouts)}
+        self._variables_at = first + count * len(layouts)
+        self._table = array("Q", bytes(8 * max(1, self._variables_at + commands.variables)))
+        self._base = 0
+        self._steps: list[_Call | CopyBytes] = []
+        for s in commands.steps:
+            self._steps += [s] if isinstance(s, CopyBytes) else self._calls(s)
+        self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _calls(self, step: Launch) -> list[_Call]:
+        code = self._codes[step.program]
+        table = self._table.buffer_info()[0]
+        out: list[_Call] = []
+        for part, function in zip(code.entry.parts, code.functions, strict=True):
+            cells: list[int] = []
+            for a in part.args:
+                own = a - code.entry.parameters
+                cells.append(step.slots[a] if own < 0 else self._cells[code.entry.scratch] + own)
+            cells += [self._variables_at + v for v in step.variables]
+            names = tuple(zip(code.entry.variables, step.variables, strict=True))
+            arguments = array("Q", [table + 8 * c for c in cells] or [0])
+            out.append(_Call(function, part.blocks, part.threads, part.local_bytes, arguments, names))
+        return out
+
+    def _prepare(self, memories: Sequence[Memory], variables: Sequence[int]) -> tuple[int, ...]:
+        """Fill in the table; all that a run depends on."""
+        if self._bytes:
+            base = self._device.workspace(self._bytes)
+            if base != self._base:
+                self._base = base
+                at = self._commands.externals
+                for k, offset in enumerate(self._commands.offsets):
+                    self._table[at + k] = base + offset
+                for own, starts in self._scratch.items():
+                    for k, start in enumerate(starts):
+                        self._table[self._cells[own] + k] = base + self._scratch_at + start
+        externals = [cast(Block, m).address for m in memories]
+        for k, address in enumerate(externals):
+            self._table[k] = address
+        for k, value in enumerate(variables):
+            self._table[self._variables_at + k] = value & ((1 << 64) - 1)
+        return (self._base, *externals, *variables)
+
+    def _issue(self, step: _Call | CopyBytes, variables: Sequence[int]) -> None:
+        call, stream = self._device.driver.call, self._device.stream
+        if isinstance(step, CopyBytes):
+            if step.nbytes:
+                call(
+                    "cuMemcpyDtoDAsync",
+                    self._table[step.target],
+                    self._table[step.source],
+                    step.nbytes,
+                    stream,
+                )
+            return
+        blocks = step.blocks
+        if not isinstance(blocks, int):
+            blocks = int(evaluate(blocks, {n: variables[k] for n, k in step.names}))
+        if blocks:
+            arguments = step.arguments.buffer_info()[0]
+            call(
+                "cuLaunchKernel",
+                step.function,
+                blocks,
+                1,
+                1,
+                step.threads,
+                1,
+                1,
+                step.local_bytes,
+                stream,
+                arguments,
+                0,
+            )
+
+    def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
+        device = self._device
+        with self._lock:
+            device.enter()
+            key = self._prepare(memories, variables)
+            graph = self._graphs.get(key)
+            if graph is not None:
+                self._graphs.move_to_end(key)
+                device.driver.call("cuGraphLaunch", graph, device.stream)
+            elif len(self._steps) > 1 and key in self._graphs:
+                self._graphs[key] = self._captured(variables)
+                device.driver.call("cuGraphLaunch", self._graphs[key], device.stream)
+            else:
+                self._note(key)
+                for step in self._steps:
+                    self._issue(step, variables)
+
+    def _note(self, key: tuple[int, ...]) -> None:
+        """Remember a run, which is captured when it comes again."""
+        self._graphs[key] = None
+        if len(self._graphs) > GRAPHS_KEPT:
+            _, oldest = self._graphs.popitem(last=False)
+            if oldest is not None:
+                self._device.driver.call("cuGraphExecDestroy", oldest)
+
+    def _captured(self, variables: Sequence[int]) -> Any:
+        device, driver = self._device, self._device.driver
+        mode = driver.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        driver.call("cuStreamBeginCapture", device.stream, mode)
+        try:
+            for step in self._steps:
+                self._issue(step, variables)
+        finally:
+            graph = driver.call("cuStreamEndCapture", device.stream)
+        executable = driver.call("cuGraphInstantiate", graph, 0)
+        driver.call("cuGraphDestroy", graph)
+        return executable
+
+    def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
+        device, call = self._device, self._device.driver.call
+        with self._lock:
+            device.enter()
+            self._prepare(memories, variables)
+            marks = [call("cuEventCreate", 0) for _ in range(len(self._commands.steps) + 1)]
+            call("cuEventRecord", marks[0], device.stream)
+            at = iter(self._steps)
+            for step, mark in zip(self._commands.steps, marks[1:], strict=True):
+                parts = len(self._codes[step.program].entry.parts) if isinstance(step, Launch) else 1
+                for _ in range(parts):
+                    self._issue(next(at), variables)
+                call("cuEventRecord", mark, device.stream)
+            device.synchronize()
+            times = [call("cuEventElapsedTime", a, b) for a, b in pairwise(marks)]
+            for mark in marks:
+                call("cuEventDestroy", mark)
+        return [round(ms * 1e6) for ms in times]
+
+
+def _offsets(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Where buffers of these sizes lie one after another, and where they end."""
+    starts: list[int] = []
+    at = 0
+    for n in sizes:
+        starts.append(at)
+        at += -(-n // 256) * 256
+    return tuple(starts), at
+
+
+def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[int, int]) -> DeviceInfo:
+    """The GPU as the scheduler sees it."""
+
+    def get(name: str) -> int:
+        return driver.attribute(handle, name)
+
+    name = cast(bytes, driver.call("cuDeviceGetName", 128, handle)).split(b"\0")[0].decode()
+    cores = get("MULTIPROCESSOR_COUNT")
+    memory_bytes = int(driver.call("cuDeviceTotalMem", handle))
+    clock = get("CLOCK_RATE") * 1e3
+    bandwidth = 2.0 * get("MEMORY_CLOCK_RATE") * 1e3 * get("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    major, minor = capability
+    lanes = CORE_LANES // 2 if capability == (8, 0) else CORE_LANES
+    return DeviceInfo(
+        name=f"cuda:{index}",
+        kind="cuda",
+        description=f"{name}, sm_{major}{minor}, {cores} multiprocessors, {memory_bytes / 2**30:.1f} GiB",
+        cores=cores,
+        vector_bytes=16,
+        vector_registers=255,
+        l1_bytes=get("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        l2_bytes=get("L2_CACHE_SIZE"),
+        l3_bytes=0,
+        memory_bytes=memory_bytes,
+        local_bytes=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        bandwidth=bandwidth or 1e12,
+        flops=2.0 * cores * lanes * clock,
+        launch_ns=LAUNCH_NS,
+        task_kind=LoopKind.BLOCK,
+        native=ELEMENTWISE & scalar.NATIVE,
+    )
+
+
+class CudaBackend:
+    """All NVIDIA GPUs that the driver shows to this process."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self._driver: Driver | None = None
+        self._devices: dict[int, CudaDevice] = {}
+
+    def _open(self) -> Driver:
+        if self._driver is None:
+            self._driver = open_driver()
+        return self._driver
+
+    def count(self) -> int:
+        return int(self._open().call("cuDeviceGetCount"))
+
+    def device(self, index: int) -> CudaDevice:
+        if index not in self._devices:
+            capability = self._capability(index)
+            if capability < (7, 0):
+                raise DeviceError(
+                    f"the GPU cuda:{index} is too old: it needs compute capability 7.0 or later"
+                )
+            self._devices[index] = CudaDevice(self._open(), index)
+        return self._devices[index]
+
+    def _capability(self, index: int) -> tuple[int, int]:
+        driver = self._open()
+        handle = driver.call("cuDeviceGet", index)
+        return driver.attribute(handle, "COMPUTE_CAPABILITY_MAJOR"), driver.attribute(
+            handle, "COMPUTE_CAPABILITY_MINOR"
+        )

@@ -1,0 +1,83 @@
+"""Grids (see `weft.ir.passes.grid`) -> one LLVM module for NVPTX.
+
+A kernel is `void NAME(ptr buffer ..., i64 variable ...)`: its parameters in order, then the runtime variables. Block b
+of the grid is `ctaid.x`, thread t of a block `tid.x`; LOCAL buffers are slices of one array in shared memory, whose
+size is given at launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.backends.llvm.body import Body
+from weft.backends.llvm.frame import Frame, Place, Term
+from weft.backends.llvm.writer import Function, Module
+from weft.ir.index import high
+from weft.ir.loops import Loop, LoopKind, Program
+from weft.ir.passes.grid import grid_parts
+
+TRIPLE = "nvptx64-nvidia-cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one grid is launched: threads per block, and the bytes of shared memory that a block takes."""
+
+    threads: int
+    local_bytes: int
+
+
+def render_module(grids: Sequence[Program]) -> tuple[str, list[Shape]]:
+    """LLVM IR of all grids, each exported under its own name, and how each is launched."""
+    module = Module(aligned=True)
+    shapes = [_kernel(module, g) for g in grids]
+    head = f'target triple = "{TRIPLE}"\n@weft_local = external addrspace(3) global [0 x i8], align 128'
+    return module.text(head, "attributes #0 = { nounwind }\n!0 = !{i32 1}"), shapes
+
+
+def _kernel(module: Module, grid: Program) -> Shape:
+    block, local, thread = grid_parts(grid)
+    assert isinstance(thread.extent, int)
+    pointers = [f"ptr align 64 %p{k}" for k in range(len(grid.params))]
+    numbers = [f"i64 %n{k}" for k in range(len(grid.variables))]
+    header = f"define ptx_kernel void @{grid.name}({', '.join([*pointers, *numbers])}) #0"
+    f = Function(module, f'{header} "nvvm.maxntid"="{thread.extent}"')
+    frame = Frame(f)
+    for k, buffer in enumerate(grid.params):
+        frame.places[buffer.name] = Place(f"%p{k}", buffer)
+    for k, var in enumerate(grid.variables):
+        frame.bindings[var.name] = Term(f"%n{k}", 0)
+    body = Body(frame, _Threads(high(block.extent)))
+    body.block((block,))
+    if local:
+        f.entry.insert(0, "  %local = addrspacecast ptr addrspace(3) @weft_local to ptr")
+    f.do("ret void")
+    module.functions.append(f.finish())
+    return Shape(thread.extent, frame.local_bytes)
+
+
+@dataclass(slots=True)
+class _Threads:
+    """Blocks and threads are the hardware's."""
+
+    blocks: int
+
+    def spread(self, body: Body, loop: Loop) -> None:
+        """The loop's variable is the hardware's number of the block or the thread; its iterations run side by side."""
+        frame = body.frame
+        register, extent = (
+            ("ctaid", self.blocks) if loop.kind is LoopKind.BLOCK else ("tid", high(loop.extent))
+        )
+        if extent <= 1:
+            frame.bindings[loop.var.name] = 0
+        else:
+            name = f"llvm.nvvm.read.ptx.sreg.{register}.x"
+            frame.f.module.declare(name, "i32", "")
+            number = frame.on_entry(f"call range(i32 0, {extent}) i32 @{name}()")
+            frame.bindings[loop.var.name] = Term(frame.on_entry(f"zext nneg i32 {number} to i64"), 0)
+        body.block(loop.body)
+
+    def barrier(self, body: Body) -> None:
+        """All threads of the block meet."""
+        body.frame.f.call("llvm.nvvm.barrier0", "void", [])

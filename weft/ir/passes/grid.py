@@ -1,0 +1,587 @@
+"""A program as launches of GPU grids: each one BLOCK loop around one THREAD loop, with barriers.
+
+    block b in 8:                                     block b in 8:
+      alloc tile: f32[64] local                         alloc tile: f32[64] local
+      alloc acc:  f32[64] local                         thread t in 64:
+      for k in 8:                               ->        alloc acc: f32[1] register
+        thread i in 64: tile[i] = x[64*k + i]             for k in 8:
+        thread j in 64: acc[j] += tile[63 - j]              barrier
+      thread l in 64: y[64*b + l] = acc[l]                  tile[t] = x[64*k + t]
+                                                            barrier
+                                                            acc[0] += tile[63 - t]
+                                                          y[64*b + t] = acc[0]
+
+Loops over threads that stand one after another become parts of one: iteration i of each runs on thread i. A LOCAL
+buffer of which every element is only touched by one thread moves into that thread's registers. What stands outside
+of all thread loops is done by every thread alike where it fills buffers that are then each thread's own, else by the
+first one. What several grids of the program share lives in scratch buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from weft.ir.expr import Expr, Load, Temp, transform, walk
+from weft.ir.index import Guard, Index, InRange, Int, Sum, Var, both, bounds, ceildiv, floordiv, high, mod
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Barrier,
+    Block,
+    Buffer,
+    If,
+    Let,
+    Loop,
+    LoopKind,
+    Program,
+    Scope,
+    Stmt,
+    Store,
+)
+from weft.ir.loops_names import Names, every, roots, written
+from weft.ir.passes.rewrite import Fresh, index_map, map_stmt
+
+MAX_THREADS = 1024
+"""Of one block."""
+
+OWN_ELEMENTS = 64
+"""The largest buffer of which every thread makes a copy of its own."""
+
+PRIVATE_ELEMENTS = 512
+"""The largest part of a buffer that moves into one thread's registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The grids in order. Their parameters are the program's and `scratch`, which is uninitialized before the first.
+
+    Every grid's body is one BLOCK loop; in it LOCAL allocations, then one THREAD loop of constant extent.
+    """
+
+    grids: tuple[Program, ...]
+    scratch: tuple[Buffer, ...]
+
+
+def launches(p: Program, local_bytes: int) -> Launches:
+    """`p` as launches whose LOCAL buffers take at most `local_bytes` per block; what does not fit is scratch."""
+    return _Splitter(p, local_bytes).split()
+
+
+@dataclass(slots=True)
+class _Region:
+    """Statements that one grid runs, after the bindings that they need."""
+
+    body: list[Stmt]
+    is_grid: bool
+
+
+class _Splitter:
+    def __init__(self, p: Program, local_bytes: int) -> None:
+        self.p, self.local_bytes = p, local_bytes
+        self.names, self.fresh = Names(), Fresh(p)
+        self.scratch: dict[str, Buffer] = {}
+
+    def split(self) -> Launches:
+        regions = self.regions()
+        grids = [self.grid(r, k) for k, r in enumerate(regions)]
+        return Launches(tuple(grids), tuple(self.scratch.values()))
+
+    def regions(self) -> list[_Region]:
+        """The top-level statements, each loop over blocks by itself; allocations and bindings where they are used."""
+        out: list[_Region] = []
+        allocs: dict[str, Buffer] = {}
+        lets: dict[str, tuple[Let, int]] = {}  # and the region that computes it
+        for s in self.p.body:
+            match s:
+                case Alloc():
+                    allocs[s.buffer.name] = s.buffer
+                case Loop(kind=LoopKind.BLOCK):
+                    out.append(_Region([s], True))
+                case _:
+                    if not out or out[-1].is_grid:
+                        out.append(_Region([], False))
+                    out[-1].body.append(s)
+                    if isinstance(s, Let):
+                        lets[s.name] = (s, len(out) - 1)
+        used = [self.used(r.body) for r in regions] if (regions := out) else []
+        for name, (let, home) in lets.items():
+            for k, region in enumerate(out):
+                if k > home and name in used[k]:
+                    self.carry(let, out[home], region)
+        used = [self.used(r.body) for r in out]
+        for name, b in allocs.items():
+            users = [k for k, names in enumerate(used) if name in names]
+            if len(users) == 1 and b.scope is not Scope.GLOBAL and not out[users[0]].is_grid:
+                out[users[0]].body.insert(0, Alloc(b))
+            elif users:
+                self.scratch[name] = replace(b, scope=Scope.GLOBAL)
+        return [r for r in out if any(not isinstance(s, Let | Alloc) for s in r.body)] or out[:1]
+
+    def used(self, body: list[Stmt]) -> set[str]:
+        out: set[str] = set()
+        for s in every(tuple(body)):
+            out |= self.names.of_stmt(s)
+        return out
+
+    def carry(self, let: Let, home: _Region, region: _Region) -> None:
+        """A value computed in one region and used in another goes through one element of scratch memory."""
+        name = f"{let.name}_kept"
+        if name not in self.scratch:
+            self.scratch[name] = Buffer(name, let.value.dtype, 1, Scope.GLOBAL)
+            at = home.body.index(let)
+            home.body.insert(at + 1, Store(name, 0, Temp(let.value.dtype, let.name)))
+        region.body.insert(0, Let(let.name, Load(let.value.dtype, name, (0,))))
+
+    def grid(self, region: _Region, number: int) -> Program:
+        """One region, normalized."""
+        count, body = _blocks(region, self.fresh)
+        block = Var(self.fresh.name("block"), 0, max(high(count) - 1, 0))
+        mapping, body = body
+        body = _substituted(body, {v: e for v, e in mapping(block).items() if v != block})
+        body = _limited(_plain(body))
+        threads = _capacity(body)
+        thread = Var(self.fresh.name("thread"), 0, threads - 1)
+        fused = _Fusion(body, threads)
+        kept = {n for n in fused.buffers if n not in fused.own and n not in fused.private}
+        exchanged = kept if region.is_grid else kept | (self.scratch.keys() & self.used(list(body)))
+        body = _Barriers(exchanged, fused.own, self.names).block(fused.in_registers(body), _Pending())
+        inner = fused.block(body, thread if threads > 1 else 0, threads)
+        whole = (*(Alloc(b) for b in fused.shared), Loop(thread, threads, inner, LoopKind.THREAD))
+        name = f"{self.p.name}_{number}" if number else self.p.name
+        return self.within_limit(self.program(name, (Loop(block, count, whole, LoopKind.BLOCK),)))
+
+    def program(self, name: str, body: Block) -> Program:
+        """A program over those parameters and scratch buffers that the body uses."""
+        used = self.used(list(body))
+        params = tuple(b for b in (*self.p.params, *self.scratch.values()) if b.name in used)
+        writes = written(body) & {b.name for b in params}
+        return Program(name, params, frozenset(writes), self.p.variables, body)
+
+    def within_limit(self, p: Program) -> Program:
+        """The largest LOCAL buffers as slices of scratch buffers, until the rest fits."""
+        outer = p.body[0]
+        assert isinstance(outer, Loop)
+        local = sorted(
+            (s.buffer for s in outer.body if isinstance(s, Alloc)),
+            key=lambda b: high(b.size) * b.dtype.itemsize,
+        )
+        body = outer.body
+        while local and sum(_padded_bytes(b) for b in local) > self.local_bytes:
+            b = local.pop()
+            assert isinstance(b.size, int)
+            self.scratch[b.name] = Buffer(b.name, b.dtype, b.size * high(outer.extent), Scope.GLOBAL)
+            body = tuple(s for s in body if not (isinstance(s, Alloc) and s.buffer is b))
+            body = _moved(body, b.name, outer.var * b.size)
+        return p if body is outer.body else self.program(p.name, (replace(outer, body=body),))
+
+
+def _padded_bytes(b: Buffer) -> int:
+    return int(ceildiv(high(b.size) * b.dtype.itemsize, 64)) * 64
+
+
+_Bind = Callable[[Int], Mapping[Var, Int]]
+
+
+def _blocks(region: _Region, fresh: Fresh) -> tuple[Int, tuple[_Bind, Block]]:
+    """How many blocks; what the loops' variables are in terms of the block's number; what each block does."""
+    if not region.is_grid:
+        return 1, (lambda _: {}, tuple(region.body))
+    loops: list[Loop] = []
+    lets = tuple(s for s in region.body if not isinstance(s, Loop))
+    body: Block = (region.body[-1],)
+    while len(body) == 1 and isinstance(s := body[0], Loop) and s.kind is LoopKind.BLOCK:
+        loops.append(s)
+        body = s.body
+    count: Int = 1
+    for s in loops:
+        count = count * s.extent
+
+    def bind(block: Int) -> Mapping[Var, Int]:
+        out: dict[Var, Int] = {}
+        rest = block
+        for s in reversed(loops[1:]):
+            if s.extent == 1:
+                out[s.var] = 0
+            else:
+                out[s.var], rest = mod(rest, s.extent), floordiv(rest, s.extent)
+        out[loops[0].var] = rest
+        return out
+
+    return count, (bind, (*lets, *body))
+
+
+def _substituted(body: Block, mapping: Mapping[Var, Int]) -> Block:
+    """The block with index variables replaced everywhere."""
+    if not mapping:
+        return body
+    memo: dict[Expr, Expr] = {}
+
+    def on_index(x: Index) -> Int | None:
+        return mapping.get(x) if isinstance(x, Var) else None
+
+    def on_expr(e: Expr) -> Expr:
+        return transform(e, lambda _: None, on_index, memo)
+
+    return _mapped(body, on_expr, index_map(on_expr, on_index))
+
+
+def _mapped(body: Block, expr: Callable[[Expr], Expr], index: Callable[[Int], Int]) -> Block:
+    out: list[Stmt] = []
+    for s in body:
+        new = map_stmt(s, expr, index)
+        out.append(replace(new, body=_mapped(new.body, expr, index)) if isinstance(new, Loop | If) else new)
+    return tuple(out)
+
+
+def _moved(body: Block, name: str, by: Int) -> Block:
+    """Every access to buffer `name`, `by` elements on."""
+
+    def leaf(e: Expr) -> Expr | None:
+        return (
+            Load(e.dtype, name, (e.index[0] + by,), e.guard)
+            if isinstance(e, Load) and e.source == name
+            else None
+        )
+
+    return _accesses(body, name, leaf, lambda offset: offset + by)
+
+
+def _accesses(
+    body: Block, name: str, load: Callable[[Expr], Expr | None], offset: Callable[[Int], Int]
+) -> Block:
+    memo: dict[Expr, Expr] = {}
+
+    def on_expr(e: Expr) -> Expr:
+        return transform(e, load, None, memo)
+
+    on_index = index_map(on_expr)
+
+    def visit(block: Block) -> Block:
+        out: list[Stmt] = []
+        for s in block:
+            new = map_stmt(s, on_expr, on_index)
+            if isinstance(new, Store | Accumulate) and new.buffer == name:
+                new = replace(new, offset=offset(new.offset))
+            out.append(replace(new, body=visit(new.body)) if isinstance(new, Loop | If) else new)
+        return tuple(out)
+
+    return visit(body)
+
+
+def _plain(body: Block) -> Block:
+    """Without barriers, which are placed anew; tasks inside a block, and threads of unknown number, in order."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            tasks = s.kind in (LoopKind.BLOCK, LoopKind.PARALLEL)
+            unknown = s.kind is LoopKind.THREAD and not isinstance(s.extent, int)
+            out.append(replace(s, body=_plain(s.body), kind=LoopKind.SERIAL if tasks or unknown else s.kind))
+        elif isinstance(s, If):
+            out.append(If(s.guard, _plain(s.body)))
+        elif not isinstance(s, Barrier):
+            out.append(s)
+    return tuple(out)
+
+
+def _capacity(body: Block) -> int:
+    """How many threads the block keeps busy at most."""
+    most = 1
+    for s in body:
+        if isinstance(s, Loop | If):
+            inner = _capacity(s.body)
+            if isinstance(s, Loop) and s.kind is LoopKind.THREAD:
+                assert isinstance(s.extent, int)
+                inner *= max(1, s.extent)
+            most = max(most, inner)
+    return most
+
+
+def _limited(body: Block) -> Block:
+    """Outer loops over threads run in order where the block would have too many."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop | If):
+            s = replace(s, body=_limited(s.body))
+            if isinstance(s, Loop) and s.kind is LoopKind.THREAD and _capacity((s,)) > MAX_THREADS:
+                s = replace(s, kind=LoopKind.SERIAL)
+        out.append(s)
+    return tuple(out)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The buffers that some thread stored to, or read, since the last barrier."""
+
+    stored: set[str] = field(default_factory=set[str])
+    read: set[str] = field(default_factory=set[str])
+
+    def add(self, other: _Pending) -> None:
+        self.stored |= other.stored
+        self.read |= other.read
+
+    def meets(self, later: _Pending) -> bool:
+        """Whether order matters between these accesses and later ones."""
+        return bool(self.stored & (later.read | later.stored) or self.read & later.stored)
+
+
+class _Barriers:
+    """Barriers between a block's parts: iterations of one loop over threads need none among themselves."""
+
+    def __init__(self, shared: Set[str], own: Set[str], names: Names) -> None:
+        self.shared, self.own, self.names = shared, own, names
+
+    def block(self, body: Block, pending: _Pending) -> Block:
+        """The block with barriers; `pending` is what is pending before it, and then after it."""
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop | If) and _has_parts(s, self.shared, self.own):
+                before = _Pending(set(pending.stored), set(pending.read))
+                inner = self.block(s.body, pending)
+                pending.add(before)  # it may not run at all; a loop comes round again
+                if isinstance(s, Loop):
+                    inner = self.block(inner, pending)
+                    pending.add(before)
+                out.append(replace(s, body=inner))
+                continue
+            if isinstance(s, Barrier):
+                pending.stored.clear()
+                pending.read.clear()
+            touched = self.touched(s)
+            if pending.meets(touched):
+                out.append(Barrier())
+                pending.stored.clear()
+                pending.read.clear()
+            pending.add(touched)
+            out.append(s)
+        return tuple(out)
+
+    def touched(self, s: Stmt) -> _Pending:
+        out = _Pending()
+        for x in every((s,)):
+            if isinstance(x, Store | Accumulate) and x.buffer in self.shared:
+                out.stored.add(x.buffer)
+            out.read |= {e.source for e in walk(roots(x)) if isinstance(e, Load) and e.source in self.shared}
+        return out
+
+
+def _has_parts(s: Loop | If, shared: Set[str], own: Set[str]) -> bool:
+    """Whether several threads take part in the statement in turns: order may matter inside it."""
+    if isinstance(s, Loop) and s.kind is LoopKind.THREAD:
+        return False
+    inside = list(every(s.body))
+    if any(isinstance(x, Loop) and x.kind is LoopKind.THREAD for x in inside):
+        return True
+    stored = {x.buffer for x in inside if isinstance(x, Store | Accumulate)} & shared
+    return bool(stored) and any(isinstance(x, Store | Accumulate) and x.buffer in own for x in inside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One access: its offset, the thread loops around it as (variable, threads per iteration, extent), and whether
+    a single thread makes it."""
+
+    offset: Int
+    path: tuple[tuple[Var, int, int], ...]
+    alone: bool
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Private:
+    """How a buffer's elements lie in registers: of the offset's parts below each `hi`, from `lo` on, times `scale`."""
+
+    gaps: tuple[tuple[int, int, int], ...]
+    size: int
+
+    def part(self, coefficient: int) -> int | None:
+        """The factor in registers of a term with this factor."""
+        for lo, hi, scale in self.gaps:
+            if lo <= coefficient < hi and coefficient % lo == 0:
+                return coefficient // lo * scale
+        return None
+
+
+class _Fusion:
+    """Makes one THREAD loop of a block's body; `shared` are the buffers that stay LOCAL."""
+
+    def __init__(self, body: Block, threads: int) -> None:
+        self.shared: list[Buffer] = []
+        self.buffers = {s.buffer.name: s.buffer for s in every(body) if isinstance(s, Alloc)}
+        self.found: dict[str, list[_Access]] = {n: [] for n in self.buffers}
+        self.survey(body, (), threads)
+        self.own = {n for n, b in self.buffers.items() if b.scope is Scope.REGISTER or self.is_own(b)}
+        self.private: dict[str, _Private] = {}
+        for n, b in self.buffers.items():
+            if n not in self.own and (layout := self.layout(b)) is not None:
+                self.private[n] = layout
+
+    # what the buffers are used for
+
+    def survey(self, body: Block, path: tuple[tuple[Var, int, int], ...], capacity: int) -> None:
+        for s in body:
+            match s:
+                case Loop() if s.kind is LoopKind.THREAD:
+                    assert isinstance(s.extent, int)
+                    inner = _capacity(s.body)
+                    self.survey(s.body, (*path, (s.var, inner, s.extent)), inner)
+                case Loop() | If():
+                    self.survey(s.body, path, capacity)
+                case _:
+                    pass
+            for e in walk(roots(s)):
+                if isinstance(e, Load) and e.source in self.found:
+                    self.found[e.source].append(_Access(e.index[0], path, capacity == 1, False))
+            if isinstance(s, Store | Accumulate) and s.buffer in self.found:
+                self.found[s.buffer].append(_Access(s.offset, path, capacity == 1, True))
+
+    def is_own(self, b: Buffer) -> bool:
+        """Small, and only filled where all threads do the same."""
+        return high(b.size) <= OWN_ELEMENTS and all(not a.path for a in self.found[b.name] if a.writes)
+
+    def layout(self, b: Buffer) -> _Private | None:
+        """The buffer's place in registers, where each element belongs to one thread."""
+        if b.scope is not Scope.LOCAL or not isinstance(b.size, int):
+            return None
+        digits: set[tuple[tuple[int, int, int], ...]] = set()
+        rests: list[list[tuple[int, int]]] = []
+        for a in self.found[b.name]:
+            if not a.alone or not a.path:
+                return None
+            terms, const = _terms(a.offset)
+            if const:
+                return None
+            variables = {v: (inner, n) for v, inner, n in a.path}
+            mine = [(c, *variables[t]) for t, c in terms if isinstance(t, Var) and t in variables]
+            if len(mine) != sum(n > 1 for _, _, n in a.path):
+                return None
+            rest: list[tuple[int, int]] = []
+            for t, c in terms:
+                if isinstance(t, Var) and t in variables:
+                    continue
+                lo, hi = bounds(t)
+                if lo < 0 or c < 0 or t.computed or any(v in variables for v in _vars(t)):
+                    return None
+                rest.append((c, hi))
+            digits.add(tuple(sorted(d for d in mine if d[2] > 1)))
+            rests.append(rest)
+        if len(digits) != 1:
+            return None
+        return _gaps(next(iter(digits)), rests, b.size)
+
+    # one loop of them
+
+    def block(self, body: Block, local: Int, capacity: int) -> Block:
+        """`body` as thread number `local` of `capacity` runs it."""
+        out: list[Stmt] = []
+        for s in body:
+            match s:
+                case Loop() if s.kind is LoopKind.THREAD:
+                    out += self.part(s, local, capacity)
+                case Loop() | If():
+                    out.append(replace(s, body=self.block(s.body, local, capacity)))
+                case Alloc():
+                    out += self.alloc(s)
+                case Store() | Accumulate() if capacity > 1 and s.buffer not in self.own:
+                    out.append(replace(s, guard=both(s.guard, _first(local))))
+                case _:
+                    out.append(s)
+        return tuple(out)
+
+    def part(self, s: Loop, local: Int, capacity: int) -> list[Stmt]:
+        assert isinstance(s.extent, int)
+        inner = _capacity(s.body)
+        count = inner * s.extent
+        body = _substituted(s.body, {s.var: floordiv(local, inner) if s.extent > 1 else 0})
+        body = self.block(body, mod(local, inner), inner)
+        return list(body) if count == capacity else [If((InRange(local, None, count),), body)]
+
+    def in_registers(self, body: Block) -> Block:
+        """Accesses to private buffers at their place in registers; thread variables do not count there."""
+        for name, layout in self.private.items():
+            body = _privatized(body, name, layout)
+        return body
+
+    def alloc(self, s: Alloc) -> list[Stmt]:
+        b = s.buffer
+        if b.scope is Scope.REGISTER:
+            return [s]
+        if b.name in self.own:
+            return [Alloc(replace(b, scope=Scope.REGISTER))]
+        if b.name in self.private:
+            return [Alloc(replace(b, scope=Scope.REGISTER, size=self.private[b.name].size))]
+        self.shared.append(b)
+        return []
+
+
+def _terms(x: Int) -> tuple[list[tuple[Index, int]], int]:
+    if isinstance(x, int):
+        return [], x
+    return (list(x.terms), x.const) if isinstance(x, Sum) else ([(x, 1)], 0)
+
+
+def _vars(x: Int) -> set[Var]:
+    from weft.ir.index import variables
+
+    return variables(x)
+
+
+def _first(local: Int) -> Guard:
+    return (InRange(local, None, 1),)
+
+
+def _gaps(
+    digits: tuple[tuple[int, int, int], ...], rests: list[list[tuple[int, int]]], size: int
+) -> _Private | None:
+    """The parts of an offset between those that the threads' numbers make up; None where they cannot be told apart."""
+    gaps: list[tuple[int, int, int]] = []
+    lo, scale = 1, 1
+    for c, _, n in digits:
+        if c < lo or c % lo:
+            return None
+        if c > lo:
+            gaps.append((lo, c, scale))
+            scale *= c // lo
+        lo = c * n
+    top = int(ceildiv(size, lo))
+    if top > 1:
+        gaps.append((lo, lo * top, scale))
+        scale *= top
+    layout = _Private(tuple(gaps), scale)
+    for rest in rests:
+        sums = dict.fromkeys(gaps, 0)
+        for c, hi in rest:
+            home = next((g for g in gaps if g[0] <= c < g[1] and c % g[0] == 0), None)
+            if home is None:
+                return None
+            sums[home] += c * hi
+        if any(total >= g[1] for g, total in sums.items()):
+            return None
+    return layout if layout.size <= PRIVATE_ELEMENTS else None
+
+
+def _privatized(body: Block, name: str, layout: _Private) -> Block:
+    def offset(x: Int) -> Int:
+        terms, _ = _terms(x)
+        total: Int = 0
+        for t, c in terms:
+            part = layout.part(c)
+            if part is not None:
+                total = total + t * part
+        return total
+
+    def load(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.source == name:
+            return Load(e.dtype, name, (offset(e.index[0]),), e.guard)
+        return None
+
+    return _accesses(body, name, load, offset)
+
+
+def grid_parts(grid: Program) -> tuple[Loop, tuple[Buffer, ...], Loop]:
+    """The BLOCK loop, the LOCAL buffers and the THREAD loop of one of `Launches.grids`."""
+    block = grid.body[0]
+    assert isinstance(block, Loop)
+    *allocs, thread = block.body
+    assert isinstance(thread, Loop)
+    return block, tuple(a.buffer for a in allocs if isinstance(a, Alloc)), thread
