@@ -87,7 +87,11 @@ def set_grad_enabled(enabled: bool) -> None:
 
 
 def apply(
-    op: Op, inputs: tuple[Value, ...], attrs: Attrs = None, shape: Shape | None = None, dtype: DType | None = None
+    op: Op,
+    inputs: tuple[Value, ...],
+    attrs: Attrs = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
 ) -> Value:
     """`op` on values: the node, and the record if a gradient may be asked for."""
     return record(graph.apply(op, tuple([v.node for v in inputs]), attrs, shape, dtype), op, attrs, inputs)

@@ -102,7 +102,7 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             names = [a.var.name for a in value.axes]
             if len(names) < 2:
                 return None
-            at = draw(st.integers(0, len(names) - 2))
+            at: int = draw(st.integers(0, len(names) - 2))
             return MergeAxes(value.name, names[at], names[at + 1])
         case "factor":
             return Factor(value.name)

@@ -18,6 +18,7 @@ from weft.ir.loops_verify import verify
 from weft.testing.kernels import CASES, Case
 from weft.testing.schedules import random_schedule
 
+
 def outcome(kernel: Kernel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the interpreter computes for the lowered kernel."""
     program = lower(kernel)

@@ -25,10 +25,16 @@ def info(vector_bytes: int, registers: int, cores: int = 2) -> DeviceInfo:
 DESCRIPTIONS = {"avx512": info(64, 32), "avx2": info(32, 16), "scalar": info(4, 16, 1)}
 SIZES: dict[str, Case] = {
     **CASES,
-    **{f"matmul {m}x{n}x{k}": matmul(m, n, k) for m, n, k in [(1, 1, 1), (1, 5, 7), (5, 1, 7), (2, 33, 3), (7, 19, 40)]},
+    **{
+        f"matmul {m}x{n}x{k}": matmul(m, n, k)
+        for m, n, k in [(1, 1, 1), (1, 5, 7), (5, 1, 7), (2, 33, 3), (7, 19, 40)]
+    },
     **{f"softmax {m}x{n}": softmax(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1)]},
     **{f"columns {m}x{n}": columns(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1)]},
-    **{f"attention {b}x{t}x{d}": attention(b, t, d, c) for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True)]},
+    **{
+        f"attention {b}x{t}x{d}": attention(b, t, d, c)
+        for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True)]
+    },
     "convolution 2x3x9": convolution(2, 3, 9, 5),
 }
 
@@ -62,12 +68,24 @@ def transposed(m: int, n: int, k: int) -> Case:
     from weft.testing.kernels import F, axis, mul
 
     i, j, l = axis("i", m), axis("j", n), axis("l", k)
-    c = Value("c", (i, j), mul(ex.Load(F, "a", (i.var, l.var)), ex.Load(F, "w", (j.var, l.var))), Reduce(Op.ADD, (l,)))
+    c = Value(
+        "c",
+        (i, j),
+        mul(ex.Load(F, "a", (i.var, l.var)), ex.Load(F, "w", (j.var, l.var))),
+        Reduce(Op.ADD, (l,)),
+    )
     y, x = axis("y", m), axis("x", n)
     e = ex.call(Op.TANH, ex.call(Op.ADD, ex.Load(F, "c", (y.var, x.var)), ex.Load(F, "bias", (x.var,))))
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), e),))
-    params = (Param("a", F, (m, k)), Param("w", F, (n, k)), Param("bias", F, (n,)), Param("r", F, (m, n), True))
-    return Case(Algorithm("linear", params, (), (c, out)), lambda t: {"r": np.tanh(t["a"] @ t["w"].T + t["bias"])})
+    params = (
+        Param("a", F, (m, k)),
+        Param("w", F, (n, k)),
+        Param("bias", F, (n,)),
+        Param("r", F, (m, n), True),
+    )
+    return Case(
+        Algorithm("linear", params, (), (c, out)), lambda t: {"r": np.tanh(t["a"] @ t["w"].T + t["bias"])}
+    )
 
 
 @pytest.mark.parametrize("shape", [(16, 40, 9), (64, 300, 8), (5, 33, 70)])

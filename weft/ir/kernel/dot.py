@@ -16,12 +16,19 @@ def dot_algorithm(a: Algorithm) -> str:
         else:
             texts.append(line.strip())
     out = [f"digraph {_quote(a.name)} {{", "  node [shape=box, fontname=monospace];"]
-    out += [f"  {_quote(p.name)} [label={_quote(f'{p.name}: {p.dtype.short}{list(p.shape)}')}, shape=cylinder];" for p in a.params]
+    out += [
+        f"  {_quote(p.name)} [label={_quote(f'{p.name}: {p.dtype.short}{list(p.shape)}')}, shape=cylinder];"
+        for p in a.params
+    ]
     out += [f"  {_quote(i.name)} [label={_quote(text)}];" for i, text in zip(a.items, texts, strict=True)]
     for item in a.items:
-        out += [f"  {_quote(s)} -> {_quote(item.name)};" for s in dict.fromkeys(r.source for r in reads(item))]
+        out += [
+            f"  {_quote(s)} -> {_quote(item.name)};" for s in dict.fromkeys(r.source for r in reads(item))
+        ]
         if isinstance(item, Output):
-            out += [f"  {_quote(item.name)} -> {_quote(p)};" for p in dict.fromkeys(s.param for s in item.stores)]
+            out += [
+                f"  {_quote(item.name)} -> {_quote(p)};" for p in dict.fromkeys(s.param for s in item.stores)
+            ]
     return "\n".join([*out, "}"])
 
 

@@ -95,7 +95,9 @@ class _Lowering:
         body: list[Stmt] = []
         for item in self.children.get(None, []):
             body.extend(self.placed(item))
-        params = tuple(Buffer(p.name, p.dtype, elements(p.shape), Scope.GLOBAL) for p in self.algorithm.params)
+        params = tuple(
+            Buffer(p.name, p.dtype, elements(p.shape), Scope.GLOBAL) for p in self.algorithm.params
+        )
         writes = frozenset(p.name for p in self.algorithm.params if p.written)
         return Program(self.algorithm.name, params, writes, self.algorithm.variables, shared(tuple(body)))
 
@@ -235,11 +237,16 @@ class _Lowering:
         """The follower's accumulators times the scale of their row, then its part of this step added."""
         nest = self.kernel.nests[item.name]
         at = self.offset_of(item, nest)
-        rows = tuple(substitute(a.var, nest.bind) for a in item.axes[: len(leader.axes)])  # its first axes: the rows
+        rows = tuple(
+            substitute(a.var, nest.bind) for a in item.axes[: len(leader.axes)]
+        )  # its first axes: the rows
         factor = Load(leader.dtype, scale, (storage_offset(leader_nest, rows),))
         rescaled = ex.call(Op.MUL, Load(item.dtype, item.name, (at,)), factor)
         pure = [s for s in nest.loops if not s.reduce]
-        return [self.rename(wrap(Store(item.name, at, rescaled), pure), "rescale"), *self.level(item, nest, 0)]
+        return [
+            self.rename(wrap(Store(item.name, at, rescaled), pure), "rescale"),
+            *self.level(item, nest, 0),
+        ]
 
     # expressions -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +289,9 @@ class _Lowering:
     def scalar(self, item: Item, nest: Nest, e: Expr) -> Expr:
         """An expression of the item over loop variables, with flat and guarded loads."""
         memo = self.memo.setdefault(item.name, {})
-        return ex.transform(e, self.flat_load, lambda x: nest.bind.get(x) if isinstance(x, Var) else None, memo)
+        return ex.transform(
+            e, self.flat_load, lambda x: nest.bind.get(x) if isinstance(x, Var) else None, memo
+        )
 
     def flat_load(self, e: Expr) -> Expr | None:
         if not isinstance(e, Load):
@@ -292,7 +301,9 @@ class _Lowering:
         if param is None:
             nest = self.kernel.nests[e.source]
             for i, first, size in zip(e.index, nest.origin, nest.size, strict=True):
-                guard = both(guard, in_range(i - first, 0, size))  # a reader's padded loop may overshoot the region
+                guard = both(
+                    guard, in_range(i - first, 0, size)
+                )  # a reader's padded loop may overshoot the region
             return Load(e.dtype, e.source, (storage_offset(nest, e.index),), guard)
         for i, n in zip(e.index, param.shape, strict=True):
             guard = both(guard, self.bounded(i, n))
@@ -371,8 +382,12 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Int]) -> Stmt:
             body = tuple(substitute_stmt(s, mapping) for s in stmt.body)
             return replace(stmt, guard=on_guard(stmt.guard), body=body)
         case Store():
-            return replace(stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard))
+            return replace(
+                stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard)
+            )
         case Accumulate():
-            return replace(stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard))
+            return replace(
+                stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard)
+            )
         case _:
             return stmt

@@ -193,7 +193,12 @@ def initial_nest(item: Item, used: set[str]) -> Nest:
         bind[axis.var] = var
     rank = 0 if isinstance(item, Output) else len(item.axes)
     return Nest(
-        tuple(loops), bind, None, (0,) * rank, tuple(high(a.extent) for a in item.axes[:rank]), Layout.row_major(rank)
+        tuple(loops),
+        bind,
+        None,
+        (0,) * rank,
+        tuple(high(a.extent) for a in item.axes[:rank]),
+        Layout.row_major(rank),
     )
 
 

@@ -94,7 +94,11 @@ def find(k: Kernel) -> Contraction | None:
         if not isinstance(item, Value) or (pair := factors(item)) is None:
             continue
         users = readers(k.algorithm, item.name)
-        if len(users) != 1 or not isinstance(users[0], Output) or any(s.combine is not None for s in users[0].stores):
+        if (
+            len(users) != 1
+            or not isinstance(users[0], Output)
+            or any(s.combine is not None for s in users[0].stores)
+        ):
             continue
         c = Contraction(item, users[0], pair)
         loads = [r for r in reads(c.out) if r.source == item.name]
@@ -201,7 +205,9 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     move = packed * (COPIED if contiguous else GATHERED)
     stores = macs / prod(high(a.extent) for a in (c.value.reduce.axes if c.value.reduce else ()))
     across, along = output_steps(k, c, panel), output_steps(k, c, stream)
-    store = stores * (COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED)
+    store = stores * (
+        COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED
+    )
     other = c.factors[1 - side]
     seek = AWKWARD * macs / (p * s) * ceildiv(p, best[1] * lanes) * s if awkward(k, other) else 0.0
     return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
@@ -284,7 +290,9 @@ class _Tiled:
         loops = [s.var.name for s in self.k.nests["turned"].loops]
         wide = next(n for n in loops if self.extent(n) == self.width and self.runs_panel(n))
         others = [n for n in loops if n != wide]
-        self.k = run(self.k, Permute("turned", (*others, wide)), *(Unroll(n) for n in others), Vectorize(wide))
+        self.k = run(
+            self.k, Permute("turned", (*others, wide)), *(Unroll(n) for n in others), Vectorize(wide)
+        )
         rank = len(self.k.nests["turned"].size)
         lanes_last = sorted(range(rank), key=lambda a: self.axis_runs("turned", a, wide))
         self.k = run(self.k, Arrange("turned", Scope.LOCAL, tuple(lanes_last), (1,) * rank))
@@ -308,7 +316,11 @@ class _Tiled:
         c = self.c
         out = self.k.algorithm.item(c.out.name)
         assert isinstance(out, Output)
-        if len(out.stores) != 1 or not rows.is_costly(out.stores[0].expr) or out.stores[0].expr.dtype.bits < 32:
+        if (
+            len(out.stores) != 1
+            or not rows.is_costly(out.stores[0].expr)
+            or out.stores[0].expr.dtype.bits < 32
+        ):
             return None
         load = next(r for r in reads(out) if r.source == c.value.name)
         axis = load.index[[a.var for a in c.value.axes].index(self.choice.panel.var)]
@@ -372,9 +384,11 @@ class _Tiled:
     def ordered(self, e: Expr, last: list[str], k_axes: list[str]) -> tuple[str, ...]:
         """The axes of a staged factor: others, then the summed ones, then the tiled one."""
         names = [a.var.name for a in self.c.value.all_axes if a.var in axes_of(e)]
-        return (*(n for n in names if n not in last and n not in k_axes), *(n for n in names if n in k_axes), *(
-            n for n in names if n in last
-        ))
+        return (
+            *(n for n in names if n not in last and n not in k_axes),
+            *(n for n in names if n in k_axes),
+            *(n for n in names if n in last),
+        )
 
     def runs(self, item: str, loop: str, axis: Var) -> bool:
         """The loop runs along the item's axis `axis`."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Var, ceildiv, coefficient, high, substitute, variables
+from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
@@ -161,7 +161,12 @@ class _OnePass:
         if not isinstance(e, Call) or e.op is not Op.EXP:
             return False
         d = e.args[0]
-        return isinstance(d, Call) and d.op is Op.SUB and isinstance(d.args[1], Load) and d.args[1].source == self.m
+        return (
+            isinstance(d, Call)
+            and d.op is Op.SUB
+            and isinstance(d.args[1], Load)
+            and d.args[1].source == self.m
+        )
 
     def axis_names(self, item: Value) -> tuple[str, ...]:
         """Rows, then the summed axis."""

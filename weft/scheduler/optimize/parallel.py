@@ -58,5 +58,3 @@ def padded(extent: int, lanes: int, info: DeviceInfo, parallel: bool) -> int:
     vectors = ceildiv(extent, lanes)
     count = tasks(vectors, info) if parallel else 1
     return ceildiv(vectors, count) * count * lanes
-
-

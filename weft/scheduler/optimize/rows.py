@@ -258,7 +258,9 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Ke
         width *= 2
     if width > extent:
         width = max(2, 1 << (extent - 1).bit_length())
-    whole = not item.axes and all(len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output))
+    whole = not item.axes and all(
+        len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output)
+    )
     big = whole and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     block = width * CHAIN
     names = [name]

@@ -38,7 +38,9 @@ class Inline(Transform):
             if not isinstance(e, Load) or e.source != value.name:
                 return None
             at: dict[Var, Int] = {a.var: i for a, i in zip(value.axes, e.index, strict=True)}
-            inlined = ex.transform(value.expr, lambda _: None, lambda x: at.get(x) if isinstance(x, Var) else None)
+            inlined = ex.transform(
+                value.expr, lambda _: None, lambda x: at.get(x) if isinstance(x, Var) else None
+            )
             return ex.where(ex.test(e.guard), inlined, ex.Const(e.dtype, 0)) if e.guard else inlined
 
         items = tuple(map_exprs(i, replaced) for i in k.algorithm.items if i.name != self.value)
@@ -68,5 +70,7 @@ def map_exprs(item: Item, leaf: ex.Callable[[Expr], Expr | None]) -> Item:
         case Value():
             return replace(item, expr=on(item.expr))
         case Output():
-            stores = tuple(replace(s, expr=on(s.expr), index=tuple(on_index(i) for i in s.index)) for s in item.stores)
+            stores = tuple(
+                replace(s, expr=on(s.expr), index=tuple(on_index(i) for i in s.index)) for s in item.stores
+            )
             return replace(item, stores=stores)

@@ -35,7 +35,9 @@ class Unroll(Transform):
         if isinstance(spec, Refusal):
             return spec
         if not isinstance(spec.extent, int) or spec.extent > UNROLL_LIMIT:
-            return Refusal(f"the extent {spec.extent!r} of {self.loop} is not a constant up to {UNROLL_LIMIT}")
+            return Refusal(
+                f"the extent {spec.extent!r} of {self.loop} is not a constant up to {UNROLL_LIMIT}"
+            )
         return serial(k, spec)
 
     def apply(self, k: Kernel) -> Kernel:
@@ -56,7 +58,9 @@ class Vectorize(Transform):
         if isinstance(spec, Refusal):
             return spec
         if not isinstance(spec.extent, int) or spec.extent > UNROLL_LIMIT:
-            return Refusal(f"the extent {spec.extent!r} of {self.loop} is not a constant up to {UNROLL_LIMIT}")
+            return Refusal(
+                f"the extent {spec.extent!r} of {self.loop} is not a constant up to {UNROLL_LIMIT}"
+            )
         owner = k.owner(self.loop)
         assert owner is not None
         nest = k.nests[owner]

@@ -53,9 +53,13 @@ class OnlineReduce(Transform):
             return b
         ln, fn = k.nests[self.leader], k.nests[self.follower]
         if ln.loop(self.loop) is None or fn.loop(self.own) is None or not a.reduce or not b.reduce:
-            return Refusal(f"{self.loop} and {self.own} are not reducing loops of {self.leader} and {self.follower}")
+            return Refusal(
+                f"{self.loop} and {self.own} are not reducing loops of {self.leader} and {self.follower}"
+            )
         if a.extent != b.extent or ln.at != fn.at or fn.online is not None or ln.online is not None:
-            return Refusal(f"{self.leader} and {self.follower} do not run over the same steps at the same place")
+            return Refusal(
+                f"{self.leader} and {self.follower} do not run over the same steps at the same place"
+            )
         if any(n.at is not None and n.at.item == self.follower for n in k.nests.values()):
             return Refusal(f"something is computed in {self.follower}'s loops")
         refusal = serial(k, b) or (None if a.kind is b.kind else Refusal(f"{self.loop} is {a.kind.value}"))
@@ -77,7 +81,9 @@ class OnlineReduce(Transform):
         nest = k.nests[self.follower]
         loops = tuple(s for s in nest.loops if s.var != own.var)
         at = At(self.leader, self.loop)
-        return k.with_nest(self.follower, replace(nest, loops=loops, at=at, online=Online(self.leader, self.loop)))
+        return k.with_nest(
+            self.follower, replace(nest, loops=loops, at=at, online=Online(self.leader, self.loop))
+        )
 
 
 def _safe(k: Kernel, leader: str) -> Kernel:
@@ -134,7 +140,12 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
     def factors(e: Expr) -> list[Expr]:
         if isinstance(e, Call) and e.op is Op.MUL:
             return [f for a in e.args for f in factors(a)]
-        if isinstance(e, Call) and e.op is Op.WHERE and isinstance(e.args[2], ex.Const) and e.args[2].value == 0:
+        if (
+            isinstance(e, Call)
+            and e.op is Op.WHERE
+            and isinstance(e.args[2], ex.Const)
+            and e.args[2].value == 0
+        ):
             return factors(e.args[1])  # a guard with 0 outside adds nothing
         return [e]
 
@@ -169,5 +180,3 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
         return len(used) == 1 and weight(used[0])
 
     return product(follower.expr)
-
-

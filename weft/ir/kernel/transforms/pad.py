@@ -61,4 +61,6 @@ class Pad(Transform):
 
 def _runs_whole(e: Int, spec: LoopSpec, nest: Nest) -> bool:
     """The axis bound to `e` is run over by this loop alone: `e` is its variable plus where the region starts."""
-    return coefficient(e, spec.var) == 1 and not any(v != spec.var and nest.loop(v.name) for v in variables(e))
+    return coefficient(e, spec.var) == 1 and not any(
+        v != spec.var and nest.loop(v.name) for v in variables(e)
+    )

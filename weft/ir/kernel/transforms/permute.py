@@ -25,7 +25,9 @@ class Permute(Transform):
         names = [s.var.name for s in nest.loops]
         if sorted(names) != sorted(self.order):
             return Refusal(f"{self.order} is no order of {tuple(names)}")
-        first = next((d for d, (a, b) in enumerate(zip(names, self.order, strict=True)) if a != b), len(names))
+        first = next(
+            (d for d, (a, b) in enumerate(zip(names, self.order, strict=True)) if a != b), len(names)
+        )
         for n in k.nests.values():
             if n.at is not None and n.at.item == self.item and nest.depth(n.at.loop) >= first:
                 return Refusal(f"something is computed at {n.at.loop}, whose surroundings would change")
@@ -33,8 +35,12 @@ class Permute(Transform):
                 return Refusal(f"online reductions run with {self.item}")
         kinds = [nest.loops[nest.depth(n)].kind for n in self.order]
         vector = kinds.index(LoopKind.VECTOR) if LoopKind.VECTOR in kinds else len(kinds)
-        return Refusal("a parallel loop inside a vector loop") if LoopKind.PARALLEL in kinds[vector:] else None
+        return (
+            Refusal("a parallel loop inside a vector loop") if LoopKind.PARALLEL in kinds[vector:] else None
+        )
 
     def apply(self, k: Kernel) -> Kernel:
         nest = k.nests[self.item]
-        return k.with_nest(self.item, replace(nest, loops=tuple(nest.loops[nest.depth(n)] for n in self.order)))
+        return k.with_nest(
+            self.item, replace(nest, loops=tuple(nest.loops[nest.depth(n)] for n in self.order))
+        )

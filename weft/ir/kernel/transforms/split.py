@@ -29,7 +29,9 @@ class Split(Transform):
         if not isinstance(spec.extent, int):
             return Refusal(f"the extent {spec.extent!r} of {self.loop} is only known at run time")
         if spec.extent % self.factor:
-            return Refusal(f"{self.factor} does not divide the extent {spec.extent} of {self.loop}: pad first")
+            return Refusal(
+                f"{self.factor} does not divide the extent {spec.extent} of {self.loop}: pad first"
+            )
         return serial(k, spec)
 
     def apply(self, k: Kernel) -> Kernel:

@@ -89,7 +89,9 @@ class SplitReduce(Transform):
         last = _renamed(outer, used)
         load = Load(item.dtype, self.name, (*(a.var for a in item.axes), last.var))
         total = Value(item.name, item.axes, load, Reduce(item.reduce.op, (last,)))
-        items = tuple(x for i in k.algorithm.items for x in ((partial, total) if i.name == self.value else (i,)))
+        items = tuple(
+            x for i in k.algorithm.items for x in ((partial, total) if i.name == self.value else (i,))
+        )
         k = replace(k, algorithm=replace(k.algorithm, items=items))
         k = k.with_nest(self.name, initial_nest(partial, used))
         return k.with_nest(self.value, initial_nest(total, used))

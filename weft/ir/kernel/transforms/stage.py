@@ -45,7 +45,11 @@ class Stage(Transform):
         if self.axes and set(self.axes) != names:
             return Refusal(f"{self.part!r} depends on the axes {sorted(names)}, not {self.axes}")
         for e in ex.walk([self.part]):
-            if isinstance(e, Load) and k.algorithm.param(e.source) is None and k.nests[e.source].at is not None:
+            if (
+                isinstance(e, Load)
+                and k.algorithm.param(e.source) is None
+                and k.nests[e.source].at is not None
+            ):
                 return Refusal(f"{e.source}, which {self.part!r} reads, already has its place")
         return None
 
@@ -66,7 +70,9 @@ class Stage(Transform):
         staged = Value(self.name, tuple(new), ex.transform(self.part, lambda _: None, on_index))
         load = Load(self.part.dtype, self.name, tuple(a.var for a in old))
         changed = map_exprs(item, lambda e: load if e == self.part else None)
-        items = tuple(x for i in k.algorithm.items for x in ((staged, changed) if i.name == self.value else (i,)))
+        items = tuple(
+            x for i in k.algorithm.items for x in ((staged, changed) if i.name == self.value else (i,))
+        )
         k = replace(k, algorithm=replace(k.algorithm, items=items))
         return k.with_nest(self.name, initial_nest(staged, used))
 
@@ -88,7 +94,11 @@ class Arrange(Transform):
         if isinstance(item, Refusal):
             return item
         rank = len(item.axes)
-        if sorted(self.order) != list(range(rank)) or len(self.blocks) != rank or any(b < 1 for b in self.blocks):
+        if (
+            sorted(self.order) != list(range(rank))
+            or len(self.blocks) != rank
+            or any(b < 1 for b in self.blocks)
+        ):
             return Refusal(f"order {self.order} and blocks {self.blocks} do not fit {rank} axes")
         if self.scope is Scope.GLOBAL:
             return Refusal("only parameters live in global memory")
@@ -96,4 +106,6 @@ class Arrange(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         nest = k.nests[self.value]
-        return k.with_nest(self.value, replace(nest, scope=self.scope, layout=Layout(self.order, self.blocks)))
+        return k.with_nest(
+            self.value, replace(nest, scope=self.scope, layout=Layout(self.order, self.blocks))
+        )
