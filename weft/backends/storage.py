@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.protocol import Device, Memory
+from weft.errors import MemoryPlanError
 from weft.ir.dtypes import DType, to_numpy
 
 
@@ -36,9 +37,12 @@ class Storage:
 
 
 def from_numpy(array: np.ndarray[Any, Any], dtype: DType, device: Device) -> Storage:
-    """A copy of `array` (its dtype is `dtype`'s) in the memory of `device`."""
+    """A copy of `array` (its dtype is `dtype`'s) in the memory of `device`. MemoryPlanError when it has too little."""
     data = np.ascontiguousarray(array)
-    memory = device.allocate(data.nbytes)
+    try:
+        memory = device.allocate(data.nbytes)
+    except MemoryError as error:
+        raise MemoryPlanError(f"a {dtype.name} tensor of shape {tuple(array.shape)} does not fit: {error}") from error
     if data.nbytes:
         device.write(memory, memoryview(data.reshape(-1).view(np.uint8)))
     return Storage(device, memory, dtype, tuple(array.shape))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
 from weft.core import tracing
-from weft.errors import MemoryPlanError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
@@ -58,11 +57,7 @@ def from_numpy(array: Array, device: str) -> Node:
     from weft.backends.storage import from_numpy as store
 
     dtype = dtypes.from_numpy(array.dtype)
-    try:
-        storage = store(array, dtype, open_device(device))
-    except MemoryError as error:
-        raise MemoryPlanError(f"a {dtype.name} tensor of shape {tuple(array.shape)} does not fit: {error}") from error
-    return graph.buffer(tuple(array.shape), dtype, device, storage)
+    return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
 def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: Callable[[], memoryview]) -> Node:

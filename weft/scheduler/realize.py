@@ -49,9 +49,9 @@ def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Non
         if n.op is Op.COPY and n.storage is None:
             stages.setdefault(k, []).append(n)
     for k in sorted(stages):
-        _on_their_devices([n.inputs[0] for n in stages[k]], bindings)
+        _on_their_devices([n.inputs[0] for n in stages[k] if n.inputs[0].device is not None], bindings)
         for n in stages[k]:
-            _copy(n)
+            _copy(n, bindings)
     _on_their_devices(nodes, bindings)
 
 
@@ -129,12 +129,17 @@ def default_device() -> str:
     return registry.canonical(settings.device())
 
 
-def _copy(node: Node) -> None:
-    """Move a value from one device's memory to another's, through the host."""
-    stored = node.inputs[0].storage
-    assert isinstance(stored, Storage) and isinstance(node.attrs, Target)
+def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
+    """Move a value from one device's memory to another's, through the host. What needs no device is computed there."""
+    (source,) = node.inputs
+    assert isinstance(node.attrs, Target)
     target = registry.open_device(node.attrs.device)
-    node.storage = from_numpy(stored.numpy(), stored.dtype, target)
+    if source.device is None and source.storage is None:
+        run([source], signature([source]), target, bindings)
+        node.storage, source.storage = source.storage, None
+    else:
+        stored: Storage = source.storage
+        node.storage = from_numpy(stored.numpy(), stored.dtype, target)
 
 
 def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
