@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from weft.autograd.ops import add
 from weft.autograd.value import Value, grad_mode
@@ -14,11 +14,12 @@ def gradients(
 ) -> dict[Value, Value]:
     """The gradient of sum(seed * output) for each of `inputs`, or for each leaf that needs one when that is None.
 
-    `seeds` have the shapes and dtypes of `outputs`. An input that no output depends on is not in the result.
-    With `create_graph` the gradients are on the tape themselves. Each value is visited once, without recursion.
+    `seeds` have the shapes and dtypes of `outputs`. The result is in the order of `inputs`, less those that no
+    output depends on. With `create_graph` the gradients are on the tape themselves. Each value is visited once,
+    without recursion.
     """
     order = _tape(outputs)
-    wanted = {v for v in order if v.is_leaf} if inputs is None else set(inputs)
+    wanted = dict.fromkeys([v for v in order if v.is_leaf] if inputs is None else inputs)
     useful = _leading_to(order, wanted)
     found: dict[Value, Value] = {}
     with grad_mode(create_graph):
@@ -57,7 +58,7 @@ def _tape(outputs: Iterable[Value]) -> list[Value]:
     return order
 
 
-def _leading_to(order: Sequence[Value], wanted: set[Value]) -> set[Value]:
+def _leading_to(order: Sequence[Value], wanted: Container[Value]) -> set[Value]:
     """The values of `order` from which one of `wanted` can be reached."""
     useful: set[Value] = set()
     for value in order:
