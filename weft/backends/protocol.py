@@ -39,8 +39,8 @@ class DeviceInfo:
     flops: float
     launch_ns: float
     task_kind: LoopKind = LoopKind.PARALLEL
-    native: frozenset[Op] = frozenset()
-    dtypes: frozenset[DType] = field(default_factory=lambda: frozenset(DTYPES.values()))
+    native: frozenset[Op] = field(default=frozenset(), repr=False)
+    dtypes: frozenset[DType] = field(default_factory=lambda: frozenset(DTYPES.values()), repr=False)
     host_memory: bool = False
 
     def lanes(self, dtype: DType) -> int:
