@@ -298,6 +298,21 @@ def test_a_tile_is_transposed_in_registers(compile_all: Build, dtype: DType, row
     check(compile_all, [x, y, z], "y z", body, x=values, y=np.zeros(n, t), z=np.zeros(n, t))
 
 
+@pytest.mark.parametrize("dtype", [F32, F64, dtypes.uint8])
+@pytest.mark.parametrize("rows", [16, 40])
+@pytest.mark.parametrize("apart", ["load", "store"])
+def test_copies_that_turn_their_data(compile_all: Build, dtype: DType, rows: int, apart: str) -> None:
+    lanes, runs, t = 32, 3, to_numpy(dtype)
+    n = rows * lanes * runs
+    x, y = param("x", dtype, n), param("y", dtype, n)
+    j, o, v = var("j", rows), var("o", runs), var("v", lanes)
+    straight, turned = j * lanes * runs + o * lanes + v, (o * lanes + v) * rows + j
+    there, here = (turned, straight) if apart == "load" else (straight, turned)
+    value = call(Op.ADD, load(x, there), const(dtype, 1))
+    body = (loop(j, loop(o, loop(v, Store("y", here, value), kind=VECTOR))),)
+    check(compile_all, [x, y], "y", body, x=np.arange(n).astype(t), y=np.zeros(n, t))
+
+
 def test_index_arithmetic_in_lanes_and_outside(compile_all: Build) -> None:
     n, lanes = 240, 8
     stride = Var("stride", 1, 9)

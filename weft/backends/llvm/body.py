@@ -11,6 +11,7 @@ from weft.backends.llvm import memory, scalar
 from weft.backends.llvm.frame import Condition, Frame, Group, Place, Term, Value, groups_of
 from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
 from weft.backends.llvm.memory import ALIGNMENT
+from weft.backends.llvm.turn import turned
 from weft.backends.llvm.types import constant_mask, literal, memory_type, register_type, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir import dtypes
@@ -125,6 +126,10 @@ class Body:
 
     def serial(self, loop: Loop) -> None:
         """A loop with a counter in a register."""
+        tiles = turned(loop)
+        if tiles is not None:
+            self.block(tiles)
+            return
         self.expressions_of((loop.extent,))
         extent = uniform(self.frame, loop.extent)
         if isinstance(extent, int) and (extent == 1 or self._folds(loop, extent)):
