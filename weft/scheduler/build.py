@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from weft import settings
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
 from weft.ir.graph import Node, elements
+from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Int, Var, high
+from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
 from weft.scheduler.kernelize import KernelSpec, kernelize
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
@@ -28,6 +31,10 @@ class Job:
 def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
     specs = kernelize(job.outputs)
+    if settings.verify():
+        verify_graph(job.outputs)
+        for spec in specs:
+            verify_algorithm(spec.algorithm)
     kernels = compiled([s.algorithm for s in specs], device)
     where = [(c.image, c.program.name) for c in dict.fromkeys(kernels) if c.image is not None]
     plan = _Assembly(job, device, specs, kernels).plan()
