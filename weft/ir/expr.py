@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
-from weft.ir.index import NEVER, Guard, Index, Int, Opaque, atoms, in_range, map_guard, rewrite
+from weft.ir.index import NEVER, Guard, Index, Int, Opaque, atoms, in_range, map_guard, rewrite, variable_names
 from weft.ir.ops import COMPARE, Op
 
 Scalar: TypeAlias = bool | int | float
@@ -24,11 +24,13 @@ Scalar: TypeAlias = bool | int | float
 class Expr:
     """A scalar expression of one dtype."""
 
-    __slots__ = ("_hash", "dtype")
+    __slots__ = ("_hash", "dtype", "names")
     dtype: DType
+    names: frozenset[str] | None
+    """What `names_of` found, once it was asked."""
 
     def _init(self, dtype: DType) -> None:
-        self.dtype = dtype
+        self.dtype, self.names = dtype, None
         self._hash = hash((type(self).__name__, dtype, self.fields()))
 
     def fields(self) -> tuple[Any, ...]:
@@ -423,6 +425,43 @@ def below(e: Expr) -> tuple[Expr, ...] | list[Expr]:
             return [v for i in indices(e) for v in opaque_values(i)]
         case _:
             return ()
+
+
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+def names_of(e: Expr) -> frozenset[str]:
+    """Every variable, temporary and buffer that `e` depends on: they share one namespace. Remembered in `e`."""
+    if e.names is not None:
+        return e.names
+    stack = [e]
+    while stack:
+        x = stack[-1]
+        if x.names is not None:
+            stack.pop()
+            continue
+        parts = below(x)
+        missing = [b for b in parts if b.names is None]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        own = _NO_NAMES
+        for b in parts:
+            names = b.names or _NO_NAMES
+            if not names <= own:
+                own = own | names if own else names
+        match x:
+            case Temp():
+                own = frozenset((x.name,))
+            case Load():
+                own = own.union((x.source,), *(variable_names(i) for i in indices(x)))
+            case FromIndex() | Test():
+                own = own.union(*(variable_names(i) for i in indices(x)))
+            case _:
+                pass
+        x.names = own
+    return e.names or _NO_NAMES
 
 
 def transform(

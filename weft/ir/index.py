@@ -20,15 +20,17 @@ from typing import Any, TypeAlias, overload
 class Index:
     """A non-constant integer expression; `lo` and `hi` are inclusive bounds of its value."""
 
-    __slots__ = ("_hash", "computed", "hi", "lo", "text")
+    __slots__ = ("_hash", "computed", "hi", "lo", "names", "text")
     lo: int
     hi: int
     text: str
     computed: bool
     """Whether an Opaque is inside."""
+    names: frozenset[str] | None
+    """What `variable_names` found, once it was asked."""
 
     def _init(self, lo: int, hi: int, text: str) -> None:
-        self.lo, self.hi, self.text = lo, hi, text
+        self.lo, self.hi, self.text, self.names = lo, hi, text, None
         self.computed = any(not isinstance(o, int) and o.computed for o in self.operands())
         self._hash = hash((type(self).__name__, self.fields()))
 
@@ -579,6 +581,19 @@ def atoms(x: Int) -> Iterator[Index]:
 def variables(x: Int) -> set[Var]:
     """The variables in `x`, those inside Opaque values not included."""
     return {a for a in atoms(x) if isinstance(a, Var)}
+
+
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+def variable_names(x: Int) -> frozenset[str]:
+    """The names of `variables(x)`. Remembered in `x`."""
+    if isinstance(x, int):
+        return _NO_NAMES
+    if x.names is None:
+        own = {x.name} if isinstance(x, Var) else ()
+        x.names = _NO_NAMES.union(own, *(variable_names(o) for o in x.operands()))
+    return x.names
 
 
 def coefficient(x: Int, v: Var) -> int | None:

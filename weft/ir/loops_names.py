@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.expr import Expr, FromIndex, Load, Temp, Test, below, indices, opaque_values
-from weft.ir.index import Guard, Int, Opaque, Var, atoms
+from weft.ir.expr import Expr, names_of, opaque_values
+from weft.ir.index import Guard, Int, Var, variable_names
 from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Stmt, Store
 
 _NONE: frozenset[str] = frozenset()
@@ -66,71 +66,34 @@ def every(body: Block) -> Iterator[Stmt]:
             yield from every(s.body)
 
 
+def names_of_index(i: Int) -> frozenset[str]:
+    """Every name that an index expression depends on."""
+    if isinstance(i, int) or not i.computed:
+        return variable_names(i)
+    return variable_names(i).union(*(names_of(v) for v in opaque_values(i)))
+
+
+def names_of_guard(g: Guard) -> frozenset[str]:
+    """Every name that a guard depends on."""
+    return _NONE.union(*(names_of_index(i) for i in guard_indices(g))) if g else _NONE
+
+
+def read_names(s: Stmt) -> frozenset[str]:
+    """Every name that a statement itself reads, its body not included."""
+    names = _NONE.union(*(names_of_index(i) for i in stmt_indices(s)))
+    return names | names_of(s.value) if isinstance(s, Let | Store | Accumulate) else names
+
+
+def names_of_stmt(s: Stmt) -> frozenset[str]:
+    """Every name that a statement itself reads or writes, its body not included."""
+    names = read_names(s)
+    return names | {s.buffer} if isinstance(s, Store | Accumulate) else names
+
+
 class Names:
-    """The names that expressions use, remembered: ask one instance about a whole program."""
+    """The functions above as methods."""
 
-    def __init__(self) -> None:
-        self._exprs: dict[Expr, frozenset[str]] = {}
-        self._indices: dict[Int, tuple[frozenset[str], list[Expr]]] = {}
-
-    def of(self, e: Expr) -> frozenset[str]:
-        """Every variable, temporary and buffer that `e` depends on."""
-        known = self._exprs
-        found = known.get(e)
-        if found is not None:
-            return found
-        stack = [e]
-        while stack:
-            x = stack[-1]
-            if x in known:
-                stack.pop()
-                continue
-            parts = below(x)
-            missing = [b for b in parts if b not in known]
-            if missing:
-                stack.extend(missing)
-                continue
-            own = _NONE
-            for b in parts:
-                names = known[b]
-                own = names if own <= names else own if names <= own else own | names
-            match x:
-                case Temp():
-                    own = frozenset((x.name,))
-                case Load():
-                    own = own.union((x.source,), *(self._index(i)[0] for i in indices(x)))
-                case FromIndex() | Test():
-                    own = own.union(*(self._index(i)[0] for i in indices(x)))
-                case _:
-                    pass
-            known[x] = own
-            stack.pop()
-        return known[e]
-
-    def of_index(self, i: Int) -> frozenset[str]:
-        """Every name that an index expression depends on."""
-        names, values = self._index(i)
-        return names.union(*(self.of(v) for v in values)) if values else names
-
-    def of_guard(self, g: Guard) -> frozenset[str]:
-        """Every name that a guard depends on."""
-        return _NONE.union(*(self.of_index(i) for i in guard_indices(g))) if g else _NONE
-
-    def of_stmt(self, s: Stmt) -> frozenset[str]:
-        """Every name that a statement itself reads or writes, its body not included."""
-        names = _NONE.union(*(self.of_index(i) for i in stmt_indices(s)))
-        if isinstance(s, Let | Store | Accumulate):
-            names |= self.of(s.value)
-        if isinstance(s, Store | Accumulate):
-            names |= {s.buffer}
-        return names
-
-    def _index(self, i: Int) -> tuple[frozenset[str], list[Expr]]:
-        if isinstance(i, int):
-            return _NONE, []
-        found = self._indices.get(i)
-        if found is None:
-            inside = list(atoms(i))
-            names = frozenset(a.name for a in inside if isinstance(a, Var))
-            found = self._indices[i] = (names, [a.value for a in inside if isinstance(a, Opaque)])
-        return found
+    of = staticmethod(names_of)
+    of_index = staticmethod(names_of_index)
+    of_guard = staticmethod(names_of_guard)
+    of_stmt = staticmethod(names_of_stmt)

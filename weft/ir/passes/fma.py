@@ -11,11 +11,14 @@ adds a product stays as it is: backends contract it.
 from __future__ import annotations
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Expr, Temp, call, transform, walk
+from weft.ir.expr import Call, Expr, Temp, below, call, transform, walk
 from weft.ir.loops import Let, Program
 from weft.ir.loops_names import every, roots
 from weft.ir.ops import Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
+
+_SUMS = (Op.ADD, Op.SUB)
+_FUSED = (dtypes.float32, dtypes.float64)
 
 
 def contract(p: Program) -> Program:
@@ -54,18 +57,28 @@ def contract(p: Program) -> Program:
     memo: dict[Expr, Expr] = {}
 
     def expr(root: Expr) -> Expr:
-        for e in walk([root]):
+        stack = [root]
+        while stack:
+            e = stack[-1]
             if e in memo:
+                stack.pop()
                 continue
-            if isinstance(e, Call):
-                args = tuple(memo[a] for a in e.args)
-                new = (
-                    e if all(a is b for a, b in zip(args, e.args, strict=True)) else Call(e.dtype, e.op, args)
-                )
-                summed = e.op in (Op.ADD, Op.SUB) and e.dtype in (dtypes.float32, dtypes.float64)
-                memo[e] = (fused(e, new) if summed else None) or new
-            else:
-                transform(e, _unchanged, None, memo)
+            missing = [b for b in below(e) if b not in memo]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if not isinstance(e, Call):
+                memo[e] = transform(e, _unchanged, None, memo)
+                continue
+            new = e
+            args = tuple([memo[a] for a in e.args])
+            for a, b in zip(args, e.args, strict=True):
+                if a is not b:
+                    new = Call(e.dtype, e.op, args)
+                    break
+            summed = e.op in _SUMS and e.dtype in _FUSED
+            memo[e] = (fused(e, new) if summed else None) or new
         return memo[root]
 
     return with_body(p, map_block(p.body, expr, index_map(expr)))

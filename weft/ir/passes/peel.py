@@ -84,24 +84,29 @@ class _Peel:
                 case Loop():
                     out += self.loop(s)
                 case If():
-                    out.append(replace(s, body=self.block(s.body)))
+                    out.append(self.within(s))
                 case _:
                     out.append(s)
-        return tuple(out)
+        same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+        return body if same else tuple(out)
+
+    def within(self, s: Loop | If) -> Stmt:
+        body = self.block(s.body)
+        return s if body is s.body else replace(s, body=body)
 
     def loop(self, s: Loop) -> list[Stmt]:
         if s.kind in (LoopKind.VECTOR, LoopKind.THREAD):
             outer, self.lanes = self.lanes, self.lanes | {s.var.name}
-            body = self.block(s.body)
+            new = self.within(s)
             self.lanes = outer
-            return [replace(s, body=body)]
+            return [new]
         cut = find_cut(s, self.lanes) if s.kind in _PARTS else None
         if cut is not None:
             cost = sum(1 for _ in every(s.body)) * ((cut.start != 0) + (cut.stop != s.extent))
             if cost <= self.budget:
                 self.budget -= cost
                 return self.split(s, cut) if s.kind is LoopKind.SERIAL else self.choose(s, cut)
-        return [replace(s, body=self.block(s.body))]
+        return [self.within(s)]
 
     def split(self, s: Loop, cut: _Cut) -> list[Stmt]:
         """Up to three loops, one after another."""

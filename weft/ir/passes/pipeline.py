@@ -38,8 +38,11 @@ def run(program: Program, passes: Sequence[Pass] = DEFAULT, verify: bool | None 
     checked = settings.verify() if verify is None else verify
     if checked:
         check(program)
+    left: dict[Pass, Program] = {}  # what each pass returned last: it would find nothing more to do there
     for step in passes:
-        program = step(program)
+        if left.get(step) is program:
+            continue
+        program = left[step] = step(program)
         if checked:
             check(program)
     return program
