@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from weft.scheduler.kernelize import KernelSpec, kernelize
 from weft.testing.kernelized import run
 from weft.testing.reference import evaluate
 from weft.testing.tolerance import allowed, difference
-
 
 
 def tensor(*shape: int, seed: int = 0, grad: bool = False) -> weft.Tensor:
@@ -143,7 +143,7 @@ def test_adam_is_one_kernel_per_parameter() -> None:
 def test_training_step_of_an_mlp() -> None:
     sizes = [24, 32, 32, 10]
     weights = [
-        (tensor(a, b, grad=True), tensor(b, grad=True)) for a, b in zip(sizes, sizes[1:], strict=False)
+        (tensor(a, b, grad=True), tensor(b, grad=True)) for a, b in pairwise(sizes)
     ]
     x = tensor(48, 24)
     for w, b in weights[:-1]:

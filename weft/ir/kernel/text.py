@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.ir.expr import Call, Expr, Temp, walk
 from weft.ir.expr_text import bare, show_guard
-from weft.ir.index import Int
+from weft.ir.index import Int, Var
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, StoreTo, Value
 from weft.ir.kernel.schedule import Kernel, Nest
 from weft.ir.ops import Op
@@ -107,6 +107,6 @@ def _nest(nest: Nest) -> str:
     return f"[{loops}]{_bind(nest.bind)}{place}{region}{online}"
 
 
-def _bind(bind: Mapping[Int, Int]) -> str:
+def _bind(bind: Mapping[Var, Int]) -> str:
     shown = [f"{axis!r}={e!r}" for axis, e in bind.items() if axis != e and e != 0]
     return f" with {', '.join(shown)}" if shown else ""

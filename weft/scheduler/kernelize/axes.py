@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
-from weft.ir.graph import Fill, Shape
-from weft.ir.index import Guard, Int, Opaque, Sum, Var, flatten, variables
+from weft.ir.graph import Shape
+from weft.ir.index import Guard, Int, Sum, Var, flatten, variables
 from weft.scheduler.kernelize.groups import Frame, Group, Kind
-
-_ = (Fill, Opaque)
 
 
 def runs(group: Group) -> list[tuple[Var, ...]]:
@@ -35,7 +34,7 @@ def _pairs(group: Group) -> dict[tuple[Var, Var], int]:
     lists = [axes for f in group.frames for axes in (f.axes, f.reduced) if axes]
     out: dict[tuple[Var, Var], int] = {}
     for axes in lists:
-        for a, b in zip(axes, axes[1:], strict=False):
+        for a, b in pairwise(axes):
             n = group.extents[b]
             if isinstance(n, int) and (a, b) not in out and all(_together(f, a, b) for f in group.frames):
                 out[a, b] = n
@@ -75,11 +74,9 @@ def _dependences(group: Group) -> Iterable[dict[Var, int | None]]:
             case Kind.RANGE:
                 yield _steps(s.index[0])
             case Kind.ONE:
-                yield _steps(s.index[s.extra])
-            case Kind.MOVE:
-                yield from _guard_steps(s.extra[0])
-            case Kind.PICK:
-                for g in s.extra:
+                yield _steps(s.index[s.axis])
+            case Kind.MOVE | Kind.PICK:
+                for g in s.guards:
                     yield from _guard_steps(g)
             case _:
                 pass

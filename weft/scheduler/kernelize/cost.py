@@ -43,6 +43,9 @@ MAX_SITES = 12
 MAX_CONCAT = 8
 """Inputs of a concatenation that may be chosen from per element."""
 
+MAX_PIECES = 64
+"""Inputs of a concatenation that one kernel writes."""
+
 MIN_ROWS = 16
 """Rows that a kernel needs, to keep all cores busy, if one row is long."""
 

@@ -8,7 +8,7 @@ from itertools import count
 from weft.ir import dtypes
 from weft.ir.expr import Load
 from weft.ir.graph import Node, Shape, elements
-from weft.ir.index import FloorDiv, Index, Int, Mod, Var, flatten, high, unflatten, variables
+from weft.ir.index import Index, Int, Var, high, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
@@ -121,7 +121,7 @@ class _Emitter:
             if v in self.merged:
                 whole = next(iter(variables(self.merged[v])))
                 new = rename[whole]
-                rename[v] = _renamed(self.merged[v], whole, new)
+                rename[v] = substitute(self.merged[v], {whole: new})
         e = Evaluator(next(_stamps), rename, self.group.markers, self.params.load, self.values)
         return e, own, summed
 
@@ -218,12 +218,6 @@ class _Emitter:
         return out - coordinates
 
 
-def _renamed(x: Int, old: Var, new: Int) -> Int:
-    from weft.ir.index import substitute
-
-    return substitute(x, {old: new})
-
-
 _SHORT: dict[Op, str] = {Op.SUM: "sum", Op.PROD: "prod", Op.REDUCE_MAX: "max", Op.REDUCE_MIN: "min"}
 
 
@@ -258,25 +252,23 @@ def emit(group: Group, why: Mapping[int, str]) -> KernelSpec:
         if id(n) in why and not is_leaf(n):
             reasons.append(f"{names[id(n)]} {n!r} is loaded: {why[id(n)]}")
     inplace = {names[id(n)]: group.inplace[id(n)] for n in writes if id(n) in group.inplace}
-    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), e.flops, _traffic(group, reads, writes))
+    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), e.flops, _traffic(group, reads))
 
 
-def _traffic(group: Group, reads: tuple[Node, ...], writes: tuple[Node, ...]) -> Int:
+def _traffic(group: Group, reads: tuple[Node, ...]) -> Int:
     """Bytes that must move: each tensor once; of a gathered or sliced one no more than is asked for."""
-    points: dict[int, Int] = {}
+    asked: dict[int, Int] = {}
     for s in group.loads:
         used = {v for i in s.index for v in variables(i)}
         if any(a in group.markers for i in s.index for a in atoms_of(i)):
             used |= {v for f in group.frames_of(s.frames) for v in (*f.axes, *f.reduced)}
-        points[id(s.node)] = points.get(id(s.node), 0) + elements(tuple(group.extents[v] for v in used if v in group.extents))
+        points = elements(tuple(group.extents[v] for v in used if v in group.extents))
+        asked[id(s.node)] = asked.get(id(s.node), 0) + points
     total: Int = 0
     for n in reads:
-        whole, asked = elements(n.shape), points[id(n)]
-        total = total + (asked if high(asked) < high(whole) else whole) * n.dtype.itemsize
+        whole, some = elements(n.shape), asked[id(n)]
+        total = total + (some if high(some) < high(whole) else whole) * n.dtype.itemsize
     for f in group.outputs():
         for s in f.stores:
             total = total + elements(tuple(group.extents[v] for v in f.axes)) * s.node.dtype.itemsize
     return total
-
-
-_ = (FloorDiv, Mod, flatten)

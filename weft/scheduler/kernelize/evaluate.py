@@ -11,9 +11,9 @@ from typing import Any
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, Load
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load
 from weft.ir.graph import Combine, Fill, Node
-from weft.ir.index import Guard, Index, Int, Opaque, Var, map_guard, rewrite
+from weft.ir.index import Guard, Index, Int, Opaque, Var, bounds, high, map_guard, rewrite
 from weft.ir.kernel.lower import identity
 from weft.ir.ops import COMBINE, Op
 from weft.scheduler.kernelize.groups import Kind, Site
@@ -38,6 +38,15 @@ def narrow(e: Expr, dtype: DType) -> Expr:
         return e
     if isinstance(e, Call) and e.op is Op.CAST and e.args[0].dtype is dtype:
         return e.args[0]
+    return ex.cast(e, dtype)
+
+
+def converted(e: Expr, dtype: DType) -> Expr:
+    """`e` as `dtype`; an index stays one, whose range is known, where the integer type can hold it."""
+    if isinstance(e, FromIndex) and dtype.is_int:
+        lo, hi = bounds(e.index)
+        if dtype.min <= lo and hi <= dtype.max and e.dtype.min <= lo and hi <= e.dtype.max:
+            return ex.from_index(e.index, dtype)
     return ex.cast(e, dtype)
 
 
@@ -94,7 +103,7 @@ class Evaluator:
             case Kind.MOVE:
                 return self.moved(site)
             case Kind.RANGE:
-                return widen(ex.cast(ex.from_index(self.index(site.index[0])), node.dtype))
+                return widen(converted(ex.from_index(self.index(site.index[0])), node.dtype))
             case Kind.PICK:
                 return self.pick(site)
             case Kind.ONE:
@@ -113,7 +122,7 @@ class Evaluator:
                 return widen(ex.cast(x, dtype))
             if half(dtype):
                 return x if source is dtype else widen(narrow(x, dtype))
-            return ex.cast(x, dtype)
+            return converted(x, dtype)
         if op is Op.BITCAST:
             return widen(ex.call(op, narrow(args[0], node.inputs[0].dtype), dtype=dtype))
         out = ex.call(op, *args)
@@ -122,15 +131,16 @@ class Evaluator:
     def constant(self, site: Site) -> Expr:
         node = site.node
         dtype = dtypes.float32 if half(node.dtype) else node.dtype
-        if site.extra is None:
+        if site.fill is None:
             assert isinstance(node.attrs, Fill)
             return Const(dtype, node.attrs.value)
-        if site.extra == "empty":
+        if isinstance(site.fill, str):
             return identity(COMBINE[node.op], dtype)
-        return Const(dtype, ex.normalize(node.dtype, site.extra))
+        return Const(dtype, ex.normalize(node.dtype, site.fill))
 
     def reduction(self, site: Site) -> Expr:
-        frame = site.extra
+        frame = site.frame
+        assert frame is not None
         dtype = site.node.dtype
         name, axes = self.values[frame.number]
         e = Load(dtypes.accumulator(dtype), name, tuple([self.index(v) for v in axes]))
@@ -138,7 +148,8 @@ class Evaluator:
 
     def moved(self, site: Site) -> Expr:
         x: Expr = site.inputs[0].value
-        guard, fill = self.guard(site.extra[0]), ex.normalize(site.node.dtype, site.extra[1])
+        assert not isinstance(site.fill, str | None)
+        guard, fill = self.guard(site.guards[0]), ex.normalize(site.node.dtype, site.fill)
         zero = ex.bits(fill) in (0, ex.bits(0.0))
         if zero and isinstance(x, Load) and all(x.source != name for name, _ in self.values.values()):
             return Load(x.dtype, x.source, x.index, (*x.guard, *(c for c in guard if c not in x.guard)))
@@ -146,7 +157,7 @@ class Evaluator:
 
     def pick(self, site: Site) -> Expr:
         out: Expr | None = None
-        for guard, chosen in reversed(list(zip(site.extra, site.inputs, strict=False))):
+        for guard, chosen in reversed(list(zip(site.guards, site.inputs, strict=False))):
             out = chosen.value if out is None else ex.where(ex.test(self.guard(guard)), chosen.value, out)
         assert out is not None
         return out
@@ -155,7 +166,7 @@ class Evaluator:
         at, x, src = (s.value for s in site.inputs)
         assert isinstance(site.node.attrs, Combine)
         op = site.node.attrs.op
-        here = ex.call(Op.EQ, ex.cast(at, dtypes.int64), ex.from_index(self.index(site.index[site.extra])))
+        here = ex.call(Op.EQ, ex.cast(at, dtypes.int64), ex.from_index(self.index(site.index[site.axis])))
         return ex.where(here, src if op is None else ex.call(op, x, src), x)
 
     # indices ---------------------------------------------------------------------------------------------------------
@@ -192,6 +203,4 @@ def computed_index(value: Expr, size: Int | None) -> Int:
     wide = ex.cast(value, dtypes.int64)
     last = ex.from_index(size - 1)
     clamped = ex.call(Op.MIN, ex.call(Op.MAX, wide, Const(dtypes.int64, 0)), last)
-    from weft.ir.index import high
-
     return ex.as_index(clamped, 0, high(size) - 1)

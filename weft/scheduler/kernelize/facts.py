@@ -59,7 +59,7 @@ def gather_facts(order: Sequence[Node], forced: Mapping[int, str]) -> dict[int, 
         if is_leaf(node):
             f.leaves = f.bases = frozenset((id(node),))
             continue
-        for i in node.inputs:
+        for i in dict.fromkeys(node.inputs):
             out[id(i)].consumers += 1
     for node in order:
         if not is_leaf(node):

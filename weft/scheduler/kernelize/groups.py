@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from weft.ir.dtypes import int64
+from weft.ir.expr import Scalar, Temp
 from weft.ir.graph import Node, Shape
-from weft.ir.index import Guard, Index, Int, Opaque, Var, high
+from weft.ir.index import Guard, Index, Int, Opaque, Var, atoms, high
 from weft.ir.ops import Op
+
+EMPTY = "empty"
+"""In place of a constant's value: what a reduction of nothing gives."""
 
 
 class Kind(Enum):
@@ -25,10 +30,10 @@ class Kind(Enum):
     CONST = auto()
     RANGE = auto()
     CALL = auto()  # an elementwise op on the values of `inputs`
-    MOVE = auto()  # the value of inputs[0] where the guard holds, else a fill value
+    MOVE = auto()  # the value of inputs[0] where the guard holds, else `fill`
     SAME = auto()  # the value of inputs[0]
-    VALUE = auto()  # a reduction: the value of frame `extra`
-    ONE = auto()  # inputs[1] combined with inputs[2] where inputs[0], an integer, is the index along an axis
+    VALUE = auto()  # a reduction: the value of `frame`
+    ONE = auto()  # inputs[1] combined with inputs[2] where inputs[0], an integer, is the index along `axis`
     PICK = auto()  # of inputs, the first whose guard holds
 
     __hash__ = object.__hash__
@@ -37,12 +42,17 @@ class Kind(Enum):
 class Site:
     """A node at an index."""
 
-    __slots__ = ("extra", "frames", "group", "index", "inputs", "kind", "node", "stamp", "value")
+    __slots__ = (
+        "axis", "fill", "frame", "frames", "group", "guards", "index", "inputs", "kind", "node", "stamp", "value",
+    )  # fmt: skip
 
     def __init__(self, node: Node, group: Group, index: tuple[Int, ...], frames: int, kind: Kind) -> None:
         self.node, self.group, self.index, self.frames, self.kind = node, group, index, frames, kind
         self.inputs: list[Site] = []
-        self.extra: Any = None
+        self.guards: list[Guard] = []
+        self.fill: Scalar | str | None = None  # a constant other than the node's
+        self.frame: Frame | None = None
+        self.axis = 0
         self.stamp = -1
         self.value: Any = None
 
@@ -122,6 +132,16 @@ class Group:
         self.frames.append(frame)
         return frame
 
+    def marker(self, at: Site, size: Int | None) -> Opaque:
+        """Stands for the value of site `at` as an index, clamped into 0 .. size - 1 if given, until it is computed."""
+        for known, (site, limit) in self.markers.items():
+            if site is at and limit == size:
+                return known
+        lo, hi = (0, high(size) - 1) if size is not None else (-(1 << 63), (1 << 63) - 1)
+        mark = Opaque(Temp(int64, f"index{len(self.markers)}"), lo, hi)
+        self.markers[mark] = (at, size)
+        return mark
+
     def outputs(self) -> list[Frame]:
         """The frames that are outputs."""
         return [f for f in self.frames if f.node is None]
@@ -154,8 +174,6 @@ class Group:
 
 def markers_in(index: tuple[Int, ...], guard: Guard = ()) -> list[Opaque]:
     """The opaque indices in an index tuple and a guard."""
-    from weft.ir.index import atoms
-
     found: dict[Opaque, None] = {}
     ends = [x for c in guard for x in (c.value, c.lo, c.hi) if x is not None]
     for i in (*index, *ends):

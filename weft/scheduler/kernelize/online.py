@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.ir.graph import Fill, Node
+from weft.ir.graph import Axes, Fill, Node
 from weft.ir.index import Int, Var
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
@@ -72,9 +72,11 @@ def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> lis
         return None
     x = shifted.inputs[0]
     top, _ = _descend(shifted.inputs[1], index)
-    if top.op is not Op.REDUCE_MAX or top.inputs[0] is not x or len(top.attrs.axes) != 1:  # pyright: ignore
+    if top.op is not Op.REDUCE_MAX or top.inputs[0] is not x or not isinstance(top.attrs, Axes):
         return None
-    axis = index[top.attrs.axes[0]]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportUnknownMemberType, reportUnknownArgumentType]
+    if len(top.attrs.axes) != 1:
+        return None
+    axis = index[top.attrs.axes[0]]
     if not isinstance(axis, Var) or axis.name[0] != "r":
         return None
     inner = _scores(x)
@@ -129,7 +131,7 @@ def _closed(members: list[Node], facts: Mapping[int, Facts], forced: Mapping[int
     """Nobody else uses what lies between the contractions."""
     uses: dict[int, int] = {}
     for n in members:
-        for i in n.inputs:
+        for i in dict.fromkeys(n.inputs):
             uses[id(i)] = uses.get(id(i), 0) + 1
     inside = [n for n in members[1:] if id(n) in facts]
     return all(uses.get(id(n), 0) == facts[id(n)].consumers and id(n) not in forced for n in inside)

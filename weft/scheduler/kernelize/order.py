@@ -14,7 +14,7 @@ def ordered(groups: Sequence[Group], position: Mapping[int, int]) -> list[Group]
     A group that reads a tensor of the shape of one that it writes may be able to write over it, if all other readers
     have run: it waits for them where it can.
     """
-    waiting = {g: 0 for g in groups}
+    waiting = dict.fromkeys(groups, 0)
     for g in groups:
         for c in g.consumers:
             waiting[c] += 1

@@ -1,0 +1,84 @@
+"""Before the walk: nodes that kernels cannot compute as they are become others, and what must be stored is marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.ir import dtypes
+from weft.ir.graph import Along, Combine, Node, apply, elements, toposort
+from weft.ir.index import high
+from weft.ir.ops import Op
+from weft.scheduler.kernelize import cost
+from weft.scheduler.kernelize.facts import is_leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Nodes in topological order; by id, the reason why a node is stored in any case, and the node computed instead."""
+
+    order: tuple[Node, ...]
+    forced: dict[int, str]
+    alias: dict[int, Node]
+
+
+def prepare(outputs: Sequence[Node]) -> Prepared:
+    """The graph as the walk needs it."""
+    # the largest results are visited first: their kernels can store smaller ones along the way
+    nodes = toposort(sorted(outputs, key=lambda n: high(elements(n.shape))))
+    alias: dict[int, Node] = {}
+    order: dict[Node, None] = {}
+    for n in nodes:
+        if n.op in (Op.SCATTER, Op.CONCAT) and not is_leaf(n):
+            other = _narrow_scatter(n) if n.op is Op.SCATTER else _long_concat(n)
+            if other is not None:
+                alias[id(n)] = other
+                order.update((m, None) for m in toposort([other]) if m not in order)
+        order[n] = None
+    forced = {id(n): "it is a result" for n in outputs if not is_leaf(n)}
+    for n in order:
+        if not is_leaf(n) and id(n) not in alias:
+            for m, why in _buffers(n):
+                if not is_leaf(m):
+                    forced.setdefault(id(m), why)
+    return Prepared(tuple(order), forced, alias)
+
+
+def single(scatter: Node) -> bool:
+    """A scatter of one element per row: it can be chosen by comparison, without writing out of order."""
+    return isinstance(scatter.attrs, Combine) and scatter.inputs[1].shape[scatter.attrs.axis] == 1
+
+
+def _narrow_scatter(n: Node) -> Node | None:
+    """A scatter that combines 16-bit floats does so in f32: memory accumulates no narrower ones."""
+    if n.dtype not in (dtypes.float16, dtypes.bfloat16) or not isinstance(n.attrs, Combine) or n.attrs.op is None:
+        return None
+    x, index, src = n.inputs
+    wide = [apply(Op.CAST, (i,), dtype=dtypes.float32) for i in (x, src)]
+    return apply(Op.CAST, (apply(Op.SCATTER, (wide[0], index, wide[1]), n.attrs),), dtype=n.dtype)
+
+
+def _long_concat(n: Node) -> Node | None:
+    """A concatenation of very many pieces goes in stages."""
+    if len(n.inputs) <= cost.MAX_PIECES:
+        return None
+    assert isinstance(n.attrs, Along)
+    chunks = [n.inputs[k : k + cost.MAX_PIECES] for k in range(0, len(n.inputs), cost.MAX_PIECES)]
+    joined = apply(Op.CONCAT, tuple(apply(Op.CONCAT, c, n.attrs) for c in chunks), n.attrs)
+    return _long_concat(joined) or joined
+
+
+def _buffers(n: Node) -> list[tuple[Node, str]]:
+    """What must be stored because of `n`, with the reason."""
+    match n.op:
+        case Op.CONTIGUOUS:
+            return [(n, "contiguous() asks for it")]
+        case Op.COPY:
+            return [(m, "it is copied to another device") for m in (n, n.inputs[0])]
+        case Op.SCATTER if not single(n):
+            base = [] if n.inputs[0].op is Op.CONST else [(n.inputs[0], "it is updated in place")]
+            return [(n, "scattered writes need memory"), *base]
+        case Op.UPDATE if n.inputs[0].op is Op.UPDATE:
+            return [(m, "it is updated in place") for m in (n, n.inputs[0])]
+        case _:
+            return []
