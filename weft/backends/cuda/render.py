@@ -30,7 +30,7 @@ class Shape:
 
 def render_module(grids: Sequence[Program]) -> tuple[str, list[Shape]]:
     """LLVM IR of all grids, each exported under its own name, and how each is launched."""
-    module = Module(aligned=True)
+    module = Module(gpu=True)
     shapes = [_kernel(module, g) for g in grids]
     head = f'target triple = "{TRIPLE}"\n@weft_local = external addrspace(3) global [0 x i8], align 128'
     return module.text(head, "attributes #0 = { nounwind }\n!0 = !{i32 1}"), shapes

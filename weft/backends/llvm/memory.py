@@ -141,7 +141,7 @@ def alignment(place: Place, offset: Affine) -> int:
 def _known_alignment(frame: Frame, place: Place, start: Affine) -> int:
     """The alignment to promise for a run of elements."""
     size = place.buffer.dtype.itemsize
-    return max(size, alignment(place, start)) if frame.f.module.aligned else size
+    return max(size, alignment(place, start)) if frame.f.module.gpu else size
 
 
 def zero(dtype: DType) -> str:
@@ -207,13 +207,18 @@ def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask:
     if place.buffer.scope is Scope.REGISTER:
         got = f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
         return f.emit(f"select {vector('i1', n)} {mask}, {memory} {got}, {memory} zeroinitializer")
-    return _masked(
+    # LLVM's NVPTX target takes nothing else than poison for the other lanes
+    rest = "poison" if f.module.gpu else "zeroinitializer"
+    got = _masked(
         frame,
         memory,
         "load",
         f"{_suffix(dtype, n)}.p0",
-        [(f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask), (memory, "zeroinitializer")],
+        [(f"ptr align {dtype.itemsize}", at), (vector("i1", n), mask), (memory, rest)],
     )
+    if rest == "poison":
+        return f.emit(f"select {vector('i1', n)} {mask}, {memory} {got}, {memory} zeroinitializer")
+    return got
 
 
 class Near(NamedTuple):

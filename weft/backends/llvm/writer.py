@@ -32,8 +32,11 @@ class Module:
     functions: list[str] = field(default_factory=list[str])
     half: bool = True
     """Whether the target converts f16 by instructions."""
-    aligned: bool = False
-    """Whether runs of elements are worth the alignment that they are known to have (a GPU's wide accesses need it)."""
+    gpu: bool = False
+    """Whether the target is a GPU: runs of elements state the alignment that they are known to have, which its wide
+    accesses need."""
+    own_stack: int = 0
+    """Up to so many bytes, a LOCAL buffer is a stack slot of its own, which may become registers."""
     zeros: int = 0
     """Bytes of zeros that loads whose guard fails may read."""
 
