@@ -74,6 +74,10 @@ class Optimizer(ABC):
     def slots(self, group: Group) -> Sequence[str]:
         """The names of the tensors, shaped like a parameter and zero at first, that the rule keeps for it."""
 
+    def counts(self, group: Group) -> bool:
+        """Whether the rule reads the number of the step, `group.count`."""
+        return True
+
     @abstractmethod
     def rule(
         self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
@@ -133,8 +137,9 @@ class Optimizer(ABC):
                 learned = [p for p in group.params if p.grad is not None]
                 if not learned:
                     continue
-                group.count += 1
-                changed.append(group.count)
+                if self.counts(group):
+                    group.count += 1
+                    changed.append(group.count)
                 for p in learned:
                     changed += self._update(group, p)
         return changed

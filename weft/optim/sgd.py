@@ -41,6 +41,9 @@ class SGD(Optimizer):
     def slots(self, group: Group) -> Sequence[str]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
+    def counts(self, group: Group) -> bool:
+        return bool(group["dampening"])
+
     def rule(
         self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
