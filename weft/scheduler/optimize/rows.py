@@ -37,23 +37,22 @@ VECTORS = 4
 SHORT = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
 
-PANEL_BYTES = 4096
-"""Width of a panel of columns: its accumulators stay in the first-level cache, its rows are whole pages or lines."""
-
 
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The schedule of a memory-bound kernel."""
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     carried = {c.source for o in outputs for c in o.carries}
+    closed: frozenset[str] = frozenset()
     for out in outputs:
         if out.name not in carried:
-            k = _output(k, out, info)
+            k, inside = _output(k, out, info)
+            closed |= inside
     for item in reversed(k.algorithm.items):
         if isinstance(item, Output) and item.name in carried:
-            k = place(k, item, Scope.LOCAL)
+            k = place(k, item, Scope.LOCAL, closed)
     for item in reversed(list(k.algorithm.items)):
         if isinstance(item, Value):
-            k = _value(k, item, info)
+            k = _value(k, item, info, closed)
     return k
 
 
@@ -103,13 +102,15 @@ def _shape(k: Kernel, out: Output) -> _Shape:
     return _Shape(tuple(shared), tuple(n for n in order if n not in shared), vector_name, column)
 
 
-def _output(k: Kernel, out: Output, info: DeviceInfo) -> Kernel:
+def _output(k: Kernel, out: Output, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
+    """The output's loops; and those of them inside which no value is computed: the lanes of a panel."""
+    none = frozenset[str]()
     shape = _shape(k, out)
     big = parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     if shape.vector is None:
         order = (*shape.shared, *shape.outer)
         k = run(k, Permute(out.name, order)) if order else k
-        return parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k
+        return (parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k), none
     v = shape.vector
     spec = k.nests[out.name].loop(v)
     assert spec is not None and isinstance(spec.extent, int)
@@ -120,7 +121,8 @@ def _output(k: Kernel, out: Output, info: DeviceInfo) -> Kernel:
         k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
         k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
         k = lanes(k, within, register)
-        return parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
+        k = parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
+        return k, frozenset(s.var.name for s in k.nests[out.name].loops if s.var.name.startswith(within))
     outer = (*shape.shared, *shape.outer)
     alone = all(_extent(k, n) == 1 for n in outer)
     step = register * (VECTORS if spec.extent >= register * VECTORS and not _heavy(out) else 1)
@@ -129,9 +131,9 @@ def _output(k: Kernel, out: Output, info: DeviceInfo) -> Kernel:
     k = run(k, Permute(out.name, (*outer, v)))
     if alone and big and n > step:
         k, task, v = split(k, v, n // parallel.tasks(n // step, info), f"{v}_task", f"{v}_s")
-        return attempt(lanes(k, v, step), Bind(task, info.task_kind))
+        return attempt(lanes(k, v, step), Bind(task, info.task_kind)), none
     k = lanes(k, v, step)
-    return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
+    return (parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k), none
 
 
 def lanes(k: Kernel, loop: str, count: int) -> Kernel:
@@ -153,8 +155,8 @@ def lanes(k: Kernel, loop: str, count: int) -> Kernel:
 
 
 def _panel(extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
-    """Columns per panel: as wide as accumulators allow, but enough panels for all cores."""
-    width = min(extent, PANEL_BYTES // 4)
+    """Columns per panel: its accumulators fill half of the first-level cache, but there is one for each core."""
+    width = min(extent, info.l1_bytes // 8)
     if big:
         width = min(width, max(lanes * VECTORS, ceildiv(extent, info.cores)))
     return ceildiv(width, lanes) * lanes
@@ -193,7 +195,7 @@ def _widest(out: Output) -> DType:
 # values --------------------------------------------------------------------------------------------------------------
 
 
-def place(k: Kernel, item: Item, scope: Scope) -> Kernel:
+def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozenset()) -> Kernel:
     """Compute the item where its region is smallest without computing anything twice: in the deepest loop, common to
     all its readers, that its index depends on."""
     chains: list[list[tuple[str, LoopSpec]]] = []
@@ -217,25 +219,27 @@ def place(k: Kernel, item: Item, scope: Scope) -> Kernel:
             break
         if spec.var.name not in needed:  # inside this loop it would be computed again and again
             break
+        if spec.var.name in closed:  # a whole panel at once streams through memory
+            break
         best = (owner, spec.var.name)
     if best is None:
         return k
     return attempt(k, ComputeAt(item.name, best[0], best[1], scope))
 
 
-def _value(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+def _value(k: Kernel, item: Value, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
     if item.reduce is None:
-        k = place(k, item, Scope.LOCAL)
+        k = place(k, item, Scope.LOCAL, closed)
         return _vector_axes(k, item, info)
     axes = [a for a in item.all_axes if a.extent != 1]
     depends = _reduces_over_values(k, item)
     if not axes:
-        return place(k, item, Scope.REGISTER)
+        return place(k, item, Scope.REGISTER, closed)
     best = max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
     reduces = best in item.reduce.axes
     if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= SHORT:
-        return _row(k, item, best.var.name, best.extent, info)
-    k = place(k, item, Scope.LOCAL)
+        return _row(k, item, best.var.name, best.extent, info, closed)
+    k = place(k, item, Scope.LOCAL, closed)
     return _column(k, item, info)
 
 
@@ -249,7 +253,7 @@ def _reduces_over_values(k: Kernel, item: Value) -> set[Var]:
     return out & {a.var for a in item.reduce.axes}
 
 
-def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Kernel:
+def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
     """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
     name = item.name
     register = info.lanes(item.dtype)
@@ -275,17 +279,17 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo) -> Ke
             chunk = ceildiv(steps, max(info.cores * parallel.TASKS_PER_CORE, ceildiv(steps, CHAIN)))
             k = run(k, SplitReduce(total, outer_axis, max(chunk, 1), f"{name}_part"))
             part = f"{name}_part"
-            k = place(k, k.algorithm.item(name), Scope.LOCAL)
-            k = place(k, k.algorithm.item(part), Scope.LOCAL)
+            k = place(k, k.algorithm.item(name), Scope.LOCAL, closed)
+            k = place(k, k.algorithm.item(part), Scope.LOCAL, closed)
             if big:
                 first = k.nests[part].loops[0].var.name
                 k = attempt(k, Bind(first, info.task_kind))
         else:
-            k = place(k, k.algorithm.item(name), Scope.REGISTER)
+            k = place(k, k.algorithm.item(name), Scope.REGISTER, closed)
         axis = inner_axis
     leaf = names[0]
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
-    k = place(k, k.algorithm.item(leaf), Scope.REGISTER)
+    k = place(k, k.algorithm.item(leaf), Scope.REGISTER, closed)
     k = _beside(k, f"{leaf}_lanes", leaf)
     k = attempt(k, Vectorize(k.nests[leaf].loops[-1].var.name))
     nest = k.nests[f"{leaf}_lanes"]
