@@ -30,7 +30,7 @@ IMPORTS = ("weft_parallel",)
 def render_module(programs: Sequence[Program], target: Target) -> str:
     """LLVM IR of all programs; each is exported under its own name."""
     features = target.features.split(",")
-    module = Module(half=not target.triple.startswith("x86_64") or "+f16c" in features)
+    module = Module(half=not target.triple.startswith("x86_64") or "+f16c" in features, own_stack=1 << 10)
     for program in programs:
         _kernel(module, program, target)
     widest = ' "prefer-vector-width"="512"' if "+avx512f" in features else ""

@@ -225,7 +225,7 @@ class Body:
             raise ValueError(f"buffer {b.name} of unknown size {b.size!r}")
         frame = self.frame
         size = max(1, b.size * b.dtype.itemsize * max(1, frame.lanes))
-        if b.scope is Scope.REGISTER:
+        if b.scope is Scope.REGISTER or size <= frame.f.module.own_stack:
             base = frame.f.alloca(size)
         else:
             base = frame.on_entry(f"getelementptr i8, ptr %local, i64 {frame.local_top}")
