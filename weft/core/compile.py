@@ -26,6 +26,9 @@ R = TypeVar("R")
 TRACES_KEPT = 64
 """Traces kept per function; the least recently used goes first."""
 
+VARIANTS_KEPT = 8
+"""Traces kept for equal arguments and different captured tensors or modes of modules."""
+
 _WARN_AT = 8
 
 
@@ -34,7 +37,7 @@ class Compiled(Generic[P, R]):
 
     def __init__(self, fn: Callable[P, R]) -> None:
         self.fn = fn
-        self._replays: OrderedDict[Key, Replay] = OrderedDict()
+        self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
         self._recent: Replay | None = None
         self._tried: set[Key] = set()
         self._lock = threading.RLock()
@@ -62,13 +65,20 @@ class Compiled(Generic[P, R]):
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
         with self._lock:
-            replay = self._replays.get(key)
-            objects = None if replay is None else replay.gather(tensors)
-            if replay is None or objects is None:
+            found = self._matching(key, tensors)
+            if found is None:
                 return self._trace(key, args, kwargs, tensors)
             self._replays.move_to_end(key)
-            self._recent = replay
-        return replay.run(objects)
+            self._recent = found[0]
+        return found[0].run(found[1])
+
+    def _matching(self, key: Key, tensors: list[Tensor]) -> tuple[Replay, list[Any]] | None:
+        """The trace for this key which also fits what it captured, with the tensors it uses."""
+        for replay in self._replays.get(key, ()):
+            objects = replay.gather(tensors)
+            if objects is not None:
+                return replay, objects
+        return None
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key:
         """What a trace depends on. Realizes the tensors, so that each has memory and a device."""
@@ -90,7 +100,9 @@ class Compiled(Generic[P, R]):
             # call is traced with it.
             self._tried.add(key)
         else:
-            self._replays[key] = replay
+            variants = self._replays.setdefault(key, [])
+            variants.insert(0, replay)
+            del variants[VARIANTS_KEPT:]
             self._recent = replay
             if len(self._replays) > TRACES_KEPT:
                 self._replays.popitem(last=False)
@@ -111,23 +123,20 @@ class Compiled(Generic[P, R]):
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """The kernels that a call with these arguments runs (the call is made)."""
         self(*args, **kwargs)
-        return self._current(args, kwargs).explain()
+        return self._current(args, kwargs)[0].explain()
 
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
         """Make the call, and say how long each kernel took."""
         self(*args, **kwargs)
-        tensors: list[Tensor] = []
-        self._key(args, kwargs, tensors)
-        replay = self._current(args, kwargs)
-        objects = replay.gather(tensors)
-        assert objects is not None, "what was just run fits"
+        replay, objects = self._current(args, kwargs)
         return replay.profile(objects)
 
-    def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Replay:
+    def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Replay, list[Any]]:
         for _ in range(3):
-            replay = self._replays.get(self._key(args, kwargs, []))
-            if replay is not None:
-                return replay
+            tensors: list[Tensor] = []
+            found = self._matching(self._key(args, kwargs, tensors), tensors)
+            if found is not None:
+                return found
             self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
         raise ArgumentError(f"compile: {_name(self.fn)} makes new state in every call, so no plan of it can be kept")
 

@@ -83,6 +83,7 @@ class Recording:
     build: Build
     escapes: bool
     differentiated: set[Value]
+    modes: list[tuple[tracing.Modal, bool]]
 
 
 def make_replay(
@@ -139,6 +140,7 @@ def _record(
 ) -> Recording:
     with tracing.tracing(Tensor) as trace:
         result = fn(*args, **kwargs)
+        builder(result, _look_at)
         # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
         numbers = _Numbers(tensors, trace)
         rebinds = _rebinds(trace, numbers)
@@ -169,7 +171,13 @@ def _record(
         build=build,
         escapes=any(not isinstance(b.target, int) for b in rebinds),
         differentiated=trace.differentiated,
+        modes=list(trace.modes.values()),
     )
+
+
+def _look_at(t: Tensor) -> None:
+    """Have a tensor that the function returns without having used it be part of the trace."""
+    t.value  # noqa: B018  (reading is what counts)
 
 
 def _spec(s: tracing.Shadow) -> Spec:
@@ -241,17 +249,16 @@ def _planned(r: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], tensor
 
     # A rebound tensor's new value may take the memory of the old one, unless the new value goes elsewhere too.
     uses: dict[int, int] = {}
-    for k in (*(b.value for b in r.rebinds), *(g.value for g in r.set_grads if g.value is not None), *r.results):
+    new_tensors = [k for k, same in zip(r.results, r.same, strict=True) if same is None]
+    for k in (*(b.value for b in r.rebinds), *(g.value for g in r.set_grads if g.value is not None), *new_tensors):
         uses[id(r.values[k].node)] = uses.get(id(r.values[k].node), 0) + 1
-    kept = {id(r.values[k].node) for k in (*r.results, *(g.value for g in r.set_grads if g.value is not None))}
-    kept |= {id(r.values[b.value].node) for b in r.rebinds}
     index = {id(n): k for k, n in enumerate(nodes)}
     state: dict[int, Node] = {}
     for b in r.rebinds:
         new = r.values[b.value].node
         if isinstance(b.target, int) and id(new) in index and uses[id(new)] == 1:
             old = r.placeholders[b.target].node
-            if id(old) not in kept and r.specs[b.target].device is device:
+            if id(old) not in uses and r.specs[b.target].device is device:
                 state[index[id(new)]] = old
     plan, leaves = None, ()
     if nodes:
@@ -280,6 +287,9 @@ class Replay:
         """The numbered tensors for these arguments; None where what was captured has changed its shape or kind."""
         r = self.recording
         objects = [*tensors, *r.captured]
+        for module, training in r.modes:
+            if module.training is not training:
+                return None
         for k, had in r.had_grad:
             if (objects[k].__dict__.get("_grad") is not None) is not had:
                 return None

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from weft.autograd.value import Value
@@ -56,6 +56,12 @@ class Draws:
     count: int = 0
 
 
+class Modal(Protocol):
+    """What computes one thing while training and another afterwards: a module."""
+
+    training: bool
+
+
 @dataclass(slots=True, eq=False)
 class Trace:
     """Everything one run of a function read and rebound."""
@@ -65,6 +71,7 @@ class Trace:
     draws: dict[int, Draws] = field(default_factory=dict[int, Draws])
     created: dict[int, ref[Any]] = field(default_factory=dict[int, "ref[Any]"])
     differentiated: set[Value] = field(default_factory=set[Value])
+    modes: dict[int, tuple[Modal, bool]] = field(default_factory=dict[int, "tuple[Modal, bool]"])
 
     def capture(self, t: Tensor) -> Shadow:
         """The shadow of a tensor from before the trace."""
@@ -166,6 +173,13 @@ _tracing = 0
 def current() -> Trace | None:
     """The trace that this thread is making."""
     return _current.trace if _tracing else None
+
+
+def note_mode(module: Modal) -> None:
+    """A compiled function that calls `module` is traced again when the module's `training` changes."""
+    trace = _current.trace
+    if trace is not None:
+        trace.modes[id(module)] = (module, module.training)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from weft.core import tracing
 from weft.core.creation import as_tensor, tensor
 from weft.core.defaults import get_default_dtype
 from weft.core.modes import no_grad
@@ -67,6 +68,7 @@ class Module:
     forward: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tracing.note_mode(self)
         return self.forward(*args, **kwargs)
 
     # --- what it is made of
