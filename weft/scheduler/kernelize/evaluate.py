@@ -163,7 +163,7 @@ class Evaluator:
         return out
 
     def one(self, site: Site) -> Expr:
-        at, x, src = (s.value for s in site.inputs)
+        at, x, src = (s.value for s in site.inputs[:3])  # more follow when the index is computed
         assert isinstance(site.node.attrs, Combine)
         op = site.node.attrs.op
         here = ex.call(Op.EQ, ex.cast(at, dtypes.int64), ex.from_index(self.index(site.index[site.axis])))
