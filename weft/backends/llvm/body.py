@@ -36,6 +36,7 @@ from weft.ir.ops import Op
 
 MAX_WRITTEN_OUT = 4
 MAX_COPIES = 24
+FEW_COPIES = 8
 """Limits, in iterations and statements, for writing a loop out that nobody has asked for."""
 
 
@@ -132,15 +133,20 @@ class Body:
             return
         self.expressions_of((loop.extent,))
         extent = uniform(self.frame, loop.extent)
-        if isinstance(extent, int) and (extent == 1 or self._folds(loop, extent)):
+        if isinstance(extent, int) and (extent == 1 or self._write_out(loop, extent)):
             self._unroll(loop)
         elif not (isinstance(extent, int) and extent <= 0):
             self.counted(loop, "0", ref(extent), nonempty=low(loop.extent) >= 1)
 
-    def _folds(self, loop: Loop, extent: int) -> bool:
-        """Whether a short loop is better written out: its variable stands in a division or a condition."""
-        if not 1 < extent <= MAX_WRITTEN_OUT or extent * _copies(loop.body) > MAX_COPIES:
+    def _write_out(self, loop: Loop, extent: int) -> bool:
+        """Whether a short loop is better written out: there is little in it, or its variable stands in a division or
+        a condition.
+        """
+        copies = extent * _copies(loop.body)
+        if not 1 < extent <= MAX_WRITTEN_OUT or copies > MAX_COPIES:
             return False
+        if copies <= FEW_COPIES:
+            return True
         for s in every(loop.body):
             held = [*stmt_indices(s), *(i for e in walk(roots(s)) for i in indices(e))]
             guarded = [s.guard] if isinstance(s, If | Store | Accumulate) else []
