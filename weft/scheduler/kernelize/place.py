@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.graph import Node
-from weft.ir.index import Var, high
+from weft.ir.index import FloorDiv, Mod, Var, atoms, high
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import one_to_one
 from weft.scheduler.kernelize.facts import Big, Facts
@@ -48,6 +48,8 @@ def _contraction_refusal(group: Group, site: Site, axes: frozenset[Var]) -> str 
         return "a product is not recomputed along axes that it does not have"
     if group.reductions():
         return "a kernel around a product reduces nothing else"
+    if any(isinstance(a, FloorDiv | Mod) for i in site.index for a in atoms(i)):
+        return "a reshape splits its axes"
     return None
 
 
