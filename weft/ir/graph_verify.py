@@ -58,6 +58,6 @@ def _verify_leaf(n: Node) -> None:
         case Op.CONST:
             fits = isinstance(n.attrs, Fill)
         case _:
-            fits = n.attrs is None and len(n.shape) == 1 and n.dtype.is_int
+            fits = n.attrs is None and len(n.shape) == 1 and (n.dtype.is_int or n.dtype.is_float)
     if not fits or n.inputs:
         raise _bad(n, "it is no well-formed leaf")
