@@ -36,7 +36,7 @@ pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp
 	$(BIN)/python -m pytest -n $(JOBS)
 
 fuzz: $(VENV)/dev.stamp
-	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py
+	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m weft bench
