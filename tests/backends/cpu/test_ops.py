@@ -184,6 +184,19 @@ def test_all_pairs_of_special_values(compiled: Any, name: str) -> None:
             compiled.check(f"{name}_{lanes}", {"x0": a[k : k + N], "x1": b[k : k + N], "out": out})
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64])
+def test_float_remainders_are_exact(compiled: Any, dtype: DType) -> None:
+    rng, t = np.random.default_rng(0), to_numpy(dtype)
+    for scale in (1, 1e-3, 1e3, 1e6, 1e9, 1e30):
+        y = (rng.standard_normal(N) * rng.choice([1, 0.1, 1e-5], N)).astype(t)
+        near = y * rng.integers(-5, 5, N)  # multiples, and their neighbours
+        for x in ((rng.standard_normal(N) * scale).astype(t), near, np.nextafter(near, t.type(9))):
+            for lanes in (0, LANES):
+                compiled.check(
+                    f"mod_{dtype.name}_{lanes}", {"x0": x.astype(t), "x1": y, "out": np.zeros(N, t)}
+                )
+
+
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
 def test_older_processors(compile_all: Callable[..., Any], level: str) -> None:
     machine = open_runtime().machine

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.backends.llvm.convert import cast, splat
+from weft.backends.llvm.remainder import remainder
 from weft.backends.llvm.types import register_type, suffix, vector
 from weft.backends.llvm.writer import Function
 from weft.ir import dtypes
@@ -205,7 +206,7 @@ def _floordiv(s: Site, args: Sequence[str]) -> str:
 def _mod(s: Site, args: Sequence[str]) -> str:
     a, b = args
     if s.dtype.is_float:
-        return s.f.emit(f"frem {s.type} {a}, {b}")
+        return remainder(s.f, s.dtype, s.lanes, a, b)
     # for a divisor of 0 or -1 the remainder by 1 is what is wanted: 0
     safe, _, _ = _divisor(s, b)
     rest = _remainder(s, a, safe, _quotient(s, a, safe))

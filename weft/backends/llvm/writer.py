@@ -30,6 +30,8 @@ class Module:
 
     declarations: dict[str, str] = field(default_factory=dict[str, str])
     functions: list[str] = field(default_factory=list[str])
+    helpers: dict[str, str] = field(default_factory=dict[str, str])
+    """Functions that kernels call, by name."""
     half: bool = True
     """Whether the target converts f16 by instructions."""
     gpu: bool = False
@@ -53,7 +55,14 @@ class Module:
     def text(self, head: str, tail: str) -> str:
         """The whole module."""
         zeros = [f"@weft.zeros = private unnamed_addr constant [{self.zeros} x i8] zeroinitializer, align 64"]
-        parts = [head, *(zeros if self.zeros else ()), *self.declarations.values(), *self.functions, tail]
+        parts = [
+            head,
+            *(zeros if self.zeros else ()),
+            *self.declarations.values(),
+            *self.helpers.values(),
+            *self.functions,
+            tail,
+        ]
         return "\n".join(parts) + "\n"
 
 
