@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft import settings
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
 from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
-from weft.ir.index import Int, Var, high
+from weft.ir.index import Var, high
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
 from weft.scheduler.kernelize import KernelSpec, kernelize
@@ -49,128 +49,166 @@ def nbytes(node: Node) -> int:
 class _Assembly:
     """Gives every tensor of the plan a slot: externals first (leaves, then outputs), then the workspace."""
 
-    def __init__(self, job: Job, device: Device, specs: Sequence[KernelSpec], kernels: Sequence[Compiled]) -> None:
+    def __init__(
+        self, job: Job, device: Device, specs: Sequence[KernelSpec], kernels: Sequence[Compiled]
+    ) -> None:
         self.job, self.device, self.specs, self.kernels = job, device, specs, kernels
-        self.leaf = {id(n): k for k, n in enumerate(job.leaves)}
-        self.output = {id(n): k for k, n in enumerate(job.outputs)}
-        self.made = {id(n): k for k, s in enumerate(specs) for n in s.writes}
-        self.last_read: dict[int, int] = {}
+        self.leaf = {n: k for k, n in enumerate(job.leaves)}
+        self.output = {n: k for k, n in enumerate(job.outputs)}
+        self.made = {n: k for k, s in enumerate(specs) for n in s.writes}
+        self.last_read: dict[Node, int] = {}
         for k, s in enumerate(specs):
             for n in (*s.reads, *s.inplace.values()):
-                self.last_read[id(n)] = k
-        self.replaces = {o: i for o, i in job.state.items() if self.may_replace(o, i)}
-        self.merged: dict[int, int] = {}  # intermediate -> intermediate whose bytes it takes over
+                self.last_read[n] = k
+        self.replaces = {o: i for o, i in job.state.items() if self.may_replace(job.outputs[o], i)}
+        self.early: dict[Node, Node] = {}  # intermediate -> output whose memory it is kept in until that is made
+        for o, n in enumerate(job.outputs):
+            self.early.update({base: n for base in self.chain(n, self.replaces.get(o))})
+        self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
+        self.requests = self.lay_out()
 
-    def may_replace(self, output: int, leaf: int) -> bool:
-        """Output may be computed into the leaf's memory: the leaf is not read after, nor in a way that would see it."""
-        new, old = self.job.outputs[output], self.job.leaves[leaf]
-        if new.shape != old.shape or new.dtype is not old.dtype or id(new) in self.leaf:
+    # --- whose memory may be overwritten
+
+    def may_replace(self, new: Node, leaf: int) -> bool:
+        """`new` may be computed into the leaf's memory: the leaf is not read after, nor in a way that would see it."""
+        old = self.job.leaves[leaf]
+        if new.shape != old.shape or new.dtype is not old.dtype or new in self.leaf or new not in self.made:
             return False
-        k = self.made.get(id(new), -1)
-        if k < 0:  # no elements
-            return False
-        last = self.last_read.get(id(old), -1)
-        if last > k:
-            return False
-        return last < k or self.shares(k, new, old)
+        k = self.made[new]
+        last = self.last_read.get(old, -1)
+        return last < k or (last == k and self.shares(k, new, old))
 
     def shares(self, k: int, new: Node, old: Node) -> bool:
         """Kernel k may write `new` over `old`, which it reads or updates."""
         spec = self.specs[k]
         if any(base is old for base in spec.inplace.values()):
-            return all(n is not old for n in spec.reads)
-        params = {p.name: i for i, p in enumerate(spec.algorithm.params)}
-        nodes = self.param_nodes(spec)
-        written = [params[p.name] for p, n in zip(spec.algorithm.params, nodes, strict=True) if n is new]
-        read = [params[p.name] for p, n in zip(spec.algorithm.params, nodes, strict=True) if n is old]
+            return self.base(new) is old and all(n is not old for n in spec.reads)
+        nodes = list(enumerate(self.param_nodes(spec)))
         pairs = self.kernels[k].in_place
-        return all((w, r) in pairs for w in written for r in read)
+        return all((w, r) in pairs for w, a in nodes if a is new for r, b in nodes if b is old)
+
+    def base(self, node: Node) -> Node | None:
+        """The tensor that `node` is an update of, if its kernel makes it in place."""
+        spec = self.specs[self.made[node]]
+        for p, n in zip(spec.algorithm.params, self.param_nodes(spec), strict=True):
+            if n is node:
+                return spec.inplace.get(p.name)
+        return None
+
+    def chain(self, output: Node, leaf: int | None) -> list[Node]:
+        """The intermediates that are updated one after another into `output`: they can live in its memory already.
+
+        Where that is the memory of a leaf, nobody may need the leaf any more when the first of them is made.
+        """
+        out: list[Node] = []
+        node = output
+        while node in self.made:
+            base = self.base(node)
+            k = self.made[node]
+            if base is None or base not in self.made or base in self.output or base in self.early:
+                break
+            if self.last_read[base] != k or any(n is base for n in self.specs[k].reads):
+                break
+            out.append(base)
+            node = base
+        while leaf is not None and out and not self.may_replace(out[-1], leaf):
+            out.pop()
+        return out
+
+    def dying(self, k: int, node: Node, taken: set[Node]) -> Node | None:
+        """An intermediate of the same size that kernel k reads for the last time and may overwrite with `node`."""
+        spec = self.specs[k]
+        for old in (*spec.inplace.values(), *spec.reads):
+            if old not in self.owner or self.last_read[old] != k or old in taken:
+                continue
+            if nbytes(old) == nbytes(node) and old.dtype is node.dtype and self.shares(k, node, old):
+                taken.add(old)
+                return old
+        return None
 
     def param_nodes(self, spec: KernelSpec) -> list[Node]:
         """The node behind each parameter, in order: written ones from `writes`, the others from `reads`."""
         reads, writes = iter(spec.reads), iter(spec.writes)
         return [next(writes) if p.written else next(reads) for p in spec.algorithm.params]
 
-    def plan(self) -> Plan:
+    # --- where everything is
+
+    def lay_out(self) -> list[memory.Request]:
+        """What the workspace has to hold, and for how long. Fills in `owner`."""
         requests: list[memory.Request] = []
-        owner: dict[int, int] = {}  # intermediate -> request
+        taken: set[Node] = set()
         for k, spec in enumerate(self.specs):
             for node in spec.writes:
-                if id(node) in self.output:
+                if node in self.output or node in self.early:
                     continue
-                last = self.last_read.get(id(node), k)
-                old = self.dying(k, node, owner)
+                last = self.last_read.get(node, k)
+                old = self.dying(k, node, taken)
                 if old is not None:
-                    at = owner[id(old)]
-                    r = requests[at]
-                    requests[at] = memory.Request(r.nbytes, r.first, max(r.last, last), r.name)
-                    owner[id(node)] = at
+                    at = self.owner[node] = self.owner[old]
+                    requests[at] = replace(requests[at], last=max(requests[at].last, last))
                 else:
-                    owner[id(node)] = len(requests)
+                    self.owner[node] = len(requests)
                     requests.append(memory.Request(nbytes(node), k, last, repr(node)))
-        layout = memory.plan(requests)
-        externals = len(self.job.leaves) + len(self.job.outputs)
+        return requests
 
-        def slot(node: Node) -> int:
-            if id(node) in self.leaf:
-                return self.leaf[id(node)]
-            if id(node) in self.output:
-                return len(self.job.leaves) + self.output[id(node)]
-            return externals + owner[id(node)]
+    def slot(self, node: Node) -> int:
+        """The number by which kernels get the memory of `node`."""
+        node = self.early.get(node, node)
+        if node in self.leaf:
+            return self.leaf[node]
+        if node in self.output:
+            return len(self.leaf) + self.output[node]
+        return len(self.leaf) + len(self.output) + self.owner[node]
 
+    def place(self, node: Node) -> int:
+        """Equal for two nodes exactly when they share memory: as `slot`, but for outputs that replace a leaf."""
+        k = self.output.get(self.early.get(node, node))
+        return self.replaces[k] if k is not None and k in self.replaces else self.slot(node)
+
+    # --- the plan
+
+    def plan(self) -> Plan:
+        layout = memory.plan(self.requests)
+        steps, infos = self.steps()
+        codes = tuple(c.code for c in dict.fromkeys(self.kernels))
+        externals = len(self.leaf) + len(self.output)
+        commands = Commands(
+            tuple(steps), externals, tuple(layout.offsets), layout.nbytes, len(self.job.variables)
+        )
+        return Plan(
+            device=self.device,
+            commands=commands,
+            codes=codes,
+            outputs=tuple(
+                OutputSpec(n.dtype, n.shape, self.replaces.get(k)) for k, n in enumerate(self.job.outputs)
+            ),
+            variables=self.job.variables,
+            steps=tuple(infos),
+            executable=self.device.link(codes, commands),
+            largest=self.largest(),
+        )
+
+    def steps(self) -> tuple[list[Step], list[KernelInfo]]:
+        """The launches, in order, with a copy before what is updated while its old value is still needed."""
         steps: list[Step] = []
         infos: list[KernelInfo] = []
-        codes = list(dict.fromkeys(c for c in self.kernels))
-        number = {id(c): i for i, c in enumerate(codes)}
+        number = {c: i for i, c in enumerate(dict.fromkeys(self.kernels))}
         variables = {v.name: i for i, v in enumerate(self.job.variables)}
         for spec, kernel in zip(self.specs, self.kernels, strict=True):
             nodes = self.param_nodes(spec)
             for p, n in zip(spec.algorithm.params, nodes, strict=True):
                 base = spec.inplace.get(p.name)
-                if base is not None and self.place(slot, n) != self.place(slot, base):
-                    steps.append(CopyBytes(slot(n), slot(base), nbytes(base)))
+                if base is not None and self.place(n) != self.place(base):
+                    steps.append(CopyBytes(self.slot(n), self.slot(base), nbytes(base)))
                     infos.append(KernelInfo("copy", 2 * nbytes(base), 0, ("the old value is still needed",)))
-            slots = tuple(slot(n) for n in nodes)
             used = tuple(variables[v.name] for v in kernel.program.variables)
-            steps.append(Launch(number[id(kernel)], slots, used))
-            infos.append(KernelInfo(spec.algorithm.name, _int(spec.bytes), _int(spec.flops), spec.why))
-        commands = Commands(
-            tuple(steps), externals, tuple(layout.offsets), layout.nbytes, len(self.job.variables)
-        )
-        outputs = tuple(OutputSpec(n.dtype, n.shape, self.replaces.get(k)) for k, n in enumerate(self.job.outputs))
-        executable = self.device.link([c.code for c in codes], commands)
-        return Plan(
-            self.device, commands, tuple(c.code for c in codes), outputs, self.job.variables, tuple(infos), executable,
-            self.largest(requests),
-        )  # fmt: skip
+            steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
+            infos.append(KernelInfo(spec.algorithm.name, high(spec.bytes), high(spec.flops), spec.why))
+        return steps, infos
 
-    def largest(self, requests: Sequence[memory.Request]) -> tuple[Tenant, ...]:
+    def largest(self) -> tuple[Tenant, ...]:
         """The intermediate and final results that need most memory."""
-        tenants = [Tenant(f"{r.name} (kernels {r.first} to {r.last})", r.nbytes) for r in requests]
-        tenants += [
-            Tenant(f"result {n!r}", nbytes(n)) for k, n in enumerate(self.job.outputs) if k not in self.replaces
-        ]
+        tenants = [Tenant(f"{r.name} (kernels {r.first} to {r.last})", r.nbytes) for r in self.requests]
+        fresh = [n for k, n in enumerate(self.job.outputs) if k not in self.replaces]
+        tenants += [Tenant(f"result {n!r}", nbytes(n)) for n in fresh]
         return tuple(sorted(tenants, key=lambda t: -t.nbytes)[:5])
-
-    def place(self, slot: Mapping[int, int] | object, node: Node) -> tuple[str, int]:
-        """Equal for two nodes exactly when they share memory."""
-        assert callable(slot)
-        k = self.output.get(id(node))
-        if k is not None and k in self.replaces:
-            return ("slot", self.replaces[k])
-        return ("slot", slot(node))
-
-    def dying(self, k: int, node: Node, owner: Mapping[int, int]) -> Node | None:
-        """An intermediate of the same size that kernel k reads for the last time and may overwrite."""
-        spec = self.specs[k]
-        for old in (*spec.inplace.values(), *spec.reads):
-            if id(old) not in owner or self.last_read[id(old)] != k or id(old) in self.merged:
-                continue
-            if nbytes(old) == nbytes(node) and old.dtype is node.dtype and self.shares(k, node, old):
-                self.merged[id(old)] = id(node)
-                return old
-        return None
-
-
-def _int(x: Int) -> int:
-    return high(x)
