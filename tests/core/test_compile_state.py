@@ -1,0 +1,83 @@
+"""Random programs that rebind tensors in every way, compiled, beside the same programs in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+
+N = 6
+
+# Statements on state tensors x, y, z (by number): the same text for weft and NumPy, but for whole assignments.
+STATEMENTS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda x, y, z: x.__iadd__(y),
+    "mul": lambda x, y, z: x.__imul__(0.5),
+    "expr": lambda x, y, z: x.__iadd__(y * 0.25 - z),
+    "slice": lambda x, y, z: x.__setitem__(slice(1, 3), y[2:4]),
+    "stride": lambda x, y, z: x.__setitem__(slice(0, N, 2), z[1::2] + 1),
+    "flip": lambda x, y, z: x.__setitem__(slice(None), _flipped(y)),
+    "own slice": lambda x, y, z: x.__setitem__(slice(0, 2), x[3:5]),
+    "sum": lambda x, y, z: x.__setitem__(slice(4, 5), y.sum() * 0.125),
+    "element": lambda x, y, z: x.__setitem__(2, 0.75),
+    "twice": lambda x, y, z: (x.__setitem__(0, y[1]), x.__setitem__(1, y[0])),
+    "swap": lambda x, y, z: _swap(x, y),
+    "running": lambda x, y, z: x.__setitem__(slice(None), x * 0.5 + z * 0.5),
+}
+
+
+def _flipped(x: Any) -> Any:
+    return np.flip(x, 0).copy() if isinstance(x, np.ndarray) else x.flip(0)
+
+
+def _swap(x: Any, y: Any) -> None:
+    old = x.copy() if isinstance(x, np.ndarray) else x.detach()
+    x[:] = y
+    y[:] = old
+
+
+programs = st.lists(
+    st.tuples(st.sampled_from(sorted(STATEMENTS)), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)),
+    min_size=1,
+    max_size=6,
+)
+holds = st.lists(st.sampled_from(["nothing", "detach", "lazy", "result"]), min_size=3, max_size=3)
+
+
+@settings(max_examples=100)
+@given(programs, holds, st.integers(0, 2))
+def test_state(program: list[tuple[str, int, int, int]], holding: list[str], returned: int) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(N).astype(np.float32) for _ in range(3)]
+    tensors = [weft.tensor(a) for a in arrays]
+
+    def fn(given: weft.Tensor) -> Any:
+        for name, i, j, k in program:
+            STATEMENTS[name](tensors[i], tensors[j], given if k == 2 else tensors[k])
+        return tensors[returned] * 2, tensors[returned].detach()
+
+    compiled = weft.compile(fn)
+    kept: list[tuple[weft.Tensor, np.ndarray]] = []
+    for call, hold in enumerate(holding):
+        extra = rng.standard_normal(N).astype(np.float32)
+        doubled, same = compiled(weft.tensor(extra))
+        for name, i, j, k in program:
+            STATEMENTS[name](arrays[i], arrays[j], extra if k == 2 else arrays[k])
+        kept.append((doubled, arrays[returned] * 2))
+        match hold:
+            case "detach":
+                kept.append((tensors[call].detach(), arrays[call].copy()))
+            case "lazy":
+                kept.append((tensors[call] + 1, arrays[call] + 1))
+            case "result":
+                kept.append((same, arrays[returned].copy()))
+            case _:
+                pass
+        for t, a in zip(tensors, arrays, strict=True):
+            np.testing.assert_allclose(t.numpy(), a, rtol=1e-4, atol=1e-5)
+    for t, a in kept:
+        np.testing.assert_allclose(t.numpy(), a, rtol=1e-4, atol=1e-5)
