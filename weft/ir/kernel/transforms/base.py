@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, cast
 
 from weft.ir.errors import IRError
 
@@ -32,8 +34,20 @@ class Transform:
         raise AssertionError
 
     def __str__(self) -> str:
-        args = ", ".join(str(getattr(self, f.name)) for f in fields(self))  # pyright: ignore[reportArgumentType]
-        return f"{type(self).__name__.lower()}({args})"
+        values = [getattr(self, f.name) for f in fields(self)]  # pyright: ignore[reportArgumentType]
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+        return f"{name}({', '.join(_plain(v) for v in values if v != '')})"
+
+
+def _plain(argument: object) -> str:
+    """An argument as the transform's text shows it: names without quotes, tuples of them in brackets."""
+    match argument:
+        case Enum():
+            return str(argument.value)
+        case tuple():
+            return f"[{', '.join(map(_plain, cast('tuple[object, ...]', argument)))}]"
+        case _:
+            return str(argument)
 
 
 def run(k: Kernel, *transforms: Transform) -> Kernel:
