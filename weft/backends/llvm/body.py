@@ -116,10 +116,10 @@ class Body:
             case LoopKind.SERIAL:
                 self.serial(loop)
             case LoopKind.UNROLL:
-                self._unroll(loop)
+                self._unroll(loop, loop.extent)
             case LoopKind.VECTOR:
                 if loop.extent == 1:
-                    self._unroll(loop)
+                    self._unroll(loop, 1)
                 else:
                     self._vector(loop)
             case _:
@@ -134,7 +134,7 @@ class Body:
         self.expressions_of((loop.extent,))
         extent = uniform(self.frame, loop.extent)
         if isinstance(extent, int) and (extent == 1 or self._write_out(loop, extent)):
-            self._unroll(loop)
+            self._unroll(loop, extent)
         elif not (isinstance(extent, int) and extent <= 0):
             self.counted(loop, "0", ref(extent), nonempty=low(loop.extent) >= 1)
 
@@ -183,11 +183,11 @@ class Body:
         f.do(f"br i1 {more}, label %{top}, label %{after}")
         f.start(after)
 
-    def _unroll(self, loop: Loop) -> None:
-        if not isinstance(loop.extent, int):
-            raise ValueError(f"cannot unroll loop {loop.var!r} of unknown extent {loop.extent!r}")
-        self.frame.unrolled.append((loop.var, loop.extent, self.frame.level))
-        for k in range(loop.extent):
+    def _unroll(self, loop: Loop, extent: Int) -> None:
+        if not isinstance(extent, int):
+            raise ValueError(f"cannot unroll loop {loop.var!r} of unknown extent {extent!r}")
+        self.frame.unrolled.append((loop.var, extent, self.frame.level))
+        for k in range(extent):
             self.unrolled(loop, k)
         self.frame.unrolled.pop()
 
