@@ -65,9 +65,8 @@ def test_long_expressions_are_cut_and_shared_parts_named() -> None:
     e: ex.Expr = Load(F, "x", (i.var,))
     for k in range(30):
         e = ex.call(Op.ADD, ex.call(Op.MUL, e, e), Const(F, float(k + 1)))
-    a = Algorithm(
-        "deep", (Param("x", F, (4,)), Param("y", F, (4,), True)), (), (Output("out", (i,), (StoreTo("y", (i.var,), e),)),)
-    )
+    out = Output("out", (i,), (StoreTo("y", (i.var,), e),))
+    a = Algorithm("deep", (Param("x", F, (4,)), Param("y", F, (4,), True)), (), (out,))
     lines = show_algorithm(a).splitlines()
     assert lines[2].startswith("    %1 = ")
     assert max(map(len, lines)) < 200

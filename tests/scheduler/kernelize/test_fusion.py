@@ -190,3 +190,12 @@ def test_attention_gradients() -> None:
     F.scaled_dot_product_attention(q, k, v).square().sum().backward()
     assert q.grad is not None and k.grad is not None and v.grad is not None
     kernels(q.grad, k.grad, v.grad)
+
+
+def test_what_a_product_reads_is_stored_in_its_order() -> None:
+    q, k, v = (tensor(2, 3, 8, 4, seed=s) for s in range(3))
+    heads = F.scaled_dot_product_attention(q, k, v).permute(0, 2, 1, 3)
+    specs = kernels(heads.reshape(2, 8, 12) @ tensor(12, 5))
+    assert len(specs) == 2
+    assert specs[0].writes == (heads.value.node,)
+    assert [p.shape for p in specs[1].algorithm.params][0] == (16, 12)

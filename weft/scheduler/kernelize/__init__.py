@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft import settings
 from weft.ir.graph import Node
+from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.emit import emit
 from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
@@ -21,7 +23,11 @@ def kernelize(outputs: Sequence[Node]) -> list[KernelSpec]:
     """
     partition = Partition(outputs)
     position = {id(n): k for k, n in enumerate(partition.order)}
-    return [emit(g, partition.why) for g in ordered(partition.groups, position)]
+    specs = [emit(g, partition.why) for g in ordered(partition.groups, position)]
+    if settings.verify():
+        for s in specs:
+            verify(s.algorithm)
+    return specs
 
 
 def copies(outputs: Sequence[Node]) -> list[CopySpec]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.ir.graph import Shape, elements
-from weft.ir.index import Int, Sum, Var, flatten, high, variables
+from weft.ir.index import FloorDiv, Int, Mod, Sum, Var, atoms, flatten, high, variables
 
 
 def one_to_one(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:
@@ -43,6 +43,13 @@ def _mixed_radix(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int
         points *= atom.hi + 1
     total = elements(shape)
     return frozenset(v for i in index for v in variables(i)) if isinstance(total, int) and points <= total else None
+
+
+def divided(i: Int) -> set[Var]:
+    """The coordinates inside quotients and remainders: a reshape has split them."""
+    if isinstance(i, int | Var):
+        return set()
+    return {v for a in atoms(i) if isinstance(a, FloorDiv | Mod) for v in variables(a)}
 
 
 def covers(axes: frozenset[Var], shape: Shape, extents: Mapping[Var, Int]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weft.ir.graph import Node
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
+from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.facts import Facts, is_leaf, leaf_bytes
 from weft.scheduler.kernelize.groups import Group, Site
 from weft.scheduler.kernelize.place import refusal
@@ -29,8 +30,10 @@ def decide(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None:
     """None to compute the node at its sites; else why it is stored."""
     if node.op in REDUCE:
         return _reduction(node, f, sites)
-    if node.op in MOVEMENT or id(node) in p.alias:
+    if id(node) in p.alias:
         return None
+    if node.op in MOVEMENT:
+        return _layout(p, node, f, sites)
     if node.op is Op.CONCAT and len(node.inputs) > cost.MAX_CONCAT:
         return Cut("choosing among so many pieces for each element costs more than storing them", False)
     return _elementwise(p, node, f, sites)
@@ -45,6 +48,20 @@ def _reduction(node: Node, f: Facts, sites: list[Site]) -> Cut | None:
         return Cut("it is read in several ways, and computing it again would repeat a reduction", False)
     why = refusal(node, f, sites[0])
     return None if why is None else Cut(why)
+
+
+def _layout(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None:
+    """What must be stored anyway is stored as a product will read it, where that would otherwise have to divide."""
+    if node.op is not Op.PERMUTE or f.big is None:
+        return None
+    below = node.inputs[0]
+    while below.op in (Op.RESHAPE, Op.PERMUTE) and p.facts[id(below)].consumers == 1 and not is_leaf(below):
+        below = below.inputs[0]
+    if is_leaf(below) or p.facts[id(below)].consumers != 1 or below.op in MOVEMENT:
+        return None
+    if any(s.group.contraction & s.frames and any(divided(i) for i in s.index) for s in sites):
+        return Cut("a product reads it in this order", False)
+    return None
 
 
 def _elementwise(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None:

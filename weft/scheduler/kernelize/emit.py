@@ -13,6 +13,7 @@ from weft.ir.index import atoms as atoms_of
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
+from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, Store
@@ -23,37 +24,30 @@ _stamps = count()
 
 
 class _Params:
-    """Parameters in order of first use, with adjacent axes joined where the kernel's merged axes run over both."""
+    """Parameters in order of first use. Adjacent axes that a reshaped or merged coordinate runs over become one."""
 
     def __init__(self, group: Group, merged: Mapping[Var, Int]) -> None:
         self.reads: dict[int, tuple[Node, str]] = {}
         self.writes: dict[int, tuple[Node, str]] = {}
-        self.cuts: dict[int, tuple[int, ...]] = {}
-        if merged:
-            for s in group.loads:
-                self.join(s.node, s.index, merged)
-            for f in group.outputs():
-                for store in f.stores:
-                    self.join(store.node, store.index, merged)
-        self.merged = merged
+        self.linked: dict[int, set[int]] = {}  # id of a node -> its axes that are one with the next
+        for s in group.loads:
+            self.link(s.node, s.index, merged)
+        for f in group.outputs():
+            for store in f.stores:
+                self.link(store.node, store.index, merged)
 
-    def join(self, node: Node, index: tuple[Int, ...], merged: Mapping[Var, Int]) -> None:
-        """Note which axes must become one with the next: those that a run of merged coordinates spans."""
-        used = [{merged[v] for v in variables(i) if v in merged} for i in index]
-        runs_of = [{v for m in s for v in variables(m)} for s in used]
-        linked = self.cuts.get(id(node), ())
-        more = list(linked)
+    def link(self, node: Node, index: tuple[Int, ...], merged: Mapping[Var, Int]) -> None:
+        """Note which axes must become one with the next: those that parts of one coordinate index."""
         last: dict[Var, int] = {}
-        for k, owners in enumerate(runs_of):
-            for v in owners:
+        for k, i in enumerate(index):
+            for v in divided(substitute(i, merged)):
                 if v in last:
-                    more.extend(range(last[v], k))
+                    self.linked.setdefault(id(node), set()).update(range(last[v], k))
                 last[v] = k
-        self.cuts[id(node)] = tuple(sorted(set(more)))
 
     def shape(self, node: Node) -> Shape:
         """The parameter's shape: the node's, linked axes joined."""
-        linked = self.cuts.get(id(node), ())
+        linked = self.linked.get(id(node), ())
         out: list[Int] = []
         for k, n in enumerate(node.shape):
             if k and k - 1 in linked:
@@ -64,7 +58,7 @@ class _Params:
 
     def index(self, node: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
         """An index of the node as one of the parameter."""
-        linked = self.cuts.get(id(node), ())
+        linked = self.linked.get(id(node), ())
         if not linked:
             return index
         out: list[Int] = []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft.ir.graph import Node
-from weft.ir.index import FloorDiv, Mod, Var, atoms, high
+from weft.ir.index import Var, high
 from weft.scheduler.kernelize import cost
-from weft.scheduler.kernelize.bijection import one_to_one
+from weft.scheduler.kernelize.bijection import divided, one_to_one
 from weft.scheduler.kernelize.facts import Big, Facts
 from weft.scheduler.kernelize.groups import Frame, Group, Site
 
@@ -48,7 +48,7 @@ def _contraction_refusal(group: Group, site: Site, axes: frozenset[Var]) -> str 
         return "a product is not recomputed along axes that it does not have"
     if group.reductions():
         return "a kernel around a product reduces nothing else"
-    if any(isinstance(a, FloorDiv | Mod) for i in site.index for a in atoms(i)):
+    if any(divided(i) for i in site.index):
         return "a reshape splits its axes"
     return None
 
