@@ -198,4 +198,4 @@ def test_what_a_product_reads_is_stored_in_its_order() -> None:
     specs = kernels(heads.reshape(2, 8, 12) @ tensor(12, 5))
     assert len(specs) == 2
     assert specs[0].writes == (heads.value.node,)
-    assert [p.shape for p in specs[1].algorithm.params][0] == (16, 12)
+    assert specs[1].algorithm.params[0].shape == (16, 12)
