@@ -20,13 +20,14 @@ def rounded(nbytes: int) -> int:
 class Block:
     """`nbytes` bytes of device memory at `address`; it goes back to the allocator when this object dies."""
 
-    __slots__ = ("_allocator", "address", "nbytes")
+    __slots__ = ("_allocator", "_size", "address", "nbytes")
 
     def __init__(self, allocator: Allocator, address: int, nbytes: int) -> None:
         self._allocator, self.address, self.nbytes = allocator, address, nbytes
+        self._size = rounded(nbytes)
 
     def __del__(self) -> None:
-        self._allocator.release(self.address, rounded(self.nbytes))
+        self._allocator.release(self.address, self._size)
 
 
 @dataclass(slots=True)

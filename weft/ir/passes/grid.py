@@ -144,7 +144,8 @@ class _Splitter:
         thread = Var(self.fresh.name("thread"), 0, threads - 1)
         fused = _Fusion(body, threads)
         kept = {n for n in fused.buffers if n not in fused.own and n not in fused.private}
-        exchanged = kept if region.is_grid else kept | (self.scratch.keys() & self.used(list(body)))
+        # what one part writes to global memory and another reads, as a fill and the updates after it
+        exchanged = kept | self.p.writes | (set[str]() if region.is_grid else set(self.scratch))
         body = _Barriers(exchanged, fused.own, self.names).block(fused.in_registers(body), _Pending())
         inner = fused.block(body, thread if threads > 1 else 0, threads)
         whole = (*(Alloc(b) for b in fused.shared), Loop(thread, threads, inner, LoopKind.THREAD))

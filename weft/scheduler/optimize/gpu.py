@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir.errors import IRError
 from weft.ir.graph import elements
-from weft.ir.index import Var, ceildiv, coefficient, high, substitute, variables
+from weft.ir.index import Index, Var, ceildiv, coefficient, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
@@ -414,14 +414,26 @@ def _merge_static(k: Kernel, loops: list[str]) -> tuple[Kernel, tuple[str, int]]
 def _scatter(k: Kernel, out: Output) -> Kernel:
     """Loops over which no two stores meet go over threads; the rest stay in order, so that results are repeatable."""
     bind = k.nests[out.name].bind
-    dims = {
-        v for s in out.stores for i in s.index if isinstance(e := substitute(i, bind), Var) for v in (e.name,)
-    }
-    free = [n for n in loops_of(k, out.name) if n in dims and Bind(n, LoopKind.BLOCK).check(k) is None]
+    free = [n for n in loops_of(k, out.name) if Bind(n, LoopKind.BLOCK).check(k) is None]
+    for s in out.stores:
+        if not any(isinstance(i, Index) and i.computed for i in s.index):
+            dims = {e.name for i in s.index if isinstance(e := substitute(i, bind), Var)}
+            free = [n for n in free if n in dims]
     if not free:
         return k
     rest = [n for n in loops_of(k, out.name) if n not in free]
-    return _grid(run(k, Permute(out.name, (*free, *rest))), free)
+    k = run(k, Permute(out.name, (*free, *rest)))
+    *outer, lane = free
+    if is_static(k, lane):
+        n = extent(k, lane)
+        threads = max(t for t in range(1, min(n, THREADS) + 1) if n % t == 0)
+        if threads < n:  # no padding here: what overshoots would seem to meet other rows
+            k, block, lane = split(k, lane, threads, f"{lane}b", f"{lane}t")
+            outer.append(block)
+        k = attempt(k, Bind(lane, LoopKind.THREAD))
+    for name in outer:
+        k = attempt(k, Bind(name, LoopKind.BLOCK))
+    return k
 
 
 def _reduction(k: Kernel, v: Value, info: DeviceInfo) -> Kernel:

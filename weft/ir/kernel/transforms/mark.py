@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
-from weft.ir.index import Index, Int, coefficient, span, substitute
+from weft.ir.index import Index, Int, Sum, coefficient, span, substitute
 from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, Transform
@@ -127,11 +128,16 @@ def _may_meet(k: Kernel, item: Output, index: tuple[Int, ...], loop: str) -> boo
     depth = nest.depth(loop)
     var, inner = nest.loops[depth].var, {s.var for s in nest.loops[depth + 1 :]}
     for i in index:
-        if isinstance(i, int) or i.computed:
+        if isinstance(i, int):
             continue
-        at = substitute(i, nest.bind)
+        # c*[computed] + rest: stores of two iterations are apart when their rests differ by less than c
+        terms = i.terms if isinstance(i, Sum) else ((i, 1),)
+        apart = gcd(*(c for a, c in terms if a.computed))
+        rest = i - sum((a * c for a, c in terms if a.computed), start=0)
+        at = substitute(rest, nest.bind)
         step = coefficient(at, var)
         reach = span(at - var * step, inner) if step else None
         if step and reach is not None and reach[1] <= abs(step):
-            return False
+            if not apart or abs(step) * var.hi + reach[1] <= apart:
+                return False
     return True

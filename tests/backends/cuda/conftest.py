@@ -1,0 +1,47 @@
+"""A CUDA device without a GPU: the backend itself over an emulated driver."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.backends import registry
+from weft.backends.cuda import compile as compiling
+from weft.backends.cuda import device as devices
+from weft.backends.cuda.device import CudaBackend
+from weft.backends.cuda.driver import Driver
+from weft.ir.loops import Program
+
+
+def load(name: str) -> Any:
+    """A module beside this file (test folders are no packages)."""
+    spec = importlib.util.spec_from_file_location(f"cuda_{name}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules.setdefault(spec.name, importlib.util.module_from_spec(spec))
+    if not hasattr(module, "__loaded__"):
+        spec.loader.exec_module(module)
+        module.__loaded__ = True  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The driver under "cuda:0", which runs every grid that the backend compiles."""
+    driver = load("emulated").EmulatedDriver()
+    render = compiling.render_module
+
+    def remember(grids: Sequence[Program]) -> Any:
+        driver.grids.update({g.name: g for g in grids})
+        return render(grids)
+
+    monkeypatch.setattr(compiling, "render_module", remember)
+    monkeypatch.setattr(devices, "open_driver", lambda: Driver(driver))
+    monkeypatch.setattr(registry, "_backends", {**registry._backends, "cuda": CudaBackend()})
+    monkeypatch.setattr(registry, "_devices", dict(registry._devices))
+    monkeypatch.setattr(devices._entered, "device", None)
+    yield driver
