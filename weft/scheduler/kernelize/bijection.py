@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.ir.graph import Shape, elements
-from weft.ir.index import FloorDiv, Int, Mod, Sum, Var, atoms, flatten, high, variables
+from weft.ir.index import FloorDiv, Int, Mod, Sum, Var, atoms, flatten, high, in_range, variables
 
 
 def one_to_one(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:
@@ -50,6 +50,14 @@ def divided(i: Int) -> set[Var]:
     if isinstance(i, int | Var):
         return set()
     return {v for a in atoms(i) if isinstance(a, FloorDiv | Mod) for v in variables(a)}
+
+
+def within(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> bool:
+    """No coordinates lead out of `shape`, as they may where a guard decides whether the element is read."""
+    return all(
+        (isinstance(i, Var) and extents.get(i) == n) or in_range(i, 0, n) == ()
+        for i, n in zip(index, shape, strict=True)
+    )
 
 
 def covers(axes: frozenset[Var], shape: Shape, extents: Mapping[Var, Int]) -> bool:

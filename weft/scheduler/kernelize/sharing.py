@@ -9,7 +9,7 @@ from weft.ir.graph import Node
 from weft.ir.index import Int
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.scheduler.kernelize import cost
-from weft.scheduler.kernelize.bijection import covers, one_to_one
+from weft.scheduler.kernelize.bijection import covers, one_to_one, within
 from weft.scheduler.kernelize.facts import Big, Facts, is_leaf
 from weft.scheduler.kernelize.groups import Group, Kind, Site, Store
 from weft.scheduler.kernelize.place import refusal
@@ -34,6 +34,8 @@ def join(p: Partition, node: Node, f: Facts, group: Group, sites: list[Site]) ->
     (site,) = mine
     axes = one_to_one(site.index, node.shape, group.extents)
     if axes is None or not covers(axes, node.shape, group.extents) or group.contraction & site.frames:
+        return False
+    if not within(site.index, node.shape, group.extents):
         return False
     outputs = [o for o in group.outputs() if axes <= frozenset(o.axes)]
     if not outputs:
