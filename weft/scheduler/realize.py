@@ -9,7 +9,7 @@ from typing import Any
 
 from weft import settings
 from weft.backends import registry
-from weft.backends.protocol import Device
+from weft.backends.protocol import Device, Memory
 from weft.backends.storage import Storage, from_numpy
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
@@ -65,12 +65,14 @@ def _on_their_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None)
         run(group, signature(group), registry.open_device(name), bindings)
 
 
-def run(nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None) -> None:
+def run(
+    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
+) -> None:
     """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value."""
     plan = plan_for(nodes, sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables]
     try:
-        memories = [n.storage.memory for n in sig.leaves]
+        memories = [_memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
     except AttributeError:
         raise ArgumentError(
             "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to itself: "
@@ -80,7 +82,17 @@ def run(nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping
         node.storage = storage
 
 
-def plan_for(nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE) -> Plan:
+def _memory_on(leaf: Node, device: Device) -> Memory:
+    """The leaf's value in the memory of `device`: a constant may have been computed on another one."""
+    stored: Storage = leaf.storage
+    if stored.device is device or leaf.device is not None:
+        return stored.memory
+    return from_numpy(stored.numpy(), stored.dtype, device).memory
+
+
+def plan_for(
+    nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE
+) -> Plan:
     """The plan for the graph under `nodes`, from the cache or built now. `state[k]` is the leaf whose memory output k
     replaces if it can."""
     replaces: tuple[tuple[int, int], ...] = ()

@@ -31,10 +31,13 @@ class Key:
 class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order."""
 
-    __slots__ = ("copies", "key", "leaves", "variables")
+    __slots__ = ("copies", "homeless", "key", "leaves", "variables")
 
-    def __init__(self, key: Key, leaves: tuple[Node, ...], used: tuple[Var, ...], copies: bool) -> None:
+    def __init__(
+        self, key: Key, leaves: tuple[Node, ...], used: tuple[Var, ...], copies: bool, homeless: bool
+    ) -> None:
         self.key, self.leaves, self.variables = key, leaves, used
+        self.homeless = homeless  # among the leaves are constants, whose memory may be on any device
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
 
     def digest(self) -> str:
@@ -62,7 +65,7 @@ def signature(outputs: Sequence[Node]) -> Signature:
     numbers: dict[Node, int] = {}
     leaves: list[Node] = []
     rows: list[Any] = []
-    symbolic = copies = False
+    symbolic = copies = homeless = False
     shapes: set[Any] = set()
     stack = list(reversed(outputs))
     while stack:
@@ -73,6 +76,7 @@ def signature(outputs: Sequence[Node]) -> Signature:
         inputs = node.inputs
         if node.storage is not None or (not inputs and node.op is Op.BUFFER):
             leaves.append(node)
+            homeless = homeless or node.device is None
             row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
         elif len(inputs) == 2:
             a, b = inputs
@@ -100,7 +104,8 @@ def signature(outputs: Sequence[Node]) -> Signature:
             shapes.add(node.shape)
             symbolic = symbolic or any(s.__class__ is not int for s in node.shape)
     rows.append(tuple([numbers[o] for o in outputs]))
-    return Signature(Key(tuple(rows)), tuple(leaves), _variables(numbers) if symbolic else (), copies)
+    used = _variables(numbers) if symbolic else ()
+    return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless)
 
 
 def _variables(nodes: Sequence[Node] | dict[Node, int]) -> tuple[Var, ...]:

@@ -9,7 +9,9 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from weft.backends.cpu.device import NATIVE
 from weft.ir.loops import Block, If, Loop, LoopKind, Stmt
+from weft.ir.math.expand import expand
 from weft.ir.passes import pipeline
 from weft.testing.loop_programs import loop_inputs, loop_programs
 
@@ -39,6 +41,6 @@ def in_order(body: Block) -> Block:
 @given(data=st.data())
 def test_optimized_loops(compile_all: Callable[..., Any], data: st.DataObject) -> None:
     p = data.draw(loop_programs(exact=True))
-    p = pipeline.run(replace(p, body=in_order(p.body)), verify=True)
+    p = pipeline.run(expand(replace(p, body=in_order(p.body)), NATIVE), verify=True)
     arrays, variables = data.draw(loop_inputs(p, exact=True))
     compile_all([p]).check(p.name, arrays, variables)
