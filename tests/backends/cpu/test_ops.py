@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.extra import numpy as hnp
 
 from weft.backends.cpu.compile import compile_programs
+from weft.backends.cpu.device import describe
 from weft.backends.cpu.llvm import Target
 from weft.backends.cpu.machine import portable
 from weft.backends.cpu.runtime import open_runtime
@@ -212,6 +213,10 @@ def test_older_processors(compile_all: Callable[..., Any], level: str) -> None:
             values = {f"x{k}": rng.choice(special(d), N).astype(to_numpy(d)) for k, d in enumerate(src)}
         for lanes in (0, LANES):
             compiled.check(f"{n}_{lanes}", {**values, "out": np.zeros(N, to_numpy(dst))})
+
+
+def test_the_device_names_the_ops_that_the_renderer_knows() -> None:
+    assert describe(open_runtime().machine).native == NATIVE
 
 
 def test_aarch64_code_is_generated() -> None:

@@ -165,3 +165,37 @@ def test_random_loops(compile_all: Callable[..., Any], program: Program, n: int,
         if isinstance(b.size, int)
     }
     compile_all([program]).check("kernel", arrays, {"n": n})
+
+
+@st.composite
+def copies(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Program:
+    """Dense nests that only move elements: the axes of the result in one order, those of the source in another."""
+    extents = draw(st.lists(st.sampled_from((2, 5, 8, 16, 19, 33)), min_size=2, max_size=3))
+    loops = [Var(f"i{k}", 0, n - 1) for k, n in enumerate(extents)]
+    dtype = draw(st.sampled_from((dtypes.float32, dtypes.int8, dtypes.int64)))
+
+    def place(order: list[int], gap: int) -> tuple[Int, int]:
+        offset: Int = draw(st.integers(0, 3))
+        step = draw(st.sampled_from((1, 1, 1, 2)))
+        for k in order:
+            offset = offset + loops[k] * step
+            step = step * extents[k] + gap
+        return offset, high(offset) + 1
+
+    orders = st.permutations(range(len(loops)))
+    (here, size), (there, source) = (place(draw(orders), draw(st.integers(0, 2))) for _ in range(2))
+    params = (Buffer("x", dtype, source, Scope.GLOBAL), Buffer("out", dtype, size, Scope.GLOBAL))
+    value = call(Op.ADD, Load(dtype, "x", (there,)), cast(from_index(loops[0]), dtype))
+    nest: Block = (Store("out", here, value),)
+    for k, v in reversed(list(enumerate(loops))):
+        nest = (Loop(v, v.hi + 1, nest, LoopKind.VECTOR if k == len(loops) - 1 else LoopKind.SERIAL),)
+    return Program("kernel", params, frozenset({"out"}), (), nest)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(program=copies())
+def test_random_copies(compile_all: Callable[..., Any], program: Program) -> None:
+    arrays = {
+        b.name: np.arange(b.size).astype(to_numpy(b.dtype)) for b in program.params if isinstance(b.size, int)
+    }
+    compile_all([program]).check("kernel", arrays)

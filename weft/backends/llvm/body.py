@@ -260,32 +260,34 @@ class Body:
     def _into(self, s: Accumulate) -> None:
         frame, e = self.frame, s.value
         place = frame.place(s.buffer)
+        ats: list[Affine] = []
         for _ in frame.each():
             self.expressions(_values(s.offset))
-        at = affine(frame, s.offset)
-        apart = not frame.lanes or place.private or at.stride not in (None, 0)
+            ats.append(affine(frame, s.offset))
+        apart = all(not frame.lanes or place.private or at.stride not in (None, 0) for at in ats)
         op, parts = s.op, (e,)
         if apart and op is Op.ADD and isinstance(e, Call) and e.op is Op.MUL and e.dtype.is_float:
             op, parts = Op.FMA, e.args
         for _ in frame.each():
             self.expressions(parts)
-        if at.uniform and not apart:
-            self._together(op, place, at, e)
+        if not apart and ats[0].uniform and all(at == ats[0] for at in ats):
+            self._together(op, place, ats[0], e, frame.groups)
             return
-        for group in frame.each():
-            at = affine(frame, s.offset)
+        for group, at in zip(frame.each(), ats, strict=True):
             values = [group.memo[p] for p in parts]
             if apart:
                 self._combine(op, place, at, *values)
+            elif at.uniform:
+                self._together(op, place, at, e, [group])
             else:
                 self._one_by_one(op, place, at, *values)
 
-    def _together(self, op: Op, place: Place, at: Affine, e: Expr) -> None:
-        """The value of all lanes into one element."""
+    def _together(self, op: Op, place: Place, at: Affine, e: Expr, groups: list[Group]) -> None:
+        """The value of all lanes of the groups into one element."""
         frame, f, dtype = self.frame, self.frame.f, e.dtype
         scalar_type = register_type(dtype)
         totals: list[str] = []
-        for group in frame.each():
+        for group in groups:
             every = frame.broadcast(group.memo[e], scalar_type, group.lanes)
             if group.mask is not None:
                 t = register_type(dtype, group.lanes)
