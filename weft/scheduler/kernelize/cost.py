@@ -56,7 +56,7 @@ SATURATED = 1 << 40
 """Costs above this are all alike."""
 
 
-def recompute(kernels: int, nbytes: int, ops: int, size: int, leaf_bytes: int | None) -> bool:
+def recompute(kernels: int, nbytes: int, ops: float, size: int, leaf_bytes: int | None) -> bool:
     """Whether `kernels` kernels should each compute a tensor anew rather than read it from memory.
 
     Anew, each further kernel does `ops` per element and reads the `leaf_bytes` it is computed from; stored, it is
@@ -68,7 +68,7 @@ def recompute(kernels: int, nbytes: int, ops: int, size: int, leaf_bytes: int | 
     return again <= max(kernels * nbytes * PER_BYTE, LAUNCH)
 
 
-def repeat(times: int, ops: int, itemsize: int, size: int) -> bool:
+def repeat(times: int, ops: float, itemsize: int, size: int) -> bool:
     """Whether one kernel should compute a tensor's elements `times` times over rather than read it from memory."""
     extra = (times - 1) * ops
     return extra <= 3 * itemsize * PER_BYTE or extra * size <= LAUNCH

@@ -32,7 +32,7 @@ class Facts:
 
     size: int
     nbytes: int
-    ops: int = 0
+    ops: float = 0
     leaves: frozenset[int] | None = frozenset()
     bases: frozenset[int] = frozenset()
     reduces: bool = False
@@ -84,7 +84,7 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
         f.bases = f.leaves if f.big is Big.CONTRACTION else facts[id(node.inputs[0])].bases
         return
     leaves: frozenset[int] | None = _NONE
-    ops = 0 if op in MOVEMENT else cost.OPS[op]
+    ops: float = 0 if op in MOVEMENT else cost.OPS[op]
     for i in node.inputs:
         g = facts[id(i)]
         f.reduced = f.reduced or g.reduced
@@ -94,7 +94,7 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
             more: frozenset[int] | None = frozenset((id(i),))
         else:
             more = g.leaves
-            ops += g.ops
+            ops += g.ops if g.size >= f.size else g.ops * g.size / f.size  # loops hoist what is the same for a row
             f.reduces = f.reduces or g.reduces
             if g.big is not None and 2 * g.size >= f.size and f.big is not Big.CONTRACTION:
                 f.big = g.big

@@ -61,26 +61,33 @@ def join(p: Partition, node: Node, f: Facts, group: Group, sites: list[Site]) ->
 
 def adopt(p: Partition, node: Node, f: Facts, sites: list[Site]) -> bool:
     """Have a group that computes a reduction store a function of it, of the same shape; False where none can."""
-    below = node
-    while not is_leaf(below) and (below.op in ELEMENTWISE or below.op is Op.RESHAPE):
-        large = [i for i in below.inputs if i.inputs and p.facts[id(i)].size == f.size]
-        if len(large) != 1:
-            return False
-        below = large[0]
-    sizes = [n for n in below.shape if n != 1]
-    if below is node or below.op not in REDUCE or is_leaf(below) or sizes != [n for n in node.shape if n != 1]:
+    below = _reduction_below(p, node, f)
+    if below is None:
         return False
     users = p.users(node, sites)
     for (_, index), at in list(p.sites.get(id(below), {}).items()):
-        if at.group in users or at.kind is not Kind.OPEN:
+        group = at.group
+        if group in users or at.kind is not Kind.OPEN:
             continue
         used = (i for i, n in zip(index, below.shape, strict=True) if n != 1)
         here: tuple[Int, ...] = tuple(0 if n == 1 else next(used) for n in node.shape)
-        mine = p.need(node, at.group, here, 0)
-        if join(p, node, f, at.group, [*sites, mine]):
+        mine = p.need(node, group, here, 0)
+        if join(p, node, f, group, [*sites, mine]):
             return True
-        del p.sites[id(node)][at.group.number, here]
+        del p.sites[id(node)][group.number, here]
     return False
+
+
+def _reduction_below(p: Partition, node: Node, f: Facts) -> Node | None:
+    """The reduction that the node is an elementwise function of, if it is of one, of the same shape."""
+    below = node
+    while not is_leaf(below) and (below.op in ELEMENTWISE or below.op is Op.RESHAPE):
+        large = [i for i in dict.fromkeys(below.inputs) if i.inputs and p.facts[id(i)].size == f.size]
+        if len(large) != 1:
+            return None
+        below = large[0]
+    same = [n for n in below.shape if n != 1] == [n for n in node.shape if n != 1]
+    return below if below is not node and below.op in REDUCE and same and not is_leaf(below) else None
 
 
 def twin(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Group | None:
