@@ -41,7 +41,9 @@ def canonical(name: str) -> str:
     """The full name of a device: "cpu" is "cpu:0". DeviceError when it is malformed."""
     kind, _, index = name.partition(":")
     if not kind or (index and not index.isdecimal()) or name.endswith(":"):
-        raise DeviceError(f"{name!r} is no device name: use a backend and a number, such as 'cpu' or 'dummy:1'")
+        raise DeviceError(
+            f"{name!r} is no device name: use a backend and a number, such as 'cpu' or 'dummy:1'"
+        )
     return f"{kind}:{int(index or 0)}"
 
 
@@ -57,7 +59,13 @@ def open_device(name: str) -> Device:
             backend = open_backend(kind)
             index, count = int(number), backend.count()
             if index >= count:
-                have = f"only {kind}:0 to {kind}:{count - 1}" if count > 1 else f"only {kind}:0" if count else "none"
+                have = (
+                    f"only {kind}:0 to {kind}:{count - 1}"
+                    if count > 1
+                    else f"only {kind}:0"
+                    if count
+                    else "none"
+                )
                 raise DeviceError(f"there is no device {full}: this machine has {have}")
             _devices[full] = backend.device(index)
         _devices[name] = _devices[full]

@@ -92,7 +92,21 @@ float64 = DType("float64", "f64", Kind.FLOAT, 64)
 
 DTYPES: dict[str, DType] = {
     d.name: d
-    for d in (bool_, uint8, uint16, uint32, uint64, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+    for d in (
+        bool_,
+        uint8,
+        uint16,
+        uint32,
+        uint64,
+        int8,
+        int16,
+        int32,
+        int64,
+        float16,
+        bfloat16,
+        float32,
+        float64,
+    )
 }
 
 

@@ -15,7 +15,18 @@ from typing import Any, TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
-from weft.ir.index import NEVER, Guard, Index, Int, Opaque, atoms, in_range, map_guard, rewrite, variable_names
+from weft.ir.index import (
+    NEVER,
+    Guard,
+    Index,
+    Int,
+    Opaque,
+    atoms,
+    in_range,
+    map_guard,
+    rewrite,
+    variable_names,
+)
 from weft.ir.ops import COMPARE, Op
 
 Scalar: TypeAlias = bool | int | float
@@ -420,7 +431,11 @@ def below(e: Expr) -> tuple[Expr, ...] | list[Expr]:
         case Call():
             return e.args
         case Load() if not e.guard:
-            return opaque_values(e.index[0]) if len(e.index) == 1 else [v for i in e.index for v in opaque_values(i)]
+            return (
+                opaque_values(e.index[0])
+                if len(e.index) == 1
+                else [v for i in e.index for v in opaque_values(i)]
+            )
         case Load() | FromIndex() | Test():
             return [v for i in indices(e) for v in opaque_values(i)]
         case _:

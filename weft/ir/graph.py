@@ -170,7 +170,11 @@ def buffer(shape: Shape, dtype: DType, device: str, storage: Any) -> Node:
 
 
 def apply(
-    op: Op, inputs: tuple[Node, ...], attrs: Attrs = None, shape: Shape | None = None, dtype: DType | None = None
+    op: Op,
+    inputs: tuple[Node, ...],
+    attrs: Attrs = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
 ) -> Node:
     """`op` on `inputs`. `shape` for RESHAPE and EXPAND, `dtype` for CAST and BITCAST; IRError when they do not fit."""
     out_shape, out_dtype = shape_rules.RULES[op](op, inputs, attrs, shape, dtype)

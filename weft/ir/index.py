@@ -336,12 +336,7 @@ def _recombine(coefs: dict[Index, int], const: int) -> Int:
             rest = {a: v for a, v in coefs.items() if a != atom and a not in dict(terms)}
             return _add((*rest.items(), (atom.num, k), (const - want * c, 1)))
         for other, v in coefs.items():
-            if (
-                isinstance(other, Mod)
-                and v == want
-                and isinstance(other.den, int)
-                and other.num == whole
-            ):
+            if isinstance(other, Mod) and v == want and isinstance(other.den, int) and other.num == whole:
                 rest = {a: u for a, u in coefs.items() if a != atom and a != other}
                 return _add((*rest.items(), (mod(atom.num, atom.den * other.den), k), (const, 1)))
     return _make_sum(coefs, const)
@@ -352,7 +347,10 @@ def _product(a: Index, b: Index) -> Int:
         return _add((*((t * b, c) for t, c in a.terms), (b, a.const)))
     if isinstance(b, Sum):
         return _product(b, a)
-    factors = (*(a.factors if isinstance(a, Product) else (a,)), *(b.factors if isinstance(b, Product) else (b,)))
+    factors = (
+        *(a.factors if isinstance(a, Product) else (a,)),
+        *(b.factors if isinstance(b, Product) else (b,)),
+    )
     return Product(tuple(sorted(factors, key=lambda f: f.text)))
 
 
@@ -435,7 +433,7 @@ def _only_quotient(x: Index) -> tuple[int, FloorDiv] | None:
     found = [(a, c) for a, c in _terms(x)[0] if isinstance(a, FloorDiv)]
     if len(found) == 1 and found[0][1] == 1:
         term = found[0][0]
-        if isinstance(term, FloorDiv) and isinstance(term.den, int):
+        if isinstance(term.den, int):
             return term.den, term
     return None
 
@@ -701,6 +699,13 @@ def rewrite_guard(g: Guard, f: Callable[[Int], Int]) -> Guard:
 
 def flatten(indices: Sequence[Int], shape: Sequence[Int]) -> Int:
     """Row-major offset of `indices` in `shape`."""
+    if all([n.__class__ is int for n in shape]):  # one sum, not one per axis
+        parts: list[tuple[Int, int]] = []
+        step = 1
+        for i, n in zip(reversed(indices), reversed(shape), strict=True):
+            parts.append((i, step))
+            step *= n  # pyright: ignore[reportAssignmentType]
+        return _add(parts)
     out: Int = 0
     for i, n in zip(indices, shape, strict=True):
         out = out * n + i

@@ -39,7 +39,8 @@ def source(node: Node, index: tuple[Int, ...]) -> Source:
             axes_ = zip(index, node.attrs.start, node.attrs.step, strict=True)
             return Source(tuple(i * step + start for i, start, step in axes_))
         case Op.FLIP, Axes(axes):
-            return Source(tuple(n - 1 - i if k in axes else i for k, (i, n) in enumerate(zip(index, shape, strict=True))))
+            flipped = zip(index, shape, strict=True)
+            return Source(tuple(n - 1 - i if k in axes else i for k, (i, n) in enumerate(flipped)))
         case Op.SHEAR, Window():
             w = node.attrs
             moved = index[w.axis] * w.stride + index[w.window] * w.dilation

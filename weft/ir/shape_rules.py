@@ -13,7 +13,19 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.errors import IRError
 from weft.ir.graph import (
-    Along, Attrs, Axes, Box, Combine, Fill, Node, Padding, Shape, Target, Window, const, elements,
+    Along,
+    Attrs,
+    Axes,
+    Box,
+    Combine,
+    Fill,
+    Node,
+    Padding,
+    Shape,
+    Target,
+    Window,
+    const,
+    elements,
 )  # fmt: skip
 from weft.ir.index import Int, high, low
 from weft.ir.ops import BINARY, COMPARE, FLOAT_ONLY, MOVEMENT, REDUCE, UNARY, Op
@@ -42,7 +54,9 @@ def _check_kind(op: Op, d: DType) -> None:
         raise _bad(op, "is not defined on bool")
 
 
-def _unary(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _unary(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     (x,) = inputs
     if op is Op.CAST or op is Op.BITCAST:
         if dtype is None:
@@ -54,7 +68,9 @@ def _unary(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, 
     return x.shape, x.dtype
 
 
-def _binary(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _binary(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     a, b = inputs
     if a.shape != b.shape:
         raise _bad(op, f"shapes {a.shape} and {b.shape} differ")
@@ -64,21 +80,27 @@ def _binary(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None,
     return a.shape, (dtypes.bool_ if op in COMPARE else a.dtype)
 
 
-def _where(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _where(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     c, a, b = inputs
     if not (c.shape == a.shape == b.shape) or c.dtype is not dtypes.bool_ or a.dtype is not b.dtype:
         raise _bad(op, f"got {c!r}, {a!r}, {b!r}")
     return a.shape, a.dtype
 
 
-def _threefry(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _threefry(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     first = inputs[0]
     if len(inputs) != 3 or any(i.shape != first.shape or i.dtype is not dtypes.uint32 for i in inputs):
         raise _bad(op, f"needs three uint32 tensors of one shape, got {inputs}")
     return first.shape, dtypes.uint32
 
 
-def _reduce(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _reduce(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     (x,) = inputs
     axes = _attrs(op, attrs, Axes).axes
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < len(x.shape) for a in axes):
@@ -90,14 +112,18 @@ def _reduce(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None,
     return tuple(n for k, n in enumerate(x.shape) if k not in axes), x.dtype
 
 
-def _reshape(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _reshape(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     (x,) = inputs
     if shape is None or elements(shape) != elements(x.shape):
         raise _bad(op, f"{x.shape} does not have the elements of {shape}")
     return shape, x.dtype
 
 
-def _expand(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _expand(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     (x,) = inputs
     if shape is None or len(shape) != len(x.shape):
         raise _bad(op, f"{x.shape} to {shape}: the ranks differ")
@@ -106,7 +132,9 @@ def _expand(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None,
     return shape, x.dtype
 
 
-def _permute(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _permute(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     (x,) = inputs
     axes = _attrs(op, attrs, Axes).axes
     if sorted(axes) != list(range(len(x.shape))):
@@ -127,7 +155,9 @@ def _pad(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dt
     ), x.dtype
 
 
-def _shrink(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _shrink(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     (x,) = inputs
     _check_box(op, x.shape, _attrs(op, attrs, Box), shape)
     assert shape is not None
@@ -150,7 +180,9 @@ def _flip(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, d
     return x.shape, x.dtype
 
 
-def _shear(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _shear(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     """SHEAR: `shape` gives the number of positions on `axis`. UNSHEAR: the size of the axis that was slid over."""
     (x,) = inputs
     w = _attrs(op, attrs, Window)
@@ -165,7 +197,9 @@ def _shear(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, 
     return shape, x.dtype
 
 
-def _gather(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _gather(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     x, index = inputs
     axis = _attrs(op, attrs, Along).axis
     _check_along(op, x, index, axis)
@@ -181,7 +215,9 @@ def _check_along(op: Op, x: Node, index: Node, axis: int) -> None:
         raise _bad(op, f"{x!r} and {index!r} differ beside axis {axis}")
 
 
-def _scatter(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _scatter(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     x, index, src = inputs
     a = _attrs(op, attrs, Combine)
     _check_along(op, x, index, a.axis)
@@ -192,7 +228,9 @@ def _scatter(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None
     return x.shape, x.dtype
 
 
-def _concat(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _concat(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     axis = _attrs(op, attrs, Along).axis
     first = inputs[0]
     total: Int = 0
@@ -205,7 +243,9 @@ def _concat(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None,
     return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
 
 
-def _update(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+def _update(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
+) -> Result:
     x, src = inputs
     if src.dtype is not x.dtype:
         raise _bad(op, f"dtypes {x.dtype.name} and {src.dtype.name} differ")
@@ -296,7 +336,9 @@ def _simplify_movement(op: Op, x: Node, attrs: Attrs, shape: Shape) -> Node | No
             return _reapply(op, x.inputs[0], shape)
         case Op.PERMUTE if _axes(attrs) == tuple(range(len(shape))):
             return x
-        case Op.SHRINK if x.shape == shape:  # whole axes can only start at 0 with step 1 (or have one element)
+        case Op.SHRINK if (
+            x.shape == shape
+        ):  # whole axes can only start at 0 with step 1 (or have one element)
             return x
         case Op.FLIP if all(shape[a] == 1 for a in _axes(attrs)):
             return x

@@ -112,7 +112,8 @@ def _uncertain_overflow(
         return product
     exponent = {dtypes.float16: 15, dtypes.float64: 1023}.get(dtype, 127)
     largest = np.asarray((2.0 - EPSILON[dtype]) * 2.0**exponent).astype(product.dtype)
-    return np.where(overflowed & (rng.random(product.shape) < 0.5), np.copysign(largest, product), product)
+    down: Array = overflowed & (rng.random(product.shape) < 0.5)
+    return np.where(down, np.copysign(largest, product), product)
 
 
 def _sizes(node: Node) -> tuple[int, ...]:

@@ -60,7 +60,9 @@ BAD: dict[str, Callable[[], Algorithm]] = {
     "q is not an axis here, nor a runtime variable": lambda: stored(Load(F, "x", (Var("q", 0, 3), 0))),
     "an index is computed as float32": lambda: stored(Load(F, "x", (Opaque(row, 0, 3), 0))),
     "names are bound in lowered loops only": lambda: stored(Temp(F, "t")),
-    "add needs operands of one dtype, got float32, int64": lambda: stored(Call(F, Op.ADD, (row, Const(I, 1)))),
+    "add needs operands of one dtype, got float32, int64": lambda: stored(
+        Call(F, Op.ADD, (row, Const(I, 1)))
+    ),
     "sub cannot combine float32 in memory": lambda: stored(row, combine=Op.SUB),
     "a reduction combines over one axis or more by ADD, MUL, MAX or MIN": lambda: items(
         replace(ROW, reduce=Reduce(Op.SUB, (r,))), OUT

@@ -61,9 +61,7 @@ ONE: dict[str, Callable[[], Sequence[weft.Tensor]]] = {
     "var and mean": lambda: [(x := tensor(*X)).var(-1), x.mean(-1)],
     "mean and var of everything": lambda: [(x := tensor(*X)).mean(), x.var()],
     "sum and max": lambda: [(x := tensor(*X)).sum(1), x.amax(1)],
-    "normalized rows and their means": lambda: [
-        (x := tensor(*X)) - x.mean(-1, keepdim=True), x.mean(-1)
-    ],
+    "normalized rows and their means": lambda: [(x := tensor(*X)) - x.mean(-1, keepdim=True), x.mean(-1)],
     "attention": lambda: [
         F.scaled_dot_product_attention(tensor(2, 3, 8, 4), tensor(2, 3, 6, 4), tensor(2, 3, 6, 5))
     ],
@@ -142,9 +140,7 @@ def test_adam_is_one_kernel_per_parameter() -> None:
 
 def test_training_step_of_an_mlp() -> None:
     sizes = [24, 32, 32, 10]
-    weights = [
-        (tensor(a, b, grad=True), tensor(b, grad=True)) for a, b in pairwise(sizes)
-    ]
+    weights = [(tensor(a, b, grad=True), tensor(b, grad=True)) for a, b in pairwise(sizes)]
     x = tensor(48, 24)
     for w, b in weights[:-1]:
         x = (x @ w + b).relu()

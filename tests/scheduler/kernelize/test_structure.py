@@ -207,7 +207,9 @@ def test_scatter_of_narrow_floats_adds_in_f32(dtype: dtypes.DType) -> None:
 
     index = broadcast_to(leaf(7, dtype=np.int64), (7, 1), (7, 3))
     node = apply(Op.SCATTER, (narrow(leaf(5, 3)), index, narrow(leaf(7, 3))), Combine(0, Op.ADD))
-    np.testing.assert_array_equal(execute([node])[0].astype(np.float32), evaluate([node])[0].astype(np.float32))
+    np.testing.assert_array_equal(
+        execute([node])[0].astype(np.float32), evaluate([node])[0].astype(np.float32)
+    )
 
 
 def test_concat_writes_each_piece() -> None:

@@ -210,7 +210,9 @@ class _Form:
             v = self._shear(Op.UNSHEAR, v, i, self.sizes[i])
         taps = bc.reshape(w, (self.groups, self.wide, self.channels, *self.kernel))
         taps = apply(Op.PERMUTE, (taps,), Axes((0, 2, 1, *range(3, 3 + self.rank))))
-        taps = bc.reshape(taps, (1, self.groups, self.channels, *(1 for _ in self.kernel), self.wide, *self.kernel))
+        taps = bc.reshape(
+            taps, (1, self.groups, self.channels, *(1 for _ in self.kernel), self.wide, *self.kernel)
+        )
         product = apply(Op.MUL, (v, bc.expand(taps, v.shape)))
         total = apply(Op.SUM, (product,), Axes(tuple(range(3 + self.rank, len(v.shape)))))
         return bc.reshape(total, (self.n, self.groups * self.channels, *self.sizes))

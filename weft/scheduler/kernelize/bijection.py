@@ -42,7 +42,11 @@ def _mixed_radix(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int
         reach += abs(c) * atom.hi
         points *= atom.hi + 1
     total = elements(shape)
-    return frozenset(v for i in index for v in variables(i)) if isinstance(total, int) and points <= total else None
+    return (
+        frozenset(v for i in index for v in variables(i))
+        if isinstance(total, int) and points <= total
+        else None
+    )
 
 
 def divided(i: Int) -> set[Var]:

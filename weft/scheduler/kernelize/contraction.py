@@ -57,7 +57,9 @@ def products(node: Node) -> dict[Node, bool]:
 
 def descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
     """The first node below that is neither movement nor a conversion, and the index at which it is read."""
-    while node.storage is None and (node.op in MOVEMENT or node.op is Op.CAST) and 0 not in node.inputs[0].shape:
+    while (
+        node.storage is None and (node.op in MOVEMENT or node.op is Op.CAST) and 0 not in node.inputs[0].shape
+    ):
         if node.op in MOVEMENT:
             index = source(node, index).index
         node = node.inputs[0]

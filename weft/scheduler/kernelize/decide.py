@@ -77,7 +77,9 @@ def _elementwise(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut |
             cut = _reduction(node, f, sites)
             if cut is not None:
                 return cut
-    if len(groups) > 1 and not cost.recompute(len(groups), f.nbytes, f.ops, f.size, _more_bytes(p, f, groups)):
+    if len(groups) > 1 and not cost.recompute(
+        len(groups), f.nbytes, f.ops, f.size, _more_bytes(p, f, groups)
+    ):
         return Cut(f"{len(groups)} kernels use it, and reading it is cheaper than computing it again")
     trivial = f.ops <= cost.PROLOGUE and f.leaves is not None and len(f.leaves) <= 1
     if not trivial and any(g.ops >= cost.MAX_OPS or len(g.read) >= cost.MAX_READS for g in groups):
@@ -90,7 +92,9 @@ def _repeated(node: Node, f: Facts, sites: list[Site], groups: int) -> Cut | Non
     times = sum(s.frames.bit_count() for s in sites)
     if times == 1:
         return None
-    if len(sites) <= cost.MAX_SITES * groups and cost.repeat(times // groups, f.ops, node.dtype.itemsize, f.size):
+    if len(sites) <= cost.MAX_SITES * groups and cost.repeat(
+        times // groups, f.ops, node.dtype.itemsize, f.size
+    ):
         return None
     return Cut("one kernel would compute it several times over", False)
 

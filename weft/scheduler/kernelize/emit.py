@@ -160,7 +160,9 @@ class _Emitter:
                 if a in self.group.markers:
                     e.run(self.group.markers[a][0])  # pyright: ignore[reportArgumentType]
         index = self.params.index(s.node, tuple(e.index(i) for i in s.index))
-        return StoreTo(self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine)
+        return StoreTo(
+            self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine
+        )
 
     def algorithm(self) -> Algorithm:
         group = self.group

@@ -1,9 +1,9 @@
 """What a partition is made of: groups (kernels to be), their coordinates and frames, and sites.
 
-    group      the nodes computed by one kernel
-    coordinate an index variable of the group; frames share them
-    frame      one item of the algorithm to be: an output's domain, or a reduction (its own axes, and those it reduces)
-    site       a node computed (or read) at one index over the coordinates, for some of the frames
+group      the nodes computed by one kernel
+coordinate an index variable of the group; frames share them
+frame      one item of the algorithm to be: an output's domain, or a reduction (its own axes, and those it reduces)
+site       a node computed (or read) at one index over the coordinates, for some of the frames
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class Group:
         self.ops = 0
         self.read: set[int] = set()
         self.bases: set[int] = set()  # see Facts
-        self.staged: dict[Node, bool] = {}  # contractions' products (False), and what is computed of operands (True)
+        self.staged: dict[
+            Node, bool
+        ] = {}  # contractions' products (False), and what is computed of operands (True)
 
     def coordinate(self, prefix: str, extent: Int) -> Var:
         """A new coordinate."""

@@ -96,7 +96,9 @@ def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> lis
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if node.storage is not None or not (node.op in ELEMENTWISE or node.op in MOVEMENT or node.op in REDUCE):
+        if node.storage is not None or not (
+            node.op in ELEMENTWISE or node.op in MOVEMENT or node.op in REDUCE
+        ):
             continue
         stack.append((node, True))
         if node is not out and contraction(node) is not None:

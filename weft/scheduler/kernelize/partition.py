@@ -35,7 +35,9 @@ class Partition:
         self.why: dict[int, str] = {}
         self.sites: dict[int, dict[tuple[int, tuple[Int, ...]], Site]] = {}
         self.twins: dict[tuple[object, ...], list[Group]] = {}
-        self.based: dict[int, list[Group]] = {}  # id of a node -> the groups that update a copy of it in place
+        self.based: dict[
+            int, list[Group]
+        ] = {}  # id of a node -> the groups that update a copy of it in place
         for n in reversed(self.order):
             if not is_leaf(n):
                 self.visit(n)

@@ -51,7 +51,11 @@ def single(scatter: Node) -> bool:
 
 def _narrow_scatter(n: Node) -> Node | None:
     """A scatter that combines 16-bit floats does so in f32: memory accumulates no narrower ones."""
-    if n.dtype not in (dtypes.float16, dtypes.bfloat16) or not isinstance(n.attrs, Combine) or n.attrs.op is None:
+    if (
+        n.dtype not in (dtypes.float16, dtypes.bfloat16)
+        or not isinstance(n.attrs, Combine)
+        or n.attrs.op is None
+    ):
         return None
     x, index, src = n.inputs
     wide = [apply(Op.CAST, (i,), dtype=dtypes.float32) for i in (x, src)]

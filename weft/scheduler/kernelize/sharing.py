@@ -96,7 +96,12 @@ def twin(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Group | None:
         return None
     users = p.users(node, sites)
     for group in reversed(p.twins.get(_key(node, f), [])[-_RECENT:]):
-        if group in users or group.contraction or group.ops + f.ops > cost.MAX_OPS or len(group.outputs()) != 1:
+        if (
+            group in users
+            or group.contraction
+            or group.ops + f.ops > cost.MAX_OPS
+            or len(group.outputs()) != 1
+        ):
             continue
         if not any(p.facts[k].size >= f.size for k in group.bases & f.bases):
             continue
