@@ -22,9 +22,7 @@ class Scope(Enum):
 
     GLOBAL = "global"  # a parameter, or a buffer that all tasks of the kernel share
     LOCAL = "local"  # one per thread block (CPU: one per running task), addressable
-    REGISTER = (
-        "register"  # one per thread and vector lane group; offsets constant once its loops are unrolled
-    )
+    REGISTER = "register"  # one per thread and vector lane group; offsets constant once loops are unrolled
 
 
 class LoopKind(Enum):

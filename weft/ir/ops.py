@@ -44,9 +44,7 @@ class Op(Enum):
     MUL = auto()
     DIV = auto()  # floats only, correctly rounded
     FLOORDIV = auto()  # integers only, toward -inf; division by zero gives 0
-    MOD = (
-        auto()
-    )  # integers: sign of the divisor (Python's %), by zero gives 0; floats: C fmod, sign of the dividend
+    MOD = auto()  # integers: Python's %, by zero gives 0; floats: C's fmod, with the dividend's sign
     MAX = auto()  # NaN if either is NaN
     MIN = auto()
     POW = auto()  # floats: IEEE pow; integers: wrapping, negative exponents give 0 unless the base is 1 or -1
@@ -62,9 +60,7 @@ class Op(Enum):
 
     # ternary
     WHERE = auto()  # condition (bool), if true, if false
-    THREEFRY = (
-        auto()
-    )  # (counter, key0, key1), all u32 -> u32: word 0 of Threefry-2x32-20 on block (counter, 0)
+    THREEFRY = auto()  # (counter, key0, key1), all u32: word 0 of Threefry-2x32-20 on block (counter, 0)
     FMA = auto()  # a * b + c rounded once; made by the `fma` pass only, never a graph node
 
     # reductions over axes (kept out of the result's shape)

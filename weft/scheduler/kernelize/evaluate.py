@@ -65,13 +65,8 @@ class Evaluator:
         load: Any,
         values: Mapping[int, tuple[str, Sequence[Var]]],
     ) -> None:
-        self.stamp, self.rename, self.markers, self.make_load, self.values = (
-            stamp,
-            rename,
-            markers,
-            load,
-            values,
-        )
+        self.stamp, self.rename, self.markers = stamp, rename, markers
+        self.make_load, self.values = load, values
         self.memo: dict[Int, Int] = {}
         self.flops = 0
 

@@ -94,9 +94,8 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
             more: frozenset[int] | None = frozenset((id(i),))
         else:
             more = g.leaves
-            ops += (
-                g.ops if g.size >= f.size else g.ops * g.size / f.size
-            )  # loops hoist what is the same for a row
+            # loops hoist what is the same for a row
+            ops += g.ops if g.size >= f.size else g.ops * g.size / f.size
             f.reduces = f.reduces or g.reduces
             if g.big is not None and 2 * g.size >= f.size and f.big is not Big.CONTRACTION:
                 f.big = g.big

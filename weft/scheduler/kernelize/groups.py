@@ -103,6 +103,7 @@ class Group:
         self.extents: dict[Var, Int] = {}
         self.frames: list[Frame] = []
         self.consumers: dict[Group, None] = {}
+        self.producers: dict[Group, None] = {}
         self.stored: dict[int, Node] = {}
         self.inplace: dict[int, Node] = {}  # id of a stored node -> the node whose buffer it starts as
         self.loads: list[Site] = []
@@ -113,9 +114,8 @@ class Group:
         self.ops = 0
         self.read: set[int] = set()
         self.bases: set[int] = set()  # see Facts
-        self.staged: dict[
-            Node, bool
-        ] = {}  # contractions' products (False), and what is computed of operands (True)
+        # contractions' products (False), and what is computed of their operands (True)
+        self.staged: dict[Node, bool] = {}
 
     def coordinate(self, prefix: str, extent: Int) -> Var:
         """A new coordinate."""
@@ -157,20 +157,23 @@ class Group:
         return [f for f in self.frames if bits >> f.number & 1]
 
     def reaches(self, other: Group, budget: int = 4096) -> bool:
-        """Whether `other` consumes, directly or not, what this group stores (True too when that is hard to tell)."""
-        seen: set[int] = {self.number}
-        stack: list[Group] = [self]
+        """Whether `other` consumes, directly or not, what this group stores (True too when that is hard to tell).
+
+        Searched from `other` backwards: the walk comes from there, so few of its producers are known yet.
+        """
+        seen: set[int] = {other.number}
+        stack: list[Group] = [other]
         while stack:
             g = stack.pop()
-            if g is other:
+            if g is self:
                 return True
             budget -= 1
             if budget < 0:
                 return True
-            for c in g.consumers:
-                if c.number not in seen:
-                    seen.add(c.number)
-                    stack.append(c)
+            for p in g.producers:
+                if p.number not in seen:
+                    seen.add(p.number)
+                    stack.append(p)
         return False
 
 

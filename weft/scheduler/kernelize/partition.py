@@ -35,9 +35,8 @@ class Partition:
         self.why: dict[int, str] = {}
         self.sites: dict[int, dict[tuple[int, tuple[Int, ...]], Site]] = {}
         self.twins: dict[tuple[object, ...], list[Group]] = {}
-        self.based: dict[
-            int, list[Group]
-        ] = {}  # id of a node -> the groups that update a copy of it in place
+        # id of a node -> the groups that update a copy of it in place
+        self.based: dict[int, list[Group]] = {}
         for n in reversed(self.order):
             if not is_leaf(n):
                 self.visit(n)
@@ -167,7 +166,10 @@ class Partition:
         outside = [s for s in sites if s.group is not home]
         for s in outside:
             self.load(s)
-        home.consumers.update(self.users(node, outside))
+        users = self.users(node, outside)
+        home.consumers.update(users)
+        for g in users:
+            g.producers[home] = None
 
     def add_store(self, node: Node, f: Facts, group: Group, frame: Frame) -> None:
         """Store the node also, computed in the loops of `frame`, which have its shape."""
