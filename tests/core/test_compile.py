@@ -373,7 +373,9 @@ def test_grad_of_a_compiled_function_and_compiled_grad() -> None:
 def test_backward_cannot_leave_the_function() -> None:
     w = ten(4, requires_grad=True)
     outside = w * 2
-    with pytest.raises(weft.GradError, match="cannot reach past a tensor that was computed with gradients outside"):
+    with pytest.raises(
+        weft.GradError, match="cannot reach past a tensor that was computed with gradients outside"
+    ):
         weft.compile(lambda: (outside * 3).sum().backward())()
     assert w.grad is None
 
@@ -416,7 +418,9 @@ def test_asking_for_a_value_inside_is_refused_with_the_line(fn: Any) -> None:
     x = ten(4)
     with pytest.raises(weft.ArgumentError, match="while it is traced") as caught:
         weft.compile(fn)(x)
-    assert f"{__file__}:{fn.__code__.co_firstlineno}" in str(caught.value) or "test_compile.py" in str(caught.value)
+    assert f"{__file__}:{fn.__code__.co_firstlineno}" in str(caught.value) or "test_compile.py" in str(
+        caught.value
+    )
     assert tracing.current() is None
     np.testing.assert_allclose((x + 1).numpy(), arr(4) + 1, rtol=1e-6)
 
@@ -522,7 +526,9 @@ def test_compiled_functions_nest() -> None:
     inner = Counted(lambda x: x * 2)
     outer = Counted(lambda x: inner.compiled(x) + 1)
     for seed in range(3):
-        np.testing.assert_allclose(outer.compiled(ten(3, seed=seed)).numpy(), arr(3, seed=seed) * 2 + 1, rtol=1e-6)
+        np.testing.assert_allclose(
+            outer.compiled(ten(3, seed=seed)).numpy(), arr(3, seed=seed) * 2 + 1, rtol=1e-6
+        )
     assert (outer.runs, inner.runs) == (1, 1)
 
 
@@ -530,7 +536,9 @@ def test_several_devices() -> None:
     f = Counted(lambda a, b: (a.to("dummy:1") * b).to("cpu") + 1)
     for seed in range(3):
         a, b = ten(3, seed=seed, device="dummy:0"), ten(3, seed=7, device="dummy:1")
-        np.testing.assert_allclose(f.compiled(a, b).numpy(), arr(3, seed=seed) * arr(3, seed=7) + 1, rtol=1e-6)
+        np.testing.assert_allclose(
+            f.compiled(a, b).numpy(), arr(3, seed=seed) * arr(3, seed=7) + 1, rtol=1e-6
+        )
     assert f.runs == 1
 
 
@@ -547,7 +555,7 @@ def test_results_without_computation() -> None:
 
 def test_threads_share_a_function() -> None:
     s = weft.zeros(64).realize()
-    f = weft.compile(lambda x: (s.add_(1).sum() * 0 + x * 2))
+    f = weft.compile(lambda x: s.add_(1).sum() * 0 + x * 2)
     wrong = []
 
     def work(seed: int) -> None:

@@ -113,11 +113,13 @@ def test_an_entry_of_another_plan_is_not_taken(folder: Path) -> None:
     assert finish(start(folder))[0] == want
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "{}", "null", '{"key": "k"}', "not json", '{"key": "k", "codes": [], "commands": [1, [], 0], "steps": [["launch", 0, [0], []]],'
-     ' "outputs": [], "kernels": [], "largest": []}'],
-)  # fmt: skip
+LAUNCH_OF_NOTHING = (
+    '{"key": "k", "codes": [], "commands": [1, [], 0], "steps": [["launch", 0, [0], []]], '
+    '"outputs": [], "kernels": [], "largest": []}'
+)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '{"key": "k"}', "not json", LAUNCH_OF_NOTHING])
 def test_a_record_that_makes_no_sense_is_ignored(folder: Path, text: str) -> None:
     from weft.backends.registry import open_device
 
@@ -180,7 +182,9 @@ def test_the_least_recently_used_goes_first_and_leftovers_with_it(folder: Path) 
     assert not old.exists() and young.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_reported_once(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (folder / "file").write_text("")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(folder / "file" / "below"))
     with caplog.at_level(logging.WARNING, "weft"):

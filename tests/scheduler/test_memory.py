@@ -29,7 +29,9 @@ def test_no_byte_is_shared_by_two_living_tensors(wanted: list[Request]) -> None:
                 assert not bytes_of & taken
                 taken |= bytes_of
     for r, offset in zip(wanted, layout.offsets, strict=True):
-        assert offset % ALIGNMENT == 0 and offset + r.nbytes <= max(layout.nbytes, offset if not r.nbytes else 0)
+        assert offset % ALIGNMENT == 0 and offset + r.nbytes <= max(
+            layout.nbytes, offset if not r.nbytes else 0
+        )
 
 
 @given(requests)

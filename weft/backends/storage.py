@@ -12,7 +12,9 @@ from weft.errors import MemoryPlanError
 from weft.ir.dtypes import DType, to_numpy
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that would double the time that making one takes, at every result
+@dataclass(
+    slots=True, eq=False
+)  # not frozen: that would double the time that making one takes, at every result
 class Storage:
     """Elements of `dtype` and `shape` at the start of `memory`. Not to be changed."""
 
@@ -42,7 +44,9 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: DType, device: Device) -> Sto
     try:
         memory = device.allocate(data.nbytes)
     except MemoryError as error:
-        raise MemoryPlanError(f"a {dtype.name} tensor of shape {tuple(array.shape)} does not fit: {error}") from error
+        raise MemoryPlanError(
+            f"a {dtype.name} tensor of shape {tuple(array.shape)} does not fit: {error}"
+        ) from error
     if data.nbytes:
-        device.write(memory, memoryview(data.reshape(-1).view(np.uint8)))
+        device.write(memory, data.reshape(-1).view(np.uint8).data)
     return Storage(device, memory, dtype, tuple(array.shape))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -13,7 +14,7 @@ from weft.autograd import value as recording
 from weft.core import run, tracing
 from weft.core.handle import Handle, describe
 from weft.core.replay import Replay, make_replay
-from weft.core.structure import Key, Same, flatten
+from weft.core.structure import Key, Same, flatten, is_named_tuple
 from weft.errors import ArgumentError, DTypeError
 
 if TYPE_CHECKING:
@@ -54,14 +55,16 @@ class Compiled(Generic[P, R]):
 
     def __get__(self, owner: object, cls: type | None = None) -> Any:
         """As a method: the object comes first."""
-        return self if owner is None else partial(self, owner)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+        call: Any = self
+        return self if owner is None else partial(call, owner)
 
     def __repr__(self) -> str:
         return f"<weft.compile of {_name(self.fn)}: {len(self._replays)} traces>"
 
     def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if tracing.current() is not None:
-            return self.fn(*args, **kwargs)
+            fn: Callable[..., Any] = self.fn
+            return fn(*args, **kwargs)
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
         with self._lock:
@@ -114,9 +117,9 @@ class Compiled(Generic[P, R]):
         if len(self._replays) >= _WARN_AT and not self._warned:
             self._warned = True
             warnings.warn(
-                f"weft.compile: {_name(self.fn)} has been traced {len(self._replays)} times, now for arguments {_show(key)}; "
-                "Python values and shapes that change from call to call make a new program each time: pass numbers as "
-                "tensors, and pad to a few sizes",
+                f"weft.compile: {_name(self.fn)} has been traced {len(self._replays)} times, now for arguments "
+                f"{_show(key)}; Python values and shapes that change from call to call make a new program each time: "
+                "pass numbers as tensors, and pad to a few sizes",
                 stacklevel=5,
             )
 
@@ -138,7 +141,9 @@ class Compiled(Generic[P, R]):
             if found is not None:
                 return found
             self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
-        raise ArgumentError(f"compile: {_name(self.fn)} makes new state in every call, so no plan of it can be kept")
+        raise ArgumentError(
+            f"compile: {_name(self.fn)} makes new state in every call, so no plan of it can be kept"
+        )
 
 
 @overload
@@ -154,8 +159,9 @@ def compile(fn: Callable[..., Any] | None = None) -> Any:
     are read at every call, and those that it rebinds (x += 1, copy_, .grad) are rebound after every call, in place
     where nobody else holds the old values. Results belong to the caller.
 
-    Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes
-    such as `training` of modules that do not tell (those of weft.nn do). Asking for the value of a tensor inside is an error.
+    Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes.
+    Only the `training` flag of modules that the function calls is checked again. Asking for the value of a tensor
+    inside is an error.
 
     Where a result requires grad, calling gives tensors computed lazily, as calling `fn` would, so that gradients flow
     through; a function that calls backward() itself, or whose results are detached, runs as one plan.
@@ -164,7 +170,8 @@ def compile(fn: Callable[..., Any] | None = None) -> Any:
         return compile
     if not callable(fn):
         raise DTypeError(f"compile: expected a function, got {describe(fn)}")
-    return fn if isinstance(fn, Compiled) else Compiled(fn)
+    already: Any = fn
+    return already if isinstance(fn, Compiled) else Compiled(fn)
 
 
 def _name(fn: Any) -> str:
@@ -173,27 +180,26 @@ def _name(fn: Any) -> str:
 
 def _show(key: Any) -> str:
     """A key, for people: the structure with the tensors' dtypes and shapes."""
-    (structure, specs, *_) = key
+    (_, args, kwargs), specs, *_ = key
+    shown = _text(args, specs)
+    return shown if len(kwargs) <= 2 else f"{shown} {_text(kwargs, specs)}"
 
-    def text(k: Any) -> str:
-        if isinstance(k, Same):
-            return repr(k)
-        match k:
-            case (kind, int(n)) if kind is Handle:
-                shape, dtype, *_ = specs[n]
-                return f"{dtype.short}{list(shape)}"
-            case (kind, x) if kind is float:
-                return repr(float.fromhex(x))
-            case (kind, tuple(names), *parts) if kind is dict:
-                return "{" + ", ".join(f"{n[1]}: {text(p)}" for n, p in zip(names, parts, strict=True)) + "}"
-            case (kind, *parts) if kind in (tuple, list) or hasattr(kind, "_fields"):
-                return "(" + ", ".join(map(text, parts)) + ")"
-            case (kind, x) if not isinstance(x, tuple):
-                return repr(x)
-            case (kind, *parts):
-                return f"{kind.__name__}(" + ", ".join(map(text, parts)) + ")"
-            case _:
-                return repr(k)
 
-    _, args, kwargs = structure
-    return text(args) + (f" {text(kwargs)}" if len(kwargs) > 2 else "")
+def _text(k: Any, specs: Sequence[Any]) -> str:
+    if isinstance(k, Same):
+        return repr(k)
+    kind, *parts = k
+    if kind is Handle:
+        shape, dtype, *_ = specs[parts[0]]
+        return f"{dtype.short}{list(shape)}"
+    if kind is float:
+        return repr(float.fromhex(parts[0]))
+    if kind is dict:
+        names, *values = parts
+        inner = ", ".join(f"{name[1]}: {_text(v, specs)}" for name, v in zip(names, values, strict=True))
+        return f"{{{inner}}}"
+    if kind in (tuple, list) or is_named_tuple(kind):
+        return f"({', '.join(_text(p, specs) for p in parts)})"
+    if is_dataclass(kind):
+        return f"{_name(kind)}({', '.join(_text(p, specs) for p in parts)})"
+    return repr(parts[0])

@@ -53,7 +53,9 @@ class Profile:
     @staticmethod
     def of(steps: Sequence[KernelInfo], times: Sequence[int], info: DeviceInfo) -> Profile:
         """From a plan's steps and the nanoseconds of each."""
-        return Profile(tuple(_timing(s.name, ns, s.flops, s.bytes, info) for s, ns in zip(steps, times, strict=True)))
+        return Profile(
+            tuple(_timing(s.name, ns, s.flops, s.bytes, info) for s, ns in zip(steps, times, strict=True))
+        )
 
     @property
     def ns(self) -> int:

@@ -37,7 +37,8 @@ def to_numpy(node: Node) -> Array:
         realize([node])
     if node.storage is None:
         tracing.refuse_value(node)
-    return node.storage.numpy()
+    array: Array = node.storage.numpy()  # pyright: ignore[reportOptionalMemberAccess]  # set by realize
+    return array
 
 
 def realize_value(value: Value) -> None:

@@ -37,6 +37,15 @@ class Same:
         return f"{type(self.value).__name__} at {id(self.value):#x}"
 
 
+def is_named_tuple(kind: Any) -> bool:
+    """True for the class of a named tuple."""
+    return tuple in getattr(kind, "__mro__", ()) and hasattr(kind, "_fields")
+
+
+def _kind(x: Any) -> Any:
+    return x.__class__
+
+
 def flatten(tree: Any, tensors: list[Any], numbers: dict[int, int]) -> Key:
     """The key of `tree`; its tensors, each once, are appended to `tensors` and numbered in `numbers` by id."""
     if isinstance(tree, Handle):
@@ -45,15 +54,17 @@ def flatten(tree: Any, tensors: list[Any], numbers: dict[int, int]) -> Key:
             number = numbers[id(tree)] = len(tensors)
             tensors.append(tree)
         return (Handle, number)
-    kind: Any = type(tree)
-    if kind is tuple or kind is list or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+    kind = _kind(tree)
+    if kind is tuple or kind is list or is_named_tuple(kind):
         return (kind, *[flatten(x, tensors, numbers) for x in tree])
     if kind is dict:
         return (kind, tuple(map(_value, tree)), *[flatten(x, tensors, numbers) for x in tree.values()])
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+    if dataclasses.is_dataclass(kind):
         return (kind, *[flatten(getattr(tree, f.name), tensors, numbers) for f in dataclasses.fields(tree)])
     if kind is np.ndarray:
-        raise DTypeError("compile: an argument is a NumPy array; pass weft.tensor(array), so that new data need no new program")
+        raise DTypeError(
+            "compile: an argument is a NumPy array; pass weft.tensor(array), so that new data need no new program"
+        )
     return _value(tree)
 
 
@@ -64,25 +75,29 @@ def _value(x: Any) -> Key:
         hash(x)
     except TypeError:
         return Same(x)
-    return (type(x), x)
+    return (_kind(x), x)
 
 
-def builder(tree: Any, number: Callable[[Any], int | None]) -> Build:
-    """A function that makes `tree` again with `given[number(t)]` for each tensor t; where that is None, with t itself."""
+def builder(tree: Any, number: Callable[[Any], int]) -> Build:
+    """A function that makes `tree` again with `given[number(t)]` in place of each tensor t."""
     if isinstance(tree, Handle):
         k = number(tree)
-        return (lambda _: tree) if k is None else (lambda given: given[k])
-    kind: Any = type(tree)
-    if kind is tuple or kind is list:
+        return lambda given: given[k]
+    kind = _kind(tree)
+    if kind is tuple:
         parts = [builder(x, number) for x in tree]
-        return lambda given: kind([p(given) for p in parts])
-    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        parts = [builder(x, number) for x in tree]  # pyright: ignore[reportUnknownVariableType]
+        return lambda given: tuple([p(given) for p in parts])
+    if kind is list:
+        parts = [builder(x, number) for x in tree]
+        return lambda given: [p(given) for p in parts]
+    if is_named_tuple(kind):
+        parts = [builder(x, number) for x in tree]
         return lambda given: kind(*[p(given) for p in parts])
     if kind is dict:
         items = {k: builder(x, number) for k, x in tree.items()}
         return lambda given: {k: p(given) for k, p in items.items()}
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+    if dataclasses.is_dataclass(kind):
         fields = {f.name: builder(getattr(tree, f.name), number) for f in dataclasses.fields(tree) if f.init}
-        return lambda given: kind(**{k: p(given) for k, p in fields.items()})
+        make = _kind(tree)  # a name of its own: the closure must not hold the tree and its tensors
+        return lambda given: make(**{k: p(given) for k, p in fields.items()})
     return lambda _: tree

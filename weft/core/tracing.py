@@ -8,7 +8,8 @@ when the recorded plan runs, so a trace that fails leaves nothing behind, and ot
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator as Steps
+from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Shadow:
-    """A tensor that existed before the trace: what it stood for, the placeholder for that, and what it stands for now."""
+    """A tensor that existed before the trace: what it stood for, the placeholder for that, what it stands for now."""
 
     handle: Tensor
     before: Value
@@ -145,8 +146,8 @@ class Trace:
         return state.value
 
     def went_back(self, values: Iterable[Value], keep: bool) -> None:
-        """backward() goes through `values`. As in torch they cannot be differentiated again unless kept, so that results
-        need no tape. GradError where it would have to go on outside of the traced function."""
+        """backward() goes through `values`. As in torch they cannot be differentiated again unless kept, so that
+        results need no tape. GradError where it would have to go on outside of the traced function."""
         tape = set(values)
         if not keep:
             self.differentiated |= tape
@@ -183,7 +184,7 @@ def note_mode(module: Modal) -> None:
 
 
 @contextmanager
-def tracing(cls: Any) -> Iterator[Trace]:
+def tracing(cls: Any) -> Steps[Trace]:
     """Trace what this thread does to tensors of class `cls` within the block."""
     global _tracing
     trace = Trace()
@@ -203,7 +204,7 @@ def tracing(cls: Any) -> Iterator[Trace]:
 
 
 @contextmanager
-def _suspended() -> Iterator[None]:
+def _suspended() -> Steps[None]:
     """Not traced within the block."""
     trace, _current.trace = _current.trace, None
     try:
@@ -270,9 +271,9 @@ def refuse_value(node: Node) -> None:
                 "value; return it from the function"
             )
         raise ArgumentError(
-            "compile: the function asks for the value of a tensor (item, bool, numpy, tolist, print, a mask as index) while "
-            "it is traced, when there is none yet; use weft.where instead of if, return the tensor and read it outside, "
-            "or leave this part uncompiled"
+            "compile: the function asks for the value of a tensor (item, bool, numpy, tolist, print, a mask as index) "
+            "while it is traced, when there is none yet; use weft.where instead of if, return the tensor and read it "
+            "outside, or leave this part uncompiled"
         )
 
 
@@ -283,5 +284,3 @@ def host_only(op: str) -> None:
             f"{op}: is computed at once, on the host, so a compiled function would repeat its first result; "
             "call it outside and pass the tensor in"
         )
-
-

@@ -61,9 +61,11 @@ class _Assembly:
             for n in (*s.reads, *s.inplace.values()):
                 self.last_read[n] = k
         self.replaces = {o: i for o, i in job.state.items() if self.may_replace(job.outputs[o], i)}
-        self.early: dict[Node, Node] = {}  # intermediate -> output whose memory it is kept in until that is made
+        self.early: dict[
+            Node, Node
+        ] = {}  # intermediate -> output whose memory it is kept in until that is made
         for o, n in enumerate(job.outputs):
-            self.early.update({base: n for base in self.chain(n, self.replaces.get(o))})
+            self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
         self.requests = self.lay_out()
 

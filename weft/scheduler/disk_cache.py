@@ -32,7 +32,9 @@ def key_of(sig: Signature, replaces: Mapping[int, int], device: Device) -> str |
     """The name of the plan on disk; None where plans are not kept: with runtime variables, or while verifying."""
     if sig.variables or settings.verify() or settings.cache_dir() is None:
         return None
-    return disk_cache.digest(sig.digest(), json.dumps(list(replaces.items())), _device_key(device), disk_cache.compiler())
+    return disk_cache.digest(
+        sig.digest(), json.dumps(list(replaces.items())), _device_key(device), disk_cache.compiler()
+    )
 
 
 def _device_key(device: Device) -> str:
@@ -44,9 +46,10 @@ def _device_key(device: Device) -> str:
 
 def describe(info: DeviceInfo) -> str:
     """Everything in a description, in an order that is the same in every process."""
-    values = {f.name: getattr(info, f.name) for f in fields(info)}
-    values = {k: sorted(map(str, v)) if isinstance(v, frozenset) else str(v) for k, v in values.items()}  # pyright: ignore
-    return json.dumps(values)
+    values: dict[str, Any] = {f.name: getattr(info, f.name) for f in fields(info)}
+    return json.dumps(
+        {k: sorted(map(str, v)) if v.__class__ is frozenset else str(v) for k, v in values.items()}
+    )
 
 
 def store_image(image: bytes, names: Sequence[str]) -> str:
@@ -60,7 +63,9 @@ def store_image(image: bytes, names: Sequence[str]) -> str:
 def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
     """Keep a plan; `where[k]` is the image that has code k, and its name there."""
     steps = [
-        ["launch", s.program, s.slots, s.variables] if isinstance(s, Launch) else ["copy", s.target, s.source, s.nbytes]
+        ["launch", s.program, s.slots, s.variables]
+        if isinstance(s, Launch)
+        else ["copy", s.target, s.source, s.nbytes]
         for s in plan.commands.steps
     ]
     c = plan.commands
@@ -97,8 +102,12 @@ def _read(record: Any, key: str, device: Device) -> Plan:
     steps = tuple([_step(s) for s in record["steps"]])
     commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace))
     _check(commands, len(codes))
-    outputs = tuple([OutputSpec(by_name(d), tuple(map(int, shape)), at) for d, shape, at in record["outputs"]])
-    infos = tuple([KernelInfo(str(n), int(b), int(f), tuple(map(str, why))) for n, b, f, why in record["kernels"]])
+    outputs = tuple(
+        [OutputSpec(by_name(d), tuple(map(int, shape)), at) for d, shape, at in record["outputs"]]
+    )
+    infos = tuple(
+        [KernelInfo(str(n), int(b), int(f), tuple(map(str, why))) for n, b, f, why in record["kernels"]]
+    )
     largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])
     return Plan(device, commands, tuple(codes), outputs, (), infos, device.link(codes, commands), largest)
 

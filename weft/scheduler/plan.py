@@ -55,11 +55,15 @@ class Plan:
 
     def __post_init__(self) -> None:
         # Bytes, dtype, shape and memory of each result, where no runtime variable has a say.
-        fixed = [] if self.variables else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
+        fixed = (
+            []
+            if self.variables
+            else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
+        )
         object.__setattr__(self, "_fixed", tuple(fixed))
 
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
-        """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is too little."""
+        """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
             results = self.allocate(inputs, values)
             self.executable.run([*inputs, *[s.memory for s in results]], values)
@@ -67,7 +71,9 @@ class Plan:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
 
-    def profile(self, inputs: Sequence[Memory], values: Sequence[int] = ()) -> tuple[list[Storage], list[int]]:
+    def profile(
+        self, inputs: Sequence[Memory], values: Sequence[int] = ()
+    ) -> tuple[list[Storage], list[int]]:
         """Run and wait: the results, and the nanoseconds of each step."""
         results = self.allocate(inputs, values)
         return results, self.executable.run_timed([*inputs, *[s.memory for s in results]], values)
@@ -90,8 +96,9 @@ class Plan:
         rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)
         results = sum(nbytes for nbytes, _, _, replaces in self._fixed if replaces is None)
         return (
-            f"computing this takes {results:,} bytes for results and {self.commands.workspace_bytes:,} for what lies between: {error}. "
-            f"Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the limit"
+            f"computing this takes {results:,} bytes for results and {self.commands.workspace_bytes:,} for what lies "
+            f"between: {error}. Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the "
+            "limit"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from weft import settings
@@ -75,8 +76,8 @@ def run(
         memories = [_memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
     except AttributeError:
         raise ArgumentError(
-            "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to itself: "
-            "it has no value; return it from the function"
+            "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
+            "itself: it has no value; return it from the function"
         ) from None
     for node, storage in zip(nodes, plan.run(memories, values), strict=True):
         node.storage = storage
@@ -109,10 +110,8 @@ def plan_for(
                 if len(_plans) > PLANS_KEPT:
                     _plans.popitem(last=False)
     else:
-        try:
+        with suppress(KeyError):  # another thread has just dropped it
             _plans.move_to_end(key)
-        except KeyError:  # another thread has just dropped it
-            pass
     return plan
 
 

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft import disk_cache, settings
 from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
@@ -14,7 +15,7 @@ from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
 from .allocator import Block
-from .llvm import DEFAULT_OPTIMIZATION, Loaded, LLVMError, Optimization, Target, load_object, version
+from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
 from .machine import Machine
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
@@ -57,7 +58,9 @@ class CpuExecutable:
         for step in commands.steps:
             match step:
                 case Launch():
-                    instructions.append(Instruction(codes[step.program].address, (*step.slots, *step.variables)))
+                    instructions.append(
+                        Instruction(codes[step.program].address, (*step.slots, *step.variables))
+                    )
                 case CopyBytes():
                     instructions.append(runner.copy_instruction(step.target, step.source, step.nbytes))
         self._bound = 0
@@ -77,8 +80,8 @@ class CpuExecutable:
                 self._native.set_pointers(commands.externals, [base + o for o in commands.offsets])
                 self._bound = base
 
-    def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
-        addresses = [m.address for m in memories]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    def run(self, memories: Sequence[Any], variables: Sequence[int] = ()) -> None:
+        addresses = [m.address for m in memories]
         if self._commands.offsets:
             with self._device.lock:
                 self._prepare()
@@ -86,8 +89,8 @@ class CpuExecutable:
         else:
             self._native.run(addresses, variables)
 
-    def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
-        addresses = [m.address for m in memories]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    def run_timed(self, memories: Sequence[Any], variables: Sequence[int] = ()) -> list[int]:
+        addresses = [m.address for m in memories]
         with self._device.lock:
             self._prepare()
             return self._native.run_timed(addresses, variables)
@@ -138,15 +141,17 @@ class CpuDevice:
 
     def write(self, memory: Memory, data: memoryview) -> None:
         assert isinstance(memory, Block)
-        source = (ctypes.c_char * data.nbytes).from_buffer_copy(data) if data.readonly else (
-            ctypes.c_char * data.nbytes
-        ).from_buffer(data)
+        source = (
+            (ctypes.c_char * data.nbytes).from_buffer_copy(data)
+            if data.readonly
+            else (ctypes.c_char * data.nbytes).from_buffer(data)
+        )
         ctypes.memmove(memory.address, source, data.nbytes)
 
     def read(self, memory: Memory, nbytes: int) -> memoryview:
         assert isinstance(memory, Block)
-        view = (ctypes.c_char * nbytes).from_address(memory.address)
-        view._keep = memory  # pyright: ignore[reportAttributeAccessIssue]  # the view keeps the block alive
+        view: Any = (ctypes.c_char * nbytes).from_address(memory.address)
+        view.block = memory  # the view keeps it alive
         return memoryview(view).cast("B")
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CpuCode], bytes]:
