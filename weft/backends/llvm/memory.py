@@ -81,6 +81,10 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
             old = frame.f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")
             new = frame.f.emit(f"select {vector('i1', n)} {mask}, {memory} {raw}, {memory} {old}")
             frame.f.do(f"store {memory} {new}, ptr {at}, align {dtype.itemsize}")
+        elif (lane := _only_lane(mask)) is not None:
+            one = frame.f.emit(f"extractelement {memory} {raw}, i32 {lane}")
+            to = frame.f.emit(f"getelementptr i8, ptr {at}, i64 {lane * dtype.itemsize}")
+            frame.f.do(f"store {memory_type(dtype)} {one}, ptr {to}, align {dtype.itemsize}")
         else:
             _masked(
                 frame,
@@ -102,6 +106,13 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
             (vector("i1", n), mask or "splat (i1 true)"),
         ],
     )
+
+
+def _only_lane(mask: str) -> int | None:
+    """The lane of a mask that is known to have just one. LLVM 22 makes a masked store of <n x i16> cut from
+    <n x i32> one store of 32 bits there (AVX-512), over the element behind."""
+    known = constant_mask(mask)
+    return known.index(True) if known is not None and sum(known) == 1 else None
 
 
 def _in_lane(frame: Frame, place: Place, offset: Affine) -> Affine:
