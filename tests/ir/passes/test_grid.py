@@ -1,0 +1,189 @@
+"""Programs as grids: threads fused, buffers in registers, barriers between parts, scratch between grids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.backends.dummy.interpreter import interpret
+from weft.ir import dtypes
+from weft.ir import expr as ex
+from weft.ir.expr import Const, Load
+from weft.ir.index import Int, Var
+from weft.ir.loops import Accumulate, Alloc, Buffer, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops_text import show_program
+from weft.ir.loops_verify import verify
+from weft.ir.ops import Op
+from weft.ir.passes.grid import Launches, grid_parts, launches
+
+F = dtypes.float32
+
+
+def v(name: str, n: int) -> Var:
+    return Var(name, 0, n - 1)
+
+
+def loop(var: Var, *body: Stmt, kind: LoopKind = LoopKind.SERIAL) -> Loop:
+    return Loop(var, var.hi + 1, body, kind)
+
+
+def thread(var: Var, *body: Stmt) -> Loop:
+    return loop(var, *body, kind=LoopKind.THREAD)
+
+
+def block(var: Var, *body: Stmt) -> Loop:
+    return loop(var, *body, kind=LoopKind.BLOCK)
+
+
+def at(name: str, i: Int) -> Load:
+    return Load(F, name, (i,))
+
+
+def local(name: str, size: int) -> Alloc:
+    return Alloc(Buffer(name, F, size, Scope.LOCAL))
+
+
+def program(params: dict[str, int], out: str, *body: Stmt) -> Program:
+    buffers = tuple(Buffer(n, F, s, Scope.GLOBAL) for n, s in params.items())
+    p = Program("k", buffers, frozenset({out}), (), body)
+    verify(p)
+    return p
+
+
+def run(split: Launches, inputs: dict[str, np.ndarray], out: str, size: int) -> np.ndarray:
+    buffers = {n: a.astype(np.float32) for n, a in inputs.items()} | {out: np.full(size, np.nan, np.float32)}
+    buffers |= {b.name: np.full(b.size, np.nan, np.float32) for b in split.scratch}
+    for grid in split.grids:
+        verify(grid)
+        interpret(grid, {b.name: buffers[b.name] for b in grid.params}, {}, races=True)
+    return buffers[out]
+
+
+def reversed_sums(tile: int = 4) -> Program:
+    """y[4*b + i] = sum k: x[4*k + 3 - i] by way of a tile that all threads fill and read."""
+    b, k, i, j, l, m = v("b", 2), v("k", 3), v("i", 4), v("j", 4), v("l", 4), v("m", 4)
+    return program(
+        {"x": 12, "y": 8},
+        "y",
+        block(
+            b,
+            local("acc", 4),
+            thread(m, Store("acc", m, Const(F, 0))),
+            loop(
+                k,
+                local("tile", tile),
+                thread(i, Store("tile", i, at("x", k * 4 + i))),
+                thread(j, Accumulate("acc", j, Op.ADD, at("tile", 3 - j))),
+            ),
+            thread(l, Store("y", b * 4 + l, at("acc", l))),
+        ),
+    )
+
+
+def test_parts_become_one_loop_over_threads() -> None:
+    split = launches(reversed_sums(), 1 << 10)
+    assert show_program(split.grids[0]) == (
+        "kernel k(x: f32[12], y: f32[8] out)\n"
+        "  block block0 in 2:\n"
+        "    alloc tile: f32[4] local\n"
+        "    thread thread0 in 4:\n"
+        "      alloc acc: f32[1]\n"
+        "      acc[0] = 0.0\n"
+        "      for k in 3:\n"
+        "        barrier\n"
+        "        tile[thread0] = x[4*k + thread0]\n"
+        "        barrier\n"
+        "        acc[0] += tile[-thread0 + 3]\n"
+        "      y[4*block0 + thread0] = acc[0]"
+    )
+    x = np.arange(12.0)
+    expected = x.reshape(3, 4)[:, ::-1].sum(0)
+    np.testing.assert_array_equal(run(split, {"x": x}, "y", 8), np.tile(expected, 2))
+
+
+def test_what_does_not_fit_is_scratch() -> None:
+    split = launches(reversed_sums(1000), 1 << 10)
+    assert [(b.name, b.size) for b in split.scratch] == [("tile", 2000)]
+    x = np.arange(12.0)
+    np.testing.assert_array_equal(run(split, {"x": x}, "y", 8), np.tile(x.reshape(3, 4)[:, ::-1].sum(0), 2))
+
+
+def test_a_buffer_is_private_only_where_each_element_has_one_thread() -> None:
+    i, j, r, s = v("i", 4), v("j", 4), v("r", 2), v("s", 2)
+
+    def tiles(read: Int) -> Program:
+        return program(
+            {"x": 8, "y": 8},
+            "y",
+            local("t", 8),
+            thread(i, loop(r, Store("t", i * 2 + r, at("x", i * 2 + r)))),
+            thread(j, loop(s, Store("y", j * 2 + s, at("t", read)))),
+        )
+
+    own, other = launches(tiles(j * 2 + s), 1 << 10), launches(tiles(s * 4 + j), 1 << 10)
+    assert not grid_parts(own.grids[0])[1]
+    assert [b.name for b in grid_parts(other.grids[0])[1]] == ["t"]
+    x = np.arange(8.0)
+    np.testing.assert_array_equal(run(own, {"x": x}, "y", 8), x)
+    np.testing.assert_array_equal(run(other, {"x": x}, "y", 8), x.reshape(2, 4).T.reshape(-1))
+
+
+def test_threads_of_nested_loops_and_of_shorter_ones() -> None:
+    i, j, l = v("i", 3), v("j", 4), v("l", 5)
+    p = program(
+        {"x": 12, "y": 12},
+        "y",
+        local("t", 12),
+        thread(i, thread(j, Store("t", i * 4 + j, at("x", i * 4 + j)))),
+        thread(l, Store("t", l, ex.call(Op.MUL, at("t", l), Const(F, 2)))),
+        thread(v("m", 12), Store("y", v("m", 12), at("t", 11 - v("m", 12)))),
+    )
+    split = launches(p, 1 << 10)
+    assert grid_parts(split.grids[0])[2].extent == 12
+    x = np.arange(12.0)
+    expected = np.concatenate([x[:5] * 2, x[5:]])[::-1]
+    np.testing.assert_array_equal(run(split, {"x": x}, "y", 12), expected)
+
+
+def test_grids_share_scratch_and_follow_one_another() -> None:
+    b, i, k, l = v("b", 3), v("i", 4), v("k", 3), v("l", 3)
+    p = program(
+        {"x": 12, "y": 3},
+        "y",
+        Alloc(Buffer("part", F, 3, Scope.GLOBAL)),
+        block(b, Store("part", b, Const(F, 0)), loop(i, Accumulate("part", b, Op.ADD, at("x", b * 4 + i)))),
+        Alloc(Buffer("total", F, 1, Scope.GLOBAL)),
+        Store("total", 0, Const(F, 0)),
+        loop(k, Accumulate("total", 0, Op.ADD, at("part", k))),
+        block(l, Store("y", l, ex.call(Op.DIV, at("part", l), at("total", 0)))),
+    )  # fmt: skip
+    split = launches(p, 1 << 10)
+    assert [g.name for g in split.grids] == ["k", "k_1", "k_2"]
+    assert {b.name for b in split.scratch} == {"part", "total"}
+    x = np.arange(12.0)
+    sums = x.reshape(3, 4).sum(1)
+    np.testing.assert_allclose(run(split, {"x": x}, "y", 3), sums / sums.sum(), rtol=1e-6)
+
+
+def test_a_fill_and_the_updates_after_it_are_ordered() -> None:
+    i, k, j = v("i", 8), v("k", 2), v("j", 4)
+    p = program(
+        {"x": 8, "y": 8},
+        "y",
+        thread(i, Store("y", i, Const(F, 1))),
+        loop(k, thread(j, Accumulate("y", k * 4 + j, Op.ADD, at("x", k * 4 + j)))),
+    )
+    split = launches(p, 1 << 10)
+    assert "barrier" in show_program(split.grids[0])
+    x = np.arange(8.0)
+    np.testing.assert_array_equal(run(split, {"x": x}, "y", 8), x + 1)
+
+
+def test_too_many_threads_run_in_order() -> None:
+    i, j = v("i", 64), v("j", 64)
+    p = program(
+        {"x": 4096, "y": 4096}, "y", thread(i, thread(j, Store("y", i * 64 + j, at("x", i * 64 + j))))
+    )
+    split = launches(p, 1 << 10)
+    assert grid_parts(split.grids[0])[2].extent == 64
+    x = np.arange(4096.0)
+    np.testing.assert_array_equal(run(split, {"x": x}, "y", 4096), x)
