@@ -135,7 +135,7 @@ class PlanReplay(Replay):
         self._plan, self._leaves = _plan(r, device, nodes)
         number = {v.node: k for k, v in r.placeholders.items()}
         drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
-        self._template: list[Any] = [None if n.storage is None else n.storage.memory for n in self._leaves]
+        self._template: list[Any] = _fixed_memory(self._leaves, device)
         self._from_tensor = [(i, number[n]) for i, n in enumerate(self._leaves) if n in number]
         self._from_draw = [(i, drawn[n]) for i, n in enumerate(self._leaves) if n in drawn]
         # (output, leaf, tensor) for what is updated in place.
@@ -239,6 +239,15 @@ class PlanReplay(Replay):
         fresh = self._device.allocate(memory.nbytes)
         self._device.write(fresh, self._device.read(memory, memory.nbytes))
         return fresh
+
+
+def _fixed_memory(leaves: Sequence[Node], device: Device) -> list[Memory | None]:
+    """The memory of leaves that are the same at every call; None for the others."""
+    if all(n.storage is None for n in leaves):
+        return [None] * len(leaves)
+    from weft.scheduler.realize import memory_on
+
+    return [None if n.storage is None else memory_on(n, device) for n in leaves]
 
 
 def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | None, Sequence[Node]]:

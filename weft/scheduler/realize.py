@@ -73,7 +73,7 @@ def run(
     plan = plan_for(nodes, sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables]
     try:
-        memories = [_memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
+        memories = [memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
     except AttributeError:
         raise ArgumentError(
             "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
@@ -83,7 +83,7 @@ def run(
         node.storage = storage
 
 
-def _memory_on(leaf: Node, device: Device) -> Memory:
+def memory_on(leaf: Node, device: Device) -> Memory:
     """The leaf's value in the memory of `device`: a constant may have been computed on another one."""
     stored: Storage = leaf.storage
     if stored.device is device or leaf.device is not None:
