@@ -84,7 +84,15 @@ def _dependences(group: Group) -> Iterable[dict[Var, int | None]]:
 
 def steps_of(index: tuple[Int, ...], shape: Shape) -> dict[Var, int | None]:
     """The step of the flat offset of `index` along each coordinate."""
-    return _steps(flatten(index, shape))
+    out: dict[Var, int | None] = {}
+    step: Int = 1
+    for i, n in zip(reversed(index), reversed(shape), strict=True):
+        if i.__class__ is Var and i not in out and isinstance(step, int):
+            out[i] = step  # pyright: ignore[reportArgumentType]
+        elif i != 0:
+            return _steps(flatten(index, shape))
+        step = step * n
+    return out
 
 
 def _guard_steps(guard: Guard) -> Iterable[dict[Var, int | None]]:
