@@ -113,5 +113,5 @@ def statuses() -> list[DeviceStatus]:
             backend = open_backend(kind)
             out.extend(DeviceStatus(f"{kind}:{i}", backend.device(i).info) for i in range(backend.count()))
         except DeviceError as error:
-            out.append(DeviceStatus(kind, None, str(error)))
+            out.append(DeviceStatus(kind, None, error.message))
     return out
