@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.expr import Load, walk
 from weft.ir.loops import Accumulate, Alloc, Barrier, Block, If, Loop, LoopKind, Program, Scope, Stmt, Store
-from weft.ir.loops_names import Names, every, roots
+from weft.ir.loops_names import every, names_of_stmt, roots
 from weft.ir.passes.rewrite import with_body
 
 
@@ -55,7 +55,6 @@ class _Pending:
 class _Placer:
     def __init__(self, shared: set[str], threads: frozenset[str]) -> None:
         self.shared, self.threads = shared, threads
-        self.names = Names()
 
     def block(self, body: Block, pending: _Pending, inside: bool) -> Block:
         """The block with barriers; `pending` is what is pending before it, and then after it."""
@@ -91,7 +90,7 @@ class _Placer:
         return s.kind is not LoopKind.VECTOR and self.same(s) if isinstance(s, Loop) else self.same(s)
 
     def same(self, s: Loop | If) -> bool:
-        used = self.names.of_stmt(s)
+        used = names_of_stmt(s)
         return used.isdisjoint(self.threads) and not any(True for _ in roots(s))
 
     def touched(self, s: Stmt) -> _Pending:

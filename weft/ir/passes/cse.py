@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, below, from_index, test
+from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, below, from_index, names_of, test
 from weft.ir.index import Guard, Index, Int, Opaque, map_guard, rewrite
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import Names, written
+from weft.ir.loops_names import written
 from weft.ir.passes.rewrite import Fresh, with_body
 from weft.ir.passes.safety import Safety
 
@@ -30,12 +30,11 @@ _TASKS = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
 
 def share(p: Program) -> Program:
     """`p` with common subexpressions computed once."""
-    names = Names()
-    counts = _Count(p, names)
+    counts = _Count(p)
     counts.block(p.body)
     if all(c.uses < 2 for c in counts.found.values()):
         return p
-    return with_body(p, _Share(p, names, counts.found).block(p.body))
+    return with_body(p, _Share(p, counts.found).block(p.body))
 
 
 @dataclass(slots=True)
@@ -49,8 +48,7 @@ class _Entry:
 class _Walk:
     """Visits all expressions in order, keeping track of scopes and of what has been written."""
 
-    def __init__(self, p: Program, names: Names) -> None:
-        self.names = names
+    def __init__(self, p: Program) -> None:
         self.versions: dict[str, int] = {}
         self.writes = written(p.body)
         self.safe = Safety(p)
@@ -74,7 +72,7 @@ class _Walk:
     def key(self, e: Expr) -> Key:
         reads = self.reads.get(e)
         if reads is None:
-            reads = self.reads[e] = sorted(self.names.of(e) & self.writes)
+            reads = self.reads[e] = sorted(names_of(e) & self.writes)
         return (e, tuple([self.versions.get(b, 0) for b in reads])) if reads else e
 
     def happened(self, e: Expr) -> bool:
@@ -146,8 +144,8 @@ class _Walk:
 
 
 class _Count(_Walk):
-    def __init__(self, p: Program, names: Names) -> None:
-        super().__init__(p, names)
+    def __init__(self, p: Program) -> None:
+        super().__init__(p)
         self.found: dict[tuple[int, Key], _Entry] = {}  # by the number of the scope
 
     def root(self, e: Expr, guarded: bool) -> Expr:
@@ -180,8 +178,8 @@ class _Count(_Walk):
 
 
 class _Share(_Walk):
-    def __init__(self, p: Program, names: Names, found: dict[tuple[int, Key], _Entry]) -> None:
-        super().__init__(p, names)
+    def __init__(self, p: Program, found: dict[tuple[int, Key], _Entry]) -> None:
+        super().__init__(p)
         self.found = found
         self.fresh = Fresh(p)
         self.lets: list[Stmt] = []

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.ir.expr import Call, Expr, Load, Temp, below, transform
+from weft.ir.expr import Call, Expr, Load, Temp, below, names_of, transform
 from weft.ir.index import Int, low, map_guard
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import Names, bound, every, written
+from weft.ir.loops_names import bound, every, written
 from weft.ir.passes.rewrite import Fresh, index_map, map_stmt, with_body
 from weft.ir.passes.safety import Safety
 
@@ -32,7 +32,7 @@ def hoist(p: Program) -> Program:
 
 class _Hoist:
     def __init__(self, p: Program) -> None:
-        self.names, self.safe, self.fresh = Names(), Safety(p), Fresh(p)
+        self.safe, self.fresh = Safety(p), Fresh(p)
         self.writes = written(p.body)
 
     def block(self, body: Block) -> Block:
@@ -55,7 +55,7 @@ class _Hoist:
         changes = written(body) | bound(body) | {s.var.name}
         if any(isinstance(x, Barrier) for x in every(body)):
             changes |= self.writes
-        moved = _Moved(self.names, self.safe, self.fresh, changes)
+        moved = _Moved(self.safe, self.fresh, changes)
         body = moved.block(body, low(s.extent) >= 1)
         return [*moved.lets, replace(s, body=body)]
 
@@ -63,8 +63,8 @@ class _Hoist:
 class _Moved:
     """What moves out of one loop, in whose body `changes` are the names that change."""
 
-    def __init__(self, names: Names, safe: Safety, fresh: Fresh, changes: set[str]) -> None:
-        self.names, self.safe, self.fresh, self.changes = names, safe, fresh, changes
+    def __init__(self, safe: Safety, fresh: Fresh, changes: set[str]) -> None:
+        self.safe, self.fresh, self.changes = safe, fresh, changes
         self.lets: list[Let] = []
         self.memo: dict[Expr, Expr] = {}
 
@@ -94,7 +94,7 @@ class _Moved:
         return expr, index_map(expr)
 
     def may_move(self, e: Expr, sure: bool) -> bool:
-        return self.changes.isdisjoint(self.names.of(e)) and (sure or self.safe(e))
+        return self.changes.isdisjoint(names_of(e)) and (sure or self.safe(e))
 
     def without(self, e: Expr, sure: bool) -> Expr:
         """`e` with its largest invariant parts replaced by names that are bound before the loop."""
