@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,12 @@ def load(name: str) -> Any:
         spec.loader.exec_module(module)
         module.__loaded__ = True  # type: ignore[attr-defined]
     return module
+
+
+@pytest.fixture(scope="session")
+def cuda_module() -> Callable[[str], Any]:
+    """Loads a helper beside this file by name."""
+    return load
 
 
 @pytest.fixture

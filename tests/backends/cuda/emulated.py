@@ -153,7 +153,9 @@ class EmulatedDriver:
     def cuLinkCreate(self, count: int, options: list[Any], values: list[Any]) -> tuple[Any, ...]:
         return OK, []
 
-    def cuLinkAddData(self, state: list[Any], kind: str, data: bytes, size: int, *rest: Any) -> tuple[Any, ...]:
+    def cuLinkAddData(
+        self, state: list[Any], kind: str, data: bytes, size: int, *rest: Any
+    ) -> tuple[Any, ...]:
         state.append(ctypes.create_string_buffer(data, size))
         return (OK,)
 
@@ -177,7 +179,11 @@ class EmulatedDriver:
 
     def cuLaunchKernel(self, function: str, *shape_and_args: Any) -> tuple[Any, ...]:
         gx, gy, gz, bx, by, bz, shared, _, arguments, _ = shape_and_args
-        if min(gx, gy, gz, bx, by, bz) < 1 or bx > 1024 or shared > self.shared_allowed.get(function, 48 << 10):
+        if (
+            min(gx, gy, gz, bx, by, bz) < 1
+            or bx > 1024
+            or shared > self.shared_allowed.get(function, 48 << 10)
+        ):
             return (BAD,)
         grid = self.grids[function]
         block, _, thread = grid_parts(grid)
@@ -187,7 +193,10 @@ class EmulatedDriver:
         cells = (ctypes.c_void_p * count).from_address(arguments)
         words = [ctypes.c_uint64.from_address(c or 0).value for c in cells]
         addresses = words[: len(grid.params)]
-        values = {v.name: ctypes.c_int64(w).value for v, w in zip(grid.variables, words[len(grid.params) :], strict=True)}
+        values = {
+            v.name: ctypes.c_int64(w).value
+            for v, w in zip(grid.variables, words[len(grid.params) :], strict=True)
+        }
         assert int(evaluate(block.extent, values)) == gx
 
         def execute() -> None:

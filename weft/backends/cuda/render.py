@@ -1,8 +1,8 @@
 """Grids (see `weft.ir.passes.grid`) -> one LLVM module for NVPTX.
 
 A kernel is `void NAME(ptr buffer ..., i64 variable ...)`: its parameters in order, then the runtime variables. Block b
-of the grid is `ctaid.x`, thread t of a block `tid.x`; LOCAL buffers are slices of one array in shared memory, whose
-size is given at launch.
+of the grid is `ctaid.x`, thread t of a block `tid.x`. A LOCAL buffer is an array of its own in shared memory, or, where
+they take more than a kernel may declare, a slice of one array whose size is given at launch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
+from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.writer import Function, Module
 from weft.ir.index import high
 from weft.ir.loops import Loop, LoopKind, Program
@@ -22,21 +23,27 @@ TRIPLE = "nvptx64-nvidia-cuda"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one grid is launched: threads per block, and the bytes of shared memory that a block takes."""
+    """How one grid is launched: threads per block, and the bytes of shared memory given to it then."""
 
     threads: int
     local_bytes: int
 
 
+STATIC_BYTES = 48 << 10
+"""Of shared memory that a kernel may declare."""
+
+
 def render_module(grids: Sequence[Program]) -> tuple[str, list[Shape]]:
     """LLVM IR of all grids, each exported under its own name, and how each is launched."""
     module = Module(gpu=True)
-    shapes = [_kernel(module, g) for g in grids]
-    head = f'target triple = "{TRIPLE}"\n@weft_local = external addrspace(3) global [0 x i8], align 128'
+    arrays: list[str] = []
+    shapes = [_kernel(module, g, arrays) for g in grids]
+    dynamic = "@weft_local = external addrspace(3) global [0 x i8], align 128"
+    head = "\n".join((f'target triple = "{TRIPLE}"', dynamic, *arrays))
     return module.text(head, "attributes #0 = { nounwind }\n!0 = !{i32 1}"), shapes
 
 
-def _kernel(module: Module, grid: Program) -> Shape:
+def _kernel(module: Module, grid: Program, arrays: list[str]) -> Shape:
     block, local, thread = grid_parts(grid)
     assert isinstance(thread.extent, int)
     pointers = [f"ptr align 64 %p{k}" for k in range(len(grid.params))]
@@ -48,13 +55,21 @@ def _kernel(module: Module, grid: Program) -> Shape:
         frame.places[buffer.name] = Place(f"%p{k}", buffer)
     for k, var in enumerate(grid.variables):
         frame.bindings[var.name] = Term(f"%n{k}", 0)
+    sizes = [max(1, -(-high(b.size) * b.dtype.itemsize // ALIGNMENT) * ALIGNMENT) for b in local]
+    dynamic = sum(sizes) > STATIC_BYTES
+    top = 0
+    for k, (b, size) in enumerate(zip(local, sizes, strict=True)):
+        array = "@weft_local" if dynamic else f"@{grid.name}_local{k}"
+        if not dynamic:
+            arrays.append(f"{array} = internal addrspace(3) global [{size} x i8] undef, align 128")
+        base = frame.on_entry(f"addrspacecast ptr addrspace(3) {array} to ptr")
+        frame.places[b.name] = Place(frame.on_entry(f"getelementptr i8, ptr {base}, i64 {top}"), b)
+        top += size if dynamic else 0
     body = Body(frame, _Threads(high(block.extent)))
-    body.block((block,))
-    if local:
-        f.entry.insert(0, "  %local = addrspacecast ptr addrspace(3) @weft_local to ptr")
+    body.hooks.spread(body, block)
     f.do("ret void")
     module.functions.append(f.finish())
-    return Shape(thread.extent, frame.local_bytes)
+    return Shape(thread.extent, top)
 
 
 @dataclass(slots=True)
@@ -76,7 +91,8 @@ class _Threads:
             frame.f.module.declare(name, "i32", "")
             number = frame.on_entry(f"call range(i32 0, {extent}) i32 @{name}()")
             frame.bindings[loop.var.name] = Term(frame.on_entry(f"zext nneg i32 {number} to i64"), 0)
-        body.block(loop.body)
+        # the block's LOCAL buffers have their places already
+        body.block(loop.body[-1:] if loop.kind is LoopKind.BLOCK else loop.body)
 
     def barrier(self, body: Body) -> None:
         """All threads of the block meet."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from weft.ir.expr import Expr, Load, Temp, transform, walk
+from weft.ir.expr import Const, Expr, Load, Temp, transform, walk
 from weft.ir.index import Guard, Index, InRange, Int, Sum, Var, both, bounds, ceildiv, floordiv, high, mod
 from weft.ir.loops import (
     Accumulate,
@@ -145,9 +145,11 @@ class _Splitter:
         fused = _Fusion(body, threads)
         kept = {n for n in fused.buffers if n not in fused.own and n not in fused.private}
         # what one part writes to global memory and another reads, as a fill and the updates after it
-        exchanged = kept | self.p.writes | (set[str]() if region.is_grid else set(self.scratch))
+        exchanged = (
+            kept | (self.p.writes & _read(body)) | (set[str]() if region.is_grid else set(self.scratch))
+        )
         body = _Barriers(exchanged, fused.own, self.names).block(fused.in_registers(body), _Pending())
-        inner = fused.block(body, thread if threads > 1 else 0, threads)
+        inner = _promoted(fused.block(body, thread if threads > 1 else 0, threads), self.fresh)
         whole = (*(Alloc(b) for b in fused.shared), Loop(thread, threads, inner, LoopKind.THREAD))
         name = f"{self.p.name}_{number}" if number else self.p.name
         return self.within_limit(self.program(name, (Loop(block, count, whole, LoopKind.BLOCK),)))
@@ -175,6 +177,16 @@ class _Splitter:
             body = tuple(s for s in body if not (isinstance(s, Alloc) and s.buffer is b))
             body = _moved(body, b.name, outer.var * b.size)
         return p if body is outer.body else self.program(p.name, (replace(outer, body=body),))
+
+
+def _read(body: Block) -> set[str]:
+    """The buffers that are read, or accumulated in."""
+    out: set[str] = set()
+    for s in every(body):
+        out |= {e.source for e in walk(roots(s)) if isinstance(e, Load)}
+        if isinstance(s, Accumulate):
+            out.add(s.buffer)
+    return out
 
 
 def _padded_bytes(b: Buffer) -> int:
@@ -577,6 +589,77 @@ def _privatized(body: Block, name: str, layout: _Private) -> Block:
         return None
 
     return _accesses(body, name, load, offset)
+
+
+def _promoted(body: Block, fresh: Fresh) -> Block:
+    """A sum that a loop adds up in one element of shared memory runs in a register, and is stored at the end.
+
+    y[i] = 0; for k: y[i] += x[k]   ->   r[0] = 0; for k: r[0] += x[k]; y[i] = r[0]
+    """
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop | If):
+            s = replace(s, body=_promoted(s.body, fresh))
+        at = _start_of(out, s)
+        if at is not None and isinstance(s, Loop) and isinstance(first := out[at], Store):
+            r = Buffer(fresh.name(f"{first.buffer}_sum"), first.value.dtype, 1, Scope.REGISTER)
+            del out[at]
+            out += [Alloc(r), Store(r.name, 0, first.value), _renamed(s, first.buffer, r.name)]
+            out.append(Store(first.buffer, first.offset, Load(r.dtype, r.name, (0,)), first.guard))
+        else:
+            out.append(s)
+    return tuple(out)
+
+
+def _start_of(before: list[Stmt], s: Stmt) -> int | None:
+    """The statement that sets the element to a constant, to which loop `s` then only adds."""
+    if not isinstance(s, Loop):
+        return None
+    for at in range(len(before) - 1, -1, -1):
+        first = before[at]
+        if isinstance(first, Store) and isinstance(first.value, Const) and _only_adds(first, s):
+            return None if first.buffer in _touched(tuple(before[at + 1 :])) else at
+    return None
+
+
+def _touched(body: Block) -> set[str]:
+    return _read(body) | written(body)
+
+
+def _only_adds(first: Store, loop: Loop) -> bool:
+    """The loop does nothing else with the stored buffer than to add to that element."""
+    inside = list(every((loop,)))
+    added = False
+    bound_here = {s.var for s in inside if isinstance(s, Loop)}
+    if any(v in bound_here for v in _vars(first.offset)):
+        return False
+    if not isinstance(first.offset, int) and first.offset.computed:
+        return False
+    for s in inside:
+        if any(isinstance(e, Load) and e.source == first.buffer for e in walk(roots(s))):
+            return False
+        if isinstance(s, Store) and s.buffer == first.buffer:
+            return False
+        if isinstance(s, Loop) and s.kind in (LoopKind.VECTOR, LoopKind.THREAD):
+            return False
+        if isinstance(s, Accumulate) and s.buffer == first.buffer:
+            if s.offset != first.offset or s.guard not in ((), first.guard):
+                return False
+            added = True
+    return added and not any(isinstance(s, Barrier) for s in inside)
+
+
+def _renamed(s: Loop, old: str, new: str) -> Loop:
+    body: list[Stmt] = []
+    for x in s.body:
+        if isinstance(x, Accumulate) and x.buffer == old:
+            x = replace(x, buffer=new, offset=0, guard=())
+        elif isinstance(x, If):
+            x = If(x.guard, _renamed(replace(s, body=x.body), old, new).body)
+        elif isinstance(x, Loop):
+            x = _renamed(x, old, new)
+        body.append(x)
+    return replace(s, body=tuple(body))
 
 
 def grid_parts(grid: Program) -> tuple[Loop, tuple[Buffer, ...], Loop]:

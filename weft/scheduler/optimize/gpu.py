@@ -18,7 +18,7 @@ from weft.ir.errors import IRError
 from weft.ir.graph import elements
 from weft.ir.index import Index, Var, ceildiv, coefficient, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
-from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.inline import Inline
@@ -26,7 +26,9 @@ from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import LoopKind
 from weft.scheduler.optimize import gpu_contraction
 from weft.scheduler.optimize.access import accesses, is_costly, vector_score
@@ -41,6 +43,9 @@ WARP = 32
 
 ACCESS_BYTES = 16
 """The widest load or store of one thread."""
+
+KEPT = 64
+"""Elements of a row that one thread may keep in registers."""
 
 FINAL = 16
 """Partial results that every thread adds up by itself at the end of a reduction."""
@@ -165,11 +170,60 @@ def _rows(k: Kernel, info: DeviceInfo) -> Kernel | None:
     itemsize = max(p.dtype.itemsize for p in k.algorithm.params)
     lanes = cut(length, itemsize, most)
     tall = max(1, min(THREADS // lanes.threads, extent(k, row_loops[-1])))
-    k, block = _blocks_of_rows(k, out, row_loops, inner, lanes, tall)
+    kept = ""
+    if (
+        length % (lanes.threads * lanes.width) == 0
+        and length <= lanes.threads * KEPT
+        and set(lengths) == {length}
+    ):
+        if len(inner) == 1 and extent(k, inner[0]) == length:
+            k, kept = _kept_row(k, values[0], out)
+    k, block = _blocks_of_rows(k, out, row_loops, inner, lanes, tall, bool(kept))
     k = _other_outputs(k, [o for o in outputs if o is not out], out, block, tall)
     for v in reversed(values):
-        k = _reduce_in_block(k, v, (out.name, block), lanes)
+        item = k.algorithm.item(v.name)
+        assert isinstance(item, Value)
+        k = _reduce_in_block(k, item, (out.name, block), lanes, bool(kept))
+    if kept:
+        k = run(k, ComputeAt(kept, out.name, block))
+        *pure, lane = loops_of(k, kept)
+        for n in pure:
+            k = run(k, Bind(n, LoopKind.THREAD))
+        k = _lanes(k, lane, lanes, True)
     return k
+
+
+def _kept_row(k: Kernel, first: Value, out: Output) -> tuple[Kernel, str]:
+    """The row that the first reduction and later items read, as a value of its own: read once, kept in registers.
+
+    Its name; empty where the items do not share one.
+    """
+    axis = _along(k, first)[0].var
+    plain = [
+        r
+        for r in reads(first)
+        if k.algorithm.param(r.source) is not None
+        and r.index
+        and r.index[-1] == axis
+        and not r.guard
+        and all(isinstance(i, Var) for i in r.index)
+        and set(r.index) == {a.var for a in (*first.axes, *_along(k, first))}
+    ]
+    if len(plain) != 1 or len(first.all_axes) != len(first.axes) + 1:
+        return k, ""
+    part = plain[0]
+    name = fresh(k.names(), "row")
+    trial = run(k, Stage(first.name, part, name, tuple(i.name for i in part.index if isinstance(i, Var))))
+    shared = 0
+    for item in list(trial.algorithm.items):
+        for r in reads(item):
+            if r.source == part.source and item.name not in (name, first.name):
+                step = Share(item.name, name, tuple(i.name if isinstance(i, Var) else "" for i in r.index))
+                if r.guard or step.check(trial) is not None:
+                    return k, ""
+                trial, shared = run(trial, step), shared + 1
+                break
+    return (trial, name) if shared else (k, "")
 
 
 def _indexed_by(k: Kernel, out: Output, source: str) -> set[str]:
@@ -198,7 +252,7 @@ def _reduces_well(k: Kernel, v: Value) -> bool:
 
 
 def _blocks_of_rows(
-    k: Kernel, out: Output, rows: list[str], inner: list[str], lanes: Lanes, tall: int
+    k: Kernel, out: Output, rows: list[str], inner: list[str], lanes: Lanes, tall: int, kept: bool
 ) -> tuple[Kernel, str]:
     """The output's loops: rows over blocks (and `tall` of them over threads), the rest over lanes; the blocks' loop."""
     last, across = rows[-1], ""
@@ -207,15 +261,15 @@ def _blocks_of_rows(
         k = run(k, Pad(last, tall))
         k, last, across = split(k, last, tall, f"{last}b", f"{last}y")
     if inner:
-        k = _lanes(k, out, inner[-1], lanes)
+        k = _lanes(k, inner[-1], lanes, kept)
     if across:
         k = run(k, Bind(across, LoopKind.THREAD))
     k, block = merged(k, [*rows[:-1], last])
     return run(k, Bind(block, LoopKind.BLOCK)), block
 
 
-def _lanes(k: Kernel, item: Item, loop: str, lanes: Lanes) -> Kernel:
-    """A loop over threads and vectors."""
+def _lanes(k: Kernel, loop: str, lanes: Lanes, written_out: bool) -> Kernel:
+    """A loop over threads and vectors; what one thread does of it written out if asked."""
     n = extent(k, loop)
     width = lanes.width if n % (lanes.threads * lanes.width) == 0 else 1
     threads = min(lanes.threads, int(ceildiv(n, width)))
@@ -225,7 +279,9 @@ def _lanes(k: Kernel, item: Item, loop: str, lanes: Lanes) -> Kernel:
         k, at, vector = split(k, loop, width, f"{loop}v", f"{loop}w")
         k = attempt(k, Vectorize(vector))
     if extent(k, at) > threads:
-        k, _, at = split(k, at, threads, f"{at}o", f"{at}t")
+        k, own, at = split(k, at, threads, f"{at}o", f"{at}t")
+        if written_out:
+            k = attempt(k, Unroll(own))
     return run(k, Bind(at, LoopKind.THREAD)) if threads > 1 else k
 
 
@@ -242,9 +298,15 @@ def _other_outputs(k: Kernel, others: list[Output], out: Output, block: str, tal
     return k
 
 
-def _reduce_in_block(k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes) -> Kernel:
+def _reduce_in_block(k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes, kept: bool) -> Kernel:
     """A value computed by the threads of one block, for all rows of the block."""
-    axis = _along(k, v)[0]
+    axis = (
+        _along(k, v)[0]
+        if not kept
+        else max(v.reduce.axes, key=lambda a: high(a.extent))
+        if v.reduce
+        else v.axes[0]
+    )
     n = high(axis.extent)
     own = (
         lanes
@@ -256,6 +318,9 @@ def _reduce_in_block(k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes) -> 
         k = run(k, ComputeAt(name, *at))
     for name, axes in steps:
         k = _bind_step(k, name, axes, own)
+        if kept and axes == "lanes":  # registers are numbered when the program is made
+            for n in loops_of(k, name, True):
+                k = attempt(k, Unroll(n))
     return k
 
 

@@ -213,7 +213,7 @@ class _Tiled:
         threads = self.tile.threads
         if spec.extent > threads and spec.extent % threads == 0:
             k, outer, name = split(k, name, threads, f"{panel}o", f"{panel}t")
-            k = attempt(k, Unroll(outer))
+            k = attempt(run(k, Permute(panel, (name, outer))), Unroll(outer))  # one part: no barriers in it
         self.k = (
             attempt(k, Bind(name, LoopKind.THREAD)) if spec.extent >= threads or spec.extent <= 1024 else k
         )
