@@ -35,7 +35,7 @@ class Op(Enum):
     TRUNC = auto()
     ROUND = auto()  # to nearest, ties to even
     NOT = auto()  # logical on bool, bitwise on integers
-    CAST = auto()  # to the node's dtype; float -> int truncates toward zero and saturates, NaN -> 0
+    CAST = auto()  # to the node's dtype; float -> int truncates toward zero and saturates, NaN -> 0; to 16 bits through f32
     BITCAST = auto()  # reinterpret the bits, same width
 
     # binary
@@ -45,7 +45,7 @@ class Op(Enum):
     DIV = auto()  # floats only, correctly rounded
     FLOORDIV = auto()  # integers only, toward -inf; division by zero gives 0
     MOD = auto()  # integers: Python's %, by zero gives 0; floats: C's fmod, with the dividend's sign
-    MAX = auto()  # NaN if either is NaN
+    MAX = auto()  # NaN if either is NaN; of 0.0 and -0.0 a device may give either
     MIN = auto()
     POW = auto()  # floats: IEEE pow; integers: wrapping, negative exponents give 0 unless the base is 1 or -1
     LT = auto()
@@ -55,7 +55,7 @@ class Op(Enum):
     AND = auto()
     OR = auto()
     XOR = auto()
-    SHL = auto()  # a shift by >= bits gives 0
+    SHL = auto()  # a shift by >= bits, or by a negative number, gives 0
     SHR = auto()  # arithmetic on signed integers; a shift by >= bits gives 0 or -1
 
     # ternary
