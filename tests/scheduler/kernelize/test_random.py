@@ -20,19 +20,19 @@ def check(program: Program) -> None:
         assert difference(got, value, bound) is None
 
 
-@settings(max_examples=400, derandomize=True, **QUIET)
+@settings(max_examples=200, derandomize=True, **QUIET)
 @given(programs())
 def test_programs_of_all_ops(program: Program) -> None:
     check(program)
 
 
-@settings(max_examples=200, derandomize=True, **QUIET)
+@settings(max_examples=100, derandomize=True, **QUIET)
 @given(view_programs())
 def test_programs_of_views(program: Program) -> None:
     check(program)
 
 
-@settings(max_examples=200, derandomize=True, **QUIET)
+@settings(max_examples=100, derandomize=True, **QUIET)
 @given(reduction_programs())
 def test_programs_of_reductions(program: Program) -> None:
     check(program)

@@ -15,41 +15,43 @@ def ordered(groups: Sequence[Group], position: Mapping[int, int]) -> list[Group]
     have run: it waits for them where it can.
     """
     waiting = dict.fromkeys(groups, 0)
+    readers: dict[int, int] = {}
     for g in groups:
         for c in g.consumers:
             waiting[c] += 1
-    readers: dict[int, int] = {}
-    for g in groups:
         for k in _touched(g):
             readers[k] = readers.get(k, 0) + 1
     rank = {g: max((position[k] for k in g.stored), default=0) for g in groups}
+    over = {g: _replaceable(g) for g in groups}
     ready = [(rank[g], g.number, g) for g in groups if not waiting[g]]
     heapq.heapify(ready)
-    later: list[tuple[int, int, Group]] = []
-    out: list[Group] = []
-    while ready or later:
+    parked: dict[int, list[tuple[int, int, Group]]] = {}  # tensor -> groups that wait for its other readers
+    later: list[tuple[int, int, Group]] = []  # all parked ones, those that have run since included
+    done: dict[Group, None] = {}
+    while len(done) < len(groups):
         if ready:
             entry = heapq.heappop(ready)
-            if any(readers[k] > 1 for k in _replaceable(entry[2])):
+            other = next((k for k in over[entry[2]] if readers[k] > 1), None)
+            if other is not None and entry[2] not in done:
+                parked.setdefault(other, []).append(entry)
                 heapq.heappush(later, entry)
                 continue
         else:
             entry = heapq.heappop(later)
         g = entry[2]
-        out.append(g)
+        if g in done:
+            continue
+        done[g] = None
         for k in _touched(g):
             readers[k] -= 1
-        woken = [e for e in later if all(readers[k] <= 1 for k in _replaceable(e[2]))]
-        if woken:
-            later = [e for e in later if e not in woken]
-            heapq.heapify(later)
-            for e in woken:
-                heapq.heappush(ready, e)
+            if readers[k] <= 1:
+                for e in parked.pop(k, ()):
+                    heapq.heappush(ready, e)
         for c in g.consumers:
             waiting[c] -= 1
             if not waiting[c]:
                 heapq.heappush(ready, (rank[c], c.number, c))
-    return out
+    return list(done)
 
 
 def _touched(g: Group) -> set[int]:
