@@ -11,6 +11,7 @@ import pytest
 import weft
 from weft.backends.registry import open_device
 from weft.ir.graph import Node
+from weft.nn import functional as F
 from weft.scheduler import realize as realization
 from weft.scheduler.realize import plan_for, realize
 from weft.scheduler.signature import signature
@@ -57,12 +58,22 @@ def test_the_same_structure_is_planned_once() -> None:
         lambda x, y: x * y + 2,
         lambda x, y: x * y + 0.0,
         lambda x, y: x * y + -0.0,
+        lambda x, y: F.pad(x * y, (1, 1)),
+        lambda x, y: F.pad(x * y, (1, 1), value=-0.0),
     ],
 )  # fmt: skip
 def test_different_structures_have_different_keys(change) -> None:
     x, y = weft.tensor(values(9)), weft.tensor(values(9, seed=1))
     base, other = signature([node(x * y + x)]), signature([node(change(x, y))])
     assert base.key != other.key and base.digest() != other.digest()
+
+
+def test_constants_differ_by_their_bits() -> None:
+    x = weft.tensor([1.0, 2.0])
+    a, b, c = (F.pad(x, (1, 0), value=v) for v in (0.0, -0.0, float("nan")))
+    assert node(a) is not node(b) and signature([node(a)]).key != signature([node(b)]).key
+    assert node(c) is node(F.pad(x, (1, 0), value=float("nan")))
+    assert [bool(np.signbit(t.numpy()[0])) for t in (a, b)] == [False, True]
 
 
 def test_keys_do_not_depend_on_which_leaves_there_are() -> None:

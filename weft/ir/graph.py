@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import ref
 
@@ -51,12 +51,16 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """PAD: per axis, elements added before, after and between each two; and the value they have."""
+    """PAD: per axis, elements added before, after and between each two; and their value, compared by its bits."""
 
     low: tuple[Int, ...]
     high: tuple[Int, ...]
     interior: tuple[int, ...]
-    fill: Scalar = 0
+    fill: Scalar = field(default=0, compare=False)
+    fill_bits: int | bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fill_bits", bits(self.fill))
 
 
 @dataclass(frozen=True, slots=True)
