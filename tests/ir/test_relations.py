@@ -61,7 +61,7 @@ def influences(node: Node, leaf: Node, at: tuple[int, ...]) -> np.ndarray:
     )
 
 
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=80, **QUIET)
 @given(programs(max_steps=5), st.randoms(use_true_random=False))
 def test_regions_contain_all_that_is_needed_and_reached(p: Program, random: Any) -> None:
     values = [numpy_leaf(a) for a in p.leaves]
@@ -142,7 +142,7 @@ def test_examples() -> None:
     assert needs(replaced, ((0, 1), (0, 6))) == (((0, 1), (0, 6)), None)
 
 
-@settings(max_examples=200, **QUIET)
+@settings(max_examples=80, **QUIET)
 @given(programs(max_steps=5))
 def test_index_functions_move_data_as_the_reference_does(p: Program) -> None:
     """`movement.source`, element by element, against the reference."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from weft.ir import dtypes
 from weft.ir.ops import Op
@@ -17,7 +17,7 @@ from weft.testing.tolerance import allowed, difference
 QUIET = {"suppress_health_check": list(HealthCheck), "deadline": None, "database": None}
 
 
-@settings(max_examples=200, derandomize=True, **QUIET)
+@settings(max_examples=80, derandomize=True, **QUIET)
 @given(programs())
 def test_programs_evaluate_within_their_own_tolerance(p: Program) -> None:
     nodes = p.build(numpy_leaf)
@@ -32,10 +32,10 @@ def test_every_op_and_dtype_turns_up() -> None:
     ops: Counter[Op] = Counter()
     kinds: Counter[dtypes.DType] = Counter()
     for move in set(MOVES):
-        tries = 25 * MOVES.count(move) ** 2  # a move that is listed twice has many ops to choose from
+        tries = 12 * MOVES.count(move) ** 2  # a move that is listed twice has many ops to choose from
 
         @settings(max_examples=tries, derandomize=True, phases=[Phase.generate], **QUIET)
-        @given(programs(moves=(move,)))
+        @given(programs(6, moves=(move,)))
         def count(p: Program) -> None:
             ops.update(s.op for s in p.steps)
             kinds.update(dtypes.from_numpy(a.dtype) for a in p.leaves)
@@ -43,15 +43,6 @@ def test_every_op_and_dtype_turns_up() -> None:
         count()
     assert set(Op) - set(ops) <= {Op.BUFFER, Op.FMA}
     assert set(kinds) == set(dtypes.DTYPES.values())
-
-
-def test_failures_shrink_to_a_few_steps() -> None:
-    small = find(
-        programs(),
-        lambda p: any(s.op is Op.GATHER for s in p.steps),
-        settings=settings(max_examples=1000, **QUIET),
-    )
-    assert len(small.steps) <= 2, small
 
 
 def test_ill_conditioned_elements_get_room_and_others_do_not() -> None:
