@@ -699,12 +699,13 @@ def rewrite_guard(g: Guard, f: Callable[[Int], Int]) -> Guard:
 
 def flatten(indices: Sequence[Int], shape: Sequence[Int]) -> Int:
     """Row-major offset of `indices` in `shape`."""
-    if all([n.__class__ is int for n in shape]):  # one sum, not one per axis
+    sizes = [n for n in shape if isinstance(n, int)]
+    if len(sizes) == len(shape):  # one sum, not one per axis
         parts: list[tuple[Int, int]] = []
         step = 1
-        for i, n in zip(reversed(indices), reversed(shape), strict=True):
+        for i, n in zip(reversed(indices), reversed(sizes), strict=True):
             parts.append((i, step))
-            step *= n  # pyright: ignore[reportAssignmentType]
+            step *= n
         return _add(parts)
     out: Int = 0
     for i, n in zip(indices, shape, strict=True):

@@ -103,16 +103,14 @@ def _uncertain_overflow(
 ) -> Array:
     """Some products that overflow made large instead: within a fused multiply-add they do not overflow."""
     wide = product.astype(np.float64)
-    overflowed: Array = (
-        np.isinf(wide)
-        & np.isfinite(factors[0].astype(np.float64))
-        & np.isfinite(factors[1].astype(np.float64))
-    )
+    finite = np.logical_and(*(np.isfinite(f.astype(np.float64)) for f in factors))
+    overflowed: Array = np.logical_and(np.isinf(wide), finite)
     if not overflowed.any():
         return product
     exponent = {dtypes.float16: 15, dtypes.float64: 1023}.get(dtype, 127)
     largest = np.asarray((2.0 - EPSILON[dtype]) * 2.0**exponent).astype(product.dtype)
-    down: Array = overflowed & (rng.random(product.shape) < 0.5)
+    shape: tuple[int, ...] = product.shape
+    down = np.logical_and(overflowed, rng.random(shape) < 0.5)
     return np.where(down, np.copysign(largest, product), product)
 
 
