@@ -239,12 +239,13 @@ if TYPE_CHECKING:
     from weft.core.compile import compile
     from weft.core.devices import device, devices, memory_limit, set_num_threads
     from weft.core.explain import explain
+    from weft.core.variables import Variable, bind
 
 __all__ = [
     "ArgumentError", "DType", "DTypeError", "DeviceError", "Generator", "GradError", "IndexError",
-    "MemoryPlanError", "ShapeError", "Tensor", "WeftError", "__version__", "abs", "add", "addcdiv",
+    "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs", "add", "addcdiv",
     "addcmul", "addmm", "addmv", "all", "allclose", "amax", "amin", "aminmax", "any", "arange", "argmax",
-    "argmin", "argwhere", "as_tensor", "asarray", "baddbmm", "bernoulli", "bfloat16", "bincount",
+    "argmin", "argwhere", "as_tensor", "asarray", "baddbmm", "bernoulli", "bfloat16", "bincount", "bind",
     "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
     "bmm", "bool", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "can_cast", "cat", "ceil",
     "chunk", "clamp", "clip", "clone", "compile", "concat", "cos", "cosh", "count_nonzero", "cumprod",
@@ -275,6 +276,8 @@ promote_types = promote
 inf, nan, pi, e = math.inf, math.nan, math.pi, math.e
 
 _LAZY = {
+    "Variable": "weft.core.variables",
+    "bind": "weft.core.variables",
     "compile": "weft.core.compile",
     "device": "weft.core.devices",
     "devices": "weft.core.devices",

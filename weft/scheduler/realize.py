@@ -70,6 +70,28 @@ def run(
     nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
 ) -> None:
     """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value."""
+    for node, storage in zip(nodes, _results(nodes, sig, device, bindings), strict=True):
+        node.storage = storage
+
+
+def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:
+    """The values of nodes for these values of the runtime variables. The nodes do not keep them: equal graphs are one
+    object, which has other values under other bindings. ArgumentError across devices, or for a value out of bounds."""
+    todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
+    values: dict[Node, Storage] = {n: n.storage for n in nodes if n.storage is not None}
+    if todo:
+        sig = signature(todo)
+        names = {n.device for n in todo if n.device is not None}
+        if sig.copies or len(names) > 1:
+            raise ArgumentError("bind: what is computed must be on one device; realize the copies to it before")
+        device = registry.open_device(names.pop() if names else default_device())
+        values.update(zip(todo, _results(todo, sig, device, bindings), strict=True))
+    return [values[n] for n in nodes]
+
+
+def _results(
+    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None
+) -> list[Storage]:
     plan = plan_for(nodes, sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables]
     try:
@@ -79,8 +101,7 @@ def run(
             "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
             "itself: it has no value; return it from the function"
         ) from None
-    for node, storage in zip(nodes, plan.run(memories, values), strict=True):
-        node.storage = storage
+    return plan.run(memories, values)
 
 
 def memory_on(leaf: Node, device: Device) -> Memory:
@@ -155,8 +176,10 @@ def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
 
 def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
     if bindings is None or name not in bindings:
-        raise ValueError(f"the runtime variable {name} has no value: bind it between {lo} and {hi}")
+        raise ArgumentError(
+            f"the runtime variable {name} has no value; give it with weft.bind(tensor, {name}=...), {lo} to {hi}"
+        )
     value = bindings[name]
     if not lo <= value <= hi:
-        raise ValueError(f"the runtime variable {name} must be between {lo} and {hi}, not {value}")
+        raise ArgumentError(f"the runtime variable {name} must be between {lo} and {hi}, not {value}")
     return value

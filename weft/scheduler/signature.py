@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.ir.dtypes import DType
-from weft.ir.graph import Node
+from weft.ir.graph import Box, Node, Padding
 from weft.ir.index import Var, variables
 from weft.ir.ops import Op
 
@@ -87,7 +87,10 @@ def signature(outputs: Sequence[Node]) -> Signature:
                 if first is None:
                     stack.append(a)
                 continue
-            row = (node.op, node.attrs, node.dtype, node.shape, first, second)
+            attrs = node.attrs
+            row = (node.op, attrs, node.dtype, node.shape, first, second)
+            if isinstance(attrs, Box):
+                symbolic = symbolic or any([i.__class__ is not int for i in attrs.start])
         else:
             missing = [i for i in inputs if i not in numbers]
             if missing:
@@ -96,7 +99,12 @@ def signature(outputs: Sequence[Node]) -> Signature:
                 continue
             op = node.op
             copies = copies or op is Op.COPY
-            row = (op, node.attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
+            attrs = node.attrs
+            row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
+            if isinstance(attrs, Box):
+                symbolic = symbolic or any([i.__class__ is not int for i in attrs.start])
+            elif isinstance(attrs, Padding):
+                symbolic = symbolic or any([i.__class__ is not int for i in (*attrs.low, *attrs.high)])
         numbers[node] = len(rows)
         rows.append(row)
         stack.pop()

@@ -1,0 +1,82 @@
+"""Graphs of 100,000 nodes: built, differentiated, scheduled and run without recursion, in linear time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import weft
+from weft import Tensor
+
+NODES = 100_000
+
+
+@pytest.fixture(autouse=True)
+def unverified(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As a user runs it: verifying every form of a graph of this size takes longer than all the rest."""
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    yield
+
+
+def chain(x: Tensor, nodes: int) -> Tensor:
+    for k in range(nodes):
+        x = x * 0.5 if k % 2 else x + 1.0
+    return x
+
+
+def tree(leaves: list[Tensor], nodes: int) -> Tensor:
+    """A balanced tree over `nodes` / 2 products of the leaves with numbers."""
+    row = [leaves[k % len(leaves)] * (k / nodes) for k in range(nodes // 2)]
+    while len(row) > 1:
+        row = [a + b for a, b in zip(row[::2], row[1::2], strict=False)] + row[len(row) & ~1 :]
+    return row[0]
+
+
+def test_chain() -> None:
+    x = weft.ones(4).realize().requires_grad_(True)
+    y = chain(x, NODES)
+    y.sum().backward()
+    grad = x.grad
+    assert grad is not None
+    np.testing.assert_allclose(y.numpy(), np.full(4, 1.0), rtol=1e-6)
+    np.testing.assert_array_equal(grad.numpy(), np.zeros(4))
+
+
+def test_tree() -> None:
+    leaves = [weft.tensor([float(k), 1.0]).requires_grad_(True) for k in range(4)]
+    y = tree(leaves, NODES)
+    (y / NODES).sum().backward()
+    k = np.arange(NODES // 2)
+    np.testing.assert_allclose(y.numpy(), [(k / NODES * (k % 4)).sum(), (k / NODES).sum()], rtol=1e-5)
+    for j, leaf in enumerate(leaves):
+        assert leaf.grad is not None
+        np.testing.assert_allclose(leaf.grad.numpy(), (k[k % 4 == j] / NODES).sum() / NODES, rtol=1e-4)
+
+
+def best_ratio(work: Callable[[int], object], n: int, factor: int, tries: int = 5) -> float:
+    """The least seen ratio of the work for factor * n to that for n, per unit: about 1 where time is linear."""
+    ratios: list[float] = []
+    for _ in range(tries):
+        times: list[float] = []
+        for size in (n, factor * n):
+            start = time.process_time()
+            work(size)
+            times.append(time.process_time() - start)
+        ratios.append(times[1] / times[0] / factor)
+        if ratios[-1] < 1.5:
+            break
+    return min(ratios)
+
+
+def test_building_and_differentiating_is_linear() -> None:
+    x = weft.ones(4).realize().requires_grad_(True)
+
+    def work(n: int) -> None:
+        chain(x, n).sum().backward()
+        x.grad = None
+
+    work(1000)
+    assert best_ratio(work, 2000, 8) < 2.5
