@@ -1,6 +1,6 @@
 """Layers, losses and their functions, under torch's names. Built on what `weft` offers everybody; see `Module`."""
 
-from weft.nn import functional, init
+from weft.nn import functional, init, utils
 from weft.nn.activations import (
     ELU,
     GELU,
@@ -59,5 +59,5 @@ __all__ = [
     "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Module", "ModuleDict",
     "ModuleList", "MultiheadAttention", "NLLLoss", "PReLU", "Parameter", "RMSNorm", "ReLU", "ReLU6", "SELU",
     "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh", "Unflatten",
-    "functional", "init",
+    "functional", "init", "utils",
 ]  # fmt: skip

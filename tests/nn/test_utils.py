@@ -1,0 +1,42 @@
+"""Clipping of gradients, against torch's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn
+
+GRADIENTS = [np.array([[3.0, -4.0], [0.5, 1.0]], np.float32), np.array([-12.0], np.float32)]
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, math.inf])
+@pytest.mark.parametrize("max_norm", [1.0, 1000.0])
+def test_clip_grad_norm(norm_type: float, max_norm: float) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    results = []
+    for library in (weft, torch):
+        params = [library.zeros(g.shape, requires_grad=True) for g in GRADIENTS]
+        for p, g in zip(params, GRADIENTS, strict=True):
+            p.grad = library.tensor(g)
+        total = library.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
+        results.append([total.numpy(), *(p.grad.numpy() for p in params)])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_clip_grad_value() -> None:
+    p = weft.zeros(4, requires_grad=True)
+    p.grad = weft.tensor([-3.0, 0.5, 2.0, 7.0])
+    nn.utils.clip_grad_value_(p, 2.0)
+    assert p.grad.tolist() == [-2.0, 0.5, 2.0, 2.0]
+
+
+def test_mistakes() -> None:
+    with pytest.raises(weft.ArgumentError, match="no parameter has a gradient"):
+        nn.utils.clip_grad_norm_([weft.zeros(1, requires_grad=True)], 1.0)
+    with pytest.raises(weft.ArgumentError, match="norm_type must be positive"):
+        nn.utils.clip_grad_norm_([], 1.0, 0.0)
