@@ -249,6 +249,18 @@ def test_runtime_sizes_become_arguments() -> None:
         checked(total(apply(Op.RESHAPE, (x,), None, (n * 4,)), 0), n=value)
 
 
+@pytest.mark.parametrize("name", ["i", "n", "r1", "p0", "y0", "sum", "out", "i0", "index0"])
+def test_runtime_variables_may_have_any_name(name: str) -> None:
+    n = Var(name, 1, 9)
+    x = graph.buffer((n, 4), dtypes.float32, "cpu:0", np.ones((5, 4), np.float32))
+    checked(matmul(x, leaf(4, 3)), **{name: 5})
+    zeros, box = graph.const(0.0, dtypes.float32, (3, 4)), Box((n, 0), (1, 1))
+    (spec,) = checked(add(apply(Op.UPDATE, (add(leaf(20, 4), 1.0), zeros), box), 1.0), **{name: 5})
+    assert spec.algorithm.variables == (n,)
+    index = broadcast_to(leaf(7, dtype=np.int64), (7, 1), (7, 4))
+    checked(apply(Op.GATHER, (x, index), Along(0)), **{name: 5})
+
+
 def test_kernels_are_bounded() -> None:
     x = y = leaf(4)
     for k in range(2000):
@@ -292,12 +304,14 @@ def test_time_grows_with_the_graph() -> None:
         x = leaf(16, 16)
         for _ in range(layers):
             x = unary(Op.TANH, add(matmul(x, leaf(16, 16)), broadcast(leaf(16), (16, 16))))
-        kernelize([x])
+        return min(spent(x) for _ in range(3))
+
+    def spent(x: Node) -> float:
         start = time.process_time()
         kernelize([x])
         return time.process_time() - start
 
-    assert seconds(160) < 14 * seconds(20) + 0.05
+    assert seconds(160) < 24 * seconds(20) + 0.1  # 64 times as long if it were quadratic
 
 
 def test_reasons_and_costs_are_stated() -> None:

@@ -31,7 +31,7 @@ def contraction(node: Node) -> Contraction | None:
         return None
     assert isinstance(node.attrs, Axes)
     index: tuple[Int, ...] = tuple(
-        0 if n == 1 else Var(f"{'r' if k in node.attrs.axes else 'i'}{k}", 0, max(high(n) - 1, 0))
+        0 if n == 1 else Var(f"@{'r' if k in node.attrs.axes else 'i'}{k}", 0, max(high(n) - 1, 0))
         for k, n in enumerate(x.shape)
     )
     product, index = descend(x, index)
@@ -75,6 +75,6 @@ def _count(axes: set[Var]) -> int:
     """Points of those axes that the result keeps."""
     n = 1
     for v in axes:
-        if v.name[0] == "i":
+        if v.name.startswith("@i"):
             n *= v.hi + 1
     return n

@@ -8,7 +8,7 @@ from itertools import count
 from weft.ir import dtypes
 from weft.ir.expr import Load
 from weft.ir.graph import Node, Shape, elements
-from weft.ir.index import Index, Int, Var, high, substitute, unflatten, variables
+from weft.ir.index import Guard, Index, Int, Var, high, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
@@ -16,7 +16,7 @@ from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
-from weft.scheduler.kernelize.groups import Frame, Group, Store
+from weft.scheduler.kernelize.groups import Frame, Group, Kind, Store
 from weft.scheduler.kernelize.spec import KernelSpec
 
 _OWN, _SUMMED = "ijklmn", "rstu"
@@ -26,7 +26,8 @@ _stamps = count()
 class _Params:
     """Parameters in order of first use. Adjacent axes that a reshaped or merged coordinate runs over become one."""
 
-    def __init__(self, group: Group, merged: Mapping[Var, Int]) -> None:
+    def __init__(self, group: Group, merged: Mapping[Var, Int], reserved: frozenset[str]) -> None:
+        self.reserved = reserved
         self.reads: dict[int, tuple[Node, str]] = {}
         self.writes: dict[int, tuple[Node, str]] = {}
         self.linked: dict[int, set[int]] = {}  # id of a node -> its axes that are one with the next
@@ -72,13 +73,13 @@ class _Params:
     def load(self, node: Node, index: tuple[Int, ...]) -> Load:
         known = self.reads.get(id(node))
         if known is None:
-            known = self.reads[id(node)] = (node, f"p{len(self.reads)}")
+            known = self.reads[id(node)] = (node, _free(f"p{len(self.reads)}", self.reserved))
         return Load(node.dtype, known[1], self.index(node, index))
 
     def written(self, node: Node) -> str:
         known = self.writes.get(id(node))
         if known is None:
-            known = self.writes[id(node)] = (node, f"y{len(self.writes)}")
+            known = self.writes[id(node)] = (node, _free(f"y{len(self.writes)}", self.reserved))
         return known[1]
 
 
@@ -97,7 +98,9 @@ class _Emitter:
             self.extents[whole] = extent
             self.first[run[0]] = whole
             self.gone.update(run[1:])
-        self.params = _Params(group, self.merged)
+        self.runtime = _runtime_variables(group)
+        self.reserved = frozenset(v.name for v in self.runtime)
+        self.params = _Params(group, self.merged, self.reserved)
         self.values: dict[int, tuple[str, list[Var]]] = {}
         self.flops: Int = 0
 
@@ -125,7 +128,7 @@ class _Emitter:
         out: list[Axis] = []
         for k, v in enumerate(self.axes(coordinates)):
             stem = letters[k] if k < len(letters) else f"{prefix}{k}_"
-            var = Var(f"{stem}{suffix}", v.lo, v.hi)
+            var = Var(_free(f"{stem}{suffix}", self.reserved), v.lo, v.hi)
             rename[v] = var
             out.append(Axis(var, self.extents[v]))
         return tuple(out)
@@ -139,7 +142,7 @@ class _Emitter:
         self.flops = self.flops + elements(tuple(a.extent for a in (*own, *summed))) * (e.flops + 1)
         name = _SHORT[node.op]
         taken = {n for n, _ in self.values.values()}
-        name = next(n for n in (f"{name}{k or ''}" for k in count()) if n not in taken)
+        name = next(n for k in count() if (n := _free(f"{name}{k or ''}", self.reserved)) not in taken)
         self.values[frame.number] = (name, self.axes(frame.axes))
         return Value(name, own, narrow(body, dtypes.accumulator(node.dtype)), Reduce(op, summed))
 
@@ -171,47 +174,40 @@ class _Emitter:
         outputs = group.outputs()
         carried = [f for f in outputs if any(f in o.carries for o in outputs)]
         ordered = [*carried, *(f for f in outputs if f not in carried)]
-        names = {f.number: f"out{k or ''}" for k, f in enumerate(reversed(ordered))}
-        if len(outputs) > 1 and not carried:
-            names = {f.number: f"out{k or ''}" for k, f in enumerate(ordered)}
+        numbered = reversed(ordered) if carried else ordered
+        names = {f.number: _free(f"out{k or ''}", self.reserved) for k, f in enumerate(numbered)}
         main = ordered[0] if not carried else ordered[-1]
         for f in ordered:
             items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
         p = self.params
         params = [Param(name, n.dtype, p.shape(n)) for n, name in p.reads.values()]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
-        return Algorithm(_name(group), tuple(params), self.variables(params, items), tuple(items))
+        return Algorithm(_name(group), tuple(params), self.runtime, tuple(items))
 
-    def variables(self, params: list[Param], items: list[Item]) -> tuple[Var, ...]:
-        """The runtime variables that sizes and offsets depend on."""
-        found: set[Var] = set()
-        for p in params:
-            for n in p.shape:
-                found |= variables(n)
-        own: set[Var] = set()
-        for i in items:
-            for a in i.all_axes:
-                own.add(a.var)
-                found |= variables(a.extent)
-        found |= self.runtime_offsets(own)
-        return tuple(sorted(found - own, key=lambda v: v.name))
 
-    def runtime_offsets(self, own: set[Var]) -> set[Var]:
-        """Runtime variables in indices (box starts)."""
-        coordinates = set(self.group.extents)
-        out: set[Var] = set()
-        for s in self.group.loads:
-            for i in s.index:
-                if isinstance(i, Index):
-                    out |= variables(i)
-        for s in self.group.others:
-            for i in s.index:
-                out |= variables(i)
-        for f in self.group.outputs():
-            for store in f.stores:
-                for i in store.index:
-                    out |= variables(i)
-        return out - coordinates
+def _runtime_variables(group: Group) -> tuple[Var, ...]:
+    """The runtime variables that sizes, offsets and guards depend on, by name."""
+    used: list[Int] = list(group.extents.values())
+    guards: list[Guard] = []
+    for s in (*group.loads, *group.others):
+        used += s.index
+        guards += s.guards
+        if s.kind is Kind.LOAD:
+            used += s.node.shape
+    for f in group.outputs():
+        for store in f.stores:
+            used += (*store.index, *store.node.shape)
+            guards.append(store.guard)
+    used += [x for g in guards for c in g for x in (c.value, c.lo, c.hi) if x is not None]
+    found = {v for i in used if isinstance(i, Index) for v in variables(i)}
+    return tuple(sorted(found - group.extents.keys(), key=lambda v: v.name))
+
+
+def _free(name: str, reserved: frozenset[str]) -> str:
+    """`name`, changed if a runtime variable is called so."""
+    while name in reserved:
+        name += "_"
+    return name
 
 
 _SHORT: dict[Op, str] = {Op.SUM: "sum", Op.PROD: "prod", Op.REDUCE_MAX: "max", Op.REDUCE_MIN: "min"}

@@ -118,8 +118,8 @@ class Group:
         self.staged: dict[Node, bool] = {}
 
     def coordinate(self, prefix: str, extent: Int) -> Var:
-        """A new coordinate."""
-        var = Var(f"{prefix}{len(self.extents)}", 0, max(high(extent) - 1, 0))
+        """A new coordinate; no runtime variable is called like one."""
+        var = Var(f"@{prefix}{len(self.extents)}", 0, max(high(extent) - 1, 0))
         self.extents[var] = extent
         return var
 

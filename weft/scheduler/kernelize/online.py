@@ -77,7 +77,7 @@ def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> lis
     if len(top.attrs.axes) != 1:
         return None
     axis = index[top.attrs.axes[0]]
-    if not isinstance(axis, Var) or axis.name[0] != "r":
+    if not isinstance(axis, Var) or not axis.name.startswith("@r"):
         return None
     inner = _scores(x)
     if inner is None:
