@@ -79,11 +79,11 @@ DAMAGE = {
 @pytest.mark.parametrize("kind", ["plan", "image", "native"])
 def test_damaged_entries_are_rebuilt(folder: Path, kind: str) -> None:
     want, _ = finish(start(folder))
-    damages = list(DAMAGE.items())
+    damages = list(DAMAGE.values())
     random.Random(kind).shuffle(damages)
-    for (_, damage), (_, other) in zip(damages[::2], damages[1::2], strict=True):
+    for part in (damages[:4], damages[4:]):
         for k, f in enumerate(files(folder, kind)):
-            f.write_bytes((damage, other)[k % 2](f.read_bytes()))
+            f.write_bytes(part[k % 4](f.read_bytes()))
         got, _ = finish(start(folder))
         assert got == want
     _, modules = finish(start(folder))
@@ -139,7 +139,7 @@ def test_eight_processes_at_once_on_an_empty_cache(folder: Path) -> None:
 def test_a_killed_writer_leaves_nothing_that_is_believed(folder: Path) -> None:
     want, _ = finish(start(folder))
     disk_cache.clear()
-    for delay in (0.05, 0.4, 0.6, 0.8, 1.0, 1.2):
+    for delay in (0.2, 0.5, 0.8, 1.1):
         process = start(folder)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
