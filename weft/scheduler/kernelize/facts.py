@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from weft.ir.graph import Axes, Node, Shape, elements
+from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import high
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
@@ -78,14 +78,12 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
         f.leaves = frozenset((id(node),))
         f.reduces = True
         f.big = Big.CONTRACTION if contraction(node) is not None else Big.REDUCTION
-        axes = node.attrs
-        assert isinstance(axes, Axes)
         f.reduced = node.inputs[0].shape
         f.bases = f.leaves if f.big is Big.CONTRACTION else facts[id(node.inputs[0])].bases
         return
     leaves: frozenset[int] | None = _NONE
-    ops: float = 0 if op in MOVEMENT else cost.OPS[op]
-    for i in node.inputs:
+    ops: float = 0 if op in MOVEMENT else cost.OPS.get(op, 1)
+    for i in dict.fromkeys(node.inputs):
         g = facts[id(i)]
         f.reduced = f.reduced or g.reduced
         if g.bases and len(f.bases) <= _MANY:
