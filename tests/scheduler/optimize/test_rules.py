@@ -7,6 +7,7 @@ import pytest
 
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
+from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
 from weft.ir.loops_verify import verify
@@ -130,3 +131,14 @@ def test_large_work_is_spread_over_cores_and_small_work_is_not() -> None:
     small = lower(schedule(softmax(4, 16).algorithm, DESCRIPTIONS["avx512"]))
     assert [x.kind for x in loops(big)].count(LoopKind.PARALLEL) == 1
     assert all(x.kind is not LoopKind.PARALLEL for x in loops(small))
+
+
+@pytest.mark.parametrize("shape", [(9, 17, 1030), (5, 40, 2100)])
+def test_long_products_are_summed_in_steps(shape: tuple[int, int, int]) -> None:
+    case = matmul(*shape)
+    kernel = schedule(case.algorithm, DESCRIPTIONS["avx512"])
+    chain = kernel.algorithm.item("c_chain")
+    assert isinstance(chain, Value) and chain.reduce is not None
+    assert chain.reduce.axes[0].extent == 512
+    out, expected = run(lower(kernel), case), case.reference(case.inputs(2))
+    np.testing.assert_allclose(out["r"], expected["r"], rtol=2e-4, atol=2e-4)

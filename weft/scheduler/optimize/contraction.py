@@ -27,6 +27,7 @@ from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
@@ -45,6 +46,9 @@ COPIED = 0.15
 
 AWKWARD = 4.0
 """Cycles to find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
+
+CHAIN = 1024
+"""Products added in sequence; longer sums are made of steps of about half as many."""
 
 MERGE_BELOW = 256
 """An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
@@ -362,24 +366,50 @@ class _Tiled:
             axes = self.ordered(stream, [choice.stream.var.name], k_axes)
             self.k = run(self.k, Stage(value, stream, "stream", axes))
             staged.append(("stream", tile))
-        self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
-        nest = self.k.nests[value]
-        pure = [x.var.name for x in nest.loops if not x.reduce]
-        reduced = [x.var.name for x in nest.loops if x.reduce]
-        lane = [n for n in pure if self.extent(n) == self.width and self.runs(value, n, choice.panel.var)]
-        tall = [n for n in pure if n not in lane]
-        self.k = run(self.k, Permute(value, (*reduced, *tall, *lane)))
-        value_axes = list(range(len(c.value.axes)))
-        at_panel = [a.var for a in c.value.axes].index(choice.panel.var)
-        order_ = (*(a for a in value_axes if a != at_panel), at_panel)
-        self.k = run(self.k, Arrange(value, Scope.REGISTER, order_, (1,) * len(order_)))
-        for n in tall:
-            self.k = run(self.k, Unroll(n))
-        for n in lane:
-            self.k = run(self.k, Vectorize(n))
+        chain = self.chain(value)
+        if chain is None:
+            self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
+            self.accumulate(value, Scope.REGISTER)
+        else:
+            self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.LOCAL))
+            self.accumulate(value, Scope.LOCAL)
+            steps = next(x.var.name for x in self.k.nests[value].loops if x.reduce)
+            self.k = run(self.k, ComputeAt(chain, value, steps, Scope.REGISTER))
+            self.accumulate(chain, Scope.REGISTER)
         for name, where in staged:
             self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
             self.k = fill(self.k, name, self.info)
+
+    def chain(self, value: str) -> str | None:
+        """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum."""
+        item = self.k.algorithm.item(value)
+        assert isinstance(item, Value)
+        axes = item.reduce.axes if item.reduce else ()
+        if not axes or self.depth <= CHAIN:
+            return None
+        rest = self.depth // high(axes[0].extent)
+        factor = max(CHAIN // 2 // rest, 1) if high(axes[0].extent) * rest > CHAIN else 0
+        if len(axes) > 1 and factor == 1:
+            factor = 0
+        self.k = run(self.k, SplitReduce(value, axes[0].var.name, factor, f"{value}_chain"))
+        return f"{value}_chain"
+
+    def accumulate(self, name: str, scope: Scope) -> None:
+        """The loops of a tile of sums: what is summed outside, rows written out, lanes inside."""
+        item = self.k.algorithm.item(name)
+        assert isinstance(item, Value)
+        at_panel = [a.var for a in self.c.value.axes].index(self.choice.panel.var)
+        nest = self.k.nests[name]
+        pure = [x.var.name for x in nest.loops if not x.reduce]
+        reduced = [x.var.name for x in nest.loops if x.reduce]
+        lane = [
+            n for n in pure if self.extent(n) == self.width and self.runs(name, n, item.axes[at_panel].var)
+        ]
+        tall = [n for n in pure if n not in lane]
+        self.k = run(self.k, Permute(name, (*reduced, *tall, *lane)))
+        order = (*(a for a in range(len(item.axes)) if a != at_panel), at_panel)
+        self.k = run(self.k, Arrange(name, scope, order, (1,) * len(order)))
+        self.k = run(self.k, *(Unroll(n) for n in tall), *(Vectorize(n) for n in lane))
 
     def ordered(self, e: Expr, last: list[str], k_axes: list[str]) -> tuple[str, ...]:
         """The axes of a staged factor: others, then the summed ones, then the tiled one."""
