@@ -542,6 +542,16 @@ def test_several_devices() -> None:
     assert f.runs == 1
 
 
+def test_runtime_variables_are_bound_outside() -> None:
+    n = weft.Variable("n", 1, 6)
+    f = Counted(lambda x: x[:n].sum())
+    for seed in range(2):
+        y = f.compiled(ten(6, seed=seed))
+        for k in (1, 4, 6):
+            np.testing.assert_allclose(weft.bind(y, n=k).item(), arr(6, seed=seed)[:k].sum(), rtol=1e-4)
+    assert f.runs == 1
+
+
 def test_results_without_computation() -> None:
     c = weft.tensor([1.0, 2.0])
     f = weft.compile(lambda x: (x, c, weft.tensor([5, 6]), weft.zeros(2), 7, None))

@@ -34,8 +34,11 @@ def make_replay(
 ) -> Replay:
     """Run `fn` once on placeholders, and plan what it computes.
 
-    There is no one plan where a gradient may be asked for through the results, or where they span devices.
+    There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
+    that are bound later, or where they span devices.
     """
+    from weft.scheduler.signature import signature
+
     r = record(fn, args, kwargs, tensors)
     positional = (
         not kwargs and len(args) == len(tensors) and all(a is t for a, t in zip(args, tensors, strict=True))
@@ -49,8 +52,9 @@ def make_replay(
     )
     order = toposort(wanted)
     devices = {n.device for n in order if n.device is not None}
-    if needs_tape or len(devices) > 1 or any(n.op is Op.COPY for n in order):
-        return LazyReplay(r, classes, realize=not needs_tape)
+    unbound = bool(signature(list(wanted)).variables)
+    if needs_tape or unbound or len(devices) > 1 or any(n.op is Op.COPY for n in order):
+        return LazyReplay(r, classes, realize=not needs_tape and not unbound)
     return PlanReplay(
         r, classes, open_device(devices.pop() if devices else run.default_device()), list(wanted)
     )
@@ -277,7 +281,7 @@ def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | N
 
 
 class LazyReplay(Replay):
-    """A recording whose results are computed lazily: gradients may be asked for through them, or they span devices."""
+    """A recording whose results are computed lazily, for the reasons that `make_replay` states."""
 
     def __init__(self, r: Recording, classes: Sequence[type] | None, realize: bool) -> None:
         super().__init__(r, classes)
