@@ -57,10 +57,7 @@ def sums(shape: tuple[int, ...], over: tuple[int, ...]) -> Case:
 
 SMALL: dict[str, Case] = {
     **CASES,
-    **{
-        f"matmul {m}x{n}x{k}": matmul(m, n, k)
-        for m, n, k in [(1, 1, 1), (1, 5, 7), (5, 1, 7), (2, 33, 3)]
-    },
+    **{f"matmul {m}x{n}x{k}": matmul(m, n, k) for m, n, k in [(1, 1, 1), (1, 5, 7), (5, 1, 7), (2, 33, 3)]},
     **{f"softmax {m}x{n}": softmax(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1), (2, 512)]},
     **{f"columns {m}x{n}": columns(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1), (200, 7)]},
     **{f"attention {b}x{t}x{d}": attention(b, t, d, c) for b, t, d, c in [(1, 11, 3, True), (5, 3, 1, True)]},

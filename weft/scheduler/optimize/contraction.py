@@ -384,9 +384,9 @@ class _Tiled:
         """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum."""
         item = self.k.algorithm.item(value)
         assert isinstance(item, Value)
-        axes = item.reduce.axes if item.reduce else ()
-        if not axes or self.depth <= CHAIN:
+        if item.reduce is None or self.depth <= CHAIN:
             return None
+        axes = item.reduce.axes
         rest = self.depth // high(axes[0].extent)
         factor = max(CHAIN // 2 // rest, 1) if high(axes[0].extent) * rest > CHAIN else 0
         if len(axes) > 1 and factor == 1:
