@@ -386,12 +386,11 @@ class _Tiled:
         assert isinstance(item, Value)
         if item.reduce is None or self.depth <= CHAIN:
             return None
-        axes = item.reduce.axes
-        rest = self.depth // high(axes[0].extent)
-        factor = max(CHAIN // 2 // rest, 1) if high(axes[0].extent) * rest > CHAIN else 0
-        if len(axes) > 1 and factor == 1:
-            factor = 0
-        self.k = run(self.k, SplitReduce(value, axes[0].var.name, factor, f"{value}_chain"))
+        first = item.reduce.axes[0]
+        factor = max(CHAIN // 2 // (self.depth // high(first.extent)), 1)
+        if factor == 1 and len(item.reduce.axes) > 1:
+            factor = 0  # one step per element of the first axis
+        self.k = run(self.k, SplitReduce(value, first.var.name, factor, f"{value}_chain"))
         return f"{value}_chain"
 
     def accumulate(self, name: str, scope: Scope) -> None:
