@@ -32,7 +32,9 @@ def show_attrs(attrs: Attrs) -> str:
         case Leaf():
             return attrs.device
         case _:
-            return ", ".join(f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs))
+            return ", ".join(
+                f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.name != "fill_bits"
+            )
 
 
 def _plain(x: object) -> str:

@@ -35,7 +35,9 @@ class Op(Enum):
     TRUNC = auto()
     ROUND = auto()  # to nearest, ties to even
     NOT = auto()  # logical on bool, bitwise on integers
-    CAST = auto()  # to the dtype; float -> int truncates and saturates, NaN -> 0; to 16-bit floats by way of f32
+    CAST = (
+        auto()
+    )  # to the dtype; float -> int truncates and saturates, NaN -> 0; to 16-bit floats by way of f32
     BITCAST = auto()  # reinterpret the bits, same width
 
     # binary

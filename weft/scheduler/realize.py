@@ -83,7 +83,9 @@ def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage
         sig = signature(todo)
         names = {n.device for n in todo if n.device is not None}
         if sig.copies or len(names) > 1:
-            raise ArgumentError("bind: what is computed must be on one device; realize the copies to it before")
+            raise ArgumentError(
+                "bind: what is computed must be on one device; realize the copies to it before"
+            )
         device = registry.open_device(names.pop() if names else default_device())
         values.update(zip(todo, _results(todo, sig, device, bindings), strict=True))
     return [values[n] for n in nodes]

@@ -90,7 +90,7 @@ def signature(outputs: Sequence[Node]) -> Signature:
             attrs = node.attrs
             row = (node.op, attrs, node.dtype, node.shape, first, second)
             if isinstance(attrs, Box):
-                symbolic = symbolic or any([i.__class__ is not int for i in attrs.start])
+                symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
         else:
             missing = [i for i in inputs if i not in numbers]
             if missing:
@@ -102,9 +102,9 @@ def signature(outputs: Sequence[Node]) -> Signature:
             attrs = node.attrs
             row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
             if isinstance(attrs, Box):
-                symbolic = symbolic or any([i.__class__ is not int for i in attrs.start])
+                symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
             elif isinstance(attrs, Padding):
-                symbolic = symbolic or any([i.__class__ is not int for i in (*attrs.low, *attrs.high)])
+                symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
         numbers[node] = len(rows)
         rows.append(row)
         stack.pop()

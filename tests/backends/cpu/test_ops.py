@@ -222,3 +222,17 @@ def test_the_device_names_the_ops_that_the_renderer_knows() -> None:
 def test_aarch64_code_is_generated() -> None:
     programs = [program(f"{n}_{w}", *CASES[n], w) for n in list(CASES)[::9] for w in (0, LANES)]
     assert compile_programs(programs, Target("aarch64-unknown-linux-gnu", "generic", "+neon"))
+
+
+def test_lanes_that_are_all_outside_load_nothing() -> None:
+    """A vector that lies in padding alone: every lane's guard is known to fail."""
+    import weft
+    from weft.core import run
+    from weft.ir import graph
+    from weft.ir.graph import Padding
+    from weft.ir.ops import Op
+
+    x = weft.tensor([[4, 3, 2]], device="cpu").value.node
+    padded = graph.apply(Op.PAD, (x,), Padding((2, 5), (0, 0), (0, 1)))
+    run.realize([padded])
+    assert run.to_numpy(padded).tolist() == [[0] * 10, [0] * 10, [0, 0, 0, 0, 0, 4, 0, 3, 0, 2]]

@@ -57,7 +57,7 @@ def test_random_schedules(name: str, data: st.DataObject) -> None:
 def test_refusals_say_why() -> None:
     kernel = initial(CASES["matmul"].algorithm)
     with pytest.raises(
-        IRError, match=r"split\(y, 2, , \) on kernel matmul: 2 does not divide the extent 7 of y: pad first"
+        IRError, match=r"split\(y, 2\) on kernel matmul: 2 does not divide the extent 7 of y: pad first"
     ):
         run(kernel, Split("y", 2))
     with pytest.raises(IRError, match="l reduces: split the reduction into steps first"):

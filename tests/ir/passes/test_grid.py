@@ -180,7 +180,9 @@ def test_a_fill_and_the_updates_after_it_are_ordered() -> None:
 
 def test_too_many_threads_run_in_order() -> None:
     i, j = v("i", 3), v("j", 512)
-    p = program({"x": 1536, "y": 1536}, "y", thread(i, thread(j, Store("y", i * 512 + j, at("x", i * 512 + j)))))
+    p = program(
+        {"x": 1536, "y": 1536}, "y", thread(i, thread(j, Store("y", i * 512 + j, at("x", i * 512 + j))))
+    )
     split = launches(p, 1 << 10)
     assert grid_parts(split.grids[0])[2].extent == 512
     x = np.arange(1536.0)

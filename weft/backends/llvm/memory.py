@@ -246,7 +246,7 @@ def _near(offset: Affine, mask: str | None) -> Near | None:
     """None when the elements are not near each other, or it is not known here where they are."""
     n = len(offset.steps)
     active = [True] * n if mask is None else constant_mask(mask)
-    if offset.varying or n < 2 or active is None:
+    if offset.varying or n < 2 or active is None or not any(active):
         return None
     at = {k: step for k, step in enumerate(offset.steps) if active[k]}
     first = min(at.values())

@@ -104,7 +104,7 @@ def _region(k: Kernel, t: ComputeAt) -> list[tuple[Int, Int]]:
                 at = substitute(i, nest.bind)
                 inner = variables(at) - outer - set(k.algorithm.variables)
                 extent = item.axes[a].extent
-                one = _whole_loop(k, at, extent) or _span(at, inner, extent)
+                one = (_whole_loop(k, at, extent) if at in inner else None) or _span(at, inner, extent)
                 before = regions[a]
                 regions[a] = one if before is None else _union(before, one, extent)
     return [(0, a.extent) if r is None else r for r, a in zip(regions, item.axes, strict=True)]
