@@ -6,12 +6,12 @@ schedule computes every item by itself, one loop per axis, whole, in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weft.ir.index import Int, Var, high, substitute
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Value
+from weft.ir.kernel.algorithm import Algorithm, Item, Output, Value
 from weft.ir.loops import LoopKind, Scope
 
 if TYPE_CHECKING:
@@ -200,8 +200,3 @@ def initial_nest(item: Item, used: set[str]) -> Nest:
         tuple(high(a.extent) for a in item.axes[:rank]),
         Layout.row_major(rank),
     )
-
-
-def axis_extents(axes: Iterable[Axis]) -> tuple[Int, ...]:
-    """The extents of axes."""
-    return tuple(a.extent for a in axes)
