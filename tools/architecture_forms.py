@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from weft.backends.cpu.compile import assembly
 from weft.backends.cpu.device import NATIVE
 from weft.backends.cpu.llvm import Target, version
 from weft.backends.cpu.render import render_module
+from weft.backends.limits import Limits, described
 from weft.backends.protocol import Code, Commands, CopyBytes, DeviceInfo, Memory
 from weft.core.handle import wrap
 from weft.ir.dtypes import float32
@@ -90,6 +91,12 @@ class Described:
 
     def fingerprint(self) -> str:
         return "described"
+
+    def listings(self, program: Program) -> Mapping[str, str]:
+        return {"llvm": render_module([program], TARGET), "assembly": assembly([program], TARGET)}
+
+    def limits(self) -> Limits:
+        return described(self.info)
 
     def link(self, codes: Sequence[Code], commands: Commands) -> Unbound:
         return Unbound()

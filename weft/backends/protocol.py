@@ -6,13 +6,16 @@ The scheduler knows devices only through this page: it reads `DeviceInfo` and ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from weft.ir.dtypes import DTYPES, DType
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.backends.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,14 @@ class Device(Protocol):
 
     def fingerprint(self) -> str:
         """What images depend on: device, driver, compiler and their versions."""
+        ...
+
+    def listings(self, program: Program) -> Mapping[str, str]:
+        """What the backend makes of a program on the way to machine code, to read: "llvm", "assembly", "ptx" ..."""
+        ...
+
+    def limits(self) -> Limits:
+        """What the device does at best, as it is set up now: measured where that is possible, once and kept."""
         ...
 
     def link(self, codes: Sequence[Code], commands: Commands) -> Executable:

@@ -124,9 +124,11 @@ class Compiled(Generic[P, R]):
             )
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
-        """The kernels that a call with these arguments runs (the call is made)."""
+        """The kernels that a call with these arguments runs, with their times. The call is made twice: once to trace
+        and warm up, once with a clock at every kernel."""
         self(*args, **kwargs)
-        return self._current(args, kwargs)[0].explain()
+        replay, objects = self._current(args, kwargs)
+        return replay.explain(objects)
 
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
         """Make the call, and say how long each kernel took."""

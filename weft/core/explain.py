@@ -1,31 +1,40 @@
-"""weft.explain: the kernels to come, why each ends where it does, and how long each takes."""
+"""weft.explain: the kernels to come, why each ends where it does, how long it takes and what it could take at best."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import statistics
+import time as clock
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.core import tracing
 from weft.core.handle import value_of
+from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from weft.backends.protocol import Device, DeviceInfo
-    from weft.core.tensor import Tensor
+    from weft.backends.limits import Bound, Limits
+    from weft.backends.protocol import Device
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.plan import KernelInfo
 
+TIMED_RUNS = 5
+"""Runs of which an explanation gives the median, after one to warm up."""
+
+TIMED_SECONDS = 0.5
+"""No further run is started after so long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One kernel's time: nanoseconds, rates, and the share of what the device can do at best at this size."""
+    """One kernel's time: nanoseconds, what it does, and the least time that the device's limits allow for it."""
 
     name: str
     ns: int
     flops: int
     bytes: int
-    share: float
+    bound: Bound
 
     @property
     def gflops(self) -> float:
@@ -37,10 +46,15 @@ class Timing:
         """1e9 bytes per second, counting what must at least move."""
         return self.bytes / self.ns if self.ns else 0.0
 
+    @property
+    def share(self) -> float:
+        """The least time over the time taken: 1 is as fast as the device allows. `bound.by` says what sets it."""
+        return self.bound.seconds * 1e9 / self.ns if self.ns else 0.0
+
     def __str__(self) -> str:
         return (
             f"{self.ns / 1e3:12,.1f} us {self.gflops:9,.1f} GFLOP/s {self.gbytes:8,.1f} GB/s "
-            f"{100 * self.share:4.0f} % of the limit"
+            f"{100 * self.share:4.0f} % of the limit ({self.bound.by})"
         )
 
 
@@ -51,11 +65,10 @@ class Profile:
     kernels: tuple[Timing, ...]
 
     @staticmethod
-    def of(steps: Sequence[KernelInfo], times: Sequence[int], info: DeviceInfo) -> Profile:
+    def of(steps: Sequence[KernelInfo], times: Sequence[int], device: Device) -> Profile:
         """From a plan's steps and the nanoseconds of each."""
-        return Profile(
-            tuple(_timing(s.name, ns, s.flops, s.bytes, info) for s, ns in zip(steps, times, strict=True))
-        )
+        limits = device.limits() if steps else None
+        return Profile(tuple(timing(s, ns, limits) for s, ns in zip(steps, times, strict=True) if limits))
 
     @property
     def ns(self) -> int:
@@ -81,7 +94,12 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedKernel:
-    """A kernel to come: see `weft.scheduler.details.KernelDetail` for what its properties mean."""
+    """A kernel to come, on which device, and how long it took if it was timed.
+
+    `forms()` has all that it becomes on its way to the machine, by name: "algorithm" (what it computes), "schedule"
+    (the transforms, one a line), "loops" (the lowered program), and what the backend makes of these, such as "llvm"
+    and "assembly". `show("schedule", "loops")` is those as text.
+    """
 
     detail: KernelDetail
     device: str
@@ -100,24 +118,49 @@ class ExplainedKernel:
         return self.detail.flops
 
     @property
-    def source(self) -> str:
-        return self.detail.source
-
-    @property
     def why(self) -> tuple[str, ...]:
         return self.detail.why
 
     @property
-    def loops(self) -> str:
-        return self.detail.loops
+    def summary(self) -> str:
+        """The schedule in one line."""
+        return self.detail.summary
+
+    @property
+    def algorithm(self) -> str:
+        return self.forms()["algorithm"]
 
     @property
     def schedule(self) -> str:
-        return self.detail.schedule
+        return self.forms()["schedule"]
+
+    @property
+    def loops(self) -> str:
+        return self.forms()["loops"]
+
+    @property
+    def source(self) -> str:
+        """What the backend compiles: LLVM IR, PTX; the loops, where it interprets them."""
+        forms = self.forms()
+        return forms.get("llvm") or forms.get("ptx") or forms["loops"]
+
+    def forms(self) -> Mapping[str, str]:
+        """Everything that the kernel becomes, by name."""
+        return self.detail.forms()
+
+    def show(self, *names: str) -> str:
+        """The forms called `names`, all without any, each under its name. ArgumentError for one that is not there."""
+        forms = self.forms()
+        for name in names:
+            if name not in forms:
+                raise ArgumentError(
+                    f"explain: {self.name} on {self.device} has {', '.join(forms)}, no {name!r}"
+                )
+        return "\n\n".join(f"--- {name} of {self.name}\n{forms[name].rstrip()}" for name in names or forms)
 
     def __str__(self) -> str:
         head = f"{self.name} on {self.device}: {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
-        lines = [head, *(f"    {w}" for w in self.why)]
+        lines = [head, f"    {self.summary}", *(f"    {w}" for w in self.why)]
         if self.timing is not None:
             lines.append(f"    {str(self.timing).strip()}")
         return "\n".join(lines)
@@ -125,9 +168,14 @@ class ExplainedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The kernels that computing some tensors takes, in the order in which they run."""
+    """The kernels that computing some tensors takes, in the order in which they run. Indexes and iterates over them.
+
+    Where they were timed, `ns` is how long a whole run took, and `limits` are those of the devices.
+    """
 
     kernels: tuple[ExplainedKernel, ...]
+    ns: int | None = None
+    limits: Mapping[str, Limits] | None = None
 
     @property
     def bytes(self) -> int:
@@ -145,23 +193,66 @@ class Explanation:
     def __iter__(self) -> Iterator[ExplainedKernel]:
         return iter(self.kernels)
 
+    def __getitem__(self, k: int) -> ExplainedKernel:
+        return self.kernels[k]
+
+    def times(self) -> str:
+        """Where the time goes, as a table: kernels that compute the same are one row, those that take longest first.
+        Empty where nothing was timed."""
+        if self.ns is None:
+            return ""
+        groups: dict[Any, list[Timing]] = {}
+        for k in self.kernels:
+            if k.timing is not None:
+                groups.setdefault((k.detail.algorithm, k.device), []).append(k.timing)
+        inside = sum(t.ns for g in groups.values() for t in g)
+        lines = [
+            f"{'time':>13} {'share':>6} {'runs':>5} {'GFLOP/s':>9} {'GB/s':>8} {'of limit':>9}  {'near':8} kernel"
+        ]
+        for group in sorted(groups.values(), key=lambda g: -sum(t.ns for t in g)):
+            ns, least = sum(t.ns for t in group), sum(t.bound.seconds for t in group) * 1e9
+            flops, moved = sum(t.flops for t in group), sum(t.bytes for t in group)
+            lines.append(
+                f"{ns / 1e3:10,.1f} us {100 * ns / max(inside, 1):4.0f} % {len(group):5d} {flops / max(ns, 1):9,.1f} "
+                f"{moved / max(ns, 1):8,.1f} {100 * least / max(ns, 1):7.0f} %  {group[0].bound.by:8} {group[0].name}"
+            )
+        around = max(0, self.ns - inside)
+        lines.append(
+            f"{around / 1e3:10,.1f} us {'':4}   outside of the kernels: the call, memory for results"
+        )
+        lines += [f"limits of {device}: {found}" for device, found in (self.limits or {}).items()]
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         n = len(self.kernels)
         if not n:
             return "nothing to compute: the values are there already"
         head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        if self.ns is not None:
+            head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
         return "\n".join([head, *(f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.kernels, 1))])
 
     __repr__ = __str__
 
 
-def explain(*tensors: Tensor, time: bool = False) -> Explanation:
-    """The kernels that computing these tensors together will take; nothing is computed unless `time` is set.
+def explain(*what: Any, time: bool = False) -> Explanation:
+    """The kernels that computing tensors together will take, or those of a call of a compiled function.
 
-    With `time`, they are run once to warm up and once with a clock at every kernel; the tensors stay unrealized.
+        weft.explain(x @ w, x.sum())                 nothing is computed
+        weft.explain(x @ w, time=True)               computed a few times, with a clock at every kernel
+        weft.explain(step, x, y)                     step = weft.compile(f): the call step(x, y), made twice
+
+    Tensors stay unrealized. A compiled function is called, once to trace it and once with the clock, so what it
+    updates is updated twice. Printing the result shows each kernel's schedule, why its fusion ended where it did, and,
+    where it was timed: its rates, the share of what the machine does at best (measured once and kept in the cache
+    folder), and which limit that is. `weft.explain(...)[0].show("loops", "assembly")` shows a kernel itself.
     """
-    nodes = [value_of("explain", t).node for t in tensors]
-    return explain_nodes(nodes, time)
+    from weft.core.compile import Compiled
+
+    if what and isinstance(what[0], Compiled):
+        function: Any = what[0]
+        return function.explain(*what[1:])
+    return explain_nodes([value_of("explain", t).node for t in what], time)
 
 
 def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
@@ -174,33 +265,69 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     by_device: dict[str, list[Node]] = {}
     for n in (*copied(todo), *todo):
         by_device.setdefault(n.device or default_device(), []).append(n)
-    out: list[ExplainedKernel] = []
+    if time and any(copied([n]) for n in todo):
+        raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
+    parts: list[Explanation] = []
     for name, group in by_device.items():
         device = open_device(name)
-        found = details(group, device)
-        times = _times(group, device) if time else [None] * len(found)
-        for d, ns in zip(found, times, strict=True):
-            timing = None if ns is None else _timing(d.name, ns, d.flops, d.bytes, device.info)
-            out.append(ExplainedKernel(d, name, timing))
-    return Explanation(tuple(out))
+        if time:
+            steps, times, ns = _timed(group, device)
+            parts.append(explained(group, device, steps, times, ns))
+        else:
+            parts.append(Explanation(tuple(ExplainedKernel(d, name) for d in details(group, device))))
+    kernels = tuple(k for p in parts for k in p.kernels)
+    if not time:
+        return Explanation(kernels)
+    limits = {device: x for p in parts for device, x in (p.limits or {}).items()}
+    return Explanation(kernels, sum(p.ns or 0 for p in parts), limits)
 
 
-def _times(nodes: Sequence[Node], device: Device) -> list[int]:
-    """Nanoseconds of each kernel, the second time it runs."""
-    from weft.scheduler.realize import plan_for
+def explained(
+    nodes: Sequence[Node], device: Device, steps: Sequence[KernelInfo], times: Sequence[int], ns: int
+) -> Explanation:
+    """The explanation of a plan for `nodes` whose steps took `times` nanoseconds, and that as a whole took `ns`."""
+    from weft.scheduler.details import details
+
+    name, limits = device.info.name, device.limits()
+    launches = [(s, t) for s, t in zip(steps, times, strict=True) if s.name != "copy"]
+    found = details(nodes, device)
+    kernels = [
+        ExplainedKernel(d, name, timing(s, t, limits)) for d, (s, t) in zip(found, launches, strict=True)
+    ]
+    return Explanation(tuple(kernels), ns, {name: limits})
+
+
+def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo], list[int], int]:
+    """The steps of the plan for `nodes`, the nanoseconds of each, and those of a whole run: medians of a few runs."""
+    from weft.scheduler.realize import memory_on, plan_for
     from weft.scheduler.signature import signature
 
     sig = signature(nodes)
+    if sig.variables:
+        names = ", ".join(v.name for v in sig.variables)
+        raise ArgumentError(
+            f"explain: the runtime variable {names} has no value here; explain without time=True"
+        )
     plan = plan_for(nodes, sig, device)
-    memories = [n.storage.memory for n in sig.leaves]
+    memories = [memory_on(n, device) for n in sig.leaves]
     plan.profile(memories)
-    _, times = plan.profile(memories)
-    return [ns for ns, step in zip(times, plan.steps, strict=True) if step.name != "copy"]
+    runs: list[list[int]] = []
+    wholes: list[int] = []
+    start = clock.perf_counter_ns()
+    while len(runs) < TIMED_RUNS and (not runs or clock.perf_counter_ns() - start < TIMED_SECONDS * 1e9):
+        runs.append(plan.profile(memories)[1])
+        begin = clock.perf_counter_ns()
+        plan.run(memories)
+        device.synchronize()
+        wholes.append(clock.perf_counter_ns() - begin)
+    times = [round(statistics.median(t)) for t in zip(*runs, strict=True)]
+    return plan.steps, times, max(round(statistics.median(wholes)), sum(times))
 
 
-def _timing(name: str, ns: int, flops: int, nbytes: int, info: DeviceInfo) -> Timing:
-    limit = max(flops / info.flops, nbytes / info.bandwidth) * 1e9
-    return Timing(name, ns, flops, nbytes, limit / ns if ns else 0.0)
+def timing(step: KernelInfo, ns: int, limits: Limits) -> Timing:
+    """A step's time beside what the limits allow."""
+    bound = limits.bound(step.flops, step.bytes - step.written, step.written)
+    return Timing(step.name, ns, step.flops, step.bytes, bound)
 
 
 def _count(n: int, unit: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +121,9 @@ class Replay:
         """Run, and the time of each step."""
         raise NotImplementedError
 
-    def explain(self) -> Explanation:
-        """The kernels of a run."""
-        from weft.core.explain import explain_nodes
-
-        return explain_nodes([v.node for v in self.recording.values])
+    def explain(self, objects: list[Any]) -> Explanation:
+        """Run, and the kernels of the run."""
+        raise NotImplementedError
 
 
 class PlanReplay(Replay):
@@ -134,7 +133,7 @@ class PlanReplay(Replay):
         self, r: Recording, classes: Sequence[type] | None, device: Device, nodes: Sequence[Node]
     ) -> None:
         super().__init__(r, classes)
-        self._device, self._device_full_name = device, device.info.name
+        self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
         self._lock = threading.RLock()
         self._plan, self._leaves = _plan(r, device, nodes)
         number = {v.node: k for k, v in r.placeholders.items()}
@@ -186,7 +185,19 @@ class PlanReplay(Replay):
         times: list[int] = []
         with self._lock:
             self._run(objects, times)
-        return Profile.of(() if self._plan is None else self._plan.steps, times, self._device.info)
+        return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
+
+    def explain(self, objects: list[Any]) -> Explanation:
+        from weft.core.explain import Explanation, explained
+
+        times: list[int] = []
+        start = time.perf_counter_ns()
+        with self._lock:
+            self._run(objects, times)
+        ns = time.perf_counter_ns() - start
+        if self._plan is None:
+            return Explanation(())
+        return explained(self._nodes, self._device, self._plan.steps, times, ns)
 
     def _run(self, objects: list[Any], times: list[int] | None) -> Any:
         r = self.recording
@@ -315,6 +326,13 @@ class LazyReplay(Replay):
 
         self.run(objects)
         return Profile(())
+
+    def explain(self, objects: list[Any]) -> Explanation:
+        """Run; the kernels of what was recorded, without times."""
+        from weft.core.explain import explain_nodes
+
+        self.run(objects)
+        return explain_nodes([v.node for v in self.recording.values])
 
 
 def target(b: Rebind, objects: Sequence[Any]) -> Any:

@@ -202,10 +202,12 @@ class _Assembly:
                 base = spec.inplace.get(p.name)
                 if base is not None and self.place(n) != self.place(base):
                     steps.append(CopyBytes(self.slot(n), self.slot(base), nbytes(base)))
-                    infos.append(KernelInfo("copy", 2 * nbytes(base), 0, ("the old value is still needed",)))
+                    why = ("the old value is still needed",)
+                    infos.append(KernelInfo("copy", 2 * nbytes(base), 0, why, nbytes(base)))
             used = tuple(variables[v.name] for v in kernel.program.variables)
             steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
-            infos.append(KernelInfo(spec.algorithm.name, high(spec.bytes), high(spec.flops), spec.why))
+            name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
+            infos.append(KernelInfo(name, moved, flops, spec.why, spec.written))
         return steps, infos
 
     def largest(self) -> tuple[Tenant, ...]:

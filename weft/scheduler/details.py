@@ -1,8 +1,8 @@
-"""What a plan would run, in full: for explanations. Nothing is computed."""
+"""What a plan would run, in full: for explanations. Nothing is computed, and nothing compiled until it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.backends.protocol import Device
@@ -10,42 +10,51 @@ from weft.ir.graph import Node
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.summary import summary
+from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
 from weft.scheduler.kernelize import kernelize
 from weft.scheduler.optimize.rules import schedule
-from weft.scheduler.programs import compiled
+from weft.scheduler.programs import lowered
 
 
 @dataclass(frozen=True, slots=True)
 class KernelDetail:
-    """A kernel to come. `bytes` (what must at least move) and `flops` are for the largest runtime sizes.
-
-    `why`: what ended its fusion. `algorithm`: what it computes; `schedule`: the transforms, one a line; `loops`: the
-    lowered program; `source`: what the backend made of it.
-    """
+    """A kernel to come. `bytes` (what must at least move; `written` of them are written) and `flops` are for the
+    largest runtime sizes; `why`: what ended its fusion."""
 
     name: str
     bytes: int
+    written: int
     flops: int
     why: tuple[str, ...]
     algorithm: Algorithm
-    schedule: str
-    loops: str
-    source: str
+    kernel: Kernel
+    device: Device
+
+    @property
+    def summary(self) -> str:
+        """The schedule in one line."""
+        return summary(self.kernel)
+
+    def forms(self) -> Mapping[str, str]:
+        """What the kernel looks like at each stage: algorithm, schedule (its transforms), loops, and what the backend
+        makes of these."""
+        program = lowered(self.algorithm, self.device.info)
+        return {
+            "algorithm": show_algorithm(self.algorithm),
+            "schedule": "\n".join(map(str, self.kernel.history)),
+            "loops": show_program(program),
+            **self.device.listings(program),
+        }
 
 
 def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
     """The kernels that computing `nodes` on `device` takes, in order."""
-    specs = kernelize(nodes)
-    kernels = compiled([s.algorithm for s in specs], device)
     return [
         KernelDetail(
-            s.algorithm.name, high(s.bytes), high(s.flops), s.why, s.algorithm,
-            _history(schedule(s.algorithm, device.info)), show_program(c.program), c.code.source,
+            s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.algorithm,
+            schedule(s.algorithm, device.info), device,
         )
-        for s, c in zip(specs, kernels, strict=True)
+        for s in kernelize(nodes)
     ]  # fmt: skip
-
-
-def _history(kernel: Kernel) -> str:
-    return "\n".join(str(t) for t in kernel.history)

@@ -74,7 +74,7 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
         "steps": steps,
         "commands": [c.externals, c.offsets, c.workspace_bytes],
         "outputs": [[o.dtype.name, o.shape, o.replaces] for o in plan.outputs],
-        "kernels": [[k.name, k.bytes, k.flops, k.why] for k in plan.steps],
+        "kernels": [[k.name, k.bytes, k.flops, k.why, k.written] for k in plan.steps],
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
     }
@@ -106,7 +106,10 @@ def _read(record: Any, key: str, device: Device) -> Plan:
         [OutputSpec(by_name(d), tuple(map(int, shape)), at) for d, shape, at in record["outputs"]]
     )
     infos = tuple(
-        [KernelInfo(str(n), int(b), int(f), tuple(map(str, why))) for n, b, f, why in record["kernels"]]
+        [
+            KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w))
+            for n, b, f, y, w in record["kernels"]
+        ]
     )
     largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])
     return Plan(device, commands, tuple(codes), outputs, (), infos, device.link(codes, commands), largest)

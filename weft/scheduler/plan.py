@@ -14,12 +14,14 @@ from weft.ir.index import Int, Var, evaluate
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """What is known of one step: for explanations and profiles. Bytes and flops are for the largest runtime sizes."""
+    """What is known of one step: for explanations and profiles. Bytes and flops are for the largest runtime sizes;
+    of the `bytes` that move, `written` are written."""
 
     name: str
     bytes: int
     flops: int
     why: tuple[str, ...] = ()
+    written: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,24 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weft import disk_cache, settings
+from weft.backends.limits import Limits, from_json, to_json
 from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
 from .allocator import Block
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
-from .machine import Machine
+from .machine import Machine, usable_threads
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
 
-# An estimate from the machine's description until the benchmark of `weft bench` has measured it: two FMA units of the
-# vector width at 3 GHz, and what one channel pair of DDR4 or better gives.
+# What schedules are chosen by: two FMA units of the vector width at 3 GHz, and what one channel pair of DDR4 or better
+# gives. Not what `limits` measures, since programs on disk are found by the description, which must not vary.
 _CLOCK = 3.0e9
 _BANDWIDTH = 40.0e9
 _LAUNCH_NS = 20.0
@@ -103,6 +104,7 @@ class CpuDevice:
         self.runtime = runtime
         self._info = describe(runtime.machine)
         self._workspace: Block | None = None
+        self._limits: dict[int, Limits] = {}
         self.lock = threading.RLock()
         """Held by a run that uses the workspace."""
 
@@ -177,6 +179,28 @@ class CpuDevice:
         target = self.runtime.machine.target
         features = hashlib.sha256(target.features.encode()).hexdigest()[:16]
         return f"{target.triple} {target.cpu} {features} llvm {version()} cores {self._info.cores}"
+
+    def listings(self, program: Program) -> Mapping[str, str]:
+        from .compile import assembly
+        from .render import render_module
+
+        target = self.runtime.machine.target
+        return {"llvm": render_module([program], target), "assembly": assembly([program], target)}
+
+    def limits(self) -> Limits:
+        threads = self.runtime.pool.threads
+        with self.lock:
+            if threads not in self._limits:
+                key = disk_cache.digest(self.fingerprint(), str(threads), *map(str, usable_threads()))
+                kept = disk_cache.get("limits", key)
+                try:
+                    self._limits[threads] = from_json(kept or b"")
+                except ValueError:
+                    from .limits import measure  # only who asks needs the loops
+
+                    self._limits[threads] = measure(self.runtime)
+                    disk_cache.put("limits", key, to_json(self._limits[threads]))
+            return self._limits[threads]
 
     def link(self, codes: Sequence[CpuCode], commands: Commands) -> CpuExecutable:
         return CpuExecutable(self, codes, commands)

@@ -12,12 +12,13 @@ import struct
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
 from weft.backends.cpu.llvm import version
+from weft.backends.limits import Limits, described
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
 from weft.errors import DeviceError
@@ -201,6 +202,13 @@ class CudaDevice:
     def fingerprint(self) -> str:
         major, minor = self.capability
         return f"cuda sm_{major}{minor} driver {self.driver.call('cuDriverGetVersion')} {version()}"
+
+    def listings(self, program: Program) -> Mapping[str, str]:
+        ptx, _ = compile_programs([program], target(self.capability), self._info.local_bytes)
+        return {"ptx": ptx}
+
+    def limits(self) -> Limits:
+        return described(self._info)
 
     def link(self, codes: Sequence[CudaCode], commands: Commands) -> CudaExecutable:
         return CudaExecutable(self, codes, commands)

@@ -12,6 +12,7 @@ import numpy as np
 from weft._version import __version__
 from weft.backends.dummy.cost import work
 from weft.backends.dummy.interpreter import interpret
+from weft.backends.limits import Limits, described
 from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory, Step
 from weft.ir.dtypes import to_numpy
 from weft.ir.index import evaluate
@@ -142,6 +143,14 @@ class DummyDevice:
     def fingerprint(self) -> str:
         """The interpreter's version."""
         return f"dummy {__version__}"
+
+    def listings(self, program: Program) -> Mapping[str, str]:
+        """Nothing is made of a program but its loops."""
+        return {}
+
+    def limits(self) -> Limits:
+        """What the clock goes by."""
+        return described(self.info)
 
     def link(self, codes: Sequence[DummyCode], commands: Commands) -> DummyExecutable:
         """The commands, to be interpreted."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.ir.graph import Node
-from weft.ir.index import Int
+from weft.ir.graph import Node, elements
+from weft.ir.index import Int, high
 from weft.ir.kernel.algorithm import Algorithm
 
 
@@ -27,6 +27,12 @@ class KernelSpec:
     why: tuple[str, ...]
     flops: Int
     bytes: Int
+
+    @property
+    def written(self) -> int:
+        """Of `bytes`, those written, at the largest runtime sizes."""
+        whole = sum(high(elements(n.shape)) * n.dtype.itemsize for n in self.writes)
+        return min(whole, high(self.bytes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,89 @@
+"""What a device can do at best: the ceiling that a kernel's speed is measured against (a roofline).
+
+    time >= max(flops / peak,  read / rate of reading,  (read + written) / rate of moving)
+
+with the rates of the nearest memory level that holds what the kernel touches (Williams, Waterman & Patterson 2009,
+"Roofline: an insightful visual performance model").
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from weft.backends.protocol import DeviceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of memory that holds `capacity` bytes: bytes per second of loops that only read (`read`), and of loops
+    that copy as well as can be done, counting what they read and what they write (`copy`)."""
+
+    name: str
+    capacity: float
+    read: float
+    copy: float
+
+    def seconds(self, read: float, written: float) -> float:
+        """The least time in which so many bytes are read and written here."""
+        return max(read / self.read, (read + written) / max(self.copy, self.read))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least time that a kernel can take, and what sets it: "compute", or the name of a memory level."""
+
+    seconds: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Floating-point operations per second (float32, multiply-add counted as two) and memory levels, nearest first, of
+    `threads` threads together. `measured`: by loops that do nothing else; otherwise taken from the description."""
+
+    flops: float
+    levels: tuple[Level, ...]
+    threads: int
+    measured: bool
+
+    def bound(self, flops: float, read: float, written: float) -> Bound:
+        """The least time for a kernel that computes `flops` operations, reads and writes so many bytes."""
+        level = next((x for x in self.levels if read + written <= x.capacity), self.levels[-1])
+        moving, computing = level.seconds(read, written), flops / self.flops
+        return Bound(computing, "compute") if computing >= moving else Bound(moving, level.name)
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        origin = f"measured on this machine, {threads}" if self.measured else "as described, not measured"
+        rates = "; ".join(
+            f"{x.name} {x.read / 1e9:.1f} GB/s read, {x.copy / 1e9:.1f} copied" for x in self.levels
+        )
+        return f"{self.flops / 1e9:.1f} GFLOP/s (float32); {rates} ({origin})"
+
+
+def described(info: DeviceInfo) -> Limits:
+    """What a device's description says, where nothing has been measured."""
+    return Limits(
+        info.flops, (Level("memory", float("inf"), info.bandwidth, info.bandwidth),), info.cores, False
+    )
+
+
+def to_json(limits: Limits) -> bytes:
+    """For keeping on disk."""
+    return json.dumps(asdict(limits)).encode()
+
+
+def from_json(data: bytes) -> Limits:
+    """What `to_json` wrote; ValueError when it did not."""
+    try:
+        d = json.loads(data)
+        levels = tuple(
+            [
+                Level(str(x["name"]), float(x["capacity"]), float(x["read"]), float(x["copy"]))
+                for x in d["levels"]
+            ]
+        )
+        return Limits(float(d["flops"]), levels, int(d["threads"]), bool(d["measured"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not limits: {error}") from error
