@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import weft
 from weft.backends.dummy.interpreter import interpret
 from weft.ir.errors import IRError
 from weft.ir.kernel.lower import lower
@@ -15,6 +16,7 @@ from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops_verify import verify
+from weft.scheduler.kernelize import kernelize
 from weft.testing.kernels import CASES, Case
 from weft.testing.schedules import random_schedule
 
@@ -62,3 +64,13 @@ def test_refusals_say_why() -> None:
         run(kernel, Split("y", 2))
     with pytest.raises(IRError, match="l reduces: split the reduction into steps first"):
         run(kernel, Bind("l"))
+
+
+def test_a_scatter_into_one_element_is_not_spread() -> None:
+    """The place of its stores is 0 whatever the data says; only their guard tells that it comes from there."""
+    total = weft.zeros(1).index_add(0, weft.tensor([0, 0, 0]), weft.tensor([1.0, 2.0, 3.0]))
+    (spec,) = kernelize([total.value.node])
+    kernel = initial(spec.algorithm)
+    (loop,) = kernel.nests[spec.algorithm.items[-1].name].loops
+    with pytest.raises(IRError, match="may store to the same element"):
+        run(kernel, Bind(loop.var.name))

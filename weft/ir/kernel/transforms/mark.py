@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd
 
-from weft.ir.index import Index, Int, Sum, coefficient, span, substitute
-from weft.ir.kernel.algorithm import Output
+from weft.ir.index import Index, Sum, coefficient, span, substitute, variables
+from weft.ir.kernel.algorithm import Output, StoreTo
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -101,7 +101,7 @@ class Bind(Transform):
             return Refusal(f"{self.kind.value} is no parallel kind")
         if spec.reduce:
             return Refusal(f"{self.loop} reduces: split the reduction into steps first")
-        if isinstance(item, Output) and any(_may_meet(k, item, s.index, self.loop) for s in item.stores):
+        if isinstance(item, Output) and any(_may_meet(k, item, s, self.loop) for s in item.stores):
             return Refusal(f"iterations of {self.loop} may store to the same element")
         nest = k.nests[owner]
         outside = [*k.enclosing(owner), *nest.loops[: nest.depth(self.loop)]]
@@ -120,9 +120,15 @@ class Bind(Transform):
         return _mark(k, self.loop, self.kind)
 
 
-def _may_meet(k: Kernel, item: Output, index: tuple[Int, ...], loop: str) -> bool:
-    """Stores at data-dependent places: one of the other indices must tell any two iterations of the loop apart."""
-    if not any(isinstance(i, Index) and i.computed for i in index):
+def _may_meet(k: Kernel, item: Output, store: StoreTo, loop: str) -> bool:
+    """Stores at data-dependent places: one of the other indices must tell any two iterations of the loop apart.
+
+    A place may be data-dependent without showing it: in an axis of one element only the guard is left of it.
+    """
+    index = store.index
+    named = {v for i in index if not isinstance(i, int) for v in variables(i)}
+    every = all(a.extent == 1 or a.var in named for a in item.axes)
+    if every and not any(isinstance(i, Index) and i.computed for i in index):
         return False
     nest = k.nests[item.name]
     depth = nest.depth(loop)
