@@ -27,25 +27,27 @@ from weft.ir.index import (
     rewrite,
     variable_names,
 )
+from weft.ir.interning import Interned
 from weft.ir.ops import COMPARE, Op
 
 Scalar: TypeAlias = bool | int | float
 
 
-class Expr:
-    """A scalar expression of one dtype."""
+class Expr(metaclass=Interned):
+    """A scalar expression of one dtype. Equal expressions are one object: they are compared and hashed by identity."""
 
-    __slots__ = ("_hash", "dtype", "names")
+    __slots__ = ("__weakref__", "dtype", "names", "parts")
     dtype: DType
     names: frozenset[str] | None
     """What `names_of` found, once it was asked."""
+    parts: tuple[Expr, ...]
+    """The scalar expressions directly inside this one, those in its indices included."""
 
-    def _init(self, dtype: DType) -> None:
-        self.dtype, self.names = dtype, None
-        self._hash = hash((type(self).__name__, dtype, self.fields()))
+    def _init(self, dtype: DType, parts: tuple[Expr, ...] = ()) -> None:
+        self.dtype, self.parts, self.names = dtype, parts, None
 
     def fields(self) -> tuple[Any, ...]:
-        """Everything but the dtype that makes this expression what it is."""
+        """What the constructor takes."""
         raise AssertionError
 
     def operands(self) -> tuple[Expr, ...]:
@@ -55,12 +57,6 @@ class Expr:
     def rebuild(self, operands: tuple[Expr, ...]) -> Expr:
         """The same expression over other operands."""
         return self
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Expr) and self._hash == other._hash and _same(self, other))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         from weft.ir.expr_text import show
@@ -74,26 +70,7 @@ class Expr:
         return brief(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.dtype, *self.fields()))
-
-
-def _same(a: Expr, b: Expr) -> bool:
-    """Whether two DAGs are equal. Each pair of nodes is compared once: as trees they may be exponentially larger."""
-    stack, seen = [(a, b)], set[tuple[int, int]]()
-    while stack:
-        x, y = stack.pop()
-        if x is y or (id(x), id(y)) in seen:
-            continue
-        seen.add((id(x), id(y)))
-        if hash(x) != hash(y) or type(x) is not type(y) or x.dtype is not y.dtype:
-            return False
-        if isinstance(x, Call) and isinstance(y, Call):
-            if x.op is not y.op or len(x.args) != len(y.args):
-                return False
-            stack.extend(zip(x.args, y.args, strict=True))
-        elif x.fields() != y.fields():
-            return False
-    return True
+        return (type(self), self.fields())
 
 
 class Const(Expr):
@@ -105,11 +82,13 @@ class Const(Expr):
         self.value = normalize(dtype, value)
         self._init(dtype)
 
-    def fields(self) -> tuple[Any, ...]:
-        return (bits(self.value),)
+    @staticmethod
+    def key(dtype: DType, value: Scalar) -> tuple[Any, ...]:
+        """The dtype and the bits of the value."""
+        return (dtype, bits(normalize(dtype, value)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Const, (self.dtype, self.value))
+    def fields(self) -> tuple[Any, ...]:
+        return (self.dtype, self.value)
 
 
 class FromIndex(Expr):
@@ -119,10 +98,10 @@ class FromIndex(Expr):
 
     def __init__(self, dtype: DType, index: Int) -> None:
         self.index = index
-        self._init(dtype)
+        self._init(dtype, _values((index,)))
 
     def fields(self) -> tuple[Any, ...]:
-        return (self.index,)
+        return (self.dtype, self.index)
 
 
 class Test(Expr):
@@ -132,13 +111,10 @@ class Test(Expr):
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self._init(dtypes.bool_)
+        self._init(dtypes.bool_, _values(_guard_indices(guard)))
 
     def fields(self) -> tuple[Any, ...]:
         return (self.guard,)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Test, (self.guard,))
 
 
 class Call(Expr):
@@ -148,19 +124,16 @@ class Call(Expr):
 
     def __init__(self, dtype: DType, op: Op, args: tuple[Expr, ...]) -> None:
         self.op, self.args = op, args
-        self._init(dtype)
+        self._init(dtype, args)
 
     def fields(self) -> tuple[Any, ...]:
-        return (self.op.value, self.args)
+        return (self.dtype, self.op, self.args)
 
     def operands(self) -> tuple[Expr, ...]:
         return self.args
 
     def rebuild(self, operands: tuple[Expr, ...]) -> Expr:
         return call(self.op, *operands, dtype=self.dtype)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Call, (self.dtype, self.op, self.args))
 
 
 class Load(Expr):
@@ -173,10 +146,15 @@ class Load(Expr):
 
     def __init__(self, dtype: DType, source: str, index: tuple[Int, ...], guard: Guard = ()) -> None:
         self.source, self.index, self.guard = source, index, guard
-        self._init(dtype)
+        self._init(dtype, _values((*index, *_guard_indices(guard)) if guard else index))
+
+    @staticmethod
+    def key(dtype: DType, source: str, index: tuple[Int, ...], guard: Guard = ()) -> tuple[Any, ...]:
+        """All of it, whether a guard was given or not."""
+        return (dtype, source, index, guard)
 
     def fields(self) -> tuple[Any, ...]:
-        return (self.source, self.index, self.guard)
+        return (self.dtype, self.source, self.index, self.guard)
 
 
 class Temp(Expr):
@@ -189,7 +167,7 @@ class Temp(Expr):
         self._init(dtype)
 
     def fields(self) -> tuple[Any, ...]:
-        return (self.name,)
+        return (self.dtype, self.name)
 
 
 def bits(value: Scalar) -> int | bytes:
@@ -408,7 +386,7 @@ def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:
         if e in done:
             stack.pop()
             continue
-        missing = [o for o in (below(e) if into_indices else e.operands()) if o not in done]
+        missing = [o for o in (e.parts if into_indices else e.operands()) if o not in done]
         if missing:
             missing.reverse()
             stack += missing
@@ -425,21 +403,12 @@ def opaque_values(i: Int) -> list[Expr]:
     return [a.value for a in atoms(i) if isinstance(a, Opaque)]
 
 
-def below(e: Expr) -> tuple[Expr, ...] | list[Expr]:
-    """The scalar expressions directly inside `e`, those in its indices included."""
-    match e:
-        case Call():
-            return e.args
-        case Load() if not e.guard:
-            return (
-                opaque_values(e.index[0])
-                if len(e.index) == 1
-                else [v for i in e.index for v in opaque_values(i)]
-            )
-        case Load() | FromIndex() | Test():
-            return [v for i in indices(e) for v in opaque_values(i)]
-        case _:
-            return ()
+def _values(held: tuple[Int, ...]) -> tuple[Expr, ...]:
+    """The scalar values that index expressions depend on."""
+    for i in held:
+        if not isinstance(i, int) and i.computed:
+            return tuple([v for i in held for v in opaque_values(i)])
+    return ()
 
 
 _NO_NAMES: frozenset[str] = frozenset()
@@ -455,7 +424,7 @@ def names_of(e: Expr) -> frozenset[str]:
         if x.names is not None:
             stack.pop()
             continue
-        parts = below(x)
+        parts = x.parts
         missing = [b for b in parts if b.names is None]
         if missing:
             stack += missing
@@ -511,7 +480,7 @@ def transform(
         if x in memo:
             stack.pop()
             continue
-        parts = below(x)
+        parts = x.parts
         missing = [p for p in parts if p not in memo]
         if missing:
             missing.reverse()

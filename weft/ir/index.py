@@ -16,11 +16,16 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeAlias, overload
 
+from weft.ir.interning import Interned
 
-class Index:
-    """A non-constant integer expression; `lo` and `hi` are inclusive bounds of its value."""
 
-    __slots__ = ("_hash", "computed", "hi", "lo", "names", "text")
+class Index(metaclass=Interned):
+    """A non-constant integer expression; `lo` and `hi` are inclusive bounds of its value.
+
+    Equal expressions are one object: they are compared and hashed by identity.
+    """
+
+    __slots__ = ("__weakref__", "computed", "hi", "lo", "names", "text")
     lo: int
     hi: int
     text: str
@@ -32,7 +37,6 @@ class Index:
     def _init(self, lo: int, hi: int, text: str) -> None:
         self.lo, self.hi, self.text, self.names = lo, hi, text, None
         self.computed = any(not isinstance(o, int) and o.computed for o in self.operands())
-        self._hash = hash((type(self).__name__, self.fields()))
 
     def fields(self) -> tuple[Any, ...]:
         """Everything that makes this expression what it is."""
@@ -45,17 +49,6 @@ class Index:
     def rebuild(self, operands: Sequence[Int]) -> Int:
         """The same expression over other operands, simplified again."""
         return self
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Index)
-            and self._hash == other._hash
-            and type(self) is type(other)
-            and self.fields() == other.fields()
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __repr__(self) -> str:
         return self.text

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, below, from_index, names_of, test
+from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, from_index, names_of, test
 from weft.ir.index import Guard, Index, Int, Opaque, map_guard, rewrite
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
 from weft.ir.loops_names import written
@@ -164,7 +164,7 @@ class _Count(_Walk):
                     continue
                 else:
                     skipped.add(x)
-            stack.extend(below(x))
+            stack.extend(x.parts)
         return e
 
     def add(self, key: Key) -> None:
@@ -211,7 +211,7 @@ class _Share(_Walk):
                 if known is not None and known.temp is not None:
                     done[x] = known.temp
                     continue
-                parts = below(x)
+                parts = x.parts
                 if parts:
                     stack.append((x, key, True))
                     stack += [(b, None, False) for b in parts if b not in done]

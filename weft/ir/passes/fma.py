@@ -11,7 +11,7 @@ adds a product stays as it is: backends contract it.
 from __future__ import annotations
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Expr, Temp, below, call, transform, walk
+from weft.ir.expr import Call, Expr, Temp, call, transform, walk
 from weft.ir.loops import Let, Program
 from weft.ir.loops_names import every, roots
 from weft.ir.ops import Op
@@ -63,7 +63,7 @@ def contract(p: Program) -> Program:
             if e in memo:
                 stack.pop()
                 continue
-            missing = [b for b in below(e) if b not in memo]
+            missing = [b for b in e.parts if b not in memo]
             if missing:
                 stack += missing
                 continue

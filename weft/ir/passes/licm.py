@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.ir.expr import Call, Expr, Load, Temp, below, names_of, transform
+from weft.ir.expr import Call, Expr, Load, Temp, names_of, transform
 from weft.ir.index import Int, low, map_guard
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
 from weft.ir.loops_names import bound, every, written
@@ -114,7 +114,7 @@ class _Moved:
                     self.memo[x] = Temp(x.dtype, name)
                     found = True
                     continue
-            stack.extend(below(x))
+            stack.extend(x.parts)
         return transform(e, _unchanged, None, self.memo) if found else e
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ir.expr import Expr, Load, below
+from weft.ir.expr import Expr, Load
 from weft.ir.loops import Buffer, Program
 from weft.ir.passes.facts import implied, with_guard
 
@@ -32,7 +32,7 @@ class Safety:
             if x in self.known:
                 stack.pop()
                 continue
-            parts = below(x)
+            parts = x.parts
             missing = [b for b in parts if b not in self.known]
             if missing:
                 stack.extend(missing)
