@@ -1,35 +1,29 @@
-"""Writes the printed forms into manuals/architecture.md: python tools/architecture_forms.py [--check]
+"""The printed forms in the manuals: every intermediate form of a few small tensors, and the schedules of larger ones.
 
-A block between ``` fences that follows a line `<!-- form: NAME -->` is replaced by the form of that name, as the code
-prints it now. All forms are made for one described device, so that they are the same on every machine; nothing runs.
-With --check nothing is written, and the exit code says whether the manual is up to date.
+    python tools/architecture_forms.py            write them into manuals/architecture.md and manuals/performance.md
+    python tools/architecture_forms.py --check    say, by the exit status, whether the manuals show what is printed now
+
+They are made for one described device (two cores, AVX2), so they do not depend on this machine.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+
+from described import INFO, TARGET, Described, algorithm, leaf, schedule_of
+from forms import MANUALS, filled
 
 from weft import Tensor
-from weft.autograd.value import Value
 from weft.backends.cpu.compile import assembly
-from weft.backends.cpu.device import NATIVE
-from weft.backends.cpu.llvm import Target, version
+from weft.backends.cpu.llvm import version
 from weft.backends.cpu.render import render_module
-from weft.backends.limits import Limits, described
-from weft.backends.protocol import Code, Commands, CopyBytes, DeviceInfo, Memory
-from weft.core.handle import wrap
-from weft.ir.dtypes import float32
-from weft.ir.graph import buffer
+from weft.backends.protocol import CopyBytes
 from weft.ir.graph_text import show_graph
-from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.lower import lower
-from weft.ir.kernel.schedule import Kernel, initial
+from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.text import show_algorithm, show_kernel
-from weft.ir.loops import Program
 from weft.ir.loops_text import show_program
 from weft.scheduler.build import Job, build
 from weft.scheduler.kernelize import kernelize
@@ -38,76 +32,6 @@ from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.plan import Plan
 from weft.scheduler.programs import lowered
 from weft.scheduler.signature import signature
-
-MANUAL = Path(__file__).parents[1] / "manuals" / "architecture.md"
-
-INFO = DeviceInfo(
-    name="manual:0", kind="cpu", description="two cores with AVX2", cores=2, vector_bytes=32, vector_registers=16,
-    l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=16 << 20, memory_bytes=16 << 30, local_bytes=1 << 20,
-    bandwidth=40e9, flops=190e9, launch_ns=20.0, native=NATIVE, host_memory=True,
-)  # fmt: skip
-TARGET = Target("x86_64-unknown-linux-gnu", "x86-64-v3")
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A program that was rendered, and will not run."""
-
-    source: str
-
-
-class Unbound:
-    """Commands that were not bound to anything."""
-
-    def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
-        raise RuntimeError("a described device runs nothing")
-
-    def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
-        raise RuntimeError("a described device runs nothing")
-
-
-class Described:
-    """A device that is only its description: it compiles to text and has no memory."""
-
-    info = INFO
-
-    def allocate(self, nbytes: int) -> Memory:
-        raise MemoryError("a described device has no memory")
-
-    def set_memory_limit(self, nbytes: int | None) -> None:
-        pass
-
-    def write(self, memory: Memory, data: memoryview) -> None:
-        raise RuntimeError("a described device has no memory")
-
-    def read(self, memory: Memory, nbytes: int) -> memoryview:
-        raise RuntimeError("a described device has no memory")
-
-    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[Code], bytes]:
-        return [Text(render_module([p], TARGET)) for p in programs], b""
-
-    def load(self, image: bytes, names: Sequence[str]) -> Sequence[Code]:
-        raise ValueError("a described device makes no images")
-
-    def fingerprint(self) -> str:
-        return "described"
-
-    def listings(self, program: Program) -> Mapping[str, str]:
-        return {"llvm": render_module([program], TARGET), "assembly": assembly([program], TARGET)}
-
-    def limits(self) -> Limits:
-        return described(self.info)
-
-    def link(self, codes: Sequence[Code], commands: Commands) -> Unbound:
-        return Unbound()
-
-    def synchronize(self) -> None:
-        pass
-
-
-def leaf(*shape: int) -> Tensor:
-    """A float32 tensor of which only shape and place are known."""
-    return wrap(Value(buffer(shape, float32, "cpu:0", None)))
 
 
 def layer() -> Tensor:
@@ -137,18 +61,6 @@ def network() -> Tensor:
     for _ in range(3):
         x = (x @ w + b).relu()
     return x @ leaf(128, 10)
-
-
-def algorithm(t: Tensor) -> Algorithm:
-    """The algorithm of the only kernel that computes `t`."""
-    (spec,) = kernelize([t.value.node])
-    return spec.algorithm
-
-
-def schedule_of(kernel: Kernel) -> str:
-    """A kernel's text from its nests on: the algorithm stands elsewhere."""
-    text = show_kernel(kernel)
-    return text[text.index("schedule\n") :]
 
 
 def loop_with(text: str, label: str, instruction: str) -> list[str]:
@@ -219,27 +131,21 @@ FORMS: dict[str, Callable[[], str]] = {
 }
 """Name -> what the code prints."""
 
-BLOCK = re.compile(r"(<!-- form: ([^\n]+) -->\n```\w*\n)(.*?)(```\n)", re.DOTALL)
-
-
-def committed(manual: str) -> dict[str, str]:
-    """The forms that stand in the manual."""
-    return {m[2]: m[3].rstrip("\n") for m in BLOCK.finditer(manual)}
-
-
-def filled(manual: str) -> str:
-    """The manual with every form as it is now; KeyError for a name that is not in `FORMS`."""
-    return BLOCK.sub(lambda m: f"{m[1]}{FORMS[m[2]]()}\n{m[4]}", manual)
-
 
 def main() -> int:
-    """Rewrites the manual, or checks it."""
-    before = MANUAL.read_text(encoding="utf-8")
-    after = filled(before)
-    if "--check" not in sys.argv[1:]:
-        MANUAL.write_text(after, encoding="utf-8")
-        return 0
-    return int(before != after)
+    """Rewrites this and the other manuals with printed forms, or checks them."""
+    import performance_forms
+
+    pages = {"architecture.md": FORMS, "performance.md": performance_forms.FORMS}
+    stale = 0
+    for page, forms in pages.items():
+        path = MANUALS / page
+        before = path.read_text(encoding="utf-8")
+        after = filled(before, forms)
+        stale |= before != after
+        if "--check" not in sys.argv[1:]:
+            path.write_text(after, encoding="utf-8")
+    return int(stale and "--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.core import tracing
 from weft.core.handle import value_of
@@ -250,7 +250,7 @@ def explain(*what: Any, time: bool = False) -> Explanation:
     from weft.core.compile import Compiled
 
     if what and isinstance(what[0], Compiled):
-        function: Any = what[0]
+        function = cast("Compiled[..., Any]", what[0])
         return function.explain(*what[1:])
     return explain_nodes([value_of("explain", t).node for t in what], time)
 

@@ -46,4 +46,5 @@ def _region(nest: Nest) -> str:
     words = [f"{'x'.join(map(str, sizes))} in {nest.scope.value}"]
     words += ["whole"] if nest.at is None else []
     words += ["online"] if nest.online else []
-    return " ".join(words)
+    tasks = any(s.kind in (LoopKind.PARALLEL, LoopKind.BLOCK) for s in nest.loops)
+    return f"{' '.join(words)}{f', {_loops(nest)}' if tasks else ''}"
