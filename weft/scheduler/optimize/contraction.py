@@ -18,17 +18,21 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import FloorDiv, Mod, Opaque, Var, atoms, ceildiv, coefficient, flatten, high, substitute
+from weft.ir.index import FloorDiv, Mod, Opaque, Var, atoms, ceildiv, coefficient, flatten, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
-from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.lower import storage_offset, storage_size
+from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
+from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel, rows
@@ -49,6 +53,9 @@ AWKWARD = 4.0
 
 CHAIN = 1024
 """Products added in sequence; longer sums are made of steps of about half as many."""
+
+WINDOW_SHARE = 4
+"""What a stream reaches is copied in pieces that leave the panel its place: the cache's share of a core over this."""
 
 MERGE_BELOW = 256
 """An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
@@ -129,9 +136,39 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     c = find(k)
     if c is None:
         return None
-    k, c = merge_short_axes(k, c)
-    choice = min(_choices(k, c, info), key=lambda x: x.cost)
-    return _Tiled(k, c, choice, info).schedule()
+    forms = {id(f.value): (g, f) for g, f in ((k, c), merge_short_axes(k, c))}.values()
+    options = [(choice, g, f) for g, f in forms for choice in _choices(g, f, info)]
+    choice, k, c = min(options, key=lambda option: option[0].cost)
+    return _Tiled(*in_order_of(k, c, choice), choice, info).schedule()
+
+
+def in_order_of(k: Kernel, c: Contraction, choice: Choice) -> tuple[Kernel, Contraction]:
+    """The summed axes in the order in which the stream lies in memory: its lines are used up one by one."""
+    assert c.value.reduce is not None
+    axes = list(c.value.reduce.axes)
+    load = reachable(k, c, 1 - choice.side) or plain_load(c.factors[1 - choice.side])
+    p = k.algorithm.param(load.source) if load is not None else None
+    if load is None or p is None or len(axes) < 2:
+        return k, c
+    offset = flatten(load.index, p.shape)
+    steps = {a.var.name: abs(coefficient(offset, a.var) or 0) for a in axes}
+    names = [a.var.name for a in axes]
+    order = sorted(names, key=lambda n: -steps[n] if steps[n] else -(1 << 62))
+    if order == names:
+        return k, c
+    k = run(k, OrderReduce(c.value.name, tuple(order)))
+    found = find(k)
+    assert found is not None
+    return k, found
+
+
+def reachable(k: Kernel, c: Contraction, side: int) -> Load | None:
+    """The load that a factor is, when it is guarded and `Window` makes it a plain one: its indices are affine."""
+    load = c.factors[side]
+    if not isinstance(load, Load) or not load.guard or Window(c.value.name, load, "window").check(k) is not None:
+        return None
+    axes = [a.var for a in c.value.all_axes]
+    return load if all(coefficient(i, v) is not None for i in load.index for v in axes) else None
 
 
 def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
@@ -213,7 +250,13 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
         COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED
     )
     other = c.factors[1 - side]
-    seek = AWKWARD * macs / (p * s) * ceildiv(p, best[1] * lanes) * s if awkward(k, other) else 0.0
+    if reachable(k, c, 1 - side) is not None:
+        moved = prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(other))
+        seek = COPIED * moved * ceildiv(p, best[1] * lanes)
+    elif awkward(k, other):
+        seek = AWKWARD * macs / (p * s) * ceildiv(p, best[1] * lanes) * s
+    else:
+        seek = 0.0
     return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
 
 
@@ -275,7 +318,7 @@ class _Tiled:
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
-        self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), turned)
+        self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), inside)
         return self.k
 
     def turn(self, tile: str, tall: str, lane: str) -> bool:
@@ -348,7 +391,7 @@ class _Tiled:
             self.k = attempt(self.k, Bind(name, self.info.task_kind))
         return name
 
-    def tiles(self, at: str, tile: str, uses: int, turned: bool) -> None:
+    def tiles(self, at: str, tile: str, uses: int, inside: list[str]) -> None:
         """The accumulators of one tile in registers, in the loop `tile`; the panel packed in the loop `at` when it has
         `uses` enough; the stream's tile staged when it is more than a load."""
         c, choice = self.c, self.choice
@@ -362,7 +405,10 @@ class _Tiled:
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
             staged.append(("panel", at))
-        if not isinstance(stream, Load) and plain_load(stream) is None:
+        window = None
+        if (reached := reachable(self.k, c, 1 - choice.side)) is not None:
+            self.k, window = run(self.k, Window(value, reached, "window")), "window"
+        elif not isinstance(stream, Load) and plain_load(stream) is None:
             axes = self.ordered(stream, [choice.stream.var.name], k_axes)
             self.k = run(self.k, Stage(value, stream, "stream", axes))
             staged.append(("stream", tile))
@@ -379,6 +425,40 @@ class _Tiled:
         for name, where in staged:
             self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
             self.k = fill(self.k, name, self.info)
+        if window is not None:
+            self.window(window, at, inside)
+        self.merge_steps(chain or value)
+
+    def window(self, name: str, at: str, inside: list[str]) -> None:
+        """What the stream reaches, in the outermost loop in which it is small."""
+        for loop in (at, *inside):
+            k = run(self.k, ComputeAt(name, self.c.out.name, loop, Scope.LOCAL))
+            if storage_size(k.nests[name]) * self.c.value.dtype.itemsize <= self.info.l2_bytes // WINDOW_SHARE:
+                break
+        self.k = fill(k, name, self.info)
+
+    def merge_steps(self, name: str) -> None:
+        """Adjacent loops of the sum that step evenly through everything they read become one."""
+        again = True
+        while again:
+            again = False
+            for a, b in pairwise(x for x in self.k.nests[name].loops if x.reduce):
+                if self.even(name, a, b) and Merge(a.var.name, b.var.name).check(self.k) is None:
+                    self.k, _ = merge(self.k, a.var.name, b.var.name)
+                    again = True
+                    break
+
+    def even(self, name: str, a: LoopSpec, b: LoopSpec) -> bool:
+        """One step of loop `a` is as far as all of loop `b`, in everything that the item reads."""
+        nest = self.k.nests[name]
+        for load in reads(self.k.algorithm.item(name)):
+            index = tuple(substitute(i, nest.bind) for i in load.index)
+            p = self.k.algorithm.param(load.source)
+            at = flatten(index, p.shape) if p else storage_offset(self.k.nests[load.source], index)
+            step = coefficient(at, b.var)
+            if load.guard or step is None or coefficient(at, a.var) != step * high(b.extent):
+                return False
+        return isinstance(b.extent, int)
 
     def chain(self, value: str) -> str | None:
         """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum."""
@@ -447,7 +527,11 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
         mine = rows.vector_score(k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
         if mine > score:
             best, score = spec.var.name, mine
-    k = run(k, Permute(name, (*(x.var.name for x in nest.loops if x.var.name != best), best)))
+    # what guards depend on goes outside, so that they are tested once for all that they do not depend on
+    tested = {v for e in ex.walk([item.expr]) if isinstance(e, Load) for c in e.guard for v in variables(c.value)}
+    guarded = {v.name for a in item.axes if a.var in tested for v in variables(nest.bind[a.var])}
+    loops = [x.var.name for x in nest.loops if x.var.name != best]
+    k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in guarded), best)))
     spec = k.nests[name].loop(best)
     assert spec is not None and isinstance(spec.extent, int)
     count = min(spec.extent, info.lanes(item.dtype) * (4 if best == inner else 1))

@@ -20,8 +20,8 @@ class SplitReduce(Transform):
 
     With `factor` f the axis k splits into n/f (rounded up) by f: `lanes` makes the partials run over the inner part
     (k = m*f + l, l the lane), else over the outer (k = l*f + m). With factor 0 the whole axis moves to the partials'
-    combination: p has an axis per k (reducing the other axes). Reassociates. Needs: the value has no place yet, and
-    nothing is computed in its loops.
+    combination: p has an axis per k (reducing the other axes). Axes in `whole` move there too, outside of k.
+    Reassociates. Needs: the value has no place yet, and nothing is computed in its loops.
     """
 
     value: str
@@ -29,6 +29,7 @@ class SplitReduce(Transform):
     factor: int
     name: str
     lanes: bool = False
+    whole: tuple[str, ...] = ()
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
@@ -39,8 +40,11 @@ class SplitReduce(Transform):
         axis = next(a for a in item.reduce.axes if a.var.name == self.axis)
         if self.factor < 0:
             return Refusal(f"a factor of {self.factor}")
-        if self.factor == 0 and len(item.reduce.axes) == 1:
-            return Refusal(f"{self.axis} is the only axis of {self.value}")
+        names = [a.var.name for a in item.reduce.axes]
+        if any(n not in names or n == self.axis for n in self.whole) or len(set(self.whole)) < len(self.whole):
+            return Refusal(f"{self.whole} are not further axes that {self.value} reduces over")
+        if self.factor == 0 and len(names) == 1 + len(self.whole):
+            return Refusal(f"no axis would be left to the partial results of {self.value}")
         if self.factor and not isinstance(axis.extent, int):
             return Refusal(f"the extent {axis.extent!r} of {self.axis} is only known at run time")
         if self.name in k.names():
@@ -60,11 +64,14 @@ class SplitReduce(Transform):
         used = k.names()
         used.add(self.name)
         axis = next(a for a in item.reduce.axes if a.var.name == self.axis)
-        others = tuple(a for a in item.reduce.axes if a is not axis)
+        others = tuple(a for a in item.reduce.axes if a is not axis and a.var.name not in self.whole)
+        moved = tuple(a for a in item.reduce.axes if a.var.name in self.whole)
         pure = tuple(_renamed(a, used) for a in item.axes)
         mapping: dict[Var, Int] = {a.var: b.var for a, b in zip(item.axes, pure, strict=True)}
         kept = tuple(_renamed(a, used) for a in others)
         mapping |= {a.var: b.var for a, b in zip(others, kept, strict=True)}
+        far = tuple(_renamed(a, used) for a in moved)
+        mapping |= {a.var: b.var for a, b in zip(moved, far, strict=True)}
         expr = item.expr
         if self.factor == 0:
             outer = _renamed(axis, used)
@@ -85,10 +92,10 @@ class SplitReduce(Transform):
             guard = in_range(at, 0, axis.extent)
             if guard:
                 expr = ex.where(ex.test(guard), expr, identity(item.reduce.op, item.dtype))
-        partial = Value(self.name, (*pure, outer), expr, Reduce(item.reduce.op, (*inner, *kept)))
-        last = _renamed(outer, used)
-        load = Load(item.dtype, self.name, (*(a.var for a in item.axes), last.var))
-        total = Value(item.name, item.axes, load, Reduce(item.reduce.op, (last,)))
+        partial = Value(self.name, (*pure, *far, outer), expr, Reduce(item.reduce.op, (*inner, *kept)))
+        last = tuple(_renamed(a, used) for a in (*far, outer))
+        load = Load(item.dtype, self.name, (*(a.var for a in item.axes), *(a.var for a in last)))
+        total = Value(item.name, item.axes, load, Reduce(item.reduce.op, last))
         items = tuple(
             x for i in k.algorithm.items for x in ((partial, total) if i.name == self.value else (i,))
         )

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir.kernel.algorithm import Reduce
+from weft.ir.kernel.schedule import Kernel, initial_nest
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReduce(Transform):
+    """s = sum a, b: e(a, b)   ->   s = sum b, a: e(a, b), the axes in the order of `axes` (names).
+
+    Reassociates. Needs: the value has not been scheduled yet.
+    """
+
+    value: str
+    axes: tuple[str, ...]
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = find_value(k, self.value)
+        if isinstance(item, Refusal):
+            return item
+        if item.reduce is None or sorted(a.var.name for a in item.reduce.axes) != sorted(self.axes):
+            return Refusal(f"{self.value} does not reduce over {self.axes}")
+        if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
+            return Refusal(f"something is computed in {self.value}'s loops")
+        if any(n.online is not None and self.value in (name, n.online.leader) for name, n in k.nests.items()):
+            return Refusal(f"{self.value} takes part in an online reduction")
+        nest = k.nests[self.value]
+        if [s.extent for s in nest.loops] != [s.extent for s in initial_nest(item, set()).loops] or nest.at:
+            return Refusal(f"{self.value} has been scheduled already")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        item = find_value(k, self.value)
+        assert not isinstance(item, Refusal) and item.reduce is not None
+        axes = {a.var.name: a for a in item.reduce.axes}
+        ordered = replace(item, reduce=Reduce(item.reduce.op, tuple(axes[n] for n in self.axes)))
+        items = tuple(ordered if i is item else i for i in k.algorithm.items)
+        k = replace(k, algorithm=replace(k.algorithm, items=items))
+        return k.with_nest(self.value, initial_nest(ordered, k.names()))
