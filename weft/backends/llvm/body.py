@@ -336,7 +336,7 @@ class Body:
         """Lanes may hit the same element, so each takes its turn."""
         frame, f, dtype = self.frame, self.frame.f, place.buffer.dtype
         n, mask = frame.now.lanes, frame.now.mask
-        offsets = materialize(frame, at, 64)
+        offsets = materialize(frame, at, 64).name
         t = register_type(dtype, n)
         m = memory_type(dtype)
         for k in range(n):
@@ -499,7 +499,7 @@ class Body:
             if bits == 64:
                 return Value(value.name)
             return Value(frame.share(value.level, f"trunc i64 {value.name} to i{bits}").name)
-        return Value(materialize(frame, a, bits), frame.now.lanes)
+        return Value(materialize(frame, a, bits).name, frame.now.lanes)
 
     def _test(self, guard: Guard) -> Value:
         frame = self.frame

@@ -32,12 +32,14 @@ class Term(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """An integer that differs from lane to lane: a vector of `bits`, with inclusive bounds."""
+    """An integer that differs from lane to lane: a vector of `bits`, with inclusive bounds, and the number of the
+    innermost scope that it is known in."""
 
     name: str
     bits: int
     lo: int
     hi: int
+    level: int
 
 
 class Condition(NamedTuple):

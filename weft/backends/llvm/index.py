@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
-from weft.backends.llvm.frame import Condition, Frame, Lanes, Term, Value
+from weft.backends.llvm.frame import Condition, Frame, Lanes, Term
 from weft.backends.llvm.types import constant_mask, constant_vector, register_type, vector
 from weft.ir.dtypes import Kind
 from weft.ir.index import (
@@ -54,6 +54,13 @@ class Affine(NamedTuple):
     def stride(self) -> int | None:
         """The step from each lane to the next; None when it is not constant."""
         return None if self.varying else _stride(self.steps)
+
+
+class Mask(NamedTuple):
+    """Lanes for which a condition holds, and the number of the innermost scope that it is known in."""
+
+    name: str
+    level: int
 
 
 @cache
@@ -134,7 +141,7 @@ def _opaque(frame: Frame, x: Opaque) -> int | Term | Lanes:
     src = register_type(dtype, lanes)
     if lanes:
         bits = 64 if x.hi >= 1 << 31 or x.lo < -(1 << 31) else 32
-        return Lanes(_resize(frame, src, ref, dtype.bits, bits, lanes, signed), bits, x.lo, x.hi)
+        return Lanes(_resize(frame, src, ref, dtype.bits, bits, lanes, signed), bits, x.lo, x.hi, frame.level)
     return Term(_resize(frame, src, ref, dtype.bits, 64, 0, signed), frame.level)
 
 
@@ -227,48 +234,59 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
         return tuple(int(evaluate(x, {lane.name: k})) for k in _ramp(frame.now.start, frame.now.lanes))
     spans = [bounds(o) for o in (x, *x.operands())]
     bits = 32 if all(lo >= -(1 << 31) and hi < 1 << 31 for lo, hi in spans) else 64
-    refs = [materialize(frame, affine(frame, o), bits) for o in x.operands()]
-    t, f = vector(f"i{bits}", frame.now.lanes), frame.f
+    operands = [materialize(frame, affine(frame, o), bits) for o in x.operands()]
+    refs, level = [o.name for o in operands], max(o.level for o in operands)
+    t = vector(f"i{bits}", frame.now.lanes)
+
+    def do(instruction: str) -> str:
+        return frame.share(level, instruction).name
+
     match x:
         case Product():
             total = refs[0]
             for r in refs[1:]:
-                total = f.emit(f"mul {t} {total}, {r}")
+                total = do(f"mul {t} {total}, {r}")
         case FloorDiv() | Mod():
             n, d = refs
             if bounds(x.num)[0] >= 0:
-                total = f.emit(f"{'udiv' if isinstance(x, FloorDiv) else 'urem'} {t} {n}, {d}")
+                total = do(f"{'udiv' if isinstance(x, FloorDiv) else 'urem'} {t} {n}, {d}")
             else:
-                rest = f.emit(f"srem {t} {n}, {d}")
+                rest = do(f"srem {t} {n}, {d}")
                 mask = vector("i1", frame.now.lanes)
-                negative = f.emit(f"icmp slt {t} {rest}, zeroinitializer")
+                negative = do(f"icmp slt {t} {rest}, zeroinitializer")
                 if isinstance(x, FloorDiv):
-                    one = f.emit(f"sext {mask} {negative} to {t}")
-                    total = f.emit(f"add {t} {f.emit(f'sdiv {t} {n}, {d}')}, {one}")
+                    one = do(f"sext {mask} {negative} to {t}")
+                    total = do(f"add {t} {do(f'sdiv {t} {n}, {d}')}, {one}")
                 else:
-                    up = f.emit(f"select {mask} {negative}, {t} {d}, {t} zeroinitializer")
-                    total = f.emit(f"add {t} {rest}, {up}")
+                    up = do(f"select {mask} {negative}, {t} {d}, {t} zeroinitializer")
+                    total = do(f"add {t} {rest}, {up}")
         case Min() | Max():
-            name = "smin" if isinstance(x, Min) else "smax"
-            total = f.call(f"llvm.{name}.v{frame.now.lanes}i{bits}", t, [(t, r) for r in refs])
+            name = f"llvm.{'smin' if isinstance(x, Min) else 'smax'}.v{frame.now.lanes}i{bits}"
+            frame.f.module.declare(name, t, f"{t}, {t}")
+            total = do(f"call {t} @{name}({t} {refs[0]}, {t} {refs[1]})")
         case _:
             raise TypeError(f"not an index: {x!r}")
-    return Lanes(total, bits, x.lo, x.hi)
+    return Lanes(total, bits, x.lo, x.hi, level)
 
 
-def lane_part(frame: Frame, a: Affine, bits: int) -> str | None:
+def lane_part(frame: Frame, a: Affine, bits: int) -> Term | None:
     """What `a` adds per lane, as a vector; None when nothing."""
     t = vector(f"i{bits}", frame.now.lanes)
-    total = constant_vector(f"i{bits}", list(a.steps)) if a.steps else None
+    total = Term(constant_vector(f"i{bits}", list(a.steps)), 0) if a.steps else None
     for v, c in a.varying:
-        part = v.name
+        part = Term(v.name, v.level)
         if v.bits != bits:
             source = vector(f"i{v.bits}", frame.now.lanes)
-            part = frame.f.emit(f"{'trunc' if v.bits > bits else 'sext'} {source} {part} to {t}")
+            part = frame.share(v.level, f"{'trunc' if v.bits > bits else 'sext'} {source} {part.name} to {t}")
         if c != 1:
-            part = frame.f.emit(f"mul {t} {part}, {splat(f'i{bits}', _wrap(c, bits), frame.now.lanes)}")
-        total = part if total is None else frame.f.emit(f"add {t} {total}, {part}")
+            factor = splat(f"i{bits}", _wrap(c, bits), frame.now.lanes)
+            part = frame.share(part.level, f"mul {t} {part.name}, {factor}")
+        total = part if total is None else _added(frame, t, total, part)
     return total
+
+
+def _added(frame: Frame, t: str, a: Term, b: Term) -> Term:
+    return frame.share(max(a.level, b.level), f"add {t} {a.name}, {b.name}")
 
 
 def lane_bounds(a: Affine) -> tuple[int, int]:
@@ -280,7 +298,7 @@ def lane_bounds(a: Affine) -> tuple[int, int]:
     return lo, hi
 
 
-def materialize(frame: Frame, a: Affine, bits: int) -> str:
+def materialize(frame: Frame, a: Affine, bits: int) -> Term:
     """`a` as a vector of `bits`, modulo 2**bits."""
     t = f"i{bits}"
     base = shared(frame, a)
@@ -288,13 +306,14 @@ def materialize(frame: Frame, a: Affine, bits: int) -> str:
     if own is not None and base == 0:
         return own
     if isinstance(base, int):
-        all_lanes = f"splat ({t} {_wrap(base, bits)})"
+        every = Term(f"splat ({t} {_wrap(base, bits)})", 0)
     else:
-        name = base.name
-        if bits != 64:
-            name = frame.share(base.level, f"trunc i64 {name} to {t}").name
-        all_lanes = frame.broadcast(Value(name), t, frame.now.lanes)
-    return all_lanes if own is None else frame.f.emit(f"add {vector(t, frame.now.lanes)} {all_lanes}, {own}")
+        every = frame.share(base.level, f"trunc i64 {base.name} to {t}") if bits != 64 else base
+        many = vector(t, frame.now.lanes)
+        first = frame.share(every.level, f"insertelement {many} poison, {t} {every.name}, i64 0")
+        zeros = f"<{frame.now.lanes} x i32> zeroinitializer"
+        every = frame.share(first.level, f"shufflevector {many} {first.name}, {many} poison, {zeros}")
+    return every if own is None else _added(frame, vector(t, frame.now.lanes), every, own)
 
 
 def _wrap(value: int, bits: int) -> int:
@@ -319,7 +338,7 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
     if frame.consts:
         guard = rewrite_guard(guard, lambda i: substitute(i, frame.consts))
     alike: list[Term] = []
-    masks: list[str] = []
+    masks: list[Mask] = []
     for c in guard:
         sides = [] if c.lo is None else [(c.value - c.lo, False)]
         if c.hi is not None:
@@ -330,7 +349,7 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
                 return Condition(never=True)
             if isinstance(got, Term):
                 alike.append(got)
-            elif isinstance(got, str):
+            elif isinstance(got, Mask):
                 masks.append(got)
     both: Term | None = None
     for term in sorted(alike, key=lambda t: t.level):
@@ -338,16 +357,23 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
             both = term
         else:
             both = frame.share(max(both.level, term.level), f"and i1 {both.name}, {term.name}")
-    mask: str | None = None
-    for m in masks:
-        mask = frame.both_masks(mask, m)
-    known = constant_mask(mask) if mask else None
+    mask: Mask | None = None
+    for m in sorted(masks, key=lambda m: m.level):
+        mask = m if mask is None else _both(frame, mask, m)
+    known = constant_mask(mask.name) if mask else None
     if known is not None and not any(known):
         return Condition(never=True)
-    return Condition(both.name if both else None, mask)
+    return Condition(both.name if both else None, mask.name if mask else None)
 
 
-def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
+def _both(frame: Frame, a: Mask, b: Mask) -> Mask:
+    if constant_mask(a.name) is not None and constant_mask(b.name) is not None:
+        return Mask(frame.both_masks(a.name, b.name) or a.name, 0)
+    level = max(a.level, b.level)
+    return Mask(frame.share(level, f"and {vector('i1', frame.now.lanes)} {a.name}, {b.name}").name, level)
+
+
+def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | Mask:
     """x < 0 if `negative` else x >= 0: known, shared by all lanes (a Term of type i1), or a mask."""
     how = "slt" if negative else "sge"
     if isinstance(x, int):
@@ -362,12 +388,13 @@ def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | str:
     if not a.terms and (a.const + lo >= 0 or a.const + hi < 0):
         return (a.const + lo < 0) is negative
     if not a.terms and not a.varying:
-        return "<" + ", ".join(f"i1 {int((a.const + s < 0) is negative)}" for s in a.steps) + ">"
+        return Mask("<" + ", ".join(f"i1 {int((a.const + s < 0) is negative)}" for s in a.steps) + ">", 0)
     # the lanes' own part against minus the shared part
     need_lo, need_hi = lo - x.hi, hi - x.lo
     bits = 32 if min(lo, need_lo) >= -(1 << 31) and max(hi, need_hi) < 1 << 31 else 64
     own = lane_part(frame, a, bits)
-    flipped = Affine(-a.const, tuple((term, -c) for term, c in a.terms))
-    return frame.f.emit(
-        f"icmp {how} {vector(f'i{bits}', frame.now.lanes)} {own}, {materialize(frame, flipped, bits)}"
-    )
+    assert own is not None
+    need = materialize(frame, Affine(-a.const, tuple((term, -c) for term, c in a.terms)), bits)
+    level = max(own.level, need.level)
+    t = vector(f"i{bits}", frame.now.lanes)
+    return Mask(frame.share(level, f"icmp {how} {t} {own.name}, {need.name}").name, level)

@@ -362,10 +362,11 @@ def _addresses(frame: Frame, place: Place, offset: Affine) -> str:
     lo, hi = lane_bounds(offset)
     bits = 32 if lo >= -(1 << 31) and hi < 1 << 31 else 64
     own = lane_part(frame, offset, bits)
+    assert own is not None
     base = address(frame, place, offset)
     n = frame.now.lanes
     element = _element(place.buffer.dtype.itemsize)
-    return frame.f.emit(f"getelementptr {element}, ptr {base}, {vector(f'i{bits}', n)} {own}")
+    return frame.f.emit(f"getelementptr {element}, ptr {base}, {vector(f'i{bits}', n)} {own.name}")
 
 
 def _store_one(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | None) -> None:

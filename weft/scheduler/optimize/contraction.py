@@ -18,7 +18,19 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import FloorDiv, Mod, Opaque, Var, atoms, ceildiv, coefficient, flatten, high, substitute, variables
+from weft.ir.index import (
+    FloorDiv,
+    Mod,
+    Opaque,
+    Var,
+    atoms,
+    ceildiv,
+    coefficient,
+    flatten,
+    high,
+    substitute,
+    variables,
+)
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
 from weft.ir.kernel.lower import storage_offset, storage_size
 from weft.ir.kernel.schedule import Kernel, LoopSpec
@@ -165,7 +177,11 @@ def in_order_of(k: Kernel, c: Contraction, choice: Choice) -> tuple[Kernel, Cont
 def reachable(k: Kernel, c: Contraction, side: int) -> Load | None:
     """The load that a factor is, when it is guarded and `Window` makes it a plain one: its indices are affine."""
     load = c.factors[side]
-    if not isinstance(load, Load) or not load.guard or Window(c.value.name, load, "window").check(k) is not None:
+    if (
+        not isinstance(load, Load)
+        or not load.guard
+        or Window(c.value.name, load, "window").check(k) is not None
+    ):
         return None
     axes = [a.var for a in c.value.all_axes]
     return load if all(coefficient(i, v) is not None for i in load.index for v in axes) else None
@@ -431,9 +447,13 @@ class _Tiled:
 
     def window(self, name: str, at: str, inside: list[str]) -> None:
         """What the stream reaches, in the outermost loop in which it is small."""
+        k = self.k
         for loop in (at, *inside):
             k = run(self.k, ComputeAt(name, self.c.out.name, loop, Scope.LOCAL))
-            if storage_size(k.nests[name]) * self.c.value.dtype.itemsize <= self.info.l2_bytes // WINDOW_SHARE:
+            if (
+                storage_size(k.nests[name]) * self.c.value.dtype.itemsize
+                <= self.info.l2_bytes // WINDOW_SHARE
+            ):
                 break
         self.k = fill(k, name, self.info)
 
@@ -528,7 +548,9 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
         if mine > score:
             best, score = spec.var.name, mine
     # what guards depend on goes outside, so that they are tested once for all that they do not depend on
-    tested = {v for e in ex.walk([item.expr]) if isinstance(e, Load) for c in e.guard for v in variables(c.value)}
+    tested = {
+        v for e in ex.walk([item.expr]) if isinstance(e, Load) for c in e.guard for v in variables(c.value)
+    }
     guarded = {v.name for a in item.axes if a.var in tested for v in variables(nest.bind[a.var])}
     loops = [x.var.name for x in nest.loops if x.var.name != best]
     k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in guarded), best)))

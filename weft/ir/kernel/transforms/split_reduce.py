@@ -41,7 +41,9 @@ class SplitReduce(Transform):
         if self.factor < 0:
             return Refusal(f"a factor of {self.factor}")
         names = [a.var.name for a in item.reduce.axes]
-        if any(n not in names or n == self.axis for n in self.whole) or len(set(self.whole)) < len(self.whole):
+        if any(n not in names or n == self.axis for n in self.whole) or len(set(self.whole)) < len(
+            self.whole
+        ):
             return Refusal(f"{self.whole} are not further axes that {self.value} reduces over")
         if self.factor == 0 and len(names) == 1 + len(self.whole):
             return Refusal(f"no axis would be left to the partial results of {self.value}")
