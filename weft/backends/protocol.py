@@ -2,6 +2,17 @@
 
 A backend is a package with an entry point in the group `weft.backends`; calling the entry point gives a `Backend`.
 The scheduler knows devices only through this page: it reads `DeviceInfo` and never asks which backend it talks to.
+`manuals/backends.md` builds one from an empty folder, and `pytest --pyargs weft.testing.conformance --device NAME`
+tests it.
+
+Errors, the same everywhere:
+
+| raised        | when                                                                                            |
+|---------------|-------------------------------------------------------------------------------------------------|
+| `MemoryError` | there is no memory; nothing was changed                                                         |
+| `ValueError`  | memory of another device, or freed; bytes outside of it; a queue, slot or number that is not there |
+| `DTypeError`  | a program uses a dtype that `DeviceInfo.dtypes` lacks (the scheduler refuses before `compile`)  |
+| `DeviceError` | the driver is missing, with what to install; or the device failed, at a run or at a later wait   |
 """
 
 from __future__ import annotations
@@ -19,12 +30,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that one launch or one memory may have.
+
+    `threads` of one block; `blocks` of one launch; `parameters` of one program (buffers bound at once);
+    `buffer_bytes` of one memory.
+    """
+
+    threads: int = 1024
+    blocks: int = 2**31 - 1
+    parameters: int = 1 << 16
+    buffer_bytes: int = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """What a device can do, as data. The schedule rules read this and nothing else.
 
-    Sizes are in bytes, rates per second. `vector_bytes` is the width of one SIMD register (or of one lane's widest
-    load on a GPU) and `vector_registers` how many there are; `cores` the independent workers (cores, multiprocessors).
-    Caches are per core but for the last level.
+    Sizes are in bytes, rates per second. `cores` are the independent workers (cores, multiprocessors, compute units);
+    `vector_bytes` is the width of one SIMD register (or of one lane's widest load on a GPU), `vector_registers` how
+    many one thread has, `warp` how many threads run in step. `local_bytes` is what the LOCAL buffers of one task may
+    take. Caches are per core but for the last level. `bandwidth`, `flops`, `link_bandwidth` (host to device) and
+    `launch_ns` are as measured where that was done, else estimates. `task_kind` says how independent tasks are written:
+    PARALLEL loops, or BLOCK loops over a grid with THREAD loops inside.
+
+    `native` are the elementwise ops that the device computes within 4 ULP; functions that are missing are expanded
+    into others before `compile`. `dtypes` are those that programs may use; others are refused by a DTypeError.
+    `queues` is how many queues there are. `host_memory`: `read` gives a view, not a copy.
     """
 
     name: str
@@ -45,6 +77,10 @@ class DeviceInfo:
     native: frozenset[Op] = field(default=frozenset(), repr=False)
     dtypes: frozenset[DType] = field(default_factory=lambda: frozenset(DTYPES.values()), repr=False)
     host_memory: bool = False
+    warp: int = 1
+    queues: int = 1
+    link_bandwidth: float = 16e9
+    bounds: Bounds = field(default_factory=Bounds)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one SIMD register."""
@@ -52,7 +88,7 @@ class DeviceInfo:
 
 
 class Memory(Protocol):
-    """Bytes of a device's memory pool; they return to it when the object dies."""
+    """Bytes of a device's memory pool; they return to it when the object dies, or by `Device.free`."""
 
     @property
     def nbytes(self) -> int: ...
@@ -101,23 +137,56 @@ class Commands:
     variables: int = 0
 
 
-class Executable(Protocol):
-    """Commands bound to compiled programs. Running looks nothing up and allocates nothing."""
+class Event(Protocol):
+    """A point in a queue's work."""
 
-    def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
-        """Start the steps, in order, on the external memories. Results are there after `Device.synchronize`.
+    def done(self) -> bool:
+        """Whether all the work before it is done."""
+        ...
+
+    def wait(self) -> None:
+        """Wait, on the host, until it is done. DeviceError where the device failed."""
+        ...
+
+
+class Queue(Protocol):
+    """Work in order: what is started on one queue runs as if one after the other. Different queues have no order but
+    by events."""
+
+    def record(self) -> Event:
+        """The point after all that was started so far."""
+        ...
+
+    def wait(self, event: Event) -> None:
+        """What is started from now on runs after `event`, of any queue of this backend. The host does not wait."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait, on the host, for all that was started on this queue."""
+        ...
+
+
+class Executable(Protocol):
+    """Commands bound to compiled programs. Running looks nothing up and allocates nothing.
+
+    A device that can capture a plan as one thing (a CUDA graph, a command buffer) does so here: `Device.link` has
+    seen all of it, and the same memories often come again.
+    """
+
+    def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
+        """Start the steps, in order, on the external memories. Results are there once the queue is synchronized.
 
         May be called from several threads at once. MemoryError, before anything is changed, without a workspace.
         """
         ...
 
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
-        """Run and wait; the nanoseconds each step took."""
+        """Run on queue 0 and wait; the nanoseconds each step took."""
         ...
 
 
 class Device(Protocol):
-    """One device with its memory pool."""
+    """One device with its memory pool and its queues. Queue 0 is used wherever nothing else is said."""
 
     @property
     def info(self) -> DeviceInfo: ...
@@ -126,17 +195,36 @@ class Device(Protocol):
         """Uninitialized memory, at least 64-byte aligned. MemoryError when there is none."""
         ...
 
+    def free(self, memory: Memory) -> None:
+        """Give the bytes back now, and not when the object dies; work that was started may still use them, views that
+        `read` gave may not. ValueError when they were freed before, as from every later use."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Bytes of the memories that live, rounded as the pool rounds them, and of what the device keeps for runs."""
+        ...
+
     def set_memory_limit(self, nbytes: int | None) -> None:
         """Refuse, by MemoryError, what would bring the memory in use above `nbytes`; None: what the device has."""
         ...
 
-    def write(self, memory: Memory, data: memoryview) -> None:
-        """Copy bytes from the host into the start of `memory`."""
+    def write(self, memory: Memory, data: memoryview, offset: int = 0, queue: int = 0) -> None:
+        """Copy bytes from the host into `memory` from `offset` on. `data` may be changed once this returns, which may
+        be before the bytes have arrived."""
         ...
 
-    def read(self, memory: Memory, nbytes: int) -> memoryview:
-        """The first bytes of `memory` once all that was started is done; a view where the memory is the host's, which
-        keeps it alive, else a copy."""
+    def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
+        """`nbytes` bytes of `memory` from `offset` on, once all that was started on the queue is done; a view where
+        the memory is the host's, which keeps it alive, else a copy."""
+        ...
+
+    def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
+        """Copy the first bytes of another device's (or this one's) memory into `memory` without the host; False,
+        with nothing done, where there is no such way. All that was started on `origin` comes before."""
+        ...
+
+    def queue(self, number: int = 0) -> Queue:
+        """Queue number `number`, made when it is first asked for. ValueError from `info.queues` on."""
         ...
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[Code], bytes]:
@@ -148,7 +236,7 @@ class Device(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """What images depend on: device, driver, compiler and their versions."""
+        """What images depend on: device, driver, compiler and their versions, and the backend's own version."""
         ...
 
     def listings(self, program: Program) -> Mapping[str, str]:
@@ -164,12 +252,12 @@ class Device(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait for everything that was started."""
+        """Wait for everything that was started, on all queues."""
         ...
 
 
 class Backend(Protocol):
-    """A kind of devices."""
+    """A kind of devices. Making one costs nothing: drivers are looked for when devices are counted."""
 
     @property
     def name(self) -> str: ...
@@ -179,5 +267,5 @@ class Backend(Protocol):
         ...
 
     def device(self, index: int) -> Device:
-        """Device number `index`, opened on first use."""
+        """Device number `index`, the same object each time. Its `info` is cheap: what costs is made on first use."""
         ...

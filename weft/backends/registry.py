@@ -6,6 +6,7 @@ import importlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
 from weft.backends.protocol import Backend, Device, DeviceInfo
@@ -25,6 +26,14 @@ _backends: dict[str, Backend] = {}
 _devices: dict[str, Device] = {}
 
 
+class State(Enum):
+    """Whether a device can be used."""
+
+    OPEN = "open"  # this process has used it
+    AVAILABLE = "available"
+    MISSING = "not available"
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
     """A device that can be used (`info`), or a backend that cannot, and what to do about it (`why`)."""
@@ -32,9 +41,12 @@ class DeviceStatus:
     name: str
     info: DeviceInfo | None
     why: str = ""
+    state: State = State.MISSING
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.info.description if self.info else f'not available: {self.why}'}"
+        if self.info is None:
+            return f"{self.name}: {self.state.value}: {self.why}"
+        return f"{self.name}: {self.info.description}" + (" (open)" if self.state is State.OPEN else "")
 
 
 def canonical(name: str) -> str:
@@ -78,6 +90,26 @@ def opened_devices() -> list[Device]:
         return list({id(d): d for d in _devices.values()}.values())
 
 
+def register(backend: Backend) -> None:
+    """Make a backend known by its name in this process, in place of one that is: simulated devices, for instance.
+    Devices that are open stay what they are."""
+    with _lock:
+        _forget(backend.name)
+        _backends[backend.name] = backend
+
+
+def unregister(kind: str) -> None:
+    """Forget a registered backend and its devices. What is installed under that name is found again."""
+    with _lock:
+        _forget(kind)
+
+
+def _forget(kind: str) -> None:
+    _backends.pop(kind, None)
+    for name in [n for n in _devices if n.partition(":")[0] == kind]:
+        del _devices[name]
+
+
 def open_backend(kind: str) -> Backend:
     """The backend called `kind`."""
     with _lock:
@@ -106,12 +138,21 @@ def _entry_points() -> dict[str, str]:
 
 
 def statuses() -> list[DeviceStatus]:
-    """Every device of every installed backend, and why those that are not there are not."""
+    """Every device of every installed or registered backend, and why those that are not there are not.
+
+    A backend that fails in another way than by a DeviceError is listed with what it raised: no third party's mistake
+    hides the other devices.
+    """
     out: list[DeviceStatus] = []
-    for kind in sorted({*_BUILT_IN, *_entry_points()}):
+    for kind in sorted({*_BUILT_IN, *_entry_points(), *_backends}):
         try:
             backend = open_backend(kind)
-            out.extend(DeviceStatus(f"{kind}:{i}", backend.device(i).info) for i in range(backend.count()))
+            for i in range(backend.count()):
+                name = f"{kind}:{i}"
+                state = State.OPEN if name in _devices else State.AVAILABLE
+                out.append(DeviceStatus(name, backend.device(i).info, "", state))
         except DeviceError as error:
             out.append(DeviceStatus(kind, None, error.message))
+        except Exception as error:  # noqa: BLE001  (a third party's code)
+            out.append(DeviceStatus(kind, None, f"its backend failed: {type(error).__name__}: {error}"))
     return out

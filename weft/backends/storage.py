@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.protocol import Device, Memory
-from weft.errors import MemoryPlanError
+from weft.backends.protocol import Device, DeviceInfo, Memory
+from weft.errors import DTypeError, MemoryPlanError
 from weft.ir.dtypes import DType, to_numpy
 
 
@@ -39,14 +39,36 @@ class Storage:
 
 
 def from_numpy(array: np.ndarray[Any, Any], dtype: DType, device: Device) -> Storage:
-    """A copy of `array` (its dtype is `dtype`'s) in the memory of `device`. MemoryPlanError when it has too little."""
+    """A copy of `array` (its dtype is `dtype`'s) in the memory of `device`. MemoryPlanError when it has too little,
+    DTypeError when it lacks the dtype."""
     data = np.ascontiguousarray(array)
-    try:
-        memory = device.allocate(data.nbytes)
-    except MemoryError as error:
-        raise MemoryPlanError(
-            f"a {dtype.name} tensor of shape {tuple(array.shape)} does not fit: {error}"
-        ) from error
+    memory = _room(device, dtype, tuple(array.shape), data.nbytes)
     if data.nbytes:
         device.write(memory, data.reshape(-1).view(np.uint8).data)
     return Storage(device, memory, dtype, tuple(array.shape))
+
+
+def moved_to(storage: Storage, device: Device) -> Storage:
+    """The same elements in the memory of `device`: straight from where they are if it can, else through the host."""
+    memory = _room(device, storage.dtype, storage.shape, storage.nbytes)
+    nbytes = storage.nbytes
+    if nbytes and not device.copy_from(memory, storage.device, storage.memory, nbytes):
+        device.write(memory, storage.device.read(storage.memory, nbytes))
+    return Storage(device, memory, storage.dtype, storage.shape)
+
+
+def _room(device: Device, dtype: DType, shape: tuple[int, ...], nbytes: int) -> Memory:
+    """Memory for a tensor. MemoryPlanError when there is none, DTypeError when the device lacks the dtype."""
+    if dtype not in device.info.dtypes:
+        raise unsupported(device.info, dtype)
+    try:
+        return device.allocate(nbytes)
+    except MemoryError as error:
+        raise MemoryPlanError(f"a {dtype.name} tensor of shape {shape} does not fit: {error}") from error
+
+
+def unsupported(info: DeviceInfo, dtype: DType) -> DTypeError:
+    """That a device lacks a dtype, and what it has instead."""
+    have = sorted((d for d in info.dtypes if d.kind is dtype.kind), key=lambda d: d.bits)
+    instead = " or ".join(d.name for d in have) or "another dtype"
+    return DTypeError(f"{info.name} has no {dtype.name}: use {instead}, or a device that has it, such as cpu")

@@ -24,8 +24,8 @@ IMAGES_KEPT = 256
 """Images loaded in this process, for other plans that need them; the least recently used goes first."""
 
 _lock = threading.Lock()
-_images: OrderedDict[tuple[str, str], Mapping[str, Code]] = OrderedDict()
-_devices: dict[str, str] = {}
+_images: OrderedDict[tuple[Device, str], Mapping[str, Code]] = OrderedDict()
+_devices: dict[Device, str] = {}
 
 
 def key_of(sig: Signature, replaces: Mapping[int, int], device: Device) -> str | None:
@@ -38,10 +38,9 @@ def key_of(sig: Signature, replaces: Mapping[int, int], device: Device) -> str |
 
 
 def _device_key(device: Device) -> str:
-    name = device.info.name
-    if name not in _devices:
-        _devices[name] = f"{device.fingerprint()} {describe(device.info)}"
-    return _devices[name]
+    if device not in _devices:
+        _devices[device] = f"{device.fingerprint()} {describe(device.info)}"
+    return _devices[device]
 
 
 def describe(info: DeviceInfo) -> str:
@@ -135,7 +134,7 @@ def _check(commands: Commands, codes: int) -> None:
 
 def _image(key: str, device: Device) -> Mapping[str, Code]:
     """The programs of an image, by name. KeyError when it is not there, ValueError when it is not this device's."""
-    at = (device.info.name, key)
+    at = (device, key)
     with _lock:
         found = _images.get(at)
         if found is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from weft import settings
 from weft.backends import registry
 from weft.backends.protocol import Device, Memory
-from weft.backends.storage import Storage, from_numpy
+from weft.backends.storage import Storage, moved_to
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
@@ -111,7 +111,7 @@ def memory_on(leaf: Node, device: Device) -> Memory:
     stored: Storage = leaf.storage
     if stored.device is device or leaf.device is not None:
         return stored.memory
-    return from_numpy(stored.numpy(), stored.dtype, device).memory
+    return moved_to(stored, device).memory
 
 
 def plan_for(
@@ -173,7 +173,7 @@ def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
         node.storage, source.storage = source.storage, None
     else:
         stored: Storage = source.storage
-        node.storage = from_numpy(stored.numpy(), stored.dtype, target)
+        node.storage = moved_to(stored, target)
 
 
 def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:

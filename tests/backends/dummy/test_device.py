@@ -76,4 +76,4 @@ def test_the_pool_has_an_end_and_gets_memory_back() -> None:
     kept.clear()
     gc.collect()
     device.allocate(60)
-    assert device.clock.peak_bytes == 60
+    assert device.pool.peak_bytes == 60

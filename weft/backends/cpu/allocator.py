@@ -58,7 +58,8 @@ class MemoryUse:
 
 
 class Block:
-    """`nbytes` bytes at `address`, of `size` that are its own; they return to the allocator when this object dies."""
+    """`nbytes` bytes at `address`, of `size` that are its own; they return to the allocator when this object dies or
+    is released. A released block has no address, so that every use of it fails."""
 
     __slots__ = ("__weakref__", "_allocator", "address", "nbytes", "size")
 
@@ -69,10 +70,23 @@ class Block:
         self.nbytes = nbytes
 
     def __del__(self) -> None:
-        self._allocator.give_back(self.address, self.size)
+        try:
+            self._allocator.give_back(self.address, self.size)
+        except AttributeError:  # released
+            return
+
+    def release(self) -> None:
+        """Give the bytes back now. ValueError when they were released before."""
+        try:
+            address = self.address
+            del self.address
+        except AttributeError:
+            raise ValueError(f"a block of {self.nbytes} bytes is released twice") from None
+        self._allocator.give_back(address, self.size)
 
     def __repr__(self) -> str:
-        return f"Block({self.nbytes} bytes at {self.address:#x})"
+        where = f"at {self.address:#x}" if hasattr(self, "address") else "released"
+        return f"Block({self.nbytes} bytes {where})"
 
 
 class Allocator:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from weft import disk_cache, settings
 from weft.backends.limits import Limits, from_json, to_json
-from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
+from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
+from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
@@ -81,14 +83,31 @@ class CpuExecutable:
                 self._native.set_pointers(commands.externals, [base + o for o in commands.offsets])
                 self._bound = base
 
-    def run(self, memories: Sequence[Any], variables: Sequence[int] = ()) -> None:
-        addresses = [m.address for m in memories]
-        if self._commands.offsets:
-            with self._device.lock:
-                self._prepare()
+    def run(self, memories: Sequence[Any], variables: Sequence[int] = (), queue: int = 0) -> None:
+        if queue:
+            only_queue(queue, "cpu:0")
+        try:
+            addresses = [m.address for m in memories]
+            if self._commands.offsets:
+                with self._device.lock:
+                    self._prepare()
+                    self._native.run(addresses, variables)
+            else:
                 self._native.run(addresses, variables)
-        else:
-            self._native.run(addresses, variables)
+        except (AttributeError, struct.error):
+            raise self._misuse(memories, variables) from None
+
+    def _misuse(self, memories: Sequence[Any], variables: Sequence[int]) -> ValueError:
+        """What is wrong with the arguments of a run."""
+        for k, m in enumerate(memories):
+            if not hasattr(m, "address"):
+                state = "freed" if isinstance(m, Block) else "not of cpu:0"
+                return ValueError(f"memory {k} of the run is {state}: {m!r}")
+        c = self._commands
+        return ValueError(
+            f"the plan takes {c.externals} memories and {c.variables} variables, "
+            f"not {len(memories)} and {len(variables)}"
+        )
 
     def run_timed(self, memories: Sequence[Any], variables: Sequence[int] = ()) -> list[int]:
         addresses = [m.address for m in memories]
@@ -141,20 +160,41 @@ class CpuDevice:
     def set_memory_limit(self, nbytes: int | None) -> None:
         self.runtime.allocator.set_limit(nbytes)
 
-    def write(self, memory: Memory, data: memoryview) -> None:
-        assert isinstance(memory, Block)
+    def free(self, memory: Memory) -> None:
+        _block(memory).release()
+
+    def used_bytes(self) -> int:
+        return self.runtime.allocator.use().live
+
+    def write(self, memory: Memory, data: memoryview, offset: int = 0, queue: int = 0) -> None:
+        if queue:
+            only_queue(queue, self._info.name)
+        block = _block(memory)
+        check_range("write", data.nbytes, offset, block.nbytes)
         source = (
             (ctypes.c_char * data.nbytes).from_buffer_copy(data)
             if data.readonly
             else (ctypes.c_char * data.nbytes).from_buffer(data)
         )
-        ctypes.memmove(memory.address, source, data.nbytes)
+        ctypes.memmove(block.address + offset, source, data.nbytes)
 
-    def read(self, memory: Memory, nbytes: int) -> memoryview:
-        assert isinstance(memory, Block)
-        view: Any = (ctypes.c_char * nbytes).from_address(memory.address)
-        view.block = memory  # the view keeps it alive
+    def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
+        if queue:
+            only_queue(queue, self._info.name)
+        block = _block(memory)
+        check_range("read", nbytes, offset, block.nbytes)
+        view: Any = (ctypes.c_char * nbytes).from_address(block.address + offset)
+        view.block = block  # the view keeps it alive
         return memoryview(view).cast("B")
+
+    def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
+        if origin is not self:
+            return False
+        self.write(memory, self.read(source, nbytes), 0, queue)
+        return True
+
+    def queue(self, number: int = 0) -> SynchronousQueue:
+        return only_queue(number, self._info.name)
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CpuCode], bytes]:
         # Here, since a process whose plans are all on disk needs neither.
@@ -202,11 +242,20 @@ class CpuDevice:
                     disk_cache.put("limits", key, to_json(self._limits[threads]))
             return self._limits[threads]
 
-    def link(self, codes: Sequence[CpuCode], commands: Commands) -> CpuExecutable:
-        return CpuExecutable(self, codes, commands)
+    def link(self, codes: Sequence[Code], commands: Commands) -> CpuExecutable:
+        return CpuExecutable(self, cast("Sequence[CpuCode]", codes), commands)
 
     def synchronize(self) -> None:
         """Runs are finished when they return."""
+
+
+def _block(memory: Memory) -> Block:
+    """`memory` as this device's. ValueError when it is another's, or freed."""
+    if not isinstance(memory, Block):
+        raise ValueError(f"not memory of cpu:0: {memory!r}")
+    if not hasattr(memory, "address"):
+        raise ValueError(f"memory of cpu:0 is used after it was freed: {memory!r}")
+    return memory
 
 
 def describe(machine: Machine) -> DeviceInfo:
@@ -232,6 +281,8 @@ def describe(machine: Machine) -> DeviceInfo:
         launch_ns=_LAUNCH_NS,
         native=NATIVE,
         host_memory=True,
+        link_bandwidth=_BANDWIDTH,
+        bounds=Bounds(threads=1),
     )
 
 

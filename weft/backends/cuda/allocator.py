@@ -18,7 +18,8 @@ def rounded(nbytes: int) -> int:
 
 
 class Block:
-    """`nbytes` bytes of device memory at `address`; it goes back to the allocator when this object dies."""
+    """`nbytes` bytes of device memory at `address`; it goes back to the allocator when this object dies or is freed.
+    A freed block has no address, so that every use of it fails."""
 
     __slots__ = ("_allocator", "_size", "address", "nbytes")
 
@@ -27,7 +28,19 @@ class Block:
         self._size = rounded(nbytes)
 
     def __del__(self) -> None:
-        self._allocator.release(self.address, self._size)
+        try:
+            self._allocator.release(self.address, self._size)
+        except AttributeError:  # freed
+            return
+
+    def free(self) -> None:
+        """Give the bytes back now. ValueError when they were given back before."""
+        try:
+            address = self.address
+            del self.address
+        except AttributeError:
+            raise ValueError(f"memory of {self.nbytes} bytes is freed twice") from None
+        self._allocator.release(address, self._size)
 
 
 @dataclass(slots=True)
@@ -38,12 +51,17 @@ class Allocator:
     free: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     used_bytes: int = 0
     kept_bytes: int = 0
+    limit_bytes: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def allocate(self, nbytes: int) -> Block:
         """Uninitialized memory. MemoryError when there is none, even after giving back what was kept."""
         size = rounded(nbytes)
         with self.lock:
+            if self.limit_bytes is not None and self.used_bytes + size > self.limit_bytes:
+                raise MemoryError(
+                    f"{size:,} bytes would exceed the limit of {self.limit_bytes:,}; {self.used_bytes:,} are in use"
+                )
             found = self.free.get(size)
             if found:
                 address = found.pop()

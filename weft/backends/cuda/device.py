@@ -20,7 +20,18 @@ from typing import Any, cast
 from weft.backends.cpu.llvm import version
 from weft.backends.limits import Limits, described
 from weft.backends.llvm import scalar
-from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory
+from weft.backends.protocol import (
+    Bounds,
+    Code,
+    Commands,
+    CopyBytes,
+    Device,
+    DeviceInfo,
+    Event,
+    Launch,
+    Memory,
+)
+from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.index import evaluate
 from weft.ir.loops import LoopKind, Program
@@ -28,7 +39,7 @@ from weft.ir.ops import ELEMENTWISE
 
 from .allocator import Allocator, Block
 from .compile import Entry, compile_programs, describe, parse, target
-from .driver import Driver, open_driver
+from .driver import CudaError, Driver, open_driver
 
 STAGING_BYTES = 8 << 20
 """Of each of the two pinned buffers."""
@@ -107,10 +118,20 @@ class CudaDevice:
                 self._staging.append((address, self.driver.call("cuEventCreate", 2)))  # without timing
         return self._staging
 
-    def write(self, memory: Memory, data: memoryview) -> None:
-        assert isinstance(memory, Block)
-        call = self.driver.call
-        flat = data.cast("B")
+    def free(self, memory: Memory) -> None:
+        _block(memory).free()
+
+    def used_bytes(self) -> int:
+        return self.allocator.used_bytes
+
+    def set_memory_limit(self, nbytes: int | None) -> None:
+        self.allocator.limit_bytes = nbytes
+
+    def write(self, memory: Memory, data: memoryview, offset: int = 0, queue: int = 0) -> None:
+        self.queue(queue)
+        block, call = _block(memory), self.driver.call
+        check_range("write", data.nbytes, offset, block.nbytes)
+        flat, start = data.cast("B"), block.address + offset
         with self._lock:
             self.enter()
             for k, at in enumerate(range(0, flat.nbytes, STAGING_BYTES)):
@@ -118,12 +139,14 @@ class CudaDevice:
                 piece = flat[at : at + STAGING_BYTES]
                 call("cuEventSynchronize", free)
                 _host(address, piece.nbytes)[:] = piece
-                call("cuMemcpyHtoDAsync", memory.address + at, address, piece.nbytes, self.stream)
+                call("cuMemcpyHtoDAsync", start + at, address, piece.nbytes, self.stream)
                 call("cuEventRecord", free, self.stream)
 
-    def read(self, memory: Memory, nbytes: int) -> memoryview:
-        assert isinstance(memory, Block)
-        call = self.driver.call
+    def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
+        self.queue(queue)
+        block, call = _block(memory), self.driver.call
+        check_range("read", nbytes, offset, block.nbytes)
+        start = block.address + offset
         out = memoryview(bytearray(nbytes))
         pieces = [(at, min(STAGING_BYTES, nbytes - at)) for at in range(0, nbytes, STAGING_BYTES)]
         with self._lock:
@@ -132,7 +155,7 @@ class CudaDevice:
                 if k < len(pieces):
                     at, size = pieces[k]
                     address, done = self.staging()[k % 2]
-                    call("cuMemcpyDtoHAsync", address, memory.address + at, size, self.stream)
+                    call("cuMemcpyDtoHAsync", address, start + at, size, self.stream)
                     call("cuEventRecord", done, self.stream)
                 if k:  # while that piece is on its way
                     at, size = pieces[k - 1]
@@ -142,6 +165,22 @@ class CudaDevice:
             if not pieces:
                 self.synchronize()
         return out
+
+    def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
+        if origin is not self:
+            return False
+        self.queue(queue)
+        target, start = _block(memory), _block(source)
+        check_range("copy", nbytes, 0, min(target.nbytes, start.nbytes))
+        if nbytes:
+            self.enter()
+            self.driver.call("cuMemcpyDtoDAsync", target.address, start.address, nbytes, self.stream)
+        return True
+
+    def queue(self, number: int = 0) -> CudaQueue:
+        if number:
+            raise ValueError(f"{self._info.name} has one queue, number 0: there is no queue {number}")
+        return CudaQueue(self)
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CudaCode], bytes]:
         ptx, entries = compile_programs(programs, target(self.capability), self._info.local_bytes)
@@ -210,12 +249,72 @@ class CudaDevice:
     def limits(self) -> Limits:
         return described(self._info)
 
-    def link(self, codes: Sequence[CudaCode], commands: Commands) -> CudaExecutable:
-        return CudaExecutable(self, codes, commands)
+    def link(self, codes: Sequence[Code], commands: Commands) -> CudaExecutable:
+        return CudaExecutable(self, cast("Sequence[CudaCode]", codes), commands)
 
     def synchronize(self) -> None:
         self.enter()
         self.driver.call("cuStreamSynchronize", self.stream)
+
+
+def _block(memory: Memory) -> Block:
+    """`memory` as this backend's. ValueError when it is another's, or freed."""
+    if not isinstance(memory, Block):
+        raise ValueError(f"not memory of a GPU: {memory!r}")
+    if not hasattr(memory, "address"):
+        raise ValueError(f"memory of a GPU is used after it was freed: {memory.nbytes} bytes")
+    return memory
+
+
+class CudaEvent:
+    """A point in a device's stream."""
+
+    __slots__ = ("_device", "handle")
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        device.enter()
+        self.handle = device.driver.call("cuEventCreate", 2)  # without timing
+        device.driver.call("cuEventRecord", self.handle, device.stream)
+
+    def done(self) -> bool:
+        self._device.enter()
+        try:
+            self._device.driver.call("cuEventQuery", self.handle)
+        except CudaError as error:
+            if error.code == "CUDA_ERROR_NOT_READY":
+                return False
+            raise
+        return True
+
+    def wait(self) -> None:
+        self._device.enter()
+        self._device.driver.call("cuEventSynchronize", self.handle)
+
+    def __del__(self) -> None:
+        self._device.enter()
+        self._device.driver.call("cuEventDestroy", self.handle)
+
+
+class CudaQueue:
+    """The stream of a device."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def record(self) -> CudaEvent:
+        return CudaEvent(self._device)
+
+    def wait(self, event: Event) -> None:
+        if not isinstance(event, CudaEvent):
+            raise ValueError(f"not an event of a GPU: {event!r}")
+        self._device.enter()
+        self._device.driver.call("cuStreamWaitEvent", self._device.stream, event.handle, 0)
+
+    def synchronize(self) -> None:
+        self._device.synchronize()
 
 
 class _Entered(threading.local):
@@ -298,7 +397,12 @@ class CudaExecutable:
                 for own, starts in self._scratch.items():
                     for k, start in enumerate(starts):
                         self._table[self._cells[own] + k] = base + self._scratch_at + start
-        externals = [cast(Block, m).address for m in memories]
+        if len(memories) != self._commands.externals or len(variables) != self._commands.variables:
+            raise ValueError(
+                f"the plan takes {self._commands.externals} memories and {self._commands.variables} variables, "
+                f"not {len(memories)} and {len(variables)}"
+            )
+        externals = [_block(m).address for m in memories]
         for k, address in enumerate(externals):
             self._table[k] = address
         for k, value in enumerate(variables):
@@ -337,8 +441,10 @@ class CudaExecutable:
                 0,
             )
 
-    def run(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> None:
+    def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
         device = self._device
+        if queue:
+            device.queue(queue)
         with self._lock:
             device.enter()
             key = self._prepare(memories, variables)
@@ -435,6 +541,8 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         launch_ns=LAUNCH_NS,
         task_kind=LoopKind.BLOCK,
         native=ELEMENTWISE & scalar.NATIVE,
+        warp=get("WARP_SIZE"),
+        bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK")),
     )
 
 

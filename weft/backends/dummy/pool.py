@@ -1,0 +1,100 @@
+"""The memory pool of a simulated device: every memory has a number, and every use of it is checked."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from weft.backends.dummy.queues import DummyQueue
+from weft.backends.protocol import Memory
+
+_GARBAGE = 0xFF
+"""What uninitialized memory holds: NaN in floats, -1 in integers; a result that depends on it shows."""
+
+
+class DummyMemory:
+    """Bytes of one simulated pool. `writer` and `readers`: which work of which queues used it last."""
+
+    __slots__ = ("__weakref__", "data", "nbytes", "number", "pool", "readers", "release", "writer")
+
+    def __init__(self, pool: Pool, number: int, nbytes: int) -> None:
+        self.pool, self.number, self.nbytes = pool, number, nbytes
+        self.data = np.full(nbytes, _GARBAGE, np.uint8)
+        self.writer: tuple[DummyQueue, int] | None = None
+        self.readers: dict[DummyQueue, int] = {}
+        self.release = weakref.finalize(self, pool.given_back, nbytes)
+
+    def __repr__(self) -> str:
+        return f"memory {self.number} of {self.pool.name} ({self.nbytes} bytes)"
+
+
+class Pool:
+    """Bytes that can be allocated, up to a limit."""
+
+    def __init__(self, name: str, limit_bytes: int) -> None:
+        self.name, self.limit_bytes = name, limit_bytes
+        self.used_bytes = self.peak_bytes = self.count = 0
+
+    def allocate(self, nbytes: int) -> DummyMemory:
+        """Memory filled with garbage. MemoryError where the pool is exhausted, ValueError for a negative size."""
+        if nbytes < 0:
+            raise ValueError(f"{self.name}: a memory cannot have {nbytes} bytes")
+        if self.used_bytes + nbytes > self.limit_bytes:
+            free = max(0, self.limit_bytes - self.used_bytes)
+            raise MemoryError(f"{self.name} has {free} bytes free of {self.limit_bytes}, not {nbytes}")
+        self.count += 1
+        memory = DummyMemory(self, self.count, nbytes)
+        self.used_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        return memory
+
+    def given_back(self, nbytes: int) -> None:
+        """A memory has died, or was freed."""
+        self.used_bytes -= nbytes
+
+    def free(self, memory: Memory) -> None:
+        """Give the bytes back. ValueError when they were given back before."""
+        if isinstance(memory, DummyMemory) and memory.pool is self and not memory.release.alive:
+            raise ValueError(f"double free: {memory!r} was freed before")
+        self.live(memory).release()
+
+    def live(self, memory: Memory) -> DummyMemory:
+        """`memory`, which must be of this pool and not freed. ValueError otherwise."""
+        if not isinstance(memory, DummyMemory):
+            raise ValueError(f"{type(memory).__name__} is not memory of {self.name}")
+        if memory.pool is not self:
+            raise ValueError(f"{memory!r} is used on {self.name}")
+        if not memory.release.alive:
+            raise ValueError(f"use after free: {memory!r} was freed")
+        return memory
+
+    def view(
+        self, memory: Memory, offset: int, nbytes: int, queue: DummyQueue, writes: bool
+    ) -> np.ndarray[Any, Any]:
+        """The bytes that work of `queue` uses. ValueError when they are not inside the memory, or when work of
+        another queue that nothing orders before this has written them, or, for a write, read them."""
+        m = self.live(memory)
+        if offset < 0 or nbytes < 0 or offset + nbytes > m.nbytes:
+            raise ValueError(f"out of bounds: bytes {offset} to {offset + nbytes} of {m!r}")
+        self.check_order(m, queue, writes)
+        return m.data[offset : offset + nbytes]
+
+    def check_order(self, m: DummyMemory, queue: DummyQueue, writes: bool) -> None:
+        """Note the use; refuse it where it races with another queue's."""
+        number = queue.started
+        earlier = list(m.readers.items()) if writes else []
+        if m.writer is not None:
+            earlier.append(m.writer)
+        for q, k in earlier:
+            if q is not queue and not queue.comes_after(q, k):
+                did = "written" if m.writer == (q, k) else "read"
+                raise ValueError(
+                    f"missing synchronization: {m!r} is {'written' if writes else 'read'} by {queue} after it was "
+                    f"{did} by {q}: record an event there and wait for it here"
+                )
+        if writes:
+            m.writer, m.readers = (queue, number), {}
+        else:
+            m.readers[queue] = number
