@@ -19,7 +19,7 @@ from weft.ir.kernel.transforms.base import Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.inline import Inline
-from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Stream, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.online import OnlineReduce
@@ -35,7 +35,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 KINDS: tuple[str, ...] = (
     "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
-    "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online",
+    "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream",
 )  # fmt: skip
 
 
@@ -112,6 +112,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             if len(axes) < len(value.axes):
                 return None
             return Share(item, value.name, tuple(draw(st.permutations(axes))[: len(value.axes)]))
+        case "stream":
+            return Stream(one(items))
         case _:
             return OnlineReduce(value.name, one(values).name, loop, one(loops))
 

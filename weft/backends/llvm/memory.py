@@ -18,6 +18,9 @@ from weft.ir.loops import Scope
 MAX_RUNS = 4
 """Up to so many whole vectors are read and shuffled to get at elements that are apart; beyond, a gather."""
 
+STREAMED = 16
+"""Bytes that a store must be aligned to for going past the caches: the narrowest instruction's width."""
+
 ALIGNMENT = 64
 """Of every buffer's base, in bytes."""
 
@@ -73,9 +76,9 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
         at = address(frame, place, start)
         if mask is None:
             align, hint = _known_alignment(frame, place, start), ""
-            width = min(ALIGNMENT, n * dtype.itemsize)
-            if stream and width >= 16 and alignment(place, start) >= width:
-                align, hint = width, ", !nontemporal !0"
+            known = min(alignment(place, start), n * dtype.itemsize)
+            if stream and known >= STREAMED:
+                align, hint = known, ", !nontemporal !0"
             frame.f.do(f"store {memory} {raw}, ptr {at}, align {align}{hint}")
         elif place.buffer.scope is Scope.REGISTER:
             old = frame.f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}")

@@ -19,13 +19,14 @@ from weft.ir.kernel.algorithm import Item, Output, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.ir.kernel.transforms.mark import Bind, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Stream, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind, Scope
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
+from weft.scheduler.optimize.staging import fits, stage_shared
 from weft.scheduler.optimize.steps import split
 
 CHAIN = 64
@@ -40,6 +41,16 @@ SHORT = 8
 
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The schedule of a memory-bound kernel."""
+    staged, names = stage_shared(k)
+    if names:
+        staged = _nests(staged, info, frozenset(names))
+        if fits(staged, names, info):
+            return stream(staged, info)
+    return stream(_nests(k, info), info)
+
+
+def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) -> Kernel:
+    """Every item in its loops. The values `staged` are there, a row of each, before what reads them begins."""
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     carried = {c.source for o in outputs for c in o.carries}
     closed: frozenset[str] = frozenset()
@@ -52,7 +63,19 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
             k = place(k, item, Scope.LOCAL, closed)
     for item in reversed(list(k.algorithm.items)):
         if isinstance(item, Value):
-            k = _value(k, item, info, closed)
+            k = _value(k, item, info, closed, staged)
+    return k
+
+
+def stream(k: Kernel, info: DeviceInfo) -> Kernel:
+    """Outputs that the last-level cache cannot hold are stored past it, if the kernel reads nothing of them."""
+    read = {load.source for item in k.algorithm.items for load in reads(item)}
+    for out in k.algorithm.items:
+        if isinstance(out, Output):
+            written = {s.param: k.algorithm.param(s.param) for s in out.stores}
+            size = sum(high(elements(p.shape)) * p.dtype.itemsize for p in written.values() if p is not None)
+            if size > info.l3_bytes and not written.keys() & read:
+                k = attempt(k, Stream(out.name))
     return k
 
 
@@ -74,9 +97,17 @@ def _needs(k: Kernel, out: Output) -> list[set[str]]:
     """For each reduction that the output depends on: the loops of the output that it is indexed by."""
     bind = k.nests[out.name].bind
     sets: list[set[str]] = []
-    for load in reads(out):
-        if k.algorithm.param(load.source) is None:
-            sets.append({v.name for i in load.index for v in variables(substitute(i, bind))})
+    todo = [(load.source, load.index) for load in reads(out)]
+    while todo:
+        source, index = todo.pop()
+        if k.algorithm.param(source) is not None:
+            continue
+        item = k.algorithm.item(source)
+        if isinstance(item, Value) and item.reduce is None:  # what it is computed from counts
+            at = {a.var: i for a, i in zip(item.axes, index, strict=True)}
+            todo += [(r.source, tuple(substitute(i, at) for i in r.index)) for r in reads(item)]
+        else:
+            sets.append({v.name for i in index for v in variables(substitute(i, bind))})
     return sets
 
 
@@ -227,12 +258,14 @@ def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozense
     return attempt(k, ComputeAt(item.name, best[0], best[1], scope))
 
 
-def _value(k: Kernel, item: Value, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
+def _value(
+    k: Kernel, item: Value, info: DeviceInfo, closed: frozenset[str], staged: frozenset[str]
+) -> Kernel:
     if item.reduce is None:
         k = place(k, item, Scope.LOCAL, closed)
         return _vector_axes(k, item, info)
     axes = [a for a in item.all_axes if a.extent != 1]
-    depends = _reduces_over_values(k, item)
+    depends = _reduces_over_values(k, item, staged)
     if not axes:
         return place(k, item, Scope.REGISTER, closed)
     best = max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
@@ -243,12 +276,12 @@ def _value(k: Kernel, item: Value, info: DeviceInfo, closed: frozenset[str]) -> 
     return _column(k, item, info)
 
 
-def _reduces_over_values(k: Kernel, item: Value) -> set[Var]:
-    """The axes by which the item reads other values: those are computed inside its loops, so they stay serial."""
+def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[Var]:
+    """The axes by which the item reads other values that are computed inside its loops, so that these stay serial."""
     assert item.reduce is not None
     out: set[Var] = set()
     for load in reads(item):
-        if k.algorithm.param(load.source) is None:
+        if k.algorithm.param(load.source) is None and load.source not in staged:
             out |= {v for i in load.index for v in variables(i)}
     return out & {a.var for a in item.reduce.axes}
 

@@ -1,0 +1,100 @@
+"""Costly parts that several items of a kernel compute alike are computed once per row, and kept while the row is.
+
+    s(i) = sum j: exp(x(i, j) - m(i))           per row i:  e(j) = exp(x(i, j) - m(i)), a row in local memory
+    y(i, j) = exp(x(i, j) - m(i)) / s(i)    ->              s    = sum j: e(j)
+                                                            y(j) = e(j) / s
+
+Softmax computes half as many exponentials so. Pays while the row fits into a core's second-level cache beside its
+input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr
+from weft.ir.index import Index, Int, Var
+from weft.ir.kernel.algorithm import Item, Value
+from weft.ir.kernel.lower import storage_size
+from weft.ir.kernel.schedule import Kernel, fresh
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.share import Share
+from weft.ir.kernel.transforms.stage import Stage
+from weft.scheduler.optimize.access import is_costly
+
+CACHE_SHARE = 4
+"""Of the second-level cache, the part that staged rows may take is one of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A part of an item, and the item's axes that it depends on, in the order in which the part names them."""
+
+    item: str
+    part: Expr
+    axes: tuple[str, ...]
+
+
+def stage_shared(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """`k` with the costly parts that several items share as values of their own, and their names. None has its place."""
+    names: list[str] = []
+    while True:
+        uses = _most_shared(k)
+        if uses is None:
+            return k, tuple(names)
+        first, others = uses[0], uses[1:]
+        name = fresh(k.names(), "staged")
+        step = Stage(first.item, first.part, name, first.axes)
+        if step.check(k) is not None:
+            return k, tuple(names)
+        k = run(k, step)
+        for use in others:
+            k = attempt(k, Share(use.item, name, use.axes))
+        names.append(name)
+
+
+def fits(k: Kernel, names: tuple[str, ...], info: DeviceInfo) -> bool:
+    """The values have a place, and the regions kept there leave most of the cache to others."""
+    size = 0
+    for name in names:
+        item, nest = k.algorithm.item(name), k.nests[name]
+        assert isinstance(item, Value)
+        size += storage_size(nest) * item.dtype.itemsize
+        if nest.at is None:
+            return False
+    return size * CACHE_SHARE <= info.l2_bytes
+
+
+def _most_shared(k: Kernel) -> list[_Use] | None:
+    """The largest costly part that two items compute over equal axes: where it is, first item first."""
+    found: dict[Expr, list[_Use]] = {}
+    for item in k.algorithm.items:
+        seen: set[Expr] = set()
+        for e in ex.walk(item.exprs(), into_indices=False):
+            if isinstance(e, Call) and is_costly(e) and e not in seen:
+                seen.add(e)
+                form, axes = _form(item, e)
+                if len(axes) > 1:
+                    found.setdefault(form, []).append(_Use(item.name, e, axes))
+    shared = [u for u in found.values() if len({x.item for x in u}) > 1]
+    return max(shared, key=lambda u: _size(u[0].part), default=None)
+
+
+def _form(item: Item, e: Expr) -> tuple[Expr, tuple[str, ...]]:
+    """The part with its axes named by their order and extent, and those axes."""
+    axes = {a.var: a for a in item.all_axes}
+    order: dict[Var, Int] = {}
+
+    def on_index(x: Index) -> Int | None:
+        if isinstance(x, Var) and x in axes:
+            return order.setdefault(x, Var(f"@{len(order)}<{axes[x].extent!r}", x.lo, x.hi))
+        return None
+
+    form = ex.transform(e, lambda _: None, on_index)
+    return form, tuple(v.name for v in order)
+
+
+def _size(e: Expr) -> int:
+    return sum(1 for _ in ex.walk([e]))
