@@ -114,6 +114,14 @@ class If(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch(Stmt):
+    """A hint that buffer[offset] will be read soon. The offset may lie outside; nothing happens then."""
+
+    buffer: str
+    offset: Int
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier(Stmt):
     """All THREADs of the block have reached this point, and see each other's LOCAL stores."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from weft.ir.expr import Expr, names_of, opaque_values
 from weft.ir.index import Guard, Int, Var, variable_names
-from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Stmt, Store
+from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Prefetch, Stmt, Store
 
 _NONE: frozenset[str] = frozenset()
 
@@ -25,6 +25,8 @@ def stmt_indices(s: Stmt) -> list[Int]:
             return [s.offset, *guard_indices(s.guard)]
         case If():
             return guard_indices(s.guard)
+        case Prefetch():
+            return [s.offset]
         case _:
             return []
 
@@ -81,6 +83,8 @@ def names_of_guard(g: Guard) -> frozenset[str]:
 def read_names(s: Stmt) -> frozenset[str]:
     """Every name that a statement itself reads, its body not included."""
     names = _NONE.union(*(names_of_index(i) for i in stmt_indices(s)))
+    if isinstance(s, Prefetch):
+        return names | {s.buffer}
     return names | names_of(s.value) if isinstance(s, Let | Store | Accumulate) else names
 
 

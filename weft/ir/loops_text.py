@@ -22,6 +22,7 @@ from weft.ir.loops import (
     Let,
     Loop,
     LoopKind,
+    Prefetch,
     Program,
     Scope,
     Stmt,
@@ -79,6 +80,8 @@ def _block(body: Block, indent: str) -> Iterator[str]:
                 yield f"{indent}alloc {b.name}: {b.dtype.short}[{b.size!r}]{scope}"
             case Barrier():
                 yield f"{indent}barrier"
+            case Prefetch():
+                yield f"{indent}prefetch {s.buffer}[{s.offset!r}]"
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
     yield from _flush(run, indent)

@@ -21,6 +21,7 @@ from weft.ir.loops import (
     Let,
     Loop,
     LoopKind,
+    Prefetch,
     Program,
     Scope,
     Stmt,
@@ -156,6 +157,9 @@ class _Verifier:
                     self.alloc(b)
                 case Store() | Accumulate():
                     self.write(s)
+                case Prefetch():
+                    self.index(s.offset)
+                    self.buffer(s.buffer)
                 case Barrier():
                     self.barrier()
                 case _:

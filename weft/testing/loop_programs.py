@@ -21,6 +21,7 @@ from weft.ir.loops import (
     Let,
     Loop,
     LoopKind,
+    Prefetch,
     Program,
     Scope,
     Stmt,
@@ -192,7 +193,10 @@ class _Maker:
         if self.chance(30):
             op = self.pick((Op.ADD, Op.MAX, Op.MIN) if self.exact else (Op.ADD, Op.MUL, Op.MAX, Op.MIN))
             return Accumulate(b.name, offset, op, value, guard)
-        return Store(b.name, offset, value, guard)
+        return Store(b.name, offset, value, guard, stream=self.chance(20))
+
+    def prefetch(self, scope: _Scope) -> Stmt:
+        return Prefetch(self.pick(scope.buffers).name, self.index(scope))
 
     def alloc(self, scope: _Scope) -> list[Stmt]:
         scopes = [Scope.REGISTER]
@@ -242,6 +246,7 @@ class _Maker:
                 out.append(Let(t.name, self.expr(scope, d, 1 if self.exact else 2)))
                 scope.temps.append(t)
             else:
+                out += [self.prefetch(scope)] if self.chance(10) else []
                 out.append(self.write(scope))
         return tuple(out)
 

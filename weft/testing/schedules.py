@@ -18,8 +18,9 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
+from weft.ir.kernel.transforms.hint import PrefetchNext, Stream
 from weft.ir.kernel.transforms.inline import Inline
-from weft.ir.kernel.transforms.mark import Bind, Stream, Unroll, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.online import OnlineReduce
@@ -35,7 +36,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 KINDS: tuple[str, ...] = (
     "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
-    "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream",
+    "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream", "prefetch",
 )  # fmt: skip
 
 
@@ -114,6 +115,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             return Share(item, value.name, tuple(draw(st.permutations(axes))[: len(value.axes)]))
         case "stream":
             return Stream(one(items))
+        case "prefetch":
+            return PrefetchNext(one(items), loop)
         case _:
             return OnlineReduce(value.name, one(values).name, loop, one(loops))
 

@@ -34,6 +34,7 @@ from weft.ir.loops import (
     Let,
     Loop,
     LoopKind,
+    Prefetch,
     Program,
     Stmt,
     Store,
@@ -167,6 +168,8 @@ class _Machine:
                     inside = self.holds(s.guard, frame, lanes, None)
                     if inside.active:
                         self.write(s, frame, inside)
+                case Prefetch():
+                    pass
                 case Barrier():
                     for tasks, _ in frame.tasks:
                         if tasks.thread:
@@ -217,7 +220,9 @@ class _Machine:
         known = self.lanewise.get(id(s))
         if known is None:
             inside = list(every(s.body))
-            plain = not self.races and all(isinstance(x, Let | Store | Accumulate | If) for x in inside)
+            plain = not self.races and all(
+                isinstance(x, Let | Store | Accumulate | If | Prefetch) for x in inside
+            )
             targets = [x.buffer for x in inside if isinstance(x, Store | Accumulate)]
             read = (
                 {e.source for x in inside for e in walk(roots(x)) if isinstance(e, Load)}

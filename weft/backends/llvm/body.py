@@ -27,6 +27,7 @@ from weft.ir.loops import (
     Let,
     Loop,
     LoopKind,
+    Prefetch,
     Scope,
     Stmt,
     Store,
@@ -100,6 +101,8 @@ class Body:
                 self._accumulate(s)
             case If():
                 self._if(s)
+            case Prefetch():
+                self._prefetch(s)
             case Barrier():
                 self.frame.touch(self.frame.places)
                 self.hooks.barrier(self)
@@ -250,6 +253,14 @@ class Body:
                 for group in frame.each():
                     at = affine(frame, s.offset)
                     memory.store(frame, frame.place(s.buffer), at, group.memo[s.value], s.stream)
+
+    def _prefetch(self, s: Prefetch) -> None:
+        frame = self.frame
+        if frame.f.module.gpu:  # other threads run while one waits
+            return
+        self.expressions_of((s.offset,))
+        for _ in frame.each():
+            memory.prefetch(frame, frame.place(s.buffer), affine(frame, s.offset))
 
     def _accumulate(self, s: Accumulate) -> None:
         with self._where(s.guard, (s.value, *_values(s.offset))) as runs:

@@ -21,6 +21,9 @@ MAX_RUNS = 4
 STREAMED = 16
 """Bytes that a store must be aligned to for going past the caches: the narrowest instruction's width."""
 
+LINE = 64
+"""Bytes that one prefetch brings."""
+
 ALIGNMENT = 64
 """Of every buffer's base, in bytes."""
 
@@ -109,6 +112,17 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
             (vector("i1", n), mask or "splat (i1 true)"),
         ],
     )
+
+
+def prefetch(frame: Frame, place: Place, offset: Affine) -> None:
+    """Ask for the lines of a run of elements, into the second-level cache. What lies apart is left to the hardware."""
+    if not offset.uniform and offset.stride != 1:
+        return
+    at = address(frame, place, offset)
+    nbytes = place.buffer.dtype.itemsize * (1 if offset.uniform else frame.now.lanes)
+    for k in range(0, nbytes, LINE):
+        line = frame.f.emit(f"getelementptr i8, ptr {at}, i64 {k}") if k else at
+        frame.f.call("llvm.prefetch.p0", "void", [("ptr", line), ("i32", "0"), ("i32", "2"), ("i32", "1")])
 
 
 def _only_lane(mask: str) -> int | None:

@@ -33,7 +33,20 @@ from weft.ir.index import (
 )
 from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
-from weft.ir.loops import Accumulate, Alloc, Block, Buffer, If, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Block,
+    Buffer,
+    If,
+    Loop,
+    LoopKind,
+    Prefetch,
+    Program,
+    Scope,
+    Stmt,
+    Store,
+)
 from weft.ir.ops import Op
 
 
@@ -157,16 +170,36 @@ class _Lowering:
     def leaf(self, item: Item, nest: Nest) -> list[Stmt]:
         match item:
             case Value(reduce=None):
-                return [Store(item.name, self.offset_of(item, nest), self.scalar(item, nest, item.expr))]
+                at = self.offset_of(item, nest)
+                return [*self.ahead(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
             case Value():
                 assert item.reduce is not None
                 value = self.scalar(item, nest, item.expr)
                 guard = self.inside(nest, item.reduce.axes)
                 if guard:
                     value = ex.where(ex.test(guard), value, identity(item.reduce.op, item.dtype))
-                return [Accumulate(item.name, self.offset_of(item, nest), item.reduce.op, value)]
+                at = self.offset_of(item, nest)
+                return [*self.ahead(item, nest), Accumulate(item.name, at, item.reduce.op, value)]
             case Output():
-                return [self.store(item, nest, k) for k in range(len(item.stores))]
+                return [
+                    *self.ahead(item, nest),
+                    *(self.store(item, nest, k) for k in range(len(item.stores))),
+                ]
+
+    def ahead(self, item: Item, nest: Nest) -> list[Stmt]:
+        """Hints for what the next iteration of the loop `nest.prefetch` will read of parameters."""
+        var = next((v for v in self.extents if v.name == nest.prefetch), None)
+        if var is None:
+            return []
+        out: dict[Stmt, None] = {}
+        for load in reads(item):
+            param = self.params.get(load.source)
+            if param is not None:
+                here = flatten([self.index(item, nest, i) for i in load.index], param.shape)
+                there = substitute(here, {var: var + 1})
+                if there != here and not (isinstance(there, Index) and there.computed):
+                    out[Prefetch(param.name, there)] = None
+        return list(out)
 
     def store(self, item: Output, nest: Nest, k: int) -> Stmt:
         s = item.stores[k]
@@ -389,5 +422,7 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Int]) -> Stmt:
             return replace(
                 stmt, offset=on_int(stmt.offset), value=on_expr(stmt.value), guard=on_guard(stmt.guard)
             )
+        case Prefetch():
+            return Prefetch(stmt.buffer, on_int(stmt.offset))
         case _:
             return stmt

@@ -65,7 +65,8 @@ class Nest:
     """Where and how an item is computed.
 
     `bind` gives each axis in terms of loop variables (own ones, and those of enclosing nests). The region computed per
-    visit starts at `origin` and has at most `size` elements per axis; it is kept in a buffer of `scope`.
+    visit starts at `origin` and has at most `size` elements per axis; it is kept in a buffer of `scope`. `stream`: an
+    output is stored past the caches. `prefetch` names a loop around whose next iteration's reads are asked for here.
     """
 
     loops: tuple[LoopSpec, ...]
@@ -77,6 +78,7 @@ class Nest:
     scope: Scope = Scope.LOCAL
     online: Online | None = None
     stream: bool = False
+    prefetch: str = ""
 
     def loop(self, name: str) -> LoopSpec | None:
         """The loop over the variable called `name`, if it is one of this nest's."""

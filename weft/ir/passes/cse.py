@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, from_index, names_of, test
 from weft.ir.index import Guard, Index, Int, Opaque, map_guard, rewrite
-from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
+from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Prefetch, Program, Stmt, Store
 from weft.ir.loops_names import written
 from weft.ir.passes.rewrite import Fresh, with_body
 from weft.ir.passes.safety import Safety
@@ -113,6 +113,8 @@ class _Walk:
                 return [*first, If(guard, body)]
             case Loop():
                 return self.loop(s)
+            case Prefetch():
+                return [replace(s, offset=self.index(s.offset, True))]
             case Barrier():
                 self.wrote(self.writes)
                 return [s]

@@ -19,13 +19,15 @@ from weft.ir.kernel.algorithm import Item, Output, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.ir.kernel.transforms.mark import Bind, Stream, Vectorize
+from weft.ir.kernel.transforms.hint import Stream
+from weft.ir.kernel.transforms.mark import Bind, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind, Scope
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
+from weft.scheduler.optimize.prefetch import prefetch_rows
 from weft.scheduler.optimize.staging import fits, stage_shared
 from weft.scheduler.optimize.steps import split
 
@@ -45,8 +47,8 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     if names:
         staged = _nests(staged, info, frozenset(names))
         if fits(staged, names, info):
-            return stream(staged, info)
-    return stream(_nests(k, info), info)
+            return prefetch_rows(stream(staged, info), info)
+    return prefetch_rows(stream(_nests(k, info), info), info)
 
 
 def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) -> Kernel:

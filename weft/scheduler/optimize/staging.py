@@ -38,7 +38,7 @@ class _Use:
 
 
 def stage_shared(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
-    """`k` with the costly parts that several items share as values of their own, and their names. None has its place."""
+    """`k` with the costly parts that several items share as values of their own, without a place, and their names."""
     names: list[str] = []
     while True:
         uses = _most_shared(k)

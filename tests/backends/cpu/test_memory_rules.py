@@ -1,0 +1,98 @@
+"""Staged rows, stores past the caches and prefetched rows: machine code of their schedules computes what NumPy does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.backends.cpu.device import NATIVE
+from weft.backends.protocol import DeviceInfo
+from weft.ir.loops import Prefetch, Store
+from weft.ir.loops_names import every
+from weft.scheduler.optimize.rules import schedule
+from weft.scheduler.programs import lowered
+from weft.testing.kernels import Case, columns, softmax
+
+SIZES = [(1, 1), (3, 5), (2, 40), (5, 64), (9, 100), (4, 1000), (3, 4096), (2, 9000), (70, 33)]
+CASES: dict[str, Case] = {
+    **{f"softmax_{m}x{n}": softmax(m, n) for m, n in SIZES},
+    **{f"columns_{m}x{n}": columns(m, n) for m, n in SIZES[:6]},
+}
+
+
+def device(vector_bytes: int, tiny: bool) -> DeviceInfo:
+    """With `tiny` caches every output is larger than the last one, and every input than the second."""
+    return DeviceInfo(
+        name="test:0", kind="test", description="", cores=2, vector_bytes=vector_bytes, vector_registers=32,
+        l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=1 if tiny else 32 << 20, memory_bytes=1 << 34,
+        local_bytes=1 << 20, bandwidth=4e10, flops=2e11, launch_ns=20.0, native=NATIVE,
+    )  # fmt: skip
+
+
+DEVICES = {"large": device(64, False), "tiny": device(64, True), "narrow": device(16, True)}
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for d, info in DEVICES.items():
+        for name, case in CASES.items():
+            key = f"{name}_{d}"
+            out[key] = replace(lowered(case.algorithm, info), name=key)
+    return out
+
+
+def test_machine_code_computes_what_numpy_does(
+    compile_all: Callable[..., Any], programs: dict[str, Any]
+) -> None:
+    compiled = compile_all(list(programs.values()))
+    for key in programs:
+        name = key.rsplit("_", 1)[0]
+        case = CASES[name]
+        inputs = case.inputs(3)
+        expected = case.reference(inputs)
+        arrays = {n: a.reshape(-1) for n, a in inputs.items()}
+        for p in case.algorithm.params:
+            if p.written:
+                arrays[p.name] = np.full(expected[p.name].size, np.nan, np.float32)
+        got = compiled.run(key, arrays)
+        for n, value in expected.items():
+            np.testing.assert_allclose(got[n], value.reshape(-1), rtol=2e-5, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["softmax_5x64", "softmax_4x1000"])
+def test_rows_with_special_values(
+    name: str, compile_all: Callable[..., Any], programs: dict[str, Any]
+) -> None:
+    """A row of -inf, or with NaN or +inf in it, is NaN; -inf beside numbers is 0."""
+    case = CASES[name]
+    compiled = compile_all([programs[f"{name}_tiny"]])
+    x = case.inputs(4)["x"]
+    x[0] = -np.inf
+    x[1, 3] = np.nan
+    x[2, ::2] = -np.inf
+    x[3, 1] = np.inf
+    with np.errstate(all="ignore"):
+        expected = case.reference({"x": x})["r"]
+    got = compiled.run(f"{name}_tiny", {"x": x.reshape(-1), "r": np.full(x.size, 7, np.float32)})[
+        "r"
+    ].reshape(x.shape)
+    assert np.isnan(got[0]).all() and np.isnan(got[1]).all() and (got[2, ::2] == 0).all()
+    np.testing.assert_allclose(got, expected, rtol=2e-5)
+
+
+def test_what_the_rules_do_depends_on_the_caches() -> None:
+    big, case = softmax(4096, 4096).algorithm, DEVICES["large"]
+    plain = schedule(big, case)
+    assert plain.nests["staged"].prefetch and plain.nests["out"].stream
+    statements = list(every(lowered(big, case).body))
+    assert any(isinstance(s, Prefetch) for s in statements)
+    assert any(isinstance(s, Store) and s.stream for s in statements)
+    small = schedule(softmax(64, 64).algorithm, case)
+    assert "staged" in small.nests and not small.nests["staged"].prefetch and not small.nests["out"].stream
+    long = schedule(softmax(16, 1 << 20).algorithm, case)
+    assert "staged" not in long.nests, "a row that no cache holds is computed twice"

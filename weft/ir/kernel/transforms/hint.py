@@ -1,0 +1,58 @@
+"""Stream and prefetch: hints for caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.ir.kernel.algorithm import Output
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import Refusal, Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Transform):
+    """y[i] = ..  ->  stream y[i] = ..: past the caches, which keep what they hold, without first reading y's lines.
+
+    Pays for an output that nobody reads before it would have left the caches anyway. Needs: an output, whose stores do
+    not combine with what is there.
+    """
+
+    output: str
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = next((i for i in k.algorithm.items if i.name == self.output), None)
+        if not isinstance(item, Output):
+            return Refusal(f"{self.output} is no output")
+        if any(s.combine is not None for s in item.stores):
+            return Refusal(f"{self.output} combines with what is there")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        return k.with_nest(self.output, replace(k.nests[self.output], stream=True))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchNext(Transform):
+    """Where the item reads parameters, it asks for what the next iteration of `loop`, around it, will read there.
+
+        for i:                          for i:
+          for j: s += x[i, j]   ->        for j:
+                                            prefetch x[i + 1, j]
+                                            s += x[i, j]
+
+    A hint, which vanishes when the loop is split afterwards. Needs: `loop` around the innermost loop of the item.
+    """
+
+    item: str
+    loop: str
+
+    def check(self, k: Kernel) -> Refusal | None:
+        if self.item not in k.nests:
+            return Refusal(f"there is no item {self.item}")
+        around = [*k.enclosing(self.item), *k.nests[self.item].loops[:-1]]
+        if not any(s.var.name == self.loop for s in around):
+            return Refusal(f"no loop {self.loop} is around the innermost one of {self.item}")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        return k.with_nest(self.item, replace(k.nests[self.item], prefetch=self.loop))
