@@ -13,6 +13,7 @@ from weft.core.elementwise import (
     abs,
     clamp,
     div,
+    eq,
     erf,
     exp,
     expm1,
@@ -21,6 +22,7 @@ from weft.core.elementwise import (
     le,
     log,
     log1p,
+    logical_and,
     maximum,
     minimum,
     neg,
@@ -28,12 +30,13 @@ from weft.core.elementwise import (
     sub,
     tanh,
     where,
+    with_gradient_of,
 )  # fmt: skip
 from weft.core.handle import value_of, wrap
-from weft.core.movement import chunk
+from weft.core.movement import chunk, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import reduce
-from weft.errors import DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
 from weft.ir.ops import Op
 
@@ -41,27 +44,35 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+def into(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
+    """`out`, or with inplace the input, which stands for it from now on."""
+    return input.copy_(out) if inplace else out
+
+
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0); NaN stays, the gradient at 0 is 0."""
     v = value_of("relu", input)
     if v.dtype.kind is Kind.BOOL:
         raise DTypeError("relu: not defined on bool; convert with .to(...) first")
-    return where(le(input, 0), 0, input)
+    return into(input, where(le(input, 0), 0, input), inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
-    return hardtanh(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0, inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]; the gradient on the bounds is 0."""
-    return where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
+    if min_val > max_val:
+        raise ArgumentError(f"hardtanh: min_val {min_val} must not be greater than max_val {max_val}")
+    out = where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
+    return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
-    return where(gt(input, 0), input, input * negative_slope)
+    return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -74,25 +85,41 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
-    return where(le(input, threshold), value, input)
+    out = where(le(input, threshold), value, input)
+    return into(input, wrap(bc.cast(out.value, value_of("threshold", input).dtype)), inplace)
+
+
+_threshold = threshold  # a name that the argument does not hide
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x for x > 0, else alpha * (exp(x) - 1)."""
+    return into(input, _elu(input, alpha), inplace)
 
 
 @rounded_once
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x for x > 0, else alpha * (exp(x) - 1)."""
+def _elu(input: Tensor, alpha: float) -> Tensor:
     return where(gt(input, 0), input, expm1(minimum(input, 0.0)) * alpha)
 
 
-@rounded_once
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
+    return into(input, _celu(input, alpha), inplace)
+
+
+@rounded_once
+def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(gt(input, 0), input, expm1(minimum(input, 0.0) / alpha) * alpha)
 
 
-@rounded_once
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017, arXiv:1706.02515)."""
-    return elu(input, 1.6732632423543772848) * 1.0507009873554804934
+    return into(input, _selu(input), inplace)
+
+
+@rounded_once
+def _selu(input: Tensor) -> Tensor:
+    return _elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
 
 @rounded_once
@@ -105,21 +132,27 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1)
     if approximate != "none":
-        from weft.errors import ArgumentError
-
         raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
 
 
-@rounded_once
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
+    return into(input, _silu(input), inplace)
+
+
+@rounded_once
+def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
 
-@rounded_once
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
+    return into(input, _mish(input), inplace)
+
+
+@rounded_once
+def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
 
@@ -149,15 +182,23 @@ def tanhshrink(input: Tensor) -> Tensor:
     return sub(input, tanh(input))
 
 
-@rounded_once
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
+    return into(input, _hardsigmoid(input), inplace)
+
+
+@rounded_once
+def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
 
-@rounded_once
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
+    return into(input, _hardswish(input), inplace)
+
+
+@rounded_once
+def _hardswish(input: Tensor) -> Tensor:
     return input * clamp(input + 3, 0.0, 6.0) / 6
 
 
@@ -172,8 +213,119 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * sigmoid(b)
 
 
+@rounded_once
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x where |x| > lambd, else 0."""
+    return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
+
+
+@rounded_once
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved by lambd toward 0, and 0 where |x| <= lambd."""
+    if lambd < 0:
+        raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
+    near = logical_and(ge(input, -lambd), le(input, lambd))
+    return where(near, input * 0.0, where(gt(input, 0), input - lambd, input + lambd))
+
+
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """x for x > 0, else a x, a drawn from [lower, upper) in training and their mean otherwise.
+
+    Source: Xu et al. 2015, arXiv:1505.00853.
+    """
+    v = value_of("rrelu", input)
+    if not v.dtype.is_float:
+        raise DTypeError(f"rrelu: needs a float tensor, got {v.dtype.name}; convert it with .float()")
+    if lower > upper:
+        raise ArgumentError(f"rrelu: lower {lower} must not be greater than upper {upper}")
+    slope: Tensor | float = (lower + upper) / 2
+    if training:
+        from weft.core.random import uniform
+
+        slope = uniform(v.shape, v.dtype, None) * (upper - lower) + lower
+    return into(input, where(le(input, 0), input * slope, input), inplace)
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    """softmax((logits + g) / tau), g Gumbel noise; hard: one-hot, with the gradient of the soft sample.
+
+    Source: Jang, Gu & Poole 2016, arXiv:1611.01144. eps has no effect, as in torch.
+    """
+    from weft.core.random import uniform
+    from weft.core.reductions import argmax
+
+    v = value_of("gumbel_softmax", logits)
+    if not v.dtype.is_float:
+        raise DTypeError(
+            f"gumbel_softmax: needs float logits, got {v.dtype.name}; convert them with .float()"
+        )
+    u = uniform(v.shape, v.dtype, None)
+    tiny = 2.0**-126 if v.dtype.bits > 16 else 2.0**-14
+    noise = neg(log(neg(log(maximum(u, tiny)))))
+    soft = softmax((logits + noise) / tau, dim)
+    if not hard:
+        return soft
+    k = axis("gumbel_softmax", dim, v.shape)
+    best = argmax(wrap(Value(soft.value.node)), k, keepdim=True)
+    picked = wrap(bc.cast(eq(wrap(positions(v.shape, k)), best).value, v.dtype))
+    return with_gradient_of(picked, soft * 1.0)
+
+
+def relu_(input: Tensor) -> Tensor:
+    """relu in place."""
+    return relu(input, True)
+
+
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """elu in place."""
+    return elu(input, alpha, True)
+
+
+def selu_(input: Tensor) -> Tensor:
+    """selu in place."""
+    return selu(input, True)
+
+
+def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """celu in place."""
+    return celu(input, alpha, True)
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """leaky_relu in place."""
+    return leaky_relu(input, negative_slope, True)
+
+
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """hardtanh in place."""
+    return hardtanh(input, min_val, max_val, True)
+
+
+def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
+    """threshold in place."""
+    return _threshold(input, threshold, value, True)
+
+
+def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False) -> Tensor:
+    """rrelu in place."""
+    return rrelu(input, lower, upper, training, True)
+
+
+def _implicit(dim: int | None, rank: int) -> int:
+    """torch's older choice of a dimension when none is given: the channels."""
+    return dim if dim is not None else 0 if rank in (0, 1, 3) else 1
+
+
 def _softmax_input(
-    op: str, input: Tensor, dim: int, dtype: DType | None
+    op: str, input: Tensor, dim: int | None, dtype: DType | None
 ) -> tuple[Tensor, tuple[int, ...], DType]:
     """x - max(x) in the accumulator's dtype, the axes of the reduction, and the dtype of the result.
 
@@ -184,7 +336,8 @@ def _softmax_input(
         v = bc.cast(v, dtype)
     elif not v.dtype.is_float:
         v = bc.cast(v, get_default_dtype())
-    over = (axis(op, dim, v.shape),) if v.shape else (axis(op, dim, v.shape),)[:0]
+    k = axis(op, _implicit(dim, len(v.shape)), v.shape)
+    over = (k,) if v.shape else ()
     x = widened(v)
     if any(x.shape[k] == 0 for k in over):
         return wrap(x), over, v.dtype
@@ -192,7 +345,9 @@ def _softmax_input(
     return wrap(x) - wrap(bc.expand(top, x.shape)), over, v.dtype
 
 
-def softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def softmax(
+    input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
+) -> Tensor:
     """exp(x) / sum(exp(x)) along dim, the maximum taken out first."""
     x, over, result = _softmax_input("softmax", input, dim, dtype)
     e = exp(x)
@@ -200,12 +355,16 @@ def softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     return wrap(bc.cast((e / wrap(total)).value, result))
 
 
-def softmin(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def softmin(
+    input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
+) -> Tensor:
     """softmax of -x."""
     return softmax(neg(input), dim, dtype)
 
 
-def log_softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def log_softmax(
+    input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
+) -> Tensor:
     """x - log(sum(exp(x))) along dim, the maximum taken out first."""
     x, over, result = _softmax_input("log_softmax", input, dim, dtype)
     total = log(wrap(reduce(Op.SUM, exp(x).value, over, keepdim=True)))
@@ -213,7 +372,8 @@ def log_softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Ten
 
 
 __all__ = [
-    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax", "logsigmoid",
-    "mish", "prelu", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softmin", "softplus", "softsign", "tanh",
-    "tanhshrink", "threshold",
+    "celu", "elu", "gelu", "glu", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
+    "log_softmax", "logsigmoid", "mish", "prelu", "relu", "relu6", "rrelu", "selu", "sigmoid", "silu", "softmax",
+    "softmin",
+    "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
 ]  # fmt: skip

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.core.elementwise import where
+from weft.autograd.value import Value
+from weft.core import broadcast as bc
+from weft.core.elementwise import ne, where
 from weft.core.functional.activations import softmax
 from weft.core.functional.dropout import dropout
+from weft.core.functional.linear import linear
 from weft.core.handle import value_of, wrap
 from weft.core.matmul import matmul
-from weft.core.movement import positions, repeat_interleave, transpose
-from weft.errors import ArgumentError, ShapeError
+from weft.core.movement import cat, chunk, positions, repeat_interleave, transpose
+from weft.core.reductions import amax, any
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32
-from weft.ir.index import Index
+from weft.ir.graph import Shape
+from weft.ir.index import Index, Int
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -58,12 +63,33 @@ def scaled_dot_product_attention(
         allowed = wrap(positions(grid, 1, int32)) <= wrap(positions(grid, 0, int32))
         scores = where(allowed, scores, -math.inf)
     elif attn_mask is not None:
-        mask = value_of("scaled_dot_product_attention", attn_mask)
-        scores = where(attn_mask, scores, -math.inf) if mask.dtype is bool_ else scores + attn_mask
+        return _masked(scores, attn_mask, value, dropout_p)
     weights = softmax(scores, -1)
     if dropout_p > 0.0:
         weights = dropout(weights, dropout_p)
     return matmul(weights, value)
+
+
+def _masked(scores: Tensor, attn_mask: Tensor, value: Tensor, dropout_p: float) -> Tensor:
+    """Attention under a mask. A row that may see nothing gives zeros (as torch has it), and no NaN in gradients."""
+    mask = value_of("scaled_dot_product_attention", attn_mask)
+    bc.same_device("scaled_dot_product_attention", (scores.value, mask))
+    if not (mask.dtype is bool_ or mask.dtype.is_float):
+        raise DTypeError(
+            f"scaled_dot_product_attention: attn_mask must be bool or float, got {mask.dtype.name}; "
+            "compare it with something, as in mask != 0"
+        )
+    bc.broadcast_shape("scaled_dot_product_attention", (scores.value.shape, mask.shape))
+    if mask.dtype is bool_:
+        sees = any(attn_mask, -1, keepdim=True)
+        scores = where(attn_mask | ~sees, scores, -math.inf)
+    else:
+        sees = ne(amax(wrap(Value(mask.node)), -1, keepdim=True), -math.inf)
+        scores = scores + where(sees, wrap(bc.cast(mask, scores.value.dtype)), 0.0)
+    weights = softmax(scores, -1)
+    if dropout_p > 0.0:
+        weights = dropout(weights, dropout_p)
+    return where(sees, matmul(weights, value), 0.0)
 
 
 def _shared_heads(query: Tensor, shared: Tensor) -> Tensor:
@@ -74,3 +100,134 @@ def _shared_heads(query: Tensor, shared: Tensor) -> Tensor:
             f"scaled_dot_product_attention: {many} query heads cannot share {few} key heads evenly"
         )
     return shared if many == few else repeat_interleave(shared, many // few, -3)
+
+
+def multi_head_attention_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The function of MultiheadAttention, which describes it; here its weights are arguments.
+
+    Shapes: query (L, n, E), key (S, n, ...), value (S, n, ...), or all without n -> (L, n, E) and, with need_weights,
+    (n, L, S), or (n, num_heads, L, S) unless average_attn_weights. static_k and static_v, (n * num_heads, S, d), take
+    the place of projected keys and values.
+    """
+    op = "MultiheadAttention"
+    q, k, v = (value_of(op, t).shape for t in (query, key, value))
+    batched = len(q) == 3
+    if len(q) not in (2, 3) or len(k) != len(q) or len(v) != len(q):
+        raise ShapeError(
+            f"{op}: query, key and value must all have 3 dimensions, or 2 without a batch; got shapes "
+            f"{tuple(q)}, {tuple(k)} and {tuple(v)}"
+        )
+    if q[-1] != embed_dim_to_check:
+        raise ShapeError(
+            f"{op}: query must have embed_dim {embed_dim_to_check} as its last size, got {tuple(q)}"
+        )
+    if num_heads < 1 or embed_dim_to_check % num_heads:
+        raise ArgumentError(f"{op}: {num_heads} heads do not divide embed_dim {embed_dim_to_check}")
+    if is_causal and attn_mask is None:
+        raise ArgumentError(f"{op}: is_causal says what attn_mask is, so it needs attn_mask")
+    if not batched:
+        query, key, value = (t.unsqueeze(1) for t in (query, key, value))
+    n, length = query.value.shape[1], query.value.shape[0]
+    if key.value.shape[:2] != value.value.shape[:2] or key.value.shape[1] != n:
+        raise ShapeError(
+            f"{op}: key of shape {tuple(k)} and value of shape {tuple(v)} must be equally long, and as many as query"
+        )
+    if use_separate_proj_weight:
+        weights = [q_proj_weight, k_proj_weight, v_proj_weight]
+    else:
+        weights = [None] * 3 if in_proj_weight is None else list(chunk(in_proj_weight, 3))
+    biases = [None] * 3 if in_proj_bias is None else list(chunk(in_proj_bias, 3))
+    parts: list[Tensor] = []
+    for x, w, b in zip((query, key, value), weights, biases, strict=True):
+        if w is None:
+            raise ArgumentError(f"{op}: a projection has no weight")
+        parts.append(linear(x, w, b))
+    if bias_k is not None and bias_v is not None:
+        parts[1] = cat([parts[1], bias_k.expand(1, n, embed_dim_to_check)])
+        parts[2] = cat([parts[2], bias_v.expand(1, n, embed_dim_to_check)])
+    width = embed_dim_to_check // num_heads
+    heads = [x.reshape((x.value.shape[0], n, num_heads, width)).permute(1, 2, 0, 3) for x in parts]
+    for i, static in ((1, static_k), (2, static_v)):
+        if static is not None:
+            heads[i] = static.reshape((n, num_heads, static.value.shape[1], width))
+    if add_zero_attn:
+        heads[1:] = [cat([x, x[:, :, :1] * 0.0], 2) for x in heads[1:]]
+    size = heads[1].value.shape[2]
+    extra = (bias_k is not None) + bool(add_zero_attn)
+    mask = _attention_mask(attn_mask, key_padding_mask, n, num_heads, length, size, extra)
+    drop = dropout_p if training else 0.0
+    found: Tensor | None = None
+    if need_weights:
+        scores = heads[0] @ heads[1].transpose(-2, -1) * (1 / math.sqrt(width))
+        found = softmax(scores if mask is None else scores + mask, -1)
+        found = dropout(found, drop) if drop else found
+        out = found @ heads[2]
+    else:
+        out = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, drop)
+    out = linear(
+        out.permute(2, 0, 1, 3).reshape((length, n, embed_dim_to_check)), out_proj_weight, out_proj_bias
+    )
+    if found is not None:
+        found = found.mean(1) if average_attn_weights else found
+        found = found if batched else found.squeeze(0)
+    return (out if batched else out.squeeze(1)), found
+
+
+def _attention_mask(
+    attn: Tensor | None, padding: Tensor | None, n: Int, heads: int, length: Int, size: Int, extra: int
+) -> Tensor | None:
+    """What to add to the scores (n, heads, L, S); the last `extra` keys are of the function's own, and always seen."""
+    total: Tensor | None = None
+    given = size - extra
+    if attn is not None:
+        _check_mask("attn_mask", attn, (length, given), (n * heads, length, given))
+        total = _added(attn if len(attn.value.shape) == 2 else attn.reshape((n, heads, length, given)))
+    if padding is not None:
+        _check_mask("key_padding_mask", padding, (n, given), (given,))
+        rows = _added(padding.reshape((n, 1, 1, given)))
+        total = rows if total is None else total + rows
+    if total is not None and extra:
+        from weft.core.movement import constant_pad
+
+        total = constant_pad(total, (0, extra))
+    return total
+
+
+def _check_mask(name: str, mask: Tensor, *shapes: Shape) -> None:
+    v = value_of("MultiheadAttention", mask)
+    if v.shape not in shapes:
+        expected = " or ".join(map(str, shapes))
+        raise ShapeError(f"MultiheadAttention: {name} must have shape {expected}, got {tuple(v.shape)}")
+    if not (v.dtype is bool_ or v.dtype.is_float):
+        raise DTypeError(f"MultiheadAttention: {name} must be bool or float, got {v.dtype.name}")
+
+
+def _added(mask: Tensor) -> Tensor:
+    """A mask as what to add to scores: -inf where a bool one is true."""
+    return where(mask, -math.inf, 0.0) if mask.value.dtype is bool_ else mask

@@ -1,4 +1,4 @@
-"""Dropout: elements or channels set to zero at random."""
+"""Dropout: elements or channels set to zero, or to a constant, at random."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from typing import TYPE_CHECKING
 
 from weft.core import random
 from weft.core.elementwise import where
+from weft.core.functional.activations import into
 from weft.core.handle import value_of
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Shape
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
-def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape) -> Tensor:
-    if not 0.0 <= p <= 1.0:
-        raise ArgumentError(f"{op}: p must be between 0 and 1, got {p}")
+def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:
+    _check(op, p)
     if not training or p == 0.0:
         return input
     if p == 1.0:
-        return input * 0.0
+        return into(input, input * 0.0, inplace)
     keep = random.bernoulli_mask(shape, 1.0 - p)
-    return where(keep, input * (1.0 / (1.0 - p)), 0.0)
+    return into(input, where(keep, input * (1.0 / (1.0 - p)), 0.0), inplace)
+
+
+def _check(op: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"{op}: p must be between 0 and 1, got {p}")
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -30,24 +35,64 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
     Source: Srivastava et al., JMLR 15 (2014).
     """
-    return _drop("dropout", input, p, training, value_of("dropout", input).shape)
+    return _drop("dropout", input, p, training, value_of("dropout", input).shape, inplace)
 
 
-def _channels(op: str, input: Tensor, p: float, training: bool, spatial: int) -> Tensor:
+def _channels(op: str, input: Tensor, p: float, training: bool, spatial: int, inplace: bool) -> Tensor:
     shape = value_of(op, input).shape
-    return _drop(op, input, p, training, (*shape[: len(shape) - spatial], *(1 for _ in range(spatial))))
+    if len(shape) < 2:
+        raise ShapeError(f"{op}: needs input (n, channels, ...), got shape {tuple(shape)}")
+    kept = len(shape) - spatial
+    return _drop(op, input, p, training, (*shape[:kept], *(1 for _ in shape[kept:])), inplace)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (..., C, L)."""
-    return _channels("dropout1d", input, p, training, 1)
+    """Dropout of whole channels of (n, c, L) or (c, L)."""
+    return _channels("dropout1d", input, p, training, 1, inplace)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (..., C, H, W)."""
-    return _channels("dropout2d", input, p, training, 2)
+    """Dropout of whole channels of (n, c, H, W). Three dimensions are taken for (n, c, L), as torch takes them."""
+    rank = len(value_of("dropout2d", input).shape)
+    return _channels("dropout2d", input, p, training, 1 if rank == 3 else 2, inplace)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (..., C, D, H, W)."""
-    return _channels("dropout3d", input, p, training, 3)
+    """Dropout of whole channels of (n, c, D, H, W) or (c, D, H, W)."""
+    return _channels("dropout3d", input, p, training, 3, inplace)
+
+
+_FLOOR = -1.7580993408473766
+"""What selu goes to at minus infinity."""
+
+
+def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:
+    _check(op, p)
+    v = value_of(op, input)
+    if not v.dtype.is_float:
+        raise DTypeError(f"{op}: needs a float tensor, got {v.dtype.name}; convert it with .float()")
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        return into(input, input * 0.0, inplace)
+    scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
+    keep = random.bernoulli_mask(shape, 1.0 - p)
+    return into(input, where(keep, input, _FLOOR) * scale - scale * p * _FLOOR, inplace)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Dropout to selu's lower limit, then a x + b, so that mean 0 and variance 1 stay.
+
+    Source: Klambauer et al. 2017, arXiv:1706.02515.
+    """
+    return _alpha("alpha_dropout", input, p, training, value_of("alpha_dropout", input).shape, inplace)
+
+
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """alpha_dropout of whole channels of (n, c, ...)."""
+    shape = value_of("feature_alpha_dropout", input).shape
+    if len(shape) < 2:
+        raise ShapeError(f"feature_alpha_dropout: needs input (n, channels, ...), got shape {tuple(shape)}")
+    return _alpha("feature_alpha_dropout", input, p, training, (*shape[:2], *(1 for _ in shape[2:])), inplace)

@@ -1,10 +1,13 @@
-"""Losses: how far predictions are from targets."""
+"""Losses: how far predictions are from targets.
+
+`size_average` and `reduce` are torch's older way to say `reduction`; they win over it when given.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, composed
 from weft.core import broadcast as bc
 from weft.core.axes import axis
 from weft.core.elementwise import (
@@ -19,7 +22,6 @@ from weft.core.elementwise import (
     mul,
     ne,
     neg,
-    sqrt,
     sub,
     where,
 )  # fmt: skip
@@ -36,16 +38,21 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
-def _reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
-    match reduction:
-        case "mean":
-            return mean(loss)
-        case "sum":
-            return sum(loss)
-        case "none":
-            return loss
-        case _:
-            raise ArgumentError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+def how_reduced(op: str, size_average: bool | None, reduce: bool | None, reduction: str, *more: str) -> str:
+    """The reduction asked for, by its name or in torch's older way. ArgumentError for an unknown name."""
+    if size_average is not None or reduce is not None:
+        if reduce is False:
+            return "none"
+        return "sum" if size_average is False else "mean"
+    if reduction not in ("mean", "sum", "none", *more):
+        names = ", ".join(map(repr, ("mean", "sum", *more)))
+        raise ArgumentError(f"{op}: reduction must be {names} or 'none', got {reduction!r}")
+    return reduction
+
+
+def reduced(loss: Tensor, how: str) -> Tensor:
+    """The mean or sum of a loss, or the loss itself."""
+    return mean(loss) if how == "mean" else sum(loss) if how == "sum" else loss
 
 
 def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
@@ -54,56 +61,132 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise ShapeError(f"{op}: input has shape {tuple(x)}, target {tuple(y)}; they must be equal")
 
 
-def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """(input - target)**2."""
+def _weighted_mean(op: str, loss: Tensor, weight: Tensor | None, how: str) -> Tensor:
+    """The loss times its weights; the mean is divided by the sum of the weights."""
+    if weight is None:
+        return reduced(loss, how)
+    if value_of(op, weight).shape != loss.value.shape:
+        raise ShapeError(
+            f"{op}: weight has shape {tuple(weight.value.shape)}, the loss {tuple(loss.value.shape)}"
+        )
+    each = loss * weight
+    return sum(each) / sum(weight) if how == "mean" else reduced(each, how)
+
+
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """(input - target)**2; both broadcast. With a weight per element, the mean is weighted."""
     value_of("mse_loss", target)
+    how = how_reduced("mse_loss", size_average, reduce, reduction)
     d = sub(wrap(value_of("mse_loss", input)), target)
-    return _reduced("mse_loss", d * d, reduction)
+    return _weighted_mean("mse_loss", d * d, weight, how)
 
 
-def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|input - target|."""
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """|input - target|; both broadcast. With a weight per element, the mean is weighted."""
     value_of("l1_loss", target)
-    return _reduced("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), reduction)
+    how = how_reduced("l1_loss", size_average, reduce, reduction)
+    return _weighted_mean("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), weight, how)
 
 
-def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+def huber_loss(
+    input: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Tensor | None = None,
+) -> Tensor:
     """d**2 / 2 where d = |input - target| <= delta, else delta * (d - delta / 2)."""
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
+    how = how_reduced("huber_loss", None, None, reduction)
     d = abs(sub(input, target))
-    return _reduced("huber_loss", where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+    loss = where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta)
+    return _weighted_mean("huber_loss", loss, weight, how)
 
 
-def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:
     """d**2 / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
+    how = how_reduced("smooth_l1_loss", size_average, reduce, reduction)
     d = abs(sub(input, target))
     smooth = where(lt(d, beta), d * d * (0.5 / beta), d - 0.5 * beta) if beta else d
-    return _reduced("smooth_l1_loss", smooth, reduction)
+    return reduced(smooth, how)
 
 
-def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
     """target * (log(target) - input), input being log-probabilities; "batchmean" divides the sum by the batch size."""
+    how = how_reduced("kl_div", size_average, reduce, reduction, "batchmean")
     if log_target:
         loss = exp(target) * (target - input)
     else:
         positive = where(ne(target, 0), target, 1.0)
         loss = target * log(positive) - target * input
-    if reduction == "batchmean":
-        return sum(loss) / size_tensor(loss.value.shape[0], loss.value.dtype)
-    return _reduced("kl_div", loss, reduction)
+    if how == "batchmean":
+        n = loss.value.shape[0] if loss.value.shape else 1
+        return sum(loss) / size_tensor(n, loss.value.dtype)
+    return reduced(loss, how)
 
 
 @rounded_once
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """-(y log x + (1 - y) log(1 - x)), the logarithms at least -100."""
+    how = how_reduced("binary_cross_entropy", size_average, reduce, reduction)
     _same_shape("binary_cross_entropy", input, target)
-    loss = neg(target * clamp(log(input), min=-100.0) + (1 - target) * clamp(log(1 - input), min=-100.0))
-    return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
+    loss = wrap(
+        _cross_entropy_of_two(
+            input.value, bc.cast(value_of("binary_cross_entropy", target), input.value.dtype)
+        )
+    )
+    return reduced(loss if weight is None else loss * weight, how)
+
+
+def _cross_entropy_of_two(x: Value, y: Value) -> Value:
+    """-(y log x + (1 - y) log(1 - x)). Its gradient, (x - y) / max(x (1 - x), 1e-12), is finite at 0 and 1."""
+    p, t = wrap(Value(x.node)), wrap(Value(y.node))
+    yes, no = clamp(log(p), min=-100.0), clamp(log(1 - p), min=-100.0)
+
+    def rule(g: Value, _out: Value, x: Value, y: Value) -> tuple[Value, Value]:
+        p, t, slope = wrap(x), wrap(y), wrap(g)
+        by_x = slope * (p - t) / clamp(p * (1 - p), min=1e-12)
+        return by_x.value, (slope * (log(1 - p) - log(p))).value
+
+    return composed(neg(t * yes + (1 - t) * no).value.node, (x, y), rule)
 
 
 @rounded_once
@@ -111,16 +194,18 @@ def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    *,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """binary_cross_entropy of sigmoid(input), without overflow: (1 - y) x + w (log(1 + exp(-|x|)) + max(-x, 0))."""
+    how = how_reduced("binary_cross_entropy_with_logits", size_average, reduce, reduction)
     _same_shape("binary_cross_entropy_with_logits", input, target)
     x, y = input, target
     smooth = log1p(exp(neg(abs(x)))) + maximum(neg(x), 0.0)
     loss = (1 - y) * x + (smooth if pos_weight is None else smooth * ((pos_weight - 1) * y + 1))
-    return _reduced("binary_cross_entropy_with_logits", loss if weight is None else loss * weight, reduction)
+    return reduced(loss if weight is None else loss * weight, how)
 
 
 def _classes(op: str, input: Tensor, target: Tensor) -> tuple[Value, Value, int]:
@@ -150,24 +235,24 @@ def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    *,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """-weight[target] * input[target], input being log-probabilities; targets equal to ignore_index count for nothing.
 
     Shapes: input (n, classes, ...) or (classes), target (n, ...) or () of class indices. The mean is weighted.
     """
+    how = how_reduced("nll_loss", size_average, reduce, reduction)
     x, y, k = _classes("nll_loss", input, target)
-    return _nll("nll_loss", x, y, k, weight, ignore_index, reduction)
+    return _nll("nll_loss", x, y, k, weight, ignore_index, how)
 
 
 def _nll(
     op: str, x: Value, y: Value, k: int, weight: Tensor | None, ignore_index: int, reduction: str
 ) -> Tensor:
     """nll_loss over the axis k of classes."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     _check_targets(op, y, x.shape[k], ignore_index)
     bc.same_device(op, (x, y))
     known = index_range(y)
@@ -189,7 +274,7 @@ def _nll(
         loss = where(counted, loss, 0.0)
         each = where(counted, 1.0 if each is None else each, 0.0)
     if reduction != "mean" or each is None:
-        return _reduced(op, loss, reduction)
+        return reduced(loss, reduction)
     return sum(loss) / wrap(bc.cast(sum(each).value, x.dtype))
 
 
@@ -197,8 +282,9 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    *,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -209,6 +295,7 @@ def cross_entropy(
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
+    reduction = how_reduced("cross_entropy", size_average, reduce, reduction)
     v, t = value_of("cross_entropy", input), value_of("cross_entropy", target)
     k = axis("cross_entropy", 0 if len(v.shape) == 1 else 1, v.shape)
     if t.dtype.is_float:
@@ -254,11 +341,5 @@ def _soft_cross_entropy(
         sum(mul(logs, target) if weight is None else logs * target * _channel(weight, k, len(shape)), k)
     )
     if reduction != "mean":
-        return _reduced("cross_entropy", loss, reduction)
+        return reduced(loss, reduction)
     return sum(loss) / size_tensor(elements((*shape[:k], *shape[k + 1 :])), logs.value.dtype)
-
-
-def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps."""
-    a, b = clamp(sqrt(sum(x1 * x1, dim)), min=eps), clamp(sqrt(sum(x2 * x2, dim)), min=eps)
-    return sum(x1 * x2, dim) / (a * b)

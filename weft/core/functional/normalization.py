@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value
+from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
-from weft.core.elementwise import clamp, rsqrt
+from weft.core.elementwise import clamp, pow, rsqrt
+from weft.core.functional.distances import vector_norm
 from weft.core.handle import value_of, wrap
+from weft.core.movement import pad_value, window
 from weft.core.precision import widened
 from weft.core.realization import note
 from weft.core.reductions import count, norm, reduce, size_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
-from weft.ir.graph import Shape
+from weft.ir.graph import Axes, Shape
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -224,7 +226,35 @@ def instance_norm(
     return _affine(out, w, b, v.dtype)
 
 
-def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x / max(norm(x, p), eps) along dim."""
-    length = norm(input, p, dim, keepdim=True)
-    return input / clamp(length, min=eps)
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    """x / max(norm(x, p), eps) along dim; into `out` if given."""
+    _float("normalize", input)
+    length = (
+        norm(input, p, dim, keepdim=True) if p not in (1, 2) else vector_norm(input, p, dim, keepdim=True)
+    )
+    result = input / clamp(length, min=eps)
+    return result if out is None else out.copy_(result)
+
+
+def local_response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """x / (k + alpha * mean of x**2 over `size` channels around)**beta; channels outside count as 0.
+
+    Shapes: (n, c, ...) -> same. Source: Krizhevsky, Sutskever & Hinton, NeurIPS 2012.
+    """
+    v = _float("local_response_norm", input)
+    if len(v.shape) < 3:
+        raise ShapeError(f"local_response_norm: needs input (n, c, ...), got shape {tuple(v.shape)}")
+    if size < 1:
+        raise ArgumentError(f"local_response_norm: size must be at least 1, got {size}")
+    if 0 in v.shape:
+        return input
+    x = wrap(widened(v))
+    low, rest = [0] * len(v.shape), [0] * len(v.shape)
+    low[1], rest[1] = size // 2, (size - 1) // 2
+    squares = window(pad_value((x * x).value, low, rest), 1, size, 1, 1)
+    mean = wrap(apply(Op.SUM, (squares,), Axes((len(v.shape),)))) / size
+    return wrap(bc.cast((x / pow(mean * alpha + k, beta)).value, v.dtype))
