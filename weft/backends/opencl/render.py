@@ -1,0 +1,90 @@
+"""Grids (see `weft.ir.passes.grid`) -> OpenCL C.
+
+A kernel is `NAME(buffer ..., long variable ...)`: its parameters in order, then the runtime variables. Block b of the
+grid is work group b, thread t of a block work item t of the group. LOCAL buffers are arrays in local memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.backends.clike.body import Body
+from weft.backends.clike.language import Place, Where
+from weft.ir import dtypes
+from weft.ir.index import high
+from weft.ir.loops import Loop, LoopKind, Program
+from weft.ir.passes.grid import grid_parts
+
+from .language import OpenCL
+
+STREAM = """#ifdef __has_builtin
+#if __has_builtin(__builtin_nontemporal_store)
+#define WEFT_STREAM(type, value, at) __builtin_nontemporal_store(value, (__global type*)(at))
+#endif
+#endif
+#ifndef WEFT_STREAM
+#define WEFT_STREAM(type, value, at) (*(__global type*)(at) = (value))
+#endif
+"""
+
+
+def render_module(grids: Sequence[Program], language: OpenCL | None = None) -> str:
+    """The text of all grids, each a kernel under its own name."""
+    language = language or OpenCL()
+    kernels = [_kernel(g, language) for g in grids]
+    used = frozenset(name for _, names in kernels for name in names)
+    body = "\n".join(text for text, _ in kernels)
+    pragmas = ["#pragma OPENCL FP_CONTRACT OFF"]
+    if "double" in body:
+        pragmas.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    stream = STREAM if "WEFT_STREAM" in body else ""
+    return "\n".join([*pragmas, stream + language.helpers(used) + body])
+
+
+def _kernel(grid: Program, language: OpenCL) -> tuple[str, set[str]]:
+    block, local, thread = grid_parts(grid)
+    assert isinstance(thread.extent, int), "grids have a constant number of threads"
+    body = Body(language, _Threads(), [grid.name])
+    parameters: list[str] = []
+    for b in grid.params:
+        place = Place(body.fresh.fresh(b.name), b, Where.GLOBAL, written=b.name in grid.writes)
+        body.places[b.name] = place
+        parameters.append(language.parameter(place))
+    parameters += [f"const long {body.define(v.name)}" for v in grid.variables]
+    for b in local:
+        body.places[b.name] = place = Place(body.fresh.fresh(b.name), b, Where.LOCAL)
+        t = language.memory_type(b.dtype)
+        body.do(f"__local {t} {place.name}[{max(1, high(b.size))}] __attribute__((aligned(64)));")
+    for loop, call in ((block, "get_group_id(0)"), (thread, "get_local_id(0)")):
+        if high(loop.extent) <= 1:
+            body.constants[loop.var] = 0
+            body.names[loop.var.name] = "0"
+        else:
+            body.do(f"const {language.index('', dtypes.int64).strip('()')} {body.define(loop.var.name)} = {call};")
+    body.block(thread.body)
+    size = f"__attribute__((reqd_work_group_size({thread.extent}, 1, 1)))"
+    head = f"__kernel {size}\nvoid {grid.name}({', '.join(parameters)}) {{"
+    return "\n".join([head, *body.lines, "}\n"]), body.helpers
+
+
+@dataclass(frozen=True, slots=True)
+class _Threads:
+    """Blocks and threads are the device's."""
+
+    def spread(self, body: Body, loop: Loop) -> None:
+        raise ValueError(f"a grid has no {loop.kind.value} loop inside its loop over threads")
+
+    def barrier(self, body: Body) -> None:
+        body.do("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+
+
+def as_grid(p: Program) -> Program:
+    """The program with its outermost tasks as blocks, so that they become work groups."""
+    from dataclasses import replace
+
+    body = tuple(
+        replace(s, kind=LoopKind.BLOCK) if isinstance(s, Loop) and s.kind is LoopKind.PARALLEL else s
+        for s in p.body
+    )
+    return replace(p, body=body)
