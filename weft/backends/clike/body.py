@@ -30,7 +30,6 @@ from weft.ir.expr import (
     Load,
     Temp,
     Test,
-    below,
     names_of,
     opaque_values,
     walk,
@@ -317,8 +316,8 @@ class Body:
             array = self._lane_array(s.value.dtype, s.name)
             with self._over_lanes():
                 (value,) = self.evaluate((s.value,))
-                self.do(self.language.assign(array, value.text))
-            self.temps[s.name] = {None: Value(array)}
+                self._put(array, value.text)
+            self.temps[s.name] = {None: Value(self._get(array))}
             return
         values: dict[int | None, Value] = {}
         for group in self.each():
@@ -334,12 +333,19 @@ class Body:
         self.do(self.language.constant(s.value.dtype, value.lanes, name, value.text))
         return Value(name, value.lanes)
 
-    def _lane_array(self, dtype: DType, name: str) -> str:
-        """An array with one element per lane; the text of this lane's."""
-        assert self.lane is not None
+    def _lane_array(self, dtype: DType, name: str) -> Place:
+        """An array with one element per lane."""
         array = Place(self.fresh.fresh(name), _buffer(name, dtype, self.lanes), Where.PRIVATE)
         self.do(self.language.array(array, self.lanes))
-        return self.language.load(array, self.names[self.lane.name])
+        return array
+
+    def _put(self, array: Place, value: str) -> None:
+        """Set this lane's element."""
+        self.do(self.language.store(array, self.names[_lane(self).name], value))
+
+    def _get(self, array: Place) -> str:
+        """This lane's element."""
+        return self.language.load(array, self.names[_lane(self).name])
 
     def each(self) -> Generator[Group]:
         """The groups in order, each made the current one."""
@@ -614,24 +620,24 @@ class Body:
         active = self._lane_array(dtypes.bool_, "active")
         language = self.language
         with self.inside(language.loop(self.names[_lane(self).name], "0", str(self.lanes))):
-            self.do(language.assign(active, language.literal(dtypes.bool_, False)))
+            self._put(active, language.literal(dtypes.bool_, False))
             self.memo = {}
             with self.where(self.now.mask), self._guarded(s.guard) as runs:
                 if runs:
                     (value,) = self.evaluate((s.value,), _opaques(s.offset))
-                    self.do(language.assign(active, language.literal(dtypes.bool_, True)))
-                    self.do(language.assign(kept, value.text))
-                    at = self.index.bare(self.offset(place, s.offset).base)
-                    self.do(language.assign(places, language.from_index(at, self.index_dtype)))
+                    self._put(active, language.literal(dtypes.bool_, True))
+                    self._put(kept, value.text)
+                    at = self.index(self.offset(place, s.offset).base)
+                    self._put(places, language.from_index(at, self.index_dtype))
         with (
             self.inside(language.loop(self.names[_lane(self).name], "0", str(self.lanes))),
-            self.where(active),
+            self.where(self._get(active)),
         ):
-            at = language.index(places, self.index_dtype)
+            at = language.index(self._get(places), self.index_dtype)
             if isinstance(s, Store):
-                self.do(language.store(place, at, kept))
+                self.do(language.store(place, at, self._get(kept)))
             else:
-                self._add_to(s.op, place, at, kept)
+                self._add_to(s.op, place, at, self._get(kept))
 
     def _one(self, s: Store | Accumulate, values: Sequence[Value]) -> None:
         place = self.places[s.buffer]
@@ -647,8 +653,7 @@ class Body:
         """All lanes into one element: the first half of them with the second half, an odd last one waits."""
         language, dtype = self.language, s.value.dtype
         lane = self.names[_lane(self).name]
-        kept = Place(self.fresh.fresh("kept"), _buffer("kept", dtype, self.lanes), Where.PRIVATE)
-        self.do(language.array(kept, self.lanes))
+        kept = self._lane_array(dtype, "kept")
         some = self.variable(dtypes.bool_, 0, language.literal(dtypes.bool_, False))
         with self.inside(language.loop(lane, "0", str(self.lanes))):
             self.do(language.store(kept, lane, language.literal(dtype, identity(s.op, dtype))))
@@ -680,12 +685,12 @@ class Body:
         if self.looped and not self._same_in_lanes(s.guard):
             active = self._lane_array(dtypes.bool_, "active")
             with self.inside(self.language.loop(self.names[_lane(self).name], "0", str(self.lanes))):
-                self.do(self.language.assign(active, self.language.literal(dtypes.bool_, False)))
+                self._put(active, self.language.literal(dtypes.bool_, False))
                 self.memo = {}
                 with self.where(self.now.mask), self._guarded(s.guard) as runs:
                     if runs:
-                        self.do(self.language.assign(active, self.language.literal(dtypes.bool_, True)))
-            self.groups = [replace(self.groups[0], mask=active)]
+                        self._put(active, self.language.literal(dtypes.bool_, True))
+            self.groups = [replace(self.groups[0], mask=self._get(active))]
             self.now = self.groups[0]
             self.block(s.body)
             self.groups, self.now = outer, now
@@ -850,7 +855,7 @@ class Body:
         uses: dict[Expr, int] = {}
         named: set[Expr] = set(at)
         for e in order:
-            parts = below(e)
+            parts = e.parts
             for p in parts:
                 uses[p] = uses.get(p, 0) + 1
             if isinstance(e, Load | FromIndex | Test):

@@ -10,6 +10,11 @@ from weft.ir.dtypes import DType, Kind
 from weft.ir.expr import Scalar
 
 
+def words(text: str) -> frozenset[str]:
+    """The words of a text: names that are taken."""
+    return frozenset(text.split())
+
+
 def integer_literal(value: int, bits: int, signed: bool, long: str) -> str:
     """An integer constant of that many bits; `long` is the suffix of 64-bit ones."""
     if not signed:
@@ -36,7 +41,9 @@ def float_literal(value: float, single: bool) -> str | None:
 def float_bits(value: float, dtype: DType) -> int:
     """The bits of a float constant; of any NaN, the usual one's."""
     if math.isnan(value):
-        return {16: 0x7E00 if dtype is dtypes.float16 else 0x7FC0, 32: 0x7FC00000, 64: 0x7FF8 << 48}[dtype.bits]
+        return {16: 0x7E00 if dtype is dtypes.float16 else 0x7FC0, 32: 0x7FC00000, 64: 0x7FF8 << 48}[
+            dtype.bits
+        ]
     if dtype is dtypes.bfloat16:
         return int(struct.unpack("<I", struct.pack("<f", value))[0]) >> 16
     codes = {16: ("<e", "<H"), 32: ("<f", "<I"), 64: ("<d", "<Q")}[dtype.bits]
@@ -68,5 +75,7 @@ def index_helpers(used: frozenset[str], index_type: str) -> str:
         "weft_max": "return a > b ? a : b;",
     }
     return "".join(
-        f"static inline {t} {name}({t} a, {t} b) {{ {body} }}\n" for name, body in bodies.items() if name in used
+        f"static inline {t} {name}({t} a, {t} b) {{ {body} }}\n"
+        for name, body in bodies.items()
+        if name in used
     )

@@ -25,7 +25,7 @@ _FUNCTIONS = {"abs": "fabs", "round": "rint"}
 _SPACES = {Where.GLOBAL: "__global", Where.LOCAL: "__local", Where.PRIVATE: "__private"}
 _DIGITS = "0123456789abcdef"
 
-RESERVED = frozenset(
+RESERVED = c_family.words(
     """
     auto break case char const continue default do double else enum extern float for goto if inline int long register
     restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool half uchar
@@ -35,7 +35,7 @@ RESERVED = frozenset(
     printf prefetch radians rint rotate round rsqrt select shuffle sign sin sinh sqrt step tan tanh trunc vload
     vstore half_exp native_exp block thread I NAN INFINITY M_E M_PI main event_t image2d_t sampler_t complex imaginary
     quad uniform pipe
-    """.split()
+    """
 )
 
 
@@ -114,7 +114,9 @@ class OpenCL:
     def binary(self, symbol: str, dtype: DType, lanes: int, a: str, b: str) -> str:
         if dtype.kind is Kind.INT and symbol in "+-*":  # what overflows wraps in unsigned numbers only
             unsigned = f"u{self.type(dtype, lanes)}"
-            return f"as_{self.type(dtype, lanes)}(({unsigned})(as_{unsigned}({a}) {symbol} as_{unsigned}({b})))"
+            return (
+                f"as_{self.type(dtype, lanes)}(({unsigned})(as_{unsigned}({a}) {symbol} as_{unsigned}({b})))"
+            )
         if dtype is dtypes.bool_ and not lanes:
             return f"({a} {'!=' if symbol == '^' else symbol * 2} {b})"
         if not lanes and dtype.bits < 32:  # which C has made an int

@@ -16,7 +16,7 @@ from weft.ir.index import high
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.passes.grid import grid_parts
 
-from .language import OpenCL
+from .language import RESERVED, OpenCL
 
 STREAM = """#ifdef __has_builtin
 #if __has_builtin(__builtin_nontemporal_store)
@@ -42,6 +42,11 @@ def render_module(grids: Sequence[Program], language: OpenCL | None = None) -> s
     return "\n".join([*pragmas, stream + language.helpers(used) + body])
 
 
+def kernel_name(grid: Program) -> str:
+    """What a grid is called in the text."""
+    return f"{grid.name}_kernel" if grid.name in RESERVED else grid.name
+
+
 def _kernel(grid: Program, language: OpenCL) -> tuple[str, set[str]]:
     block, local, thread = grid_parts(grid)
     assert isinstance(thread.extent, int), "grids have a constant number of threads"
@@ -61,10 +66,12 @@ def _kernel(grid: Program, language: OpenCL) -> tuple[str, set[str]]:
             body.constants[loop.var] = 0
             body.names[loop.var.name] = "0"
         else:
-            body.do(f"const {language.index('', dtypes.int64).strip('()')} {body.define(loop.var.name)} = {call};")
+            body.do(
+                f"const {language.index('', dtypes.int64).strip('()')} {body.define(loop.var.name)} = {call};"
+            )
     body.block(thread.body)
     size = f"__attribute__((reqd_work_group_size({thread.extent}, 1, 1)))"
-    head = f"__kernel {size}\nvoid {grid.name}({', '.join(parameters)}) {{"
+    head = f"__kernel {size}\nvoid {kernel_name(grid)}({', '.join(parameters)}) {{"
     return "\n".join([head, *body.lines, "}\n"]), body.helpers
 
 

@@ -1,0 +1,1 @@
+"""Any device with an OpenCL driver, through pyopencl: OpenCL C from the loops."""
