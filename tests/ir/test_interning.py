@@ -9,7 +9,8 @@ import threading
 from itertools import pairwise
 
 from weft.ir import dtypes, interning
-from weft.ir.expr import Call, Const, FromIndex, Load, Temp, test
+from weft.ir.expr import Call, Const, FromIndex, Load, Temp
+from weft.ir.expr import test as holds
 from weft.ir.index import InRange, Var
 from weft.ir.ops import Op
 
@@ -22,7 +23,7 @@ def test_equal_expressions_are_one_object() -> None:
     assert i * 4 + 1 is 1 + 4 * i and (i + 3) // 2 is (3 + i) // 2 and i % 4 is i % 4
     x = Load(f32, "x", (i,))
     assert x is Load(f32, "x", (i,), ()) and x is not Load(f32, "x", (i,), (InRange(i, None, 5),))
-    assert test((InRange(i, None, 5),)) is test((InRange(i, None, 5),))
+    assert holds((InRange(i, None, 5),)) is holds((InRange(i, None, 5),))
     assert Call(f32, Op.ADD, (x, Temp(f32, "t"))) is Call(f32, Op.ADD, (x, Temp(f32, "t")))
     assert FromIndex(dtypes.int64, i) is FromIndex(dtypes.int64, i) is not FromIndex(dtypes.int32, i)
     assert copy.deepcopy(i * 4 + 1) is i * 4 + 1 and copy.deepcopy(x) is x
