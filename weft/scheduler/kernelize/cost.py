@@ -25,8 +25,8 @@ PROLOGUE = 4
 PROLOGUE_BYTES = 1.5
 """How much more than the operand itself its inputs may hold for that."""
 
-MAX_OPS = 256
-"""Scalar operations in one kernel: compilers take more than linear time, and registers run out."""
+MAX_OPS = 512
+"""Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
 
 MAX_READS = 48
 """Tensors read by one kernel."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from weft.ir.graph import Node
 from weft.ir.index import Int
 from weft.ir.ops import ELEMENTWISE, Op
+from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.compute import COMPUTE
 from weft.scheduler.kernelize.decide import Cut, decide
 from weft.scheduler.kernelize.facts import Facts, gather_facts, is_leaf
@@ -127,7 +128,7 @@ class Partition:
         elif node.op in ELEMENTWISE:
             site.kind = Kind.CALL
             site.inputs = [self.need(i, group, index, frames) for i in node.inputs]
-            group.ops += frames.bit_count()
+            group.ops += frames.bit_count() * cost.OPS.get(node.op, 1)
         else:
             COMPUTE[node.op](self, site)
 
