@@ -31,9 +31,10 @@ def realize(*tensors: Tensor) -> None:
     """Compute tensors now, in one plan, and keep the results. Nothing happens while a function is traced."""
     if tracing.current() is not None:
         return
-    noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
-    _wanted.clear()
-    together = (*tensors, *noted)
-    run.realize([t.value.node for t in together])
-    for t in together:
+    if _wanted:
+        noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
+        _wanted.clear()
+        tensors = (*tensors, *noted)
+    run.realize([t.value.node for t in tensors])
+    for t in tensors:
         run.realize_value(t.value)

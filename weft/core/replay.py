@@ -72,6 +72,8 @@ class Replay:
         if r.arguments == 0 and classes is not None:
             self._classes = ()
         self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
+        self._captured = r.captured
+        self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
         self._records = recording.grad
         self._device_name = run.chosen_device()
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
@@ -79,28 +81,25 @@ class Replay:
 
     def accepts(self, args: tuple[Any, ...]) -> bool:
         """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
-        classes = self._classes
-        if classes is None or len(args) != len(classes) or recording.grad is not self._records:
+        if tuple(map(type, args)) != self._classes or recording.grad is not self._records:
             return False
-        for a, c in zip(args, classes, strict=True):
-            if a.__class__ is not c:
-                return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
         return run.chosen_device() == self._device_name and tracing.current() is None
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
         """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
-        r = self.recording
-        objects = [*tensors, *r.captured]
-        for module, training in r.modes:
-            if module.training is not training:
-                return None
-        for k, had in r.had_grad:
-            if (objects[k].__dict__.get("_grad") is not None) is not had:
-                return None
-        for k in r.grads_read:
-            objects.append(objects[k].__dict__["_grad"])
+        objects = [*tensors, *self._captured]
+        if self._reads_state:
+            r = self.recording
+            for module, training in r.modes:
+                if module.training is not training:
+                    return None
+            for k, had in r.had_grad:
+                if (objects[k].__dict__.get("_grad") is not None) is not had:
+                    return None
+            for k in r.grads_read:
+                objects.append(objects[k].__dict__["_grad"])
         for k, device, shape, dtype, needs_grad in self._checks:
             v = objects[k].value
             s = v.node.storage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
@@ -26,9 +27,15 @@ def realize(nodes: Sequence[Node]) -> None:
     if pending and tracing.current() is not None:
         pending = [n for n in pending if not tracing.is_traced(n)]
     if pending:
-        from weft.scheduler.realize import realize as run
+        _scheduler()(pending)
 
-        run(pending)
+
+@cache
+def _scheduler() -> Callable[[Sequence[Node]], None]:
+    """What computes nodes. Imported when it is first needed, and not looked up each time."""
+    from weft.scheduler.realize import realize
+
+    return realize
 
 
 def to_numpy(node: Node) -> Array:

@@ -6,7 +6,6 @@ makers `const`, `arange` and `buffer`. Nodes live as long as something refers to
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,9 +21,8 @@ Shape: TypeAlias = tuple[Int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """BUFFER: which storage (unique per process), and the device ("cpu:0") whose memory holds it."""
+    """BUFFER: the device ("cpu:0") whose memory holds it. Each is a node of its own: they are not interned."""
 
-    id: int
     device: str
 
 
@@ -126,7 +124,7 @@ _nodes: dict[tuple[Any, ...], ref[Node]] = {}
 """All nodes, weakly. A key names its inputs by id: a live node keeps its inputs alive, so their ids are theirs."""
 
 _sweep_at = 4096
-_ids = itertools.count()
+_leaves: dict[str, Leaf] = {}
 
 
 def _sweep() -> None:
@@ -134,7 +132,7 @@ def _sweep() -> None:
     global _sweep_at
     for key, entry in list(_nodes.items()):
         if entry() is None:
-            del _nodes[key]
+            _nodes.pop(key, None)  # another thread may sweep too
     _sweep_at = max(4096, 2 * len(_nodes))
 
 
@@ -167,8 +165,11 @@ def arange(size: Int, dtype: DType = int64) -> Node:
 
 
 def buffer(shape: Shape, dtype: DType, device: str, storage: Any) -> Node:
-    """A leaf with storage of its own. Its number makes it unique, so it need not be looked up."""
-    node = Node(Op.BUFFER, (), Leaf(next(_ids), device), shape, dtype, device)
+    """A leaf with storage of its own, and a node of its own: it is not looked up."""
+    attrs = _leaves.get(device)
+    if attrs is None:
+        attrs = _leaves[device] = Leaf(device)
+    node = Node(Op.BUFFER, (), attrs, shape, dtype, device)
     node.storage = storage
     return node
 

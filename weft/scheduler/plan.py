@@ -67,8 +67,8 @@ class Plan:
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
-            results = self.allocate(inputs, values)
-            self.executable.run([*inputs, *[s.memory for s in results]], values)
+            results, memories = self._with_results(inputs, values)
+            self.executable.run(memories, values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
@@ -77,22 +77,27 @@ class Plan:
         self, inputs: Sequence[Memory], values: Sequence[int] = ()
     ) -> tuple[list[Storage], list[int]]:
         """Run and wait: the results, and the nanoseconds of each step."""
-        results = self.allocate(inputs, values)
-        return results, self.executable.run_timed([*inputs, *[s.memory for s in results]], values)
+        results, memories = self._with_results(inputs, values)
+        return results, self.executable.run_timed(memories, values)
 
-    def allocate(self, inputs: Sequence[Memory], values: Sequence[int]) -> list[Storage]:
-        """Memory for the results: new, or that of the input which a result replaces."""
-        fixed = self._fixed
-        if self.variables:
-            env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
-            shapes = [(o, tuple([int(evaluate(n, env)) for n in o.shape])) for o in self.outputs]
-            fixed = [(_nbytes(o.dtype, shape), o.dtype, shape, o.replaces) for o, shape in shapes]
+    def _with_results(
+        self, inputs: Sequence[Memory], values: Sequence[int]
+    ) -> tuple[list[Storage], list[Memory]]:
+        """The results, in new memory or that of the input which one replaces; all external memories of the plan."""
+        results: list[Storage] = []
+        memories = list(inputs)
         device = self.device
-        allocate = device.allocate
-        return [
-            Storage(device, allocate(nbytes) if replaces is None else inputs[replaces], dtype, shape)
-            for nbytes, dtype, shape, replaces in fixed
-        ]
+        for nbytes, dtype, shape, replaces in self._fixed if not self.variables else self._sizes(values):
+            memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
+            memories.append(memory)
+            results.append(Storage(device, memory, dtype, shape))
+        return results, memories
+
+    def _sizes(self, values: Sequence[int]) -> list[tuple[int, DType, tuple[int, ...], int | None]]:
+        """Bytes, dtype, shape and memory of each result, for these values of the runtime variables."""
+        env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
+        shapes = [(o, tuple([int(evaluate(n, env)) for n in o.shape])) for o in self.outputs]
+        return [(_nbytes(o.dtype, shape), o.dtype, shape, o.replaces) for o, shape in shapes]
 
     def _refusal(self, error: MemoryError) -> str:
         rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from weft import settings
@@ -19,22 +19,32 @@ from weft.scheduler import disk_cache
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature
 
+
+@dataclass(slots=True)
+class _Kept:
+    """A plan, and when it was last used: a number that grows."""
+
+    plan: Plan
+    used: int
+
+
 PLANS_KEPT = 1024
 """Plans in memory; the least recently used goes first."""
 
 _lock = threading.RLock()
-_plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
+_plans: dict[tuple[Any, ...], _Kept] = {}
+_clock = itertools.count()
 NO_STATE: Mapping[int, Node] = {}
 
 
 def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) -> None:
     """Fill in `storage` of all nodes. `bindings` gives the values of runtime variables by name."""
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
-    names = {n.device for n in todo}
-    if len(names) == 1:
+    name = todo[0].device if todo else None
+    if todo and all(n.device == name for n in todo):
         sig = signature(todo)
         if not sig.copies:
-            run(todo, sig, registry.open_device(names.pop() or default_device()), bindings)
+            run(todo, sig, registry.open_device(name or default_device()), bindings)
             return
     _in_stages(todo, bindings)
 
@@ -95,7 +105,7 @@ def _results(
     nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None
 ) -> list[Storage]:
     plan = plan_for(nodes, sig, device)
-    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables]
+    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         memories = [memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
     except AttributeError:
@@ -124,18 +134,18 @@ def plan_for(
         leaf = {n: i for i, n in enumerate(sig.leaves)}
         replaces = tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
     key = (device, sig.key, replaces)
-    plan = _plans.get(key)
-    if plan is None:
-        with _lock:
-            plan = _plans.get(key)
-            if plan is None:
-                plan = _plans[key] = _from_disk_or_built(nodes, device, sig, dict(replaces))
-                if len(_plans) > PLANS_KEPT:
-                    _plans.popitem(last=False)
-    else:
-        with suppress(KeyError):  # another thread has just dropped it
-            _plans.move_to_end(key)
-    return plan
+    kept = _plans.get(key)
+    if kept is not None:
+        kept.used = next(_clock)
+        return kept.plan
+    with _lock:
+        kept = _plans.get(key)
+        if kept is None:
+            plan = _from_disk_or_built(nodes, device, sig, dict(replaces))
+            kept = _plans[key] = _Kept(plan, next(_clock))
+            if len(_plans) > PLANS_KEPT:
+                del _plans[min(_plans, key=lambda k: _plans[k].used)]
+        return kept.plan
 
 
 def _from_disk_or_built(

@@ -78,6 +78,8 @@ def signature(outputs: Sequence[Node]) -> Signature:
             leaves.append(node)
             homeless = homeless or node.device is None
             row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
+        elif not inputs:
+            row = (node.op, node.attrs, node.dtype, node.shape)
         elif len(inputs) == 2:
             a, b = inputs
             first, second = numbers.get(a), numbers.get(b)
@@ -110,7 +112,8 @@ def signature(outputs: Sequence[Node]) -> Signature:
         stack.pop()
         if node.shape not in shapes:
             shapes.add(node.shape)
-            symbolic = symbolic or any(s.__class__ is not int for s in node.shape)
+            for s in node.shape:
+                symbolic = symbolic or s.__class__ is not int
     rows.append(tuple([numbers[o] for o in outputs]))
     used = _variables(numbers) if symbolic else ()
     return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless)

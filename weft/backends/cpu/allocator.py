@@ -19,7 +19,9 @@ import mmap
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class OutOfMemoryError(MemoryError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes by state, in whole size classes: in living blocks, their peak, waiting to be reused, and mapped in all."""
+    """Bytes by state, in whole size classes: in living blocks, their peak (with idle small ones), waiting to be reused,
+    and mapped in all."""
 
     live: int
     peak: int
@@ -61,17 +64,17 @@ class Block:
     """`nbytes` bytes at `address`, of `size` that are its own; they return to the allocator when this object dies or
     is released. A released block has no address, so that every use of it fails."""
 
-    __slots__ = ("__weakref__", "_allocator", "address", "nbytes", "size")
+    __slots__ = ("__weakref__", "_give_back", "address", "nbytes", "size")
 
-    def __init__(self, allocator: Allocator, address: int, nbytes: int, size: int) -> None:
-        self._allocator = allocator
+    def __init__(self, give_back: Callable[[int], None], address: int, nbytes: int, size: int) -> None:
+        self._give_back = give_back  # may be called from any thread and at any point of the program
         self.size = size
         self.address = address
         self.nbytes = nbytes
 
     def __del__(self) -> None:
         try:
-            self._allocator.give_back(self.address, self.size)
+            self._give_back(self.address)
         except AttributeError:  # released
             return
 
@@ -82,26 +85,39 @@ class Block:
             del self.address
         except AttributeError:
             raise ValueError(f"a block of {self.nbytes} bytes is released twice") from None
-        self._allocator.give_back(address, self.size)
+        self._give_back(address)
 
     def __repr__(self) -> str:
         where = f"at {self.address:#x}" if hasattr(self, "address") else "released"
         return f"Block({self.nbytes} bytes {where})"
 
 
-class Allocator:
-    """Gives out blocks; see the module. All methods may be called from any thread."""
+class _Idle(deque[int]):
+    """Addresses of idle small blocks of one size class. A living block holds it, and so the allocator's memory."""
 
-    # A class attribute, since finalizers may run after the module's names are gone.
-    _small_bytes = SMALL_BYTES
+    def __init__(self, allocator: Allocator) -> None:
+        super().__init__()
+        self.allocator = allocator
+
+
+class Allocator:
+    """Gives out blocks; see the module. All methods may be called from any thread.
+
+    Idle small blocks stand in one deque per size class, which needs no lock: that is most of what giving one out costs.
+    The byte limit counts them as live, since they are kept for ever.
+    """
 
     def __init__(self, *, idle_limit: int = 1 << 30, limit: int | None = None) -> None:
         self._idle_limit = idle_limit
         self._limit = limit
         self._lock = threading.Lock()
-        # Dead blocks queue here, because a finalizer may run anywhere, also while this thread holds the lock.
+        # Dead large blocks queue here, because a finalizer may run anywhere, also while this thread holds the lock.
         self._dead: deque[tuple[int, int]] = deque()
-        self._small: dict[int, list[int]] = {}
+        self._idle_small = {size: _Idle(self) for size in _SMALL_SIZES}
+        # By the request in units of 64 bytes: how an idle block is taken and given back, and its size.
+        self._small = [
+            (free.pop, free.append, size) for size in _SMALL_SIZES for free in (self._idle_small[size],)
+        ]
         self._large: dict[int, list[tuple[int, int]]] = {}
         self._mappings: dict[int, mmap.mmap] = {}
         self._slabs: list[mmap.mmap] = []
@@ -121,34 +137,44 @@ class Allocator:
 
     def allocate(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes, contents arbitrary. Raises OutOfMemoryError, ValueError if negative."""
-        small = nbytes <= SMALL_BYTES
-        size = _SMALL_SIZES[(nbytes + 63) >> 6] if small and nbytes >= 0 else size_class(nbytes)
+        if 0 <= nbytes <= SMALL_BYTES:
+            take, give_back, size = self._small[(nbytes + 63) >> 6]
+            try:
+                return Block(give_back, take(), nbytes, size)
+            except IndexError:
+                with self._lock:
+                    self._check_limit(size, nbytes)
+                    address = self._carve(size, nbytes)
+                    self._count(size)
+                return Block(give_back, address, nbytes, size)
+        size = size_class(nbytes)
         with self._lock:
             if self._dead:
                 self._collect()
-            if self._limit is not None and self._live + size > self._limit:
-                raise self._refusal("out of memory", nbytes)
-            if small:
-                free = self._small.get(size)
-                address = free.pop() if free else self._carve(size, nbytes)
-            else:
-                address = self._take(size, nbytes)
-            self._live += size
-            if self._live > self._peak:
-                self._peak = self._live
-        return Block(self, address, nbytes, size)
+            self._check_limit(size, nbytes)
+            address = self._take(size, nbytes)
+            self._count(size)
+        return Block(partial(self._large_died, size), address, nbytes, size)
 
-    def give_back(self, address: int, size: int) -> None:
-        """Called by a dying block, from any thread and at any point of the program."""
+    def _check_limit(self, size: int, nbytes: int) -> None:
+        if self._limit is not None and self._live + size > self._limit:
+            raise self._refusal("out of memory", nbytes)
+
+    def _count(self, size: int) -> None:
+        self._live += size
+        if self._live > self._peak:
+            self._peak = self._live
+
+    def _large_died(self, size: int, address: int) -> None:
         self._dead.append((address, size))
-        if size > self._small_bytes:
-            self._collect_now()
+        self._collect_now()
 
     def use(self) -> MemoryUse:
         """What is in use now."""
         with self._lock:
             self._collect()
-            return MemoryUse(self._live, self._peak, self._idle, self._mapped)
+            idle_small = sum(size * len(free) for size, free in self._idle_small.items())
+            return MemoryUse(self._live - idle_small, self._peak, self._idle, self._mapped)
 
     def reset_peak(self) -> None:
         """Let the peak start again from what is live now."""
@@ -183,13 +209,10 @@ class Allocator:
         dead = self._dead
         while dead:
             address, size = dead.popleft()
+            self._clock += 1
+            self._large.setdefault(size, []).append((address, self._clock))
             self._live -= size
-            if size <= self._small_bytes:
-                self._small.setdefault(size, []).append(address)
-            else:
-                self._clock += 1
-                self._large.setdefault(size, []).append((address, self._clock))
-                self._idle += size
+            self._idle += size
         if self._idle > self._idle_limit:
             self._trim(self._idle_limit)
 

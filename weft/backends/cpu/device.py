@@ -6,8 +6,9 @@ import ctypes
 import hashlib
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 from weft import disk_cache, settings
@@ -49,6 +50,9 @@ class CpuCode:
         return self.text
 
 
+_address: Callable[[Any], int] = attrgetter("address")
+
+
 class CpuExecutable:
     """A native plan on the device's workspace."""
 
@@ -87,13 +91,12 @@ class CpuExecutable:
         if queue:
             only_queue(queue, "cpu:0")
         try:
-            addresses = [m.address for m in memories]
             if self._commands.offsets:
                 with self._device.lock:
                     self._prepare()
-                    self._native.run(addresses, variables)
+                    self._native.run(map(_address, memories), variables)
             else:
-                self._native.run(addresses, variables)
+                self._native.run(map(_address, memories), variables)
         except (AttributeError, struct.error):
             raise self._misuse(memories, variables) from None
 
@@ -110,10 +113,9 @@ class CpuExecutable:
         )
 
     def run_timed(self, memories: Sequence[Any], variables: Sequence[int] = ()) -> list[int]:
-        addresses = [m.address for m in memories]
         with self._device.lock:
             self._prepare()
-            return self._native.run_timed(addresses, variables)
+            return self._native.run_timed(map(_address, memories), variables)
 
 
 class CpuDevice:

@@ -11,7 +11,7 @@ import ctypes
 import struct
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .pool import Pool
@@ -118,7 +118,7 @@ class NativePlan:
             at += self._slots.itemsize * len(instruction.slots)
         return words
 
-    def run(self, externals: Sequence[int] = (), variables: Sequence[int] = ()) -> None:
+    def run(self, externals: Iterable[int] = (), variables: Sequence[int] = ()) -> None:
         """Run all instructions with these external pointers and runtime variables. Raises struct.error where
         their number is not the plan's."""
         if self._pool.forked:
@@ -127,7 +127,7 @@ class NativePlan:
             self._pack(self._memory, 0, *variables, *externals)
             self._run(self._record_address)
 
-    def run_timed(self, externals: Sequence[int] = (), variables: Sequence[int] = ()) -> list[int]:
+    def run_timed(self, externals: Iterable[int] = (), variables: Sequence[int] = ()) -> list[int]:
         """Run, and return the nanoseconds that each instruction took."""
         nanoseconds = array("q", bytes(_WORD * self.count))
         if self._pool.forked:
