@@ -34,6 +34,7 @@ lint: $(VENV)/dev.stamp
 
 pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp
 	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance --device cpu --device dummy
 
 fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py

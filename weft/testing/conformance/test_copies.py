@@ -1,0 +1,112 @@
+"""Bytes in, out, and between pools."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends.protocol import Device
+from weft.backends.registry import open_backend, open_device
+from weft.ir.dtypes import DTYPES, to_numpy
+from weft.testing.conformance.harness import Array, Harness
+
+
+def noise(nbytes: int, seed: int = 0) -> Array:
+    """Random bytes."""
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def test_parts(harness: Harness) -> None:
+    """Offsets, odd ones too; the rest stays as it was."""
+    device, data = harness.device, noise(10_007)
+    memory = harness.put(data)
+    patch = noise(777, 1)
+    for offset in (0, 1, 64, 5003, 10_007 - 777):
+        device.write(memory, patch.data, offset)
+        data[offset : offset + 777] = patch
+        assert np.array_equal(harness.get(memory, data), data)
+    for offset, nbytes in ((0, 1), (3, 5), (4096, 4096), (10_006, 1), (10_007, 0)):
+        part = np.frombuffer(bytes(device.read(memory, nbytes, offset)), np.uint8)
+        assert np.array_equal(part, data[offset : offset + nbytes])
+
+
+def test_the_source_may_change_after_a_write(harness: Harness) -> None:
+    """`write` has taken the bytes when it returns."""
+    data = noise(3 << 20)
+    expected = data.copy()
+    memory = harness.device.allocate(data.nbytes)
+    harness.device.write(memory, data.data)
+    data[:] = 0
+    assert np.array_equal(harness.get(memory, expected), expected)
+
+
+def test_read_only_and_typed_sources(harness: Harness) -> None:
+    """bytes, and arrays of any item size and rank, as memoryviews."""
+    device = harness.device
+    memory = device.allocate(32)
+    device.write(memory, memoryview(b"0123456789abcdef"))
+    device.write(memory, np.arange(4, dtype=np.float32).reshape(2, 2).data, 16)
+    got = bytes(device.read(memory, 32))
+    assert got == b"0123456789abcdef" + np.arange(4, dtype=np.float32).tobytes()
+
+
+@pytest.mark.parametrize("offset", (-1, 60, 65, 1 << 40))
+def test_outside_of_a_memory(device: Device, offset: int) -> None:
+    """Bytes that are not all inside: a ValueError, and nothing is touched."""
+    memory = device.allocate(64)
+    device.write(memory, memoryview(bytes(64)))
+    with pytest.raises(ValueError):
+        device.write(memory, memoryview(b"12345678"), offset)
+    with pytest.raises(ValueError):
+        device.read(memory, 8, offset)
+    assert bytes(device.read(memory, 64)) == bytes(64)
+
+
+def test_within_the_device(harness: Harness) -> None:
+    """A device copies its own memory without the host."""
+    data = noise(100_003)
+    source, target = harness.put(data), harness.put(np.zeros_like(data))
+    assert harness.device.copy_from(target, harness.device, source, 99_000)
+    got = harness.get(target, data)
+    assert np.array_equal(got[:99_000], data[:99_000]) and not got[99_000:].any()
+    with pytest.raises(ValueError):
+        harness.device.copy_from(target, harness.device, source, 100_004)
+
+
+def test_between_pools(harness: Harness, device_name: str) -> None:
+    """To and from every other pool that is always there, and others of this kind: straight, or not at all."""
+    kind = device_name.partition(":")[0]
+    others = ["cpu:0", "dummy:0", *(f"{kind}:{k}" for k in range(open_backend(kind).count()))]
+    for name in dict.fromkeys(n for n in others if n != device_name):
+        other = Harness(open_device(name))
+        data = noise(50_001)
+        for a, b in ((harness, other), (other, harness)):
+            source, target = a.put(data), b.put(np.zeros_like(data))
+            straight = b.device.copy_from(target, a.device, source, data.nbytes)
+            expected = data if straight else np.zeros_like(data)
+            assert np.array_equal(b.get(target, data), expected), f"{a.device.info.name} to {name}"
+
+
+def test_tensors_of_every_dtype_travel(device: Device, device_name: str) -> None:
+    """Through `Tensor.to`, there and back, with all bits."""
+    for d in device.info.dtypes:
+        bits = noise(33 * d.itemsize) if d.name != "bool" else noise(33) & 1
+        array = bits.view(to_numpy(d)).reshape(3, 11)
+        there = weft.tensor(array, device="cpu").to(device_name)
+        back = there.to("cpu").numpy()
+        assert there.device == device_name and back.tobytes() == array.tobytes(), d.name
+
+
+def test_what_the_device_lacks_is_refused(device: Device, device_name: str) -> None:
+    """A tensor of a dtype that the device lacks cannot be made there, nor brought there, nor computed there."""
+    for d in set(DTYPES.values()) - device.info.dtypes:
+        array = np.zeros(3, to_numpy(d))
+        here = weft.tensor(array, device="cpu")
+        for act in (
+            lambda: weft.tensor(array, device=device_name),
+            lambda: here.to(device_name).realize(),
+            lambda: weft.tensor([True], device=device_name).to(here.dtype).realize(),
+        ):
+            with pytest.raises(weft.DTypeError, match=f"{device_name} has no {d.name}"):
+                act()

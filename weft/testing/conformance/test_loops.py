@@ -1,0 +1,111 @@
+"""Random loop programs: nests, guards, local buffers, runtime variables; tasks; threads that meet at barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.ir import dtypes
+from weft.ir.expr import Const, Load, call
+from weft.ir.index import Var
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Barrier,
+    Block,
+    Buffer,
+    If,
+    Loop,
+    LoopKind,
+    Program,
+    Scope,
+    Stmt,
+    Store,
+)
+from weft.ir.ops import Op
+from weft.testing.conformance.harness import Harness
+from weft.testing.loop_programs import loop_inputs, loop_programs
+
+AT_ONCE = 4
+F = dtypes.float32
+
+
+def in_order(body: Block) -> Block:
+    """The block with serial loops for parallel ones, whose random iterations do share elements."""
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case Loop():
+                kind = LoopKind.SERIAL if s.kind is LoopKind.PARALLEL else s.kind
+                out.append(replace(s, kind=kind, body=in_order(s.body)))
+            case If():
+                out.append(replace(s, body=in_order(s.body)))
+            case _:
+                out.append(s)
+    return tuple(out)
+
+
+def test_random_loops(harness: Harness, examples: Callable[[int], Any]) -> None:
+    """Exact arithmetic on small integers: every bit is determined."""
+
+    @examples(12)
+    @given(st.data())
+    def compare(data: st.DataObject) -> None:
+        programs = [data.draw(loop_programs(exact=True)) for _ in range(AT_ONCE)]
+        programs = [replace(p, body=in_order(p.body)) for p in programs]
+        for run in harness.compile(programs):
+            arrays, variables = data.draw(loop_inputs(run.program, exact=True))
+            run.check(arrays, variables)
+
+    compare()
+
+
+def var(name: str, n: int) -> Var:
+    """A loop variable."""
+    return Var(name, 0, n - 1)
+
+
+def test_tasks(harness: Harness) -> None:
+    """Independent iterations with a local buffer each, their number known at run time."""
+    n, i, k = Var("n", 1, 3000), Var("i", 0, 2999), var("k", 4)
+    tile = Buffer("tile", F, 4, Scope.LOCAL)
+    body = (
+        Alloc(tile),
+        Loop(k, 4, (Store("tile", k, call(Op.MUL, Load(F, "x", (i * 4 + k,)), Const(F, 2))),)),
+        Store("y", i, Const(F, 1)),
+        Loop(var("m", 4), 4, (Accumulate("y", i, Op.ADD, Load(F, "tile", (3 - var("m", 4),))),)),
+    )
+    for kind in (LoopKind.PARALLEL, LoopKind.BLOCK):
+        if kind is LoopKind.BLOCK and harness.device.info.task_kind is not kind:
+            continue
+        params = (Buffer("x", F, n * 4, Scope.GLOBAL), Buffer("y", F, n, Scope.GLOBAL))
+        p = Program("tasks", params, frozenset("y"), (n,), (Loop(i, n, body, kind),))
+        (run,) = harness.compile([p])
+        for count in (1, 7, 3000):
+            x = np.arange(4 * count, dtype=np.float32) % 13
+            run.check({"x": x, "y": np.zeros(count, np.float32)}, {"n": count})
+
+
+def test_threads(harness: Harness) -> None:
+    """Threads of a block fill a shared tile, meet at a barrier, and read what the others stored."""
+    if harness.device.info.task_kind is not LoopKind.BLOCK:
+        return  # schedules for such devices have neither blocks nor threads
+    count = min(64, harness.device.info.bounds.threads)
+    b, i, j = var("b", 37), var("i", count), var("j", count)
+    tile = Buffer("tile", F, count, Scope.LOCAL)
+    body = (
+        Alloc(tile),
+        Loop(i, count, (Store("tile", i, Load(F, "x", (b * count + i,))),), LoopKind.THREAD),
+        Barrier(),
+        Loop(j, count, (Store("y", b * count + j, Load(F, "tile", (count - 1 - j,))),), LoopKind.THREAD),
+    )
+    params = tuple(Buffer(name, F, 37 * count, Scope.GLOBAL) for name in "xy")
+    program = Program("threads", params, frozenset("y"), (), (Loop(b, 37, body, LoopKind.BLOCK),))
+    (run,) = harness.compile([program])
+    x = np.arange(37 * count, dtype=np.float32)
+    run.check({"x": x, "y": np.zeros_like(x)})

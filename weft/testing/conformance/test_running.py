@@ -1,0 +1,172 @@
+"""Plans: several steps, workspaces, runtime variables, threads, images, timings."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from weft.backends.protocol import Commands, CopyBytes, Device, Launch
+from weft.ir import dtypes
+from weft.ir.dtypes import DType
+from weft.ir.expr import Const, Load, call, from_index
+from weft.ir.index import Var
+from weft.ir.loops import Buffer, Loop, Program, Scope, Store
+from weft.ir.ops import Op
+from weft.scheduler.programs import optimized
+from weft.testing.conformance.harness import Array, Harness
+
+F = dtypes.float32
+N = 1000
+MOST = Var("n", 1, N)
+
+
+def scaled(factor: float, name: str = "scaled") -> Program:
+    """y[i] = factor * x[i] for the first n elements."""
+    i = Var("i", 0, N - 1)
+    body = Loop(i, MOST, (Store("y", i, call(Op.MUL, Load(F, "x", (i,)), Const(F, factor))),))
+    params = (Buffer("x", F, MOST, Scope.GLOBAL), Buffer("y", F, MOST, Scope.GLOBAL))
+    return Program(name, params, frozenset("y"), (MOST,), (body,))
+
+
+def added(a: Var, b: Var, d: DType) -> Program:
+    """y[i] = x[i] + a - 2 b: two variables of which the order matters."""
+    i = Var("i", 0, N - 1)
+    value = call(Op.ADD, Load(F, "x", (i,)), call(Op.CAST, from_index(a - b * 2, d), dtype=F))
+    params = (Buffer("x", F, N, Scope.GLOBAL), Buffer("y", F, N, Scope.GLOBAL))
+    return Program("added", params, frozenset("y"), (a, b), (Loop(i, N, (Store("y", i, value),)),))
+
+
+def data(seed: int = 0) -> Array:
+    """Some numbers."""
+    return np.random.default_rng(seed).integers(-50, 50, N).astype(np.float32)
+
+
+STEPS = (Launch(0, (0, 2), (0,)), Launch(1, (2, 3), (0,)), CopyBytes(1, 3, 4 * N), Launch(0, (1, 0), (0,)))
+PLAN = Commands(STEPS, 2, (0, 4096), 8192, 1)
+"""w0 = 2 x; w1 = 3 w0; y = w1; x = 2 y: through two places of the workspace."""
+
+
+def test_steps_run_in_order(harness: Harness) -> None:
+    """Launches and copies, each of which needs the one before; again on other memory, and with another number."""
+    device = harness.device
+    codes, _ = device.compile(
+        [optimized(scaled(2, "two"), device.info), optimized(scaled(3, "three"), device.info)]
+    )
+    plan = device.link(codes, PLAN)
+    for seed in range(3):
+        x, y = data(seed), data(seed + 10)
+        memories = [harness.put(x), harness.put(y)]
+        for n in (N, 17, N):
+            w = x[:n] * 6
+            plan.run(memories, [n])
+            x[:n] = 2 * w
+            y[:n] = w
+            assert np.array_equal(harness.get(memories[1], y)[:n], y[:n])
+            assert np.array_equal(harness.get(memories[0], x), x)
+            x %= 50
+            device.write(memories[0], x.data)
+
+
+def test_every_step_is_timed(harness: Harness) -> None:
+    """One number per step, none of them negative, and the results are there."""
+    device = harness.device
+    codes, _ = device.compile(
+        [optimized(scaled(2, "two"), device.info), optimized(scaled(3, "three"), device.info)]
+    )
+    memories = [harness.put(data()), harness.put(data())]
+    times = device.link(codes, PLAN).run_timed(memories, [N])
+    assert len(times) == len(STEPS) and min(times) >= 0
+    assert np.array_equal(harness.get(memories[1], data()), data() * 6)
+
+
+def test_an_empty_plan(harness: Harness) -> None:
+    """Nothing to do is done."""
+    plan = harness.device.link([], Commands((), 1, (), 0))
+    memory = harness.put(data())
+    plan.run([memory])
+    assert plan.run_timed([memory]) == []
+    assert np.array_equal(harness.get(memory, data()), data())
+
+
+def test_one_memory_twice(harness: Harness) -> None:
+    """A result may be stored over what it is computed from, element by element."""
+    device = harness.device
+    codes, _ = device.compile([optimized(scaled(2), device.info)])
+    plan = device.link(codes, Commands((Launch(0, (0, 0), (0,)),), 1, (), 0, 1))
+    memory = harness.put(data())
+    plan.run([memory], [N])
+    assert np.array_equal(harness.get(memory, data()), data() * 2)
+
+
+def test_variables_by_name(harness: Harness) -> None:
+    """Variables may be negative, need all 64 bits of an index, and reach the program in its order."""
+    device = harness.device
+    most = 2**40 if dtypes.int64 in device.info.dtypes else 2**20
+    a, b = Var("a", -most, most), Var("b", -100, 100)
+    program = added(a, b, dtypes.int64 if most == 2**40 else dtypes.int32)
+    codes, _ = device.compile([optimized(program, device.info)])
+    plan = device.link(codes, Commands((Launch(0, (0, 1), (2, 0)),), 2, (), 0, 3))
+    x = data()
+    memories = [harness.put(x), harness.put(x)]
+    for values in ([7, 99, 5], [-100, 0, -(2**20)], [0, 0, most]):
+        plan.run(memories, values)
+        want = x + np.float32(values[2] - 2 * values[0])
+        assert np.array_equal(harness.get(memories[1], x), want)
+
+
+def test_threads_share_a_plan(harness: Harness) -> None:
+    """Runs from several threads, with a workspace, each on its own memory."""
+    device = harness.device
+    codes, _ = device.compile(
+        [optimized(scaled(2, "two"), device.info), optimized(scaled(3, "three"), device.info)]
+    )
+    plan = device.link(codes, PLAN)
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        try:
+            for k in range(10):
+                x = data(seed * 100 + k)
+                memories = [harness.put(x), harness.put(x)]
+                plan.run(memories, [N])
+                if not np.array_equal(harness.get(memories[1], x), x * 6):
+                    failures.append(f"thread {seed}, run {k}")
+        except Exception as error:  # noqa: BLE001  (it would be lost with its thread)
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+def test_images(harness: Harness) -> None:
+    """Code from an image computes the same; code says what it is made of."""
+    device = harness.device
+    programs = [optimized(scaled(k, f"scaled_{k}"), device.info) for k in (2, 3)]
+    codes, image = device.compile(programs)
+    assert all(isinstance(c.source, str) for c in codes)
+    if not image:
+        return  # this backend's code cannot be stored
+    loaded = device.load(image, ["scaled_3"])
+    plan = device.link(loaded, Commands((Launch(0, (0, 1), (0,)),), 2, (), 0, 1))
+    memories = [harness.put(data()), harness.put(data())]
+    plan.run(memories, [N])
+    assert np.array_equal(harness.get(memories[1], data()), data() * 3)
+
+
+@pytest.mark.parametrize("image", (b"", b"not an image", bytes(range(256)) * 8))
+def test_foreign_images_are_refused(device: Device, image: bytes) -> None:
+    """A ValueError, so that the scheduler compiles anew."""
+    with pytest.raises(ValueError):
+        device.load(image, ["scaled_3"])
+
+
+def test_listings(device: Device) -> None:
+    """What a program becomes can be read."""
+    listings = device.listings(optimized(scaled(2), device.info))
+    assert all(isinstance(k, str) and text for k, text in listings.items())
