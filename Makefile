@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Processes that run tests; the suite is meant for two cores.
 JOBS   ?= 2
+# What `make bench` is asked: see `python -m benchmarks --help`.
+BENCH ?=
 # How many examples `make fuzz` tries for each property.
 FUZZ_EXAMPLES ?= 2000
 
@@ -16,7 +18,7 @@ help:
 	@echo "make minilm  sentence embeddings with all-MiniLM-L6-v2"
 	@echo "make test    ruff, pyright, the import contract, and every test"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
-	@echo "make bench   weft's own benchmarks"
+	@echo "make bench   weft beside what else is installed, and the machine's limits (BENCH=--fast: three minutes)"
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python examples/digits.py
@@ -40,7 +42,7 @@ fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py
 
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m weft bench
+	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

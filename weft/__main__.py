@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 
 import weft
 from weft import Tensor, disk_cache
@@ -19,12 +20,20 @@ def devices() -> None:
         print(status)
 
 
-def explain(expression: str) -> None:
-    """Prints the kernels that would compute a Python expression over `weft`, and why each one ends where it does."""
+def explain(expression: str, time: bool = False, kernel: int | None = None, show: Sequence[str] = ()) -> None:
+    """Prints the kernels that would compute a Python expression over `weft`, and why each one ends where it does;
+    or, of kernel number `kernel`, counted from 1, the forms called `show`."""
     value = eval(expression, {"weft": weft, "F": weft.nn.functional})
     if not isinstance(value, Tensor):
         raise SystemExit(f"the expression is a {type(value).__name__}, not a Tensor: {expression}")
-    print(weft.explain(value))
+    explained = weft.explain(value, time=time)
+    if kernel is None and not show:
+        print(explained)
+        return
+    number = kernel or 1
+    if not 1 <= number <= len(explained):
+        raise SystemExit(f"there is no kernel {number}: the expression takes {len(explained)}")
+    print(explained[number - 1].show(*show))
 
 
 def demo(steps: int = 300) -> None:
@@ -58,42 +67,17 @@ def demo(steps: int = 300) -> None:
     print(f"{right} of {len(y)} points on the right spiral")
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A function to time on random float32 tensors of `shapes`; one run of it is `work` flops or bytes."""
-
-    name: str
-    run: Callable[[Sequence[Tensor]], Tensor]
-    shapes: tuple[tuple[int, ...], ...]
-    work: float
-    unit: str
-
-
-_N, _M = 16 * 2**20, 1024
-WORKLOADS = (
-    Workload("matmul 1024", lambda t: t[0] @ t[1], ((_M, _M),) * 2, 2 * _M**3, "GFLOP/s"),
-    Workload("relu(a*b+c)-d, 16M", lambda t: (t[0] * t[1] + t[2]).relu() - t[3], ((_N,),) * 4, 20 * _N, "GB/s"),
-    Workload("sum 16M", lambda t: t[0].sum(), ((_N,),), 4 * _N, "GB/s"),
-    Workload("softmax 4096x4096", lambda t: t[0].softmax(-1), ((4096, 4096),), 8 * _N, "GB/s"),
-)  # fmt: skip
-
-
-def bench(repetitions: int = 9) -> None:
-    """Times a few compiled functions: the median, the fastest and the slowest run, and the rate of the median."""
-    for w in WORKLOADS:
-        inputs = [weft.randn(*shape).realize() for shape in w.shapes]
-        compiled = weft.compile(w.run)
-        times: list[float] = []
-        for _ in range(repetitions + 2):
-            start = time.perf_counter()
-            result = compiled(inputs)
-            weft.synchronize()
-            times.append(time.perf_counter() - start)
-            del result
-        seconds = sorted(times[2:])  # the first two compile and fetch fresh memory
-        median = statistics.median(seconds)
-        spread = f"[{seconds[0] * 1e3:.3f} {seconds[-1] * 1e3:.3f}]"
-        print(f"{w.name:24s} {median * 1e3:9.3f} ms {spread:20s} {w.work / median / 1e9:8.1f} {w.unit}")
+def bench(arguments: Sequence[str]) -> None:
+    """Runs the benchmarks of the source tree: that of this package, or else that of the current folder."""
+    for home in (Path(weft.__file__).parents[1], Path.cwd()):
+        if (home / "benchmarks" / "__main__.py").exists() and (home / "weft").is_dir():
+            command = [sys.executable, "-m", "benchmarks", *arguments]
+            path = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
+            sys.exit(subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode)
+    sys.exit(
+        "the benchmarks are in weft's source tree, not in the installed package: clone the repository, and run "
+        "`make bench` there, or this command in its folder"
+    )
 
 
 def cache(clear: bool) -> None:
@@ -116,10 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands.add_parser("demo", help="train a small network, and show its kernels")
     explained = commands.add_parser("explain", help="the kernels behind an expression")
     explained.add_argument("expression", help='such as "weft.randn(512, 512).softmax(-1)"')
-    commands.add_parser("bench", help="time a few compiled functions on the default device")
+    explained.add_argument("--time", action="store_true", help="run it, and say how long each kernel takes")
+    explained.add_argument(
+        "--kernel", type=int, metavar="N", help="show the forms of kernel N, counted from 1"
+    )
+    explained.add_argument(
+        "--show", action="append", default=[], metavar="FORM",
+        help="which forms: algorithm, schedule, loops, llvm, assembly, ptx (default: all)",
+    )  # fmt: skip
+    commands.add_parser("bench", help="weft's benchmarks, beside what else is installed", add_help=False)
     cached = commands.add_parser("cache", help="where compiled programs are kept, and how much they take")
     cached.add_argument("--clear", action="store_true", help="remove them")
-    chosen = parser.parse_args(arguments)
+    chosen, rest = parser.parse_known_args(arguments)
+    if rest and chosen.command != "bench":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         match chosen.command:
             case "devices":
@@ -127,9 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case "demo":
                 demo()
             case "explain":
-                explain(chosen.expression)
+                explain(chosen.expression, chosen.time, chosen.kernel, chosen.show)
             case "bench":
-                bench()
+                bench(rest)
             case _:
                 cache(chosen.clear)
     except weft.WeftError as error:
