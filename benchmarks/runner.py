@@ -71,11 +71,8 @@ class Process:
             self.close()
             raise LostError(f"the process ended: {error}") from error
         if not line:
-            code = child.poll()
             self.close()
-            raise LostError(
-                f"no answer to {do} in {limit:.0f} s" if code is None else f"the process ended with {code}"
-            )
+            raise LostError("the process ended" if ready else f"no answer to {do} in {limit:.0f} s")
         self._signal("SIGSTOP")
         return json.loads(line)
 
