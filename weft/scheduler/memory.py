@@ -11,7 +11,8 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 64
+ALIGNMENT = 256
+"""Of every offset: what WebGPU and most OpenCL devices want of a buffer within a buffer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from weft.ir.loops import (
     Let,
     Loop,
     LoopKind,
+    Prefetch,
     Scope,
     Stmt,
     Store,
@@ -224,6 +225,8 @@ class Body:
                 self._accumulate(s)
             case If():
                 self._if(s)
+            case Prefetch():
+                self._prefetch(s)
             case Barrier():
                 self.hooks.barrier(self)
             case _:
@@ -399,6 +402,17 @@ class Body:
         n = self.now.lanes
         text = self.language.broadcast(dtypes.bool_, n, condition) if n else condition
         return self.bind(dtypes.bool_, n, text)
+
+    def _prefetch(self, s: Prefetch) -> None:
+        if self.looped:
+            return
+        for _ in self.each():
+            self.evaluate((), _opaques(s.offset))
+            at = self._steps(s.offset)
+            if at.steps is not None:
+                line = self.language.prefetch(self.places[s.buffer], self.index.bare(at.base))
+                if line:
+                    self.do(line)
 
     def _careful(self, s: Store | Accumulate) -> bool:
         """Whether a group might read what another one has already written."""

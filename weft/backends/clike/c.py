@@ -133,6 +133,9 @@ class C:
     def store(self, place: Place, offset: str, value: str, lanes: int = 0, stream: bool = False) -> str:
         return f"{place.name}[{offset}] = {value};"
 
+    def prefetch(self, place: Place, offset: str) -> str:
+        return ""
+
     def index(self, x: str, dtype: DType) -> str:
         return f"(int64_t){x}"
 

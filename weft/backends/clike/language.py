@@ -161,6 +161,10 @@ class Language(Protocol):
         are not wanted soon."""
         ...
 
+    def prefetch(self, place: Place, offset: str) -> str:
+        """The statement that hints that an element, which may not be there, is read soon; empty where there is none."""
+        ...
+
     def index(self, x: str, dtype: DType) -> str:
         """A scalar integer as an index."""
         ...

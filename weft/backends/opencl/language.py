@@ -45,6 +45,8 @@ class OpenCL:
 
     widths: tuple[int, ...] = (16, 8, 4, 2)
     index_bits: int = 64
+    on_cpu: bool = True
+    """Whether the device is a processor: hints about its caches are given."""
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -175,10 +177,15 @@ class OpenCL:
             return f"{place.name}[{offset}] = {value};"
         if is_bool:
             value = f"convert_uchar{lanes}({value} & 1)"
-        if stream and place.where is Where.GLOBAL:
+        if stream and self.on_cpu and place.where is Where.GLOBAL:
             t = f"{self.memory_type(place.buffer.dtype)}{lanes}"
             return f"WEFT_STREAM({t}, {value}, {place.name} + {_term(offset)});"
         return f"vstore{lanes}({value}, 0, {place.name} + {_term(offset)});"
+
+    def prefetch(self, place: Place, offset: str) -> str:
+        if not self.on_cpu or place.where is not Where.GLOBAL:
+            return ""
+        return f"WEFT_PREFETCH({place.name} + {_term(offset)});"
 
     def index(self, x: str, dtype: DType) -> str:
         return f"({self._index_type}){x}"

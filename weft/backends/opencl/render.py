@@ -13,15 +13,20 @@ from weft.backends.clike.body import Body
 from weft.backends.clike.language import Place, Where
 from weft.ir import dtypes
 from weft.ir.index import high
-from weft.ir.loops import Loop, LoopKind, Program
+from weft.ir.loops import Loop, Program
 from weft.ir.passes.grid import grid_parts
 
 from .language import RESERVED, OpenCL
 
-STREAM = """#ifdef __has_builtin
+HINTS = """#ifdef __has_builtin
 #if __has_builtin(__builtin_nontemporal_store)
 #define WEFT_STREAM(type, value, at) __builtin_nontemporal_store(value, (__global type*)(at))
 #endif
+#endif
+#if defined(__has_builtin) && defined(__POCL__)
+#define WEFT_PREFETCH(at) __builtin_prefetch((const void*)(size_t)(at))
+#else
+#define WEFT_PREFETCH(at)
 #endif
 #ifndef WEFT_STREAM
 #define WEFT_STREAM(type, value, at) (*(__global type*)(at) = (value))
@@ -38,8 +43,13 @@ def render_module(grids: Sequence[Program], language: OpenCL | None = None) -> s
     pragmas = ["#pragma OPENCL FP_CONTRACT OFF"]
     if "double" in body:
         pragmas.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    stream = STREAM if "WEFT_STREAM" in body else ""
-    return "\n".join([*pragmas, stream + language.helpers(used) + body])
+    hints = HINTS if "WEFT_" in body else ""
+    return "\n".join([*pragmas, hints + language.helpers(used) + body])
+
+
+def kernel_names(grids: Sequence[Program]) -> dict[str, str]:
+    """What the grids are called in the text, by name."""
+    return {g.name: kernel_name(g) for g in grids}
 
 
 def kernel_name(grid: Program) -> str:
@@ -84,14 +94,3 @@ class _Threads:
 
     def barrier(self, body: Body) -> None:
         body.do("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
-
-
-def as_grid(p: Program) -> Program:
-    """The program with its outermost tasks as blocks, so that they become work groups."""
-    from dataclasses import replace
-
-    body = tuple(
-        replace(s, kind=LoopKind.BLOCK) if isinstance(s, Loop) and s.kind is LoopKind.PARALLEL else s
-        for s in p.body
-    )
-    return replace(p, body=body)

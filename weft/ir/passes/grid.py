@@ -63,9 +63,9 @@ class Launches:
     scratch: tuple[Buffer, ...]
 
 
-def launches(p: Program, local_bytes: int) -> Launches:
-    """`p` as launches whose LOCAL buffers take at most `local_bytes` per block; what does not fit is scratch."""
-    return _Splitter(p, local_bytes).split()
+def launches(p: Program, local_bytes: int, max_threads: int = MAX_THREADS) -> Launches:
+    """`p` as launches with at most `max_threads` and `local_bytes` of LOCAL buffers per block; the rest is scratch."""
+    return _Splitter(p, local_bytes, max_threads).split()
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class _Region:
 
 
 class _Splitter:
-    def __init__(self, p: Program, local_bytes: int) -> None:
-        self.p, self.local_bytes = p, local_bytes
+    def __init__(self, p: Program, local_bytes: int, max_threads: int) -> None:
+        self.p, self.local_bytes, self.max_threads = p, local_bytes, max_threads
         self.names, self.fresh = Names(), Fresh(p)
         self.scratch: dict[str, Buffer] = {}
 
@@ -139,7 +139,7 @@ class _Splitter:
         block = Var(self.fresh.name("block"), 0, max(high(count) - 1, 0))
         mapping, body = body
         body = _substituted(body, {v: e for v, e in mapping(block).items() if v != block})
-        body = _limited(_plain(body))
+        body = _limited(_plain(body), self.max_threads)
         threads = _capacity(body)
         thread = Var(self.fresh.name("thread"), 0, threads - 1)
         fused = _Fusion(body, threads)
@@ -310,13 +310,13 @@ def _capacity(body: Block) -> int:
     return most
 
 
-def _limited(body: Block) -> Block:
+def _limited(body: Block, most: int) -> Block:
     """Outer loops over threads run in order where the block would have too many."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop | If):
-            s = replace(s, body=_limited(s.body))
-            if isinstance(s, Loop) and s.kind is LoopKind.THREAD and _capacity((s,)) > MAX_THREADS:
+            s = replace(s, body=_limited(s.body, most))
+            if isinstance(s, Loop) and s.kind is LoopKind.THREAD and _capacity((s,)) > most:
                 s = replace(s, kind=LoopKind.SERIAL)
         out.append(s)
     return tuple(out)

@@ -1,0 +1,282 @@
+"""An OpenCL device of the backend protocol.
+
+Work goes through command queues, each in order. A plan's launches are kernels of its own whose arguments stay set from
+run to run and change where the memories do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from weft._version import __version__
+from weft.backends.clike.parts import Entry, parse, split
+from weft.backends.clike.parts import describe as describe_entries
+from weft.backends.limits import Limits, described
+from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
+from weft.backends.synchronous import check_range
+from weft.errors import DeviceError
+from weft.ir.loops import Program
+
+from .describe import describe
+from .driver import all_devices, failed, is_cpu, pyopencl
+from .executable import OpenCLExecutable
+from .language import OpenCL
+from .memory import Block, Pool
+from .queues import OpenCLQueue
+from .render import kernel_names, render_module
+
+_MAGIC = b"weft-opencl-1\n"
+OPTIONS = ("-cl-std=CL1.2",)
+CORRECT = "-cl-fp32-correctly-rounded-divide-sqrt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenCLCode:
+    """One program in this process: its entry, the driver's program, its kernels' names there, and the text."""
+
+    entry: Entry
+    program: Any
+    kernels: tuple[str, ...]
+    text: str
+
+    @property
+    def source(self) -> str:
+        return self.text
+
+
+class OpenCLDevice:
+    """One device with its memory and queues."""
+
+    def __init__(self, handle: Any, index: int) -> None:
+        self.handle = handle
+        self._info = describe(handle, index)
+        self._queues: dict[int, OpenCLQueue] = {}
+        self._context: Any = None
+        self._pool: Pool | None = None
+        self._workspace: Block | None = None
+        self.lock = threading.RLock()
+        """Held while work is put on a queue."""
+        self.workspace_queue = 0
+        """The queue whose run had the workspace last."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    @property
+    def context(self) -> Any:
+        """The driver's context, made on first use."""
+        with self.lock:
+            if self._context is None:
+                try:
+                    self._context = pyopencl().Context([self.handle])
+                except pyopencl().Error as error:
+                    raise failed(f"open {self._info.name}", error) from error
+            return self._context
+
+    @property
+    def pool(self) -> Pool:
+        """The memory pool, made on first use."""
+        with self.lock:
+            if self._pool is None:
+                info = self._info
+                self._pool = Pool(
+                    self.context, is_cpu(self.handle), info.memory_bytes, info.bounds.buffer_bytes
+                )
+            return self._pool
+
+    # memory
+
+    def allocate(self, nbytes: int) -> Block:
+        # a block that died may still be in use on another queue than the next user's
+        for number, queue in list(self._queues.items()):
+            if number and queue.busy:
+                queue.synchronize()
+        try:
+            return self.pool.allocate(nbytes)
+        except MemoryError:
+            with self.lock:
+                if self._workspace is None:
+                    raise
+                self.synchronize()
+                self._workspace = None
+        return self.pool.allocate(nbytes)
+
+    def free(self, memory: Memory) -> None:
+        self.block(memory).free()
+
+    def used_bytes(self) -> int:
+        return self.pool.used_bytes()
+
+    def set_memory_limit(self, nbytes: int | None) -> None:
+        self.pool.set_limit(nbytes)
+
+    def workspace(self, nbytes: int) -> Block:
+        """Memory of at least `nbytes` bytes that plans share, one run at a time."""
+        block = self._workspace
+        if block is None or block.nbytes < nbytes:
+            if block is not None:
+                self.synchronize()
+            self._workspace = None
+            block = self._workspace = self.pool.allocate(nbytes)
+        return block
+
+    def block(self, memory: Memory) -> Block:
+        """`memory` as this device's. ValueError when it is another's, or freed."""
+        if not isinstance(memory, Block):
+            raise ValueError(f"not memory of {self._info.name}: {memory!r}")
+        if not hasattr(memory, "buffer"):
+            raise ValueError(f"memory of {self._info.name} is used after it was freed: {memory!r}")
+        return memory
+
+    def write(self, memory: Memory, data: memoryview, offset: int = 0, queue: int = 0) -> None:
+        block, on = self.block(memory), self.queue(queue)
+        check_range("write", data.nbytes, offset, block.nbytes)
+        if not data.nbytes:
+            return
+        if block.host is not None:
+            self.synchronize()
+            source = (
+                (ctypes.c_char * data.nbytes).from_buffer_copy(data)
+                if data.readonly
+                else (ctypes.c_char * data.nbytes).from_buffer(data)
+            )
+            ctypes.memmove(block.host.address + offset, source, data.nbytes)
+            return
+        with self.lock:
+            pyopencl().enqueue_copy(
+                on.handle, block.buffer, data.cast("B"), dst_offset=offset, is_blocking=True
+            )
+
+    def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
+        block, on = self.block(memory), self.queue(queue)
+        check_range("read", nbytes, offset, block.nbytes)
+        on.synchronize()
+        if block.host is not None:
+            view: Any = (ctypes.c_char * nbytes).from_address(block.host.address + offset)
+            view.block = block  # the view keeps it alive
+            return memoryview(view).cast("B")
+        out = bytearray(nbytes)
+        if nbytes:
+            pyopencl().enqueue_copy(on.handle, out, block.buffer, src_offset=offset, is_blocking=True)
+        return memoryview(out)
+
+    def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
+        if origin is not self:
+            return False
+        target, start, on = self.block(memory), self.block(source), self.queue(queue)
+        check_range("copy", nbytes, 0, min(target.nbytes, start.nbytes))
+        for number, other in list(self._queues.items()):
+            if number != queue and other.busy:
+                on.wait(other.record())
+        if nbytes and start is not target:
+            with self.lock:
+                pyopencl().enqueue_copy(on.handle, target.buffer, start.buffer, byte_count=nbytes)
+                on.started()
+        return True
+
+    # queues
+
+    def queue(self, number: int = 0) -> OpenCLQueue:
+        found = self._queues.get(number)
+        if found is None:
+            if not 0 <= number < self._info.queues:
+                raise ValueError(
+                    f"{self._info.name} has {self._info.queues} queues, from 0: there is no queue {number}"
+                )
+            with self.lock:
+                found = self._queues.setdefault(number, OpenCLQueue(self.context))
+        return found
+
+    def synchronize(self) -> None:
+        for queue in list(self._queues.values()):
+            queue.synchronize()
+
+    # programs
+
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[OpenCLCode], bytes]:
+        text, entries, names = self._text(programs)
+        cl = pyopencl()
+        try:
+            program = cl.Program(self.context, text)
+            built = program.build(self._options(), cache_dir=False)
+            (binary,) = built.get_info(cl.program_info.BINARIES)
+        except cl.Error as error:
+            raise DeviceError(
+                f"OpenCL could not compile {', '.join(p.name for p in programs)}: {error}"
+            ) from error
+        known = describe_entries(entries)
+        head = b"" if known is None else json.dumps([known, names]).encode()
+        image = b"" if known is None else _MAGIC + struct.pack("<I", len(head)) + head + binary
+        return _codes(entries, names, built, text), image
+
+    def _text(self, programs: Sequence[Program]) -> tuple[str, list[Entry], dict[str, str]]:
+        info = self._info
+        grids, entries = split(programs, info.local_bytes, info.bounds.threads)
+        return render_module(grids, OpenCL(on_cpu=is_cpu(self.handle))), entries, kernel_names(grids)
+
+    def _options(self) -> list[str]:
+        config = pyopencl().device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        return [*OPTIONS, CORRECT] if self.handle.single_fp_config & config else list(OPTIONS)
+
+    def load(self, image: bytes, names: Sequence[str]) -> Sequence[OpenCLCode]:
+        if not image.startswith(_MAGIC):
+            raise ValueError("not an image of this backend")
+        cl, start = pyopencl(), len(_MAGIC) + 4
+        try:
+            (size,) = struct.unpack_from("<I", image, len(_MAGIC))
+            known, kernels = json.loads(image[start : start + size])
+            entries = {e.name: e for e in parse(known)}
+            wanted = [entries[n] for n in names]
+            built = cl.Program(self.context, [self.handle], [image[start + size :]]).build(cache_dir=False)
+            return _codes(wanted, kernels, built, "")
+        except (struct.error, TypeError, KeyError, UnicodeDecodeError) as error:
+            raise ValueError(f"not an image of these programs: {error}") from error
+        except cl.Error as error:
+            raise ValueError(f"not an image of this device: {error}") from error
+
+    def fingerprint(self) -> str:
+        d = self.handle
+        return f"opencl {__version__} {d.platform.name} {d.platform.version} {d.name} {d.driver_version}"
+
+    def listings(self, program: Program) -> Mapping[str, str]:
+        return {"opencl": self._text([program])[0]}
+
+    def limits(self) -> Limits:
+        return described(self._info)
+
+    def link(self, codes: Sequence[Code], commands: Commands) -> OpenCLExecutable:
+        return OpenCLExecutable(self, cast("Sequence[OpenCLCode]", codes), commands)
+
+
+def _codes(entries: Sequence[Entry], names: Mapping[str, str], built: Any, text: str) -> list[OpenCLCode]:
+    return [OpenCLCode(e, built, tuple(names[p.name] for p in e.parts), text) for e in entries]
+
+
+class OpenCLBackend:
+    """All devices of all installed drivers."""
+
+    name = "opencl"
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._devices: dict[int, OpenCLDevice] = {}
+
+    def _found(self) -> list[Any]:
+        if not self._handles:
+            self._handles = all_devices()
+        return self._handles
+
+    def count(self) -> int:
+        return len(self._found())
+
+    def device(self, index: int) -> OpenCLDevice:
+        if index not in self._devices:
+            self._devices[index] = OpenCLDevice(self._found()[index], index)
+        return self._devices[index]

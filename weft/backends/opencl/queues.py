@@ -1,0 +1,73 @@
+"""Command queues and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.backends.protocol import Event
+
+from .driver import failed, pyopencl
+
+
+class OpenCLEvent:
+    """A point in a queue's work."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def done(self) -> bool:
+        """Whether all the work before it is done."""
+        cl = pyopencl()
+        return self.handle.command_execution_status <= cl.command_execution_status.COMPLETE
+
+    def wait(self) -> None:
+        """On the host."""
+        cl = pyopencl()
+        try:
+            self.handle.wait()
+        except cl.Error as error:
+            raise failed("finish a run", error) from error
+
+
+class OpenCLQueue:
+    """One command queue, in order."""
+
+    __slots__ = ("busy", "handle")
+
+    def __init__(self, context: Any) -> None:
+        cl = pyopencl()
+        self.handle = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self.busy = False
+        """Whether something was started since the host last waited."""
+
+    def started(self) -> None:
+        """Something was put on the queue."""
+        self.busy = True
+
+    def record(self) -> OpenCLEvent:
+        """The point after all that was started so far."""
+        cl = pyopencl()
+        event = cl.enqueue_marker(self.handle)
+        self.handle.flush()
+        return OpenCLEvent(event)
+
+    def wait(self, event: Event) -> None:
+        """What is started from now on runs after `event`."""
+        if not isinstance(event, OpenCLEvent):
+            raise ValueError(f"not an event of OpenCL: {event!r}")
+        pyopencl().enqueue_barrier(self.handle, wait_for=[event.handle])
+        self.busy = True
+
+    def synchronize(self) -> None:
+        """Wait for all that was started."""
+        if not self.busy:
+            return
+        cl = pyopencl()
+        try:
+            self.handle.finish()
+        except cl.Error as error:
+            raise failed("finish a run", error) from error
+        finally:
+            self.busy = False
