@@ -6,6 +6,7 @@ integers never see values out of range, so they are the plain ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -147,7 +148,7 @@ class OpenCL:
         bits = 32 if dtype is dtypes.bool_ else dtype.bits
         if bits != 32:
             condition = f"convert_{_INTEGERS[bits]}{lanes}({condition})"
-        return f"select({b}, {a}, {condition})"
+        return f"({condition} ? {a} : {b})"
 
     def convert(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         if not lanes:
@@ -168,7 +169,8 @@ class OpenCL:
         if not lanes:
             text = f"{place.name}[{offset}]"
             return f"({text} != 0)" if is_bool else text
-        text = f"vload{lanes}(0, {place.name} + {_term(offset)})"
+        at = f"{place.name} + {_term(offset)}"
+        text = f"({self._run(place, lanes, at)})" if self.on_cpu else f"vload{lanes}(0, {at})"
         return f"convert_int{lanes}({text} != (uchar{lanes})(0))" if is_bool else text
 
     def store(self, place: Place, offset: str, value: str, lanes: int = 0, stream: bool = False) -> str:
@@ -180,7 +182,19 @@ class OpenCL:
         if stream and self.on_cpu and place.where is Where.GLOBAL:
             t = f"{self.memory_type(place.buffer.dtype)}{lanes}"
             return f"WEFT_STREAM({t}, {value}, {place.name} + {_term(offset)});"
-        return f"vstore{lanes}({value}, 0, {place.name} + {_term(offset)});"
+        at = f"{place.name} + {_term(offset)}"
+        return (
+            f"{self._run(place, lanes, at)} = {value};"
+            if self.on_cpu
+            else f"vstore{lanes}({value}, 0, {at});"
+        )
+
+    def _run(self, place: Place, lanes: int, at: str) -> str:
+        """Neighbours in memory as one access. PoCL's `vload` and `vstore` are made of pieces, so that a tile written by
+        them does not get into registers."""
+        const = "const " if place.where is Where.GLOBAL and not place.written else ""
+        t = f"{self.memory_type(place.buffer.dtype)}{lanes}"
+        return f"(({_SPACES[place.where]} {const}weft_{t}*)({at}))->v"
 
     def prefetch(self, place: Place, offset: str) -> str:
         if not self.on_cpu or place.where is not Where.GLOBAL:
@@ -195,6 +209,11 @@ class OpenCL:
 
     def helpers(self, used: frozenset[str]) -> str:
         return c_family.index_helpers(used, self._index_type)
+
+    def runs(self, text: str) -> str:
+        """The types that `text` accesses neighbours by."""
+        names = sorted({*re.findall(r"weft_([a-z]+\d+)\*", text)})
+        return "".join(f"typedef struct __attribute__((packed)) {{ {t} v; }} weft_{t};\n" for t in names)
 
     def parameter(self, place: Place) -> str:
         """A parameter of a kernel."""

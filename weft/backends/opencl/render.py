@@ -18,18 +18,18 @@ from weft.ir.passes.grid import grid_parts
 
 from .language import RESERVED, OpenCL
 
-HINTS = """#ifdef __has_builtin
+HINTS = """#ifndef __has_builtin
+#define __has_builtin(x) 0
+#endif
 #if __has_builtin(__builtin_nontemporal_store)
 #define WEFT_STREAM(type, value, at) __builtin_nontemporal_store(value, (__global type*)(at))
+#else
+#define WEFT_STREAM(type, value, at) (*(__global type*)(at) = (value))
 #endif
-#endif
-#if defined(__has_builtin) && defined(__POCL__)
+#if __has_builtin(__builtin_prefetch)
 #define WEFT_PREFETCH(at) __builtin_prefetch((const void*)(size_t)(at))
 #else
 #define WEFT_PREFETCH(at)
-#endif
-#ifndef WEFT_STREAM
-#define WEFT_STREAM(type, value, at) (*(__global type*)(at) = (value))
 #endif
 """
 
@@ -44,7 +44,7 @@ def render_module(grids: Sequence[Program], language: OpenCL | None = None) -> s
     if "double" in body:
         pragmas.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
     hints = HINTS if "WEFT_" in body else ""
-    return "\n".join([*pragmas, hints + language.helpers(used) + body])
+    return "\n".join([*pragmas, hints + language.runs(body) + language.helpers(used) + body])
 
 
 def kernel_names(grids: Sequence[Program]) -> dict[str, str]:
