@@ -174,6 +174,23 @@ def columns(m: int, n: int) -> Case:
     )
 
 
+def total(m: int, n: int, over: str) -> Case:
+    """The sum of a matrix over its axes `over`: of "i" (columns' sums), "j" (rows' sums) or both."""
+    i, j = axis("i", m), axis("j", n)
+    summed = tuple(a for a in (i, j) if a.var.name in over)
+    kept = tuple(a for a in (i, j) if a.var.name not in over)
+    s = Value("s", kept, Load(F, "x", (i.var, j.var)), Reduce(Op.ADD, summed))
+    axes = tuple(Axis(Var(f"{a.var.name}2", 0, a.var.hi), a.extent) for a in kept)
+    at = tuple(a.var for a in axes)
+    out = Output("out", axes, (StoreTo("r", at, Load(F, "s", at)),))
+    params = (Param("x", F, (m, n)), Param("r", F, tuple(a.extent for a in kept), True))
+    numbers = tuple("ij".index(a) for a in over)
+    return Case(
+        Algorithm("total", params, (), (s, out)),
+        lambda t: {"r": np.asarray(t["x"].sum(numbers, dtype=np.float64))},
+    )
+
+
 CASES: dict[str, Case] = {
     "matmul": matmul(7, 9, 5),
     "softmax": softmax(5, 7),

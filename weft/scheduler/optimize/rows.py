@@ -20,10 +20,11 @@ from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import Stream
-from weft.ir.kernel.transforms.mark import Bind, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.kernel.transforms.stage import Arrange
 from weft.ir.loops import LoopKind, Scope
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
@@ -36,6 +37,12 @@ CHAIN = 64
 
 VECTORS = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
+
+PARTS_PER_CORE = 2
+"""Partial sums of a column per core."""
+
+FEW = 8
+"""Rows of a column's sum that are added in registers before they are added to what is in memory."""
 
 SHORT = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
@@ -53,18 +60,21 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
 
 def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) -> Kernel:
     """Every item in its loops. The values `staged` are there, a row of each, before what reads them begins."""
+    k, parts = _parted(k, info)
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     carried = {c.source for o in outputs for c in o.carries}
     closed: frozenset[str] = frozenset()
     for out in outputs:
         if out.name not in carried:
-            k, inside = _output(k, out, info)
+            k, inside = _output(k, out, info, alone=not parts)
             closed |= inside
     for item in reversed(k.algorithm.items):
         if isinstance(item, Output) and item.name in carried:
             k = place(k, item, Scope.LOCAL, closed)
     for item in reversed(list(k.algorithm.items)):
-        if isinstance(item, Value):
+        if item.name in parts:
+            k = _part(k, item.name, info)
+        elif isinstance(item, Value):
             k = _value(k, item, info, closed, staged)
     return k
 
@@ -79,6 +89,61 @@ def stream(k: Kernel, info: DeviceInfo) -> Kernel:
             if size > info.l3_bytes and not written.keys() & read:
                 k = attempt(k, Stream(out.name))
     return k
+
+
+# tall matrices summed along their height ---------------------------------------------------------------------------
+
+
+def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
+    """Sums down the columns of a tall matrix, in a partial sum per task: each reads whole rows, one after another.
+
+        s(j) = sum i: x[i, j]   ->   p(j, t) = sum i of t: x[i, j], a task for each t;   s(j) = sum t: p(j, t)
+
+    Columns cut into panels, one per core, would read short pieces of rows, which memory is slow at. Only where the
+    results are few, so that combining them costs nothing. The names of the partial sums.
+    """
+    values = [i for i in k.algorithm.items if isinstance(i, Value)]
+    outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
+    work = parallel.work_ns(total_flops(k), total_bytes(k), info)
+    if len(values) != 1 or len(outputs) != 1 or work <= parallel.WORTH_NS or info.cores == 1:
+        return k, frozenset()
+    item, out = values[0], outputs[0]
+    if item.reduce is None or any(s.combine is not None for s in out.stores):
+        return k, frozenset()
+    count, results = (
+        high(elements(tuple(a.extent for a in item.axes))),
+        elements(tuple(a.extent for a in out.axes)),
+    )
+    best = max(item.all_axes, key=lambda a: (vector_score(k.algorithm, item, a.var), item.all_axes.index(a)))
+    rows = max(item.reduce.axes, key=lambda a: high(a.extent))
+    pieces = info.cores * PARTS_PER_CORE
+    if best in item.reduce.axes or not isinstance(rows.extent, int) or rows.extent < pieces * CHAIN // 4:
+        return k, frozenset()
+    if high(results) > count or count > info.l1_bytes // 8 * info.cores:
+        return k, frozenset()
+    name = f"{item.name}_part"
+    step = SplitReduce(item.name, rows.var.name, ceildiv(rows.extent, pieces), name)
+    return (k, frozenset()) if step.check(k) is not None else (run(k, step), frozenset({name}))
+
+
+def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
+    """A partial sum: tasks outside, then rows, lanes along the columns."""
+    item = k.algorithm.item(name)
+    assert isinstance(item, Value)
+    k, few = _few(k, item)
+    nest = k.nests[name]
+    pure = [s.var.name for s in nest.loops if not s.reduce]
+    axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
+    task = next(n for n in pure if axis[n] == item.axes[-1].var)
+    columns = [n for n in pure if n != task]
+    inner = max(columns, key=lambda n: (vector_score(k.algorithm, item, axis[n]), columns.index(n)))
+    reduced = [s.var.name for s in nest.loops if s.reduce]
+    order = (task, *reduced, *(n for n in columns if n != inner), inner)
+    rank = len(item.axes)
+    layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
+    k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
+    k = lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, _extent(k, inner)))
+    return _in_registers(k, name, few)
 
 
 # the output ----------------------------------------------------------------------------------------------------------
@@ -135,11 +200,12 @@ def _shape(k: Kernel, out: Output) -> _Shape:
     return _Shape(tuple(shared), tuple(n for n in order if n not in shared), vector_name, column)
 
 
-def _output(k: Kernel, out: Output, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
-    """The output's loops; and those of them inside which no value is computed: the lanes of a panel."""
+def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tuple[Kernel, frozenset[str]]:
+    """The output's loops, over all cores if the work is worth it and is done inside them (`alone`); and those of them
+    inside which no value is computed: the lanes of a panel."""
     none = frozenset[str]()
     shape = _shape(k, out)
-    big = parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
+    big = alone and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     if shape.vector is None:
         order = (*shape.shared, *shape.outer)
         k = run(k, Permute(out.name, order)) if order else k
@@ -157,12 +223,12 @@ def _output(k: Kernel, out: Output, info: DeviceInfo) -> tuple[Kernel, frozenset
         k = parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
         return k, frozenset(s.var.name for s in k.nests[out.name].loops if s.var.name.startswith(within))
     outer = (*shape.shared, *shape.outer)
-    alone = all(_extent(k, n) == 1 for n in outer)
+    single = all(_extent(k, n) == 1 for n in outer)
     step = register * (VECTORS if spec.extent >= register * VECTORS and not _heavy(out) else 1)
-    n = parallel.padded(spec.extent, step, info, big and alone)
+    n = parallel.padded(spec.extent, step, info, big and single)
     k = run(k, Pad(v, n))
     k = run(k, Permute(out.name, (*outer, v)))
-    if alone and big and n > step:
+    if single and big and n > step:
         k, task, v = split(k, v, n // parallel.tasks(n // step, info), f"{v}_task", f"{v}_s")
         return attempt(lanes(k, v, step), Bind(task, info.task_kind)), none
     k = lanes(k, v, step)
@@ -274,8 +340,9 @@ def _value(
     reduces = best in item.reduce.axes
     if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= SHORT:
         return _row(k, item, best.var.name, best.extent, info, closed)
+    k, few = _few(k, item)
     k = place(k, item, Scope.LOCAL, closed)
-    return _column(k, item, info)
+    return _in_registers(_column(k, item, info), item.name, few)
 
 
 def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[Var]:
@@ -303,7 +370,13 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, close
     big = whole and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     block = width * CHAIN
     names = [name]
-    if extent > 2 * block:
+    others = [a for a in item.reduce.axes if a.var.name != axis] if item.reduce else []
+    if big and others and isinstance(others[0].extent, int):
+        part = f"{name}_part"
+        chunk = ceildiv(others[0].extent, info.cores * parallel.TASKS_PER_CORE)
+        k = run(k, SplitReduce(name, others[0].var.name, chunk, part))
+        names, axis = [part], _reduce_axis(k, part, axis)
+    elif extent > 2 * block:
         steps = ceildiv(extent, block)
         k = run(k, SplitReduce(name, axis, block, f"{name}_block"))
         inner_axis = _reduce_axis(k, f"{name}_block", f"{axis}i")
@@ -315,8 +388,9 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, close
             k = run(k, SplitReduce(total, outer_axis, max(chunk, 1), f"{name}_part"))
             part = f"{name}_part"
             k = place(k, k.algorithm.item(name), Scope.LOCAL, closed)
-            k = place(k, k.algorithm.item(part), Scope.LOCAL, closed)
-            if big:
+            if not big:
+                k = place(k, k.algorithm.item(part), Scope.LOCAL, closed)
+            else:
                 first = k.nests[part].loops[0].var.name
                 k = attempt(k, Bind(first, info.task_kind))
         else:
@@ -324,12 +398,20 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, close
         axis = inner_axis
     leaf = names[0]
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
-    k = place(k, k.algorithm.item(leaf), Scope.REGISTER, closed)
+    if leaf == f"{name}_part":  # a task for each
+        k = attempt(k, Bind(k.nests[leaf].loops[0].var.name, info.task_kind))
+    else:
+        k = place(k, k.algorithm.item(leaf), Scope.REGISTER, closed)
     k = _beside(k, f"{leaf}_lanes", leaf)
     k = attempt(k, Vectorize(k.nests[leaf].loops[-1].var.name))
     nest = k.nests[f"{leaf}_lanes"]
     lane = [s.var.name for s in nest.loops if not s.reduce][-1]
-    order = (*(s.var.name for s in nest.loops if s.var.name != lane), lane)
+    step = next(
+        a.var for a in k.algorithm.item(f"{leaf}_lanes").all_axes if a.var.name.startswith(f"{axis}o")
+    )
+    steps = {v.name for v in variables(nest.bind[step])}
+    within = [s.var.name for s in nest.loops if s.var.name in steps]
+    order = (*(s.var.name for s in nest.loops if s.var.name not in (*within, lane)), *within, lane)
     return attempt(run(k, Permute(f"{leaf}_lanes", order)), Vectorize(lane))
 
 
@@ -345,6 +427,39 @@ def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
     item = k.algorithm.item(name)
     assert isinstance(item, Value) and item.reduce is not None
     return next(a.var.name for a in item.reduce.axes if a.var.name.startswith(wish))
+
+
+def _few(k: Kernel, item: Value) -> tuple[Kernel, str]:
+    """A reduction down columns in steps of a few rows; the name of the steps' results ("": none).
+
+        s(j) = sum i: x[i, j]   ->   f(j, i) = sum l in 0..8: x[8*i + l, j];   s(j) = sum i: f(j, i)
+
+    With f in registers, the accumulators of s are read and written once per step instead of once per row.
+    """
+    assert item.reduce is not None
+    axis = max(item.reduce.axes, key=lambda a: high(a.extent))
+    name = f"{item.name}_few"
+    step = SplitReduce(item.name, axis.var.name, FEW, name)
+    if not isinstance(axis.extent, int) or axis.extent < 2 * FEW or len(item.reduce.axes) > 1:
+        return k, ""
+    if any(k.algorithm.param(r.source) is None for r in reads(item)) or step.check(k) is not None:
+        return k, ""
+    return run(k, step), name
+
+
+def _in_registers(k: Kernel, name: str, few: str) -> Kernel:
+    """The steps' results `few` computed for the vector that `name` adds them to."""
+    loops = k.nests[name].loops
+    if not few or len(loops) < 2 or loops[-1].kind is not LoopKind.VECTOR:
+        return k
+    k = run(k, ComputeAt(few, name, loops[-2].var.name, Scope.REGISTER))
+    nest = k.nests[few]
+    pure = [s.var.name for s in nest.loops if not s.reduce]
+    reduced = [s.var.name for s in nest.loops if s.reduce]
+    k = run(k, Permute(few, (*reduced, *pure)))
+    for n in reduced:
+        k = attempt(k, Unroll(n))
+    return attempt(k, Vectorize(pure[-1])) if pure else k
 
 
 def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
