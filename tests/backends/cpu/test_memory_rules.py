@@ -31,9 +31,9 @@ CASES: dict[str, Case] = {
 
 def device(vector_bytes: int, tiny: bool, slow: bool = False) -> DeviceInfo:
     """With a `tiny` last cache every output is larger; on a `slow` device all work is worth spreading."""
-    bandwidth = 1e5 if slow else 4e10
+    cores, bandwidth = (3, 1e5) if slow else (2, 4e10)
     return DeviceInfo(
-        name="test:0", kind="test", description="", cores=3 if slow else 2, vector_bytes=vector_bytes, vector_registers=32,
+        name="test:0", kind="test", description="", cores=cores, vector_bytes=vector_bytes, vector_registers=32,
         l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=1 if tiny else 32 << 20, memory_bytes=1 << 34,
         local_bytes=1 << 20, bandwidth=bandwidth, flops=2e11, launch_ns=20.0, native=NATIVE,
     )  # fmt: skip
