@@ -81,3 +81,22 @@ def test_state(program: list[tuple[str, int, int, int]], holding: list[str], ret
             np.testing.assert_allclose(t.numpy(), a, rtol=1e-4, atol=1e-5)
     for t, a in kept:
         np.testing.assert_allclose(t.numpy(), a, rtol=1e-4, atol=1e-5)
+
+
+def test_a_counter_that_many_kernels_read_is_updated_in_place_after_them() -> None:
+    data = [np.arange(n, dtype=np.float32) for n in (1000, 7, 64)]
+    xs = [weft.tensor(x) for x in data]
+    count = weft.tensor(3.0)
+
+    @weft.compile
+    def step(*xs: weft.Tensor) -> list[weft.Tensor]:
+        old = count.detach() * 2
+        count.copy_(count + 1)
+        return [x * count + old for x in xs] + [x.sum() * old for x in xs]
+
+    for before in (3.0, 4.0, 5.0):
+        got = [t.numpy() for t in step(*xs)]
+        want = [x * (before + 1) + 2 * before for x in data] + [x.sum() * 2 * before for x in data]
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-5)
+        assert count.item() == before + 1

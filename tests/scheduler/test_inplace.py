@@ -53,3 +53,13 @@ def test_a_row_of_softmax_reads_everything_before_it_writes() -> None:
     want = np.exp(data - data.max(-1, keepdims=True))
     np.testing.assert_allclose(t.numpy(), want / want.sum(-1, keepdims=True), rtol=1e-5)
     assert found <= {("y0", "p0")}
+
+
+def test_what_is_over_before_the_store_begins_may_have_read_anywhere() -> None:
+    x, count = leaf(37), leaf()
+    # the scalar's store comes after the loop that reads it for each element
+    assert ("y1", "p1") in pairs(x * (count + 1), count + 1)
+    assert ("y0", "p0") in pairs(x * x.sum())
+    # here the loop over rows is around both, and a row is read at other places than it is written at
+    rows = leaf(6, 37)
+    assert ("y0", "p0") not in pairs(rows.flip(1) * rows.sum(1, keepdim=True))

@@ -195,3 +195,21 @@ def test_what_a_product_reads_is_stored_in_its_order() -> None:
     assert len(specs) == 2
     assert specs[0].writes == (heads.value.node,)
     assert specs[1].algorithm.params[0].shape == (16, 12)
+
+
+@pytest.mark.parametrize("make", [weft.optim.Adam, weft.optim.AdamW])
+def test_an_optimizer_step_is_one_kernel_per_parameter(make: Callable[..., weft.optim.Adam]) -> None:
+    params = [tensor(4, 6), tensor(6), tensor(3, 4), tensor(1), tensor()]
+    for k, p in enumerate(params):
+        p.requires_grad = True
+        p.grad = tensor(*(int(n) for n in p.shape), seed=k)
+    specs = kernels(*make(params).advance())
+    assert len(specs) <= len(params)
+
+
+def test_a_scalar_rides_along_in_one_of_its_readers() -> None:
+    count, x, y = tensor(), tensor(6, 4), tensor(9)
+    after = count + 1
+    assert len(kernels(after, x * after, y / after)) == 2
+    # what a product reads again and again is not computed there
+    assert len(kernels(after, (tensor(32, 16) * after.exp()) @ tensor(16, 8))) <= 3

@@ -21,7 +21,7 @@ from weft.scheduler.kernelize.facts import Facts, gather_facts, is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, Kind, Site, Store, markers_in
 from weft.scheduler.kernelize.prepare import prepare, single
 from weft.scheduler.kernelize.roots import root
-from weft.scheduler.kernelize.sharing import adopt, join, remember, twin
+from weft.scheduler.kernelize.sharing import adopt, join, remember, ride, twin
 
 
 class Partition:
@@ -145,6 +145,8 @@ class Partition:
         if cut.join:
             groups = sorted({s.group for s in sites}, key=lambda g: g.number)
             if any(join(self, node, f, g, sites) for g in groups) or adopt(self, node, f, sites):
+                return
+            if ride(self, node, f, groups, sites):
                 return
         group = twin(self, node, f, sites)
         if group is not None:

@@ -1,5 +1,5 @@
-"""Which existing group may store a node: one that reads it, one that computes what it is a function of, or one that
-computes something alike from the same tensors."""
+"""Which existing group may store a node: one that reads it, one that computes what it is a function of, one that
+computes something alike from the same tensors, or, for scalars, any that uses it."""
 
 from __future__ import annotations
 
@@ -76,6 +76,28 @@ def adopt(p: Partition, node: Node, f: Facts, sites: list[Site]) -> bool:
             return True
         del p.sites[id(node)][group.number, here]
     return False
+
+
+def ride(p: Partition, node: Node, f: Facts, groups: list[Group], sites: list[Site]) -> bool:
+    """Have one of the groups that read a scalar store it, as an output beside its own; all compute it for themselves.
+
+    Nobody waits for it then, and a step counter that a hundred kernels read takes no kernel of its own. False where
+    computing it is more than a trifle: behind a reduction, or in an operand of a product.
+    """
+    if f.size != 1 or f.reduces or f.leaves is None or f.ops * len(groups) > cost.LAUNCH:
+        return False
+    if not groups or id(node) in p.based or any(s.group.contraction & s.frames for s in sites):
+        return False
+    home = groups[0]
+    frame, index = home.domain(node.shape)
+    site = p.need(node, home, index, frame.bit)
+    frame.stores.append(Store(node, index, site))
+    home.stored[id(node)] = node
+    home.bases |= f.bases
+    for s in dict.fromkeys((*sites, site)):
+        if s.kind is Kind.OPEN:
+            p.compute(s)
+    return True
 
 
 def _reduction_below(p: Partition, node: Node, f: Facts) -> Node | None:
