@@ -123,7 +123,7 @@ class _Peel:
 
     def rest(self, s: Loop, start: Int, extent: Int) -> list[Stmt]:
         if extent == 1:
-            return list(copy_block(s.body, self.fresh, {s.var.name: start}))
+            return list(self.block(copy_block(s.body, self.fresh, {s.var.name: start})))
         var = Var(self.fresh.name(s.var.name + "_"), 0, high(extent) - 1)
         return [Loop(var, extent, copy_block(s.body, self.fresh, {s.var.name: start + var}), s.kind)]
 
@@ -150,7 +150,10 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
     lows, highs = set[InRange](), set[InRange]()
     for halves in dict.fromkeys(innermost_conditions(s)):
         first, last = start, stop
-        for c, low_side in halves:
+        mine = [(c, low_side) for c, low_side in halves if _uses(s.var, _gap(c, low_side))]
+        if not mine or not all(_elsewhere(s.body, h) for h in halves if h not in mine):
+            continue
+        for c, low_side in mine:
             limits = _free(_gap(c, low_side), s.var, inner)
             if limits is None:
                 break
@@ -158,11 +161,26 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
         else:
             if _worth(s, first, last):
                 start, stop = first, last
-                lows |= {c for c, low_side in halves if low_side}
-                highs |= {c for c, low_side in halves if not low_side}
+                lows |= {c for c, low_side in mine if low_side}
+                highs |= {c for c, low_side in mine if not low_side}
     if not lows and not highs:
         return None
     return _Cut(minimum(start, maximum(stop, 0)), maximum(stop, 0), frozenset(lows), frozenset(highs))
+
+
+def _elsewhere(body: Block, half: Half) -> bool:
+    """A loop inside can be split where this bound begins to fail."""
+    for s in body:
+        if isinstance(s, Loop) and (
+            (
+                s.kind in _PARTS
+                and _uses(s.var, _gap(*half))
+                and _free(_gap(*half), s.var, bound(s.body)) is not None
+            )
+            or _elsewhere(s.body, half)
+        ):
+            return True
+    return False
 
 
 def _gap(c: InRange, low_side: bool) -> Int:
@@ -210,10 +228,11 @@ def _worth(s: Loop, start: Int, stop: Int) -> bool:
 
 
 def innermost_conditions(s: Loop) -> Iterator[tuple[Half, ...]]:
-    """For each statement in the deepest loops of `s`: the bounds that it checks anew in each iteration of its loop."""
-    leaves = list(_leaves(s.body, 0, s.var, ()))
+    """For each statement in the deepest loops of `s`: the bounds that it checks anew in each iteration of the serial
+    loop around it."""
+    leaves = list(_leaves(s.body, 0, (s.var,), ()))
     deepest = max((depth for depth, _, _, _ in leaves), default=0)
-    for depth, leaf, var, around in leaves:
+    for depth, leaf, own, around in leaves:
         if depth != deepest:
             continue
         conditions = dict.fromkeys(around)
@@ -222,8 +241,12 @@ def innermost_conditions(s: Loop) -> Iterator[tuple[Half, ...]]:
         for e in walk(roots(leaf)):
             if isinstance(e, Load | Test):
                 conditions.update(dict.fromkeys(e.guard))
-        lows = [(c, True) for c in conditions if c.lo is not None and _uses(var, c.value, c.lo)]
-        highs = [(c, False) for c in conditions if c.hi is not None and _uses(var, c.value, c.hi)]
+        lows = [
+            (c, True) for c in conditions if c.lo is not None and any(_uses(v, c.value, c.lo) for v in own)
+        ]
+        highs = [
+            (c, False) for c in conditions if c.hi is not None and any(_uses(v, c.value, c.hi) for v in own)
+        ]
         if lows or highs:
             yield (*lows, *highs)
 
@@ -232,16 +255,20 @@ def _uses(v: Var, *of: Int) -> bool:
     return any(v in variables(i) for i in of)
 
 
-def _leaves(body: Block, depth: int, var: Var, around: Guard) -> Iterator[tuple[int, Stmt, Var, Guard]]:
-    """Each plain statement with the number of loops around it, the innermost's variable, and the Ifs' guards."""
+def _leaves(
+    body: Block, depth: int, own: tuple[Var, ...], around: Guard
+) -> Iterator[tuple[int, Stmt, tuple[Var, ...], Guard]]:
+    """Each plain statement with the number of loops around it, the variables of the innermost serial loop and of the
+    unrolled and vector loops in it, and the Ifs' guards."""
     for s in body:
         match s:
             case Loop():
-                yield from _leaves(s.body, depth + 1, s.var, around)
+                inner = (s.var,) if s.kind in _PARTS else (*own, s.var)
+                yield from _leaves(s.body, depth + 1, inner, around)
             case If():
-                yield from _leaves(s.body, depth, var, (*around, *s.guard))
+                yield from _leaves(s.body, depth, own, (*around, *s.guard))
             case _:
-                yield depth, s, var, around
+                yield depth, s, own, around
 
 
 def without(body: Block, cut: _Cut) -> Block:

@@ -69,6 +69,9 @@ CHAIN = 1024
 WINDOW_SHARE = 4
 """What a stream reaches is copied in pieces that leave the panel its place: the cache's share of a core over this."""
 
+PANEL_SHARE = 2
+"""A panel of the whole depth may take the second-level cache over this; beyond, the depth is cut into blocks."""
+
 MERGE_BELOW = 256
 """An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
 
@@ -432,24 +435,64 @@ class _Tiled:
         if chain is None:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
             self.accumulate(value, Scope.REGISTER)
+        elif self.depth * self.width * c.value.dtype.itemsize > self.info.l2_bytes // PANEL_SHARE:
+            self.blocks(value, chain, at, staged, window)
+            self.merge_steps(chain)
+            return
         else:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.LOCAL))
             self.accumulate(value, Scope.LOCAL)
-            steps = next(x.var.name for x in self.k.nests[value].loops if x.reduce)
+            steps = [x.var.name for x in self.k.nests[value].loops if x.reduce][-1]
             self.k = run(self.k, ComputeAt(chain, value, steps, Scope.REGISTER))
             self.accumulate(chain, Scope.REGISTER)
         for name, where in staged:
             self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
             self.k = fill(self.k, name, self.info)
         if window is not None:
-            self.window(window, at, inside)
+            self.window(window, c.out.name, [at, *inside])
         self.merge_steps(chain or value)
 
-    def window(self, name: str, at: str, inside: list[str]) -> None:
+    def blocks(
+        self, value: str, chain: str, at: str, staged: list[tuple[str, str]], window: str | None
+    ) -> None:
+        """Where a panel of the whole depth would not stay in the cache: for each step, the panel's part is packed and
+        used for all tiles, whose sums wait in local memory."""
+        c, choice = self.c, self.choice
+        self.k = run(self.k, ComputeAt(value, c.out.name, at, Scope.LOCAL))
+        item, nest = self.k.algorithm.item(value), self.k.nests[value]
+        at_panel, at_stream = (
+            [a.var for a in c.value.axes].index(x.var) for x in (choice.panel, choice.stream)
+        )
+        steps = [x.var.name for x in nest.loops if x.reduce]
+        pure = [x.var.name for x in nest.loops if not x.reduce]
+        lane = [n for n in pure if self.runs(value, n, item.axes[at_panel].var)]
+        tall = [n for n in pure if self.runs(value, n, item.axes[at_stream].var)]
+        others = [n for n in pure if n not in (*lane, *tall)]
+        outer: list[str] = []
+        for n in tall:
+            if self.extent(n) > choice.rows:
+                self.k, o, i = split(self.k, n, choice.rows, "to", "ti")
+                outer, tall = [o], [i]
+        self.k = run(self.k, Permute(value, (*steps, *others, *outer, *tall, *lane)))
+        order = (*(a for a in range(len(item.axes)) if a not in (at_panel, at_stream)), at_stream, at_panel)
+        self.k = run(self.k, Arrange(value, Scope.LOCAL, order, (1,) * len(order)))
+        self.k = run(self.k, *(Unroll(n) for n in tall), *(Vectorize(n) for n in lane))
+        around = [*steps[-1:], *others, *outer]
+        self.k = run(self.k, ComputeAt(chain, value, around[-1], Scope.REGISTER))
+        self.accumulate(chain, Scope.REGISTER)
+        for name, where in staged:
+            self.k = run(
+                self.k, ComputeAt(name, value, steps[-1] if where == at else around[-1], Scope.LOCAL)
+            )
+            self.k = fill(self.k, name, self.info)
+        if window is not None:
+            self.window(window, value, around)
+
+    def window(self, name: str, consumer: str, loops: list[str]) -> None:
         """What the stream reaches, in the outermost loop in which it is small."""
         k = self.k
-        for loop in (at, *inside):
-            k = run(self.k, ComputeAt(name, self.c.out.name, loop, Scope.LOCAL))
+        for loop in loops:
+            k = run(self.k, ComputeAt(name, consumer, loop, Scope.LOCAL))
             if (
                 storage_size(k.nests[name]) * self.c.value.dtype.itemsize
                 <= self.info.l2_bytes // WINDOW_SHARE
@@ -481,17 +524,29 @@ class _Tiled:
         return isinstance(b.extent, int)
 
     def chain(self, value: str) -> str | None:
-        """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum."""
+        """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum.
+
+        The inner summed axes belong to a step as a whole, as many as there is room for; the next one is cut into
+        equal pieces; those outside of it count steps."""
         item = self.k.algorithm.item(value)
         assert isinstance(item, Value)
         if item.reduce is None or self.depth <= CHAIN:
             return None
-        first = item.reduce.axes[0]
-        factor = max(CHAIN // 2 // (self.depth // high(first.extent)), 1)
-        if factor == 1 and len(item.reduce.axes) > 1:
-            factor = 0  # one step per element of the first axis
-        self.k = run(self.k, SplitReduce(value, first.var.name, factor, f"{value}_chain"))
-        return f"{value}_chain"
+        axes = list(item.reduce.axes)
+        inner = 1
+        while inner * high(axes[-1].extent) <= CHAIN // 2:
+            inner *= high(axes.pop().extent)
+        cut = axes.pop()
+        pieces = ceildiv(high(cut.extent), CHAIN // 2 // inner)
+        factor = ceildiv(high(cut.extent), pieces)
+        if factor == 1 and inner > 1:
+            factor = 0  # one step per element
+        name = f"{value}_chain"
+        self.k = run(
+            self.k,
+            SplitReduce(value, cut.var.name, factor, name, whole=tuple(a.var.name for a in axes)),
+        )
+        return name
 
     def accumulate(self, name: str, scope: Scope) -> None:
         """The loops of a tile of sums: what is summed outside, rows written out, lanes inside."""
