@@ -17,7 +17,7 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load
 from weft.ir.index import (
     FloorDiv,
     Mod,
@@ -29,16 +29,14 @@ from weft.ir.index import (
     flatten,
     high,
     substitute,
-    variables,
 )
-from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
+from weft.ir.kernel.algorithm import Axis, Output, Value, reads
 from weft.ir.kernel.lower import storage_offset, storage_size
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
-from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
@@ -46,13 +44,18 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
-from weft.ir.ops import Op
-from weft.scheduler.optimize import parallel, rows
+from weft.scheduler.optimize import dots, parallel, rows
 from weft.scheduler.optimize.access import axes_of, plain_load
+from weft.scheduler.optimize.contraction_form import (
+    CHAIN,
+    GATHERED,
+    Contraction,
+    fill,
+    find,
+    merge_short_axes,
+    output_steps,
+)
 from weft.scheduler.optimize.steps import merge, split
-
-GATHERED = 2.5
-"""Cycles to move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
 
 SCATTERED = 20.0
 """Cycles to store one element when neither lanes nor rows of a tile are contiguous in the output."""
@@ -63,31 +66,17 @@ COPIED = 0.15
 AWKWARD = 4.0
 """Cycles to find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
 
-CHAIN = 1024
-"""Products added in sequence; longer sums are made of steps of about half as many."""
+MISSED = 4.0
+"""Cycles to load one element from the second cache, over and over."""
+
+LINE, WAYS = 64, 8
+"""Bytes of a cache line; lines of one set of the first cache."""
 
 WINDOW_SHARE = 4
 """What a stream reaches is copied in pieces that leave the panel its place: the cache's share of a core over this."""
 
 PANEL_SHARE = 2
 """A panel of the whole depth may take the second-level cache over this; beyond, the depth is cut into blocks."""
-
-MERGE_BELOW = 256
-"""An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """The value, the output that reads it, and the product's two factors."""
-
-    value: Value
-    out: Output
-    factors: tuple[Expr, Expr]
-
-    def own(self, side: int) -> tuple[Axis, ...]:
-        """The value's axes that only factor `side` depends on."""
-        mine, other = axes_of(self.factors[side]), axes_of(self.factors[1 - side])
-        return tuple(a for a in self.value.axes if a.var in mine and a.var not in other and a.extent != 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,58 +91,20 @@ class Choice:
     cost: float
 
 
-def factors(value: Value) -> tuple[Expr, Expr] | None:
-    """The two factors when the value is a sum of products."""
-    if value.reduce is None or value.reduce.op is not Op.ADD:
-        return None
-    e = value.expr
-    if isinstance(e, Call) and e.op is Op.MUL:
-        return e.args[0], e.args[1]
-    return None
-
-
-def find(k: Kernel) -> Contraction | None:
-    """The kernel's contraction: the only value that is a sum of products in which both factors have axes of their
-    own, read by one output at that output's own axes."""
-    found: Contraction | None = None
-    for item in k.algorithm.items:
-        if not isinstance(item, Value) or (pair := factors(item)) is None:
-            continue
-        users = readers(k.algorithm, item.name)
-        if (
-            len(users) != 1
-            or not isinstance(users[0], Output)
-            or any(s.combine is not None for s in users[0].stores)
-        ):
-            continue
-        c = Contraction(item, users[0], pair)
-        loads = [r for r in reads(c.out) if r.source == item.name]
-        outs = [a.var for a in c.out.axes]
-        if len(loads) != 1 or not all(i == 0 or i in outs for i in loads[0].index):
-            continue
-        if len({i for i in loads[0].index if i != 0}) != sum(i != 0 for i in loads[0].index):
-            continue
-        if any(a.extent != 1 and i == 0 for a, i in zip(item.axes, loads[0].index, strict=True)):
-            continue
-        if not c.own(0) or not c.own(1):
-            continue
-        if found is not None:
-            return None
-        found = c
-    if found is None or any(not isinstance(a.extent, int) for a in found.value.all_axes):
-        return None
-    others = [i for i in k.algorithm.items if i is not found.value and i is not found.out]
-    return None if others else found
-
-
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The tiled schedule of a kernel around one contraction; None when it has none."""
     c = find(k)
     if c is None:
         return None
-    forms = {id(f.value): (g, f) for g, f in ((k, c), merge_short_axes(k, c))}.values()
+    forms = list({id(f.value): (g, f) for g, f in ((k, c), merge_short_axes(k, c))}.values())
     options = [(choice, g, f) for g, f in forms for choice in _choices(g, f, info)]
-    choice, k, c = min(options, key=lambda option: option[0].cost)
+    choice, g, f = min(options, key=lambda option: option[0].cost)
+    inner = [(d, g, f) for g, f in forms if (d := dots.choose(g, f, info)) is not None]
+    if inner:
+        best, k, c = min(inner, key=lambda option: option[0].cost)
+        if best.cost < choice.cost:
+            return dots.schedule(k, c, best, info)
+    k, c = g, f
     return _Tiled(*in_order_of(k, c, choice), choice, info).schedule()
 
 
@@ -190,45 +141,6 @@ def reachable(k: Kernel, c: Contraction, side: int) -> Load | None:
     return load if all(coefficient(i, v) is not None for i in load.index for v in axes) else None
 
 
-def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
-    """Adjacent axes of one factor that are contiguous in the output become one, while the inner is short."""
-    again = True
-    while again:
-        again = False
-        for side in (0, 1):
-            own = c.own(side)
-            for a, b in pairwise(own):
-                if high(b.extent) >= MERGE_BELOW or not _contiguous_pair(k, c, a, b):
-                    continue
-                step = MergeAxes(c.value.name, a.var.name, b.var.name)
-                if step.check(k) is None:
-                    k = run(k, step)
-                    found = find(k)
-                    assert found is not None
-                    c, again = found, True
-                    break
-            if again:
-                break
-    return k, c
-
-
-def output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
-    """The step of each store's offset per step of the value's axis."""
-    load = next(r for r in reads(c.out) if r.source == c.value.name)
-    var = load.index[[a.var for a in c.value.axes].index(axis.var)]
-    out: list[int | None] = []
-    for s in c.out.stores:
-        p = k.algorithm.param(s.param)
-        assert p is not None
-        out.append(coefficient(flatten(s.index, p.shape), var) if isinstance(var, Var) else None)
-    return out
-
-
-def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
-    inner, outer = output_steps(k, c, b), output_steps(k, c, a)
-    return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
-
-
 def _choices(k: Kernel, c: Contraction, info: DeviceInfo) -> Iterator[Choice]:
     for side in (0, 1):
         for panel in c.own(side):
@@ -240,9 +152,10 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     lanes = info.lanes(c.value.dtype)
     macs = prod(high(a.extent) for a in c.value.all_axes)
     p, s = high(panel.extent), high(stream.extent)
+    apart = row_bytes(k, c.factors[1 - side], stream)
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 7):
-        if vectors > 1 and (vectors - 1) * lanes >= p:
+        if vectors > 1 and ((vectors - 1) * lanes >= p or vectors * lanes > UNROLL_LIMIT):
             break
         for tall in range(1, min(s, info.vector_registers) + 1):
             if vectors * tall + vectors + 1 > info.vector_registers:
@@ -250,6 +163,8 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
             tiles = ceildiv(p, vectors * lanes) * ceildiv(s, tall)
             # per step of k: multiply-adds, or a dependent add every 4 cycles; loads at two a cycle are nearly hidden
             step = max(vectors * tall, 4.0) + 0.06 * (vectors + tall)
+            if clash(apart, tall, info):
+                step += MISSED * tall
             cost = tiles * step
             if best is None or cost < best[0]:
                 best = (cost, vectors, tall)
@@ -277,6 +192,25 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     else:
         seek = 0.0
     return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
+
+
+def row_bytes(k: Kernel, e: Expr, stream: Axis) -> int | None:
+    """How far apart the rows of a tile of the stream lie in memory, where it is a plain load."""
+    load = plain_load(e)
+    p = k.algorithm.param(load.source) if load is not None and not load.guard else None
+    step = (
+        coefficient(flatten(load.index, p.shape), stream.var) if load is not None and p is not None else None
+    )
+    return None if step is None or p is None else abs(step) * p.dtype.itemsize
+
+
+def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
+    """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
+    if not apart:
+        return False
+    sets = max(info.l1_bytes // (LINE * WAYS), 1)
+    used = [row * apart // LINE % sets for row in range(tall)]
+    return max(used.count(x) for x in set(used)) >= WAYS
 
 
 def awkward(k: Kernel, e: Expr) -> bool:
@@ -583,37 +517,3 @@ class _Tiled:
     def lane_step(self, load: Load, axis: Var) -> int | None:
         p = self.k.algorithm.param(load.source)
         return None if p is None else coefficient(flatten(load.index, p.shape), axis)
-
-
-def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
-    """The loops that fill a staged tile: lanes along what is contiguous in memory. Where that is not the tile's own
-    innermost axis (a transposition), blocks of lanes go outside, so that the lines written stay in the first cache."""
-    nest = k.nests[name]
-    item = k.algorithm.item(name)
-    assert isinstance(item, Value)
-    if not nest.loops:
-        return k
-    inner = nest.loops[-1].var.name
-    best, score = inner, -1e9
-    for spec in nest.loops:
-        axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
-        if axis is None or not isinstance(spec.extent, int) or spec.extent < 2:
-            continue
-        mine = rows.vector_score(k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
-        if mine > score:
-            best, score = spec.var.name, mine
-    # what guards depend on goes outside, so that they are tested once for all that they do not depend on
-    tested = {
-        v for e in ex.walk([item.expr]) if isinstance(e, Load) for c in e.guard for v in variables(c.value)
-    }
-    guarded = {v.name for a in item.axes if a.var in tested for v in variables(nest.bind[a.var])}
-    loops = [x.var.name for x in nest.loops if x.var.name != best]
-    k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in guarded), best)))
-    spec = k.nests[name].loop(best)
-    assert spec is not None and isinstance(spec.extent, int)
-    count = min(spec.extent, info.lanes(item.dtype) * (4 if best == inner else 1))
-    k = rows.lanes(k, best, count)
-    order = [x.var.name for x in k.nests[name].loops]
-    if best != inner and len(order) > 2:
-        k = attempt(k, Permute(name, (order[-2], *order[:-2], order[-1])))
-    return k

@@ -22,7 +22,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import contraction
+from weft.scheduler.optimize import contraction_form as contraction
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.steps import merge, split
 

@@ -35,7 +35,7 @@ from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
-from weft.scheduler.optimize.contraction import factors, fill
+from weft.scheduler.optimize.contraction_form import factors, fill
 from weft.scheduler.optimize.steps import merge, split
 
 BLOCK_VECTORS = 4

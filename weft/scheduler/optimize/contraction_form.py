@@ -1,0 +1,162 @@
+"""What a contraction is (a sum of products with reuse), and what its schedules share.
+
+c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr, Load
+from weft.ir.index import Var, coefficient, flatten, high, variables
+from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.merge_axes import MergeAxes
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.ops import Op
+from weft.scheduler.optimize import rows
+from weft.scheduler.optimize.access import axes_of
+
+GATHERED = 2.5
+"""Cycles to move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
+
+CHAIN = 1024
+"""Products added in sequence; longer sums are made of steps of about half as many."""
+
+MERGE_BELOW = 256
+"""An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The value, the output that reads it, and the product's two factors."""
+
+    value: Value
+    out: Output
+    factors: tuple[Expr, Expr]
+
+    def own(self, side: int) -> tuple[Axis, ...]:
+        """The value's axes that only factor `side` depends on."""
+        mine, other = axes_of(self.factors[side]), axes_of(self.factors[1 - side])
+        return tuple(a for a in self.value.axes if a.var in mine and a.var not in other and a.extent != 1)
+
+
+def factors(value: Value) -> tuple[Expr, Expr] | None:
+    """The two factors when the value is a sum of products."""
+    if value.reduce is None or value.reduce.op is not Op.ADD:
+        return None
+    e = value.expr
+    if isinstance(e, Call) and e.op is Op.MUL:
+        return e.args[0], e.args[1]
+    return None
+
+
+def find(k: Kernel) -> Contraction | None:
+    """The kernel's contraction: the only value that is a sum of products in which both factors have axes of their
+    own, read by one output at that output's own axes."""
+    found: Contraction | None = None
+    for item in k.algorithm.items:
+        if not isinstance(item, Value) or (pair := factors(item)) is None:
+            continue
+        users = readers(k.algorithm, item.name)
+        if (
+            len(users) != 1
+            or not isinstance(users[0], Output)
+            or any(s.combine is not None for s in users[0].stores)
+        ):
+            continue
+        c = Contraction(item, users[0], pair)
+        loads = [r for r in reads(c.out) if r.source == item.name]
+        outs = [a.var for a in c.out.axes]
+        if len(loads) != 1 or not all(i == 0 or i in outs for i in loads[0].index):
+            continue
+        if len({i for i in loads[0].index if i != 0}) != sum(i != 0 for i in loads[0].index):
+            continue
+        if any(a.extent != 1 and i == 0 for a, i in zip(item.axes, loads[0].index, strict=True)):
+            continue
+        if not c.own(0) or not c.own(1):
+            continue
+        if found is not None:
+            return None
+        found = c
+    if found is None or any(not isinstance(a.extent, int) for a in found.value.all_axes):
+        return None
+    others = [i for i in k.algorithm.items if i is not found.value and i is not found.out]
+    return None if others else found
+
+
+def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
+    """Adjacent axes of one factor that are contiguous in the output become one, while the inner is short."""
+    again = True
+    while again:
+        again = False
+        for side in (0, 1):
+            own = c.own(side)
+            for a, b in pairwise(own):
+                if high(b.extent) >= MERGE_BELOW or not _contiguous_pair(k, c, a, b):
+                    continue
+                step = MergeAxes(c.value.name, a.var.name, b.var.name)
+                if step.check(k) is None:
+                    k = run(k, step)
+                    found = find(k)
+                    assert found is not None
+                    c, again = found, True
+                    break
+            if again:
+                break
+    return k, c
+
+
+def output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
+    """The step of each store's offset per step of the value's axis."""
+    load = next(r for r in reads(c.out) if r.source == c.value.name)
+    var = load.index[[a.var for a in c.value.axes].index(axis.var)]
+    out: list[int | None] = []
+    for s in c.out.stores:
+        p = k.algorithm.param(s.param)
+        assert p is not None
+        out.append(coefficient(flatten(s.index, p.shape), var) if isinstance(var, Var) else None)
+    return out
+
+
+def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
+    inner, outer = output_steps(k, c, b), output_steps(k, c, a)
+    return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
+
+
+def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
+    """The loops that fill a staged tile: lanes along what is contiguous in memory. Where that is not the tile's own
+    innermost axis (a transposition), blocks of lanes go outside, so that the lines written stay in the first cache."""
+    nest = k.nests[name]
+    item = k.algorithm.item(name)
+    assert isinstance(item, Value)
+    if not nest.loops:
+        return k
+    inner = nest.loops[-1].var.name
+    best, score = inner, -1e9
+    for spec in nest.loops:
+        axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
+        if axis is None or not isinstance(spec.extent, int) or spec.extent < 2:
+            continue
+        mine = rows.vector_score(k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
+        if mine > score:
+            best, score = spec.var.name, mine
+    # what guards depend on goes outside, so that they are tested once for all that they do not depend on
+    tested = {
+        v for e in ex.walk([item.expr]) if isinstance(e, Load) for c in e.guard for v in variables(c.value)
+    }
+    guarded = {v.name for a in item.axes if a.var in tested for v in variables(nest.bind[a.var])}
+    loops = [x.var.name for x in nest.loops if x.var.name != best]
+    k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in guarded), best)))
+    spec = k.nests[name].loop(best)
+    assert spec is not None and isinstance(spec.extent, int)
+    count = min(spec.extent, info.lanes(item.dtype) * (4 if best == inner else 1))
+    k = rows.lanes(k, best, count)
+    order = [x.var.name for x in k.nests[name].loops]
+    if best != inner and len(order) > 2:
+        k = attempt(k, Permute(name, (order[-2], *order[:-2], order[-1])))
+    return k
