@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr
-from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.algorithm import Value, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -24,12 +24,14 @@ from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.online import OnlineReduce
+from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -37,6 +39,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 KINDS: tuple[str, ...] = (
     "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
     "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream", "prefetch",
+    "window", "order_reduce",
 )  # fmt: skip
 
 
@@ -98,7 +101,15 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
                 return None
             count = draw(st.sampled_from([0, 2, 3, 4]))
             axis: str = one([a.var.name for a in axes])
-            return SplitReduce(value.name, axis, count, f"part{number}", draw(st.booleans()))
+            others = [a.var.name for a in axes if a.var.name != axis]
+            whole = tuple(n for n in others if draw(st.booleans()))
+            return SplitReduce(value.name, axis, count, f"part{number}", draw(st.booleans()), whole)
+        case "order_reduce":
+            names = [a.var.name for a in value.reduce.axes] if value.reduce else []
+            return OrderReduce(value.name, tuple(draw(st.permutations(names)))) if names else None
+        case "window":
+            loads = [r for r in reads(value) if k.algorithm.param(r.source) is not None]
+            return Window(value.name, one(loads), f"window{number}") if loads else None
         case "merge_axes":
             names = [a.var.name for a in value.axes]
             if len(names) < 2:

@@ -1,0 +1,140 @@
+"""Sums of products: every form of the schedule, at sizes where tiles, blocks and lanes do not come out even."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft.backends.dummy.interpreter import interpret
+from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.dtypes import to_numpy
+from weft.ir.kernel.lower import lower
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.loops import LoopKind, Scope
+from weft.ir.loops_verify import verify
+from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize.rules import schedule
+
+
+def info(vector_bytes: int, registers: int, l2_bytes: int = 1 << 20, cores: int = 2) -> DeviceInfo:
+    return DeviceInfo(
+        name="test:0", kind="test", description="", cores=cores, vector_bytes=vector_bytes, vector_registers=registers,
+        l1_bytes=32 << 10, l2_bytes=l2_bytes, l3_bytes=32 << 20, memory_bytes=1 << 34, local_bytes=1 << 20,
+        bandwidth=4e10, flops=2e11, launch_ns=20.0,
+    )  # fmt: skip
+
+
+DEVICES = {"avx512": info(64, 32), "avx2": info(32, 16), "small caches": info(32, 16, l2_bytes=4 << 10)}
+
+
+Build = Callable[..., weft.Tensor]
+
+
+def scheduled(f: Build, arrays: list[np.ndarray], device: DeviceInfo) -> tuple[Kernel, np.ndarray]:
+    """The only kernel of f(*arrays), and what the interpreter says that it computes."""
+    leaves = [weft.tensor(a).realize() for a in arrays]
+    y = f(*leaves)
+    (spec,) = kernelize([y.value.node])
+    kernel = schedule(spec.algorithm, device)
+    program = lower(kernel)
+    verify(program)
+    data = {t.value.node: a for t, a in zip(leaves, arrays, strict=True)}
+    buffers: dict[str, np.ndarray] = {}
+    for p, node in zip(kernel.algorithm.params, (*spec.reads, *spec.writes), strict=True):
+        fresh = np.full(int(np.prod(node.shape)), 77, to_numpy(p.dtype))
+        buffers[p.name] = fresh if p.written else data[node].reshape(-1).copy()
+    interpret(program, buffers, {})
+    (written,) = (p.name for p in kernel.algorithm.params if p.written)
+    return kernel, buffers[written].reshape(y.shape)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def conv(x: weft.Tensor, w: weft.Tensor, stride: int = 1) -> weft.Tensor:
+    return F.conv2d(x, w, padding=1, stride=stride)
+
+
+def conv_nhwc(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+    return F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), padding=1).permute(0, 2, 3, 1)
+
+
+def weight_gradient(x: weft.Tensor, g: weft.Tensor, kernel: int) -> weft.Tensor:
+    """Of conv's sum of products with g; the weight itself does not matter."""
+    w = weft.zeros(g.shape[1], x.shape[1], kernel, kernel).realize()
+    return weft.grad(lambda w: (conv(x, w) * g).sum())(w)
+
+
+def reference_conv(x: np.ndarray, w: np.ndarray, stride: int = 1) -> np.ndarray:
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
+    return np.einsum("ncyxuv,ocuv->noyx", windows[:, :, ::stride, ::stride], w)
+
+
+def close(have: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(have, want, rtol=2e-4, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_convolutions_of_every_layout(device: str) -> None:
+    x, w = normal(2, 5, 9, 11), normal(7, 5, 3, 3, seed=1)
+    want = reference_conv(x, w)
+    close(scheduled(conv, [x, w], DEVICES[device])[1], want)
+    close(scheduled(lambda x, w: conv(x, w, 2), [x, w], DEVICES[device])[1], reference_conv(x, w, 2))
+    turned = [np.ascontiguousarray(a.transpose(0, 2, 3, 1)) for a in (x, w)]
+    close(scheduled(conv_nhwc, turned, DEVICES[device])[1], want.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_a_convolution(device: str) -> None:
+    x, g = normal(3, 2, 20, 21), normal(3, 3, 20, 21, seed=1)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (20, 21), (2, 3))
+    want = np.einsum("ncuvyx,noyx->ocuv", windows, g)
+    kernel, got = scheduled(lambda x, g: weight_gradient(x, g, 3), [x, g], DEVICES[device])
+    close(got, want)
+    names = [s.var.name for s in kernel.nests["sum"].loops if s.reduce]
+    if device == "small caches":
+        assert kernel.nests["panel"].at is not None and kernel.nests["panel"].at.loop in names
+    w, g = normal(6, 4, 3, 3, seed=2), normal(2, 6, 9, 11, seed=3)
+    flipped = w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
+    x = weft.zeros(2, 4, 9, 11).realize()
+    _, got = scheduled(lambda w, g: weft.grad(lambda x: (conv(x, w) * g).sum())(x), [w, g], DEVICES[device])
+    close(got, reference_conv(g, flipped))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 20, 35), (20, 2, 35), (2, 5, 1030)])
+def test_products_of_all_four_layouts(m: int, n: int, k: int, device: str) -> None:
+    a, b = normal(m, k), normal(k, n, seed=1)
+    want = a.astype(np.float64) @ b
+    for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
+        arrays = [np.ascontiguousarray(a.T) if turned_a else a, np.ascontiguousarray(b.T) if turned_b else b]
+
+        def product(x: weft.Tensor, y: weft.Tensor, ta: bool = turned_a, tb: bool = turned_b) -> weft.Tensor:
+            return ((x.T if ta else x) @ (y.T if tb else y)).relu()
+
+        close(scheduled(product, arrays, DEVICES[device])[1], np.maximum(want, 0))
+
+
+def test_a_window_of_the_image_is_copied_once_for_all_taps() -> None:
+    kernel, _ = scheduled(conv_nhwc, [normal(1, 9, 11, 32), normal(32, 3, 3, 32)], DEVICES["avx512"])
+    assert kernel.nests["window"].size[1:] == (3, 14, 32) or kernel.nests["window"].size[3] == 32
+    assert all(c.guard == () for e in kernel.algorithm.item("sum").exprs() for c in _loads(e))
+
+
+def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
+    kernel, _ = scheduled(lambda x, w: x @ w.T, [normal(4, 256), normal(64, 256)], DEVICES["avx512"])
+    assert set(kernel.nests) == {"sum", "sum_lanes", "out"}
+    assert kernel.nests["sum_lanes"].loops[-1].kind is LoopKind.VECTOR
+    assert kernel.nests["sum_lanes"].scope is Scope.REGISTER
+
+
+def _loads(e: ex.Expr) -> list[ex.Load]:
+    return [x for x in ex.walk([e]) if isinstance(x, ex.Load)]
