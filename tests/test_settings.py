@@ -58,3 +58,10 @@ def test_every_variable_is_documented() -> None:
     assert set(re.findall(r'"(WEFT_\w+)"', source)) == set(
         re.findall(r"\| `(WEFT_\w+)`", settings.__doc__ or "")
     )
+
+
+def test_an_older_instruction_set_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_CPU_LEVEL", raising=False)
+    assert settings.cpu_level() is None
+    monkeypatch.setenv("WEFT_CPU_LEVEL", "x86-64-v3")
+    assert settings.cpu_level() == "x86-64-v3"

@@ -6,6 +6,7 @@
 | `WEFT_CACHE_DIR`   | where compiled programs are kept; empty: keep none on disk   | the user's cache dir |
 | `WEFT_DEVICE`      | the default device, such as `cpu` or `dummy:1`               | `cpu`                |
 | `WEFT_NUM_THREADS` | how many threads the CPU backend runs                        | one per usable core  |
+| `WEFT_CPU_LEVEL`   | generate for an older x86-64: `x86-64-v3` is AVX2            | what the machine has |
 
 They are read at each call, so a program may set them in `os.environ` before it uses weft.
 """
@@ -44,3 +45,8 @@ def num_threads() -> int | None:
     if not chosen.isdecimal() or int(chosen) < 1:
         raise ValueError(f"WEFT_NUM_THREADS must be a positive integer, not {chosen!r}")
     return int(chosen)
+
+
+def cpu_level() -> str | None:
+    """The instruction set that the CPU backend generates for, as the psABI names it; None for all that there is."""
+    return os.environ.get("WEFT_CPU_LEVEL", "").strip() or None

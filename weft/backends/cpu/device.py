@@ -20,7 +20,7 @@ from weft.ir.ops import ELEMENTWISE, Op
 
 from .allocator import Block
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
-from .machine import Machine, usable_threads
+from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
 
@@ -313,5 +313,7 @@ class CpuBackend:
 
     def device(self, index: int) -> CpuDevice:
         if self._device is None:
-            self._device = CpuDevice(open_runtime(cached_ir, settings.num_threads()))
+            level = settings.cpu_level()
+            machine = portable(host(), level) if level else host()
+            self._device = CpuDevice(open_runtime(cached_ir, settings.num_threads(), machine))
         return self._device

@@ -82,14 +82,16 @@ _opening = threading.Lock()
 _process_runtime: list[Runtime] = []
 
 
-def open_runtime(build: Builder = compile_ir, threads: int | None = None) -> Runtime:
-    """The process' one runtime, for the host machine; the first call opens it, and only its arguments count.
+def open_runtime(
+    build: Builder = compile_ir, threads: int | None = None, machine: Machine | None = None
+) -> Runtime:
+    """The process' one runtime; the first call opens it, and only its arguments count.
 
-    `threads` defaults to one per usable physical core.
+    `threads` defaults to one per usable physical core, `machine` to the host as it is.
     """
     with _opening:
         if not _process_runtime:
-            runtime = load_runtime(host(), build)
+            runtime = load_runtime(machine or host(), build)
             runtime.set_threads(runtime.machine.cores if threads is None else threads)
             _process_runtime.append(runtime)
         return _process_runtime[0]
