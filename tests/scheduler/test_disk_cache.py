@@ -23,7 +23,11 @@ y = ((x @ x.T).softmax(-1) @ x + 1).relu()
 s = weft.tensor(np.ones(8, np.float32))
 step = weft.compile(lambda x: s.add_(x.sum(0)))
 step(x); step(x)
-print(repr((float(y.sum().item()), s.tolist())))
+n = weft.Variable("n", 1, 6)
+rows = x[:n] @ x[:n].T + 1
+some = [weft.bind(rows, n=k).sum().item() for k in (1, 4, 6)]
+wide = x[: weft.Variable("n", 1, 5)] @ x.T  # the same text, other bounds
+print(repr((float(y.sum().item()), s.tolist(), some, weft.bind(wide, n=5).shape)))
 print(*sorted(m for m in sys.modules if m.startswith("weft.")), sep="\\n", file=sys.stderr)
 """
 
@@ -115,7 +119,7 @@ def test_an_entry_of_another_plan_is_not_taken(folder: Path) -> None:
 
 LAUNCH_OF_NOTHING = (
     '{"key": "k", "codes": [], "commands": [1, [], 0], "steps": [["launch", 0, [0], []]], '
-    '"outputs": [], "kernels": [], "largest": []}'
+    '"replaces": [], "kernels": [], "largest": []}'
 )
 
 
@@ -124,7 +128,7 @@ def test_a_record_that_makes_no_sense_is_ignored(folder: Path, text: str) -> Non
     from weft.backends.registry import open_device
 
     disk_cache.put("plan", "k", text.encode())
-    assert plans.load("k", open_device("cpu:0")) is None
+    assert plans.load("k", open_device("cpu:0"), (), ()) is None
     assert disk_cache.get("plan", "k") is None
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+from weakref import ref
 
 import numpy as np
 import pytest
 
 import weft
 from weft.backends.registry import open_device
-from weft.ir.graph import Node
+from weft.ir.graph import Node, toposort
+from weft.ir.ops import Op
 from weft.nn import functional as F
 from weft.scheduler import realize as realization
 from weft.scheduler.realize import plan_for, realize
@@ -179,3 +182,31 @@ def test_the_plan_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(realization._plans)
     (x + 100.0).realize()
     assert len(realization._plans) == before
+
+
+def test_nodes_and_their_memory_do_not_wait_for_the_garbage_collector() -> None:
+    def results() -> list[weft.Tensor]:
+        x = weft.tensor(np.ones((4, 8), np.float32))
+        w = weft.tensor(np.ones((8, 3), np.float32), requires_grad=True)
+        loss = F.cross_entropy(x.softmax(-1) @ w, weft.tensor([0, 1, 2, 0]))
+        loss.backward()
+        counts = weft.zeros(10).scatter(0, weft.tensor([1, 2]), weft.ones(2))
+        out = [loss.detach(), w.grad, counts, weft.cat([x, x * 2]).sum(0)]
+        return [t for t in out if t is not None]
+
+    plain = [t.numpy() for t in results()]
+    gc.collect()
+    gc.disable()
+    try:
+        plans = realization._plans.copy()
+        realization._plans.clear()
+        tensors = results()
+        seen = [ref(n) for n in toposort([t.value.node for t in tensors])]
+        for t, want in zip(tensors, plain, strict=True):
+            np.testing.assert_allclose(t.numpy(), want)
+        del tensors, t
+        alive = [n for n in (r() for r in seen) if n is not None and n.op is not Op.CONST]
+        assert not alive
+    finally:
+        gc.enable()
+        realization._plans.update(plans)

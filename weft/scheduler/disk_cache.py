@@ -16,7 +16,8 @@ from typing import Any
 
 from weft import disk_cache, settings
 from weft.backends.protocol import Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Step
-from weft.ir.dtypes import by_name
+from weft.ir.graph import Node
+from weft.ir.index import Var
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 from weft.scheduler.signature import Signature
 
@@ -29,8 +30,8 @@ _devices: dict[Device, str] = {}
 
 
 def key_of(sig: Signature, replaces: Mapping[int, int], device: Device) -> str | None:
-    """The name of the plan on disk; None where plans are not kept: with runtime variables, or while verifying."""
-    if sig.variables or settings.verify() or settings.cache_dir() is None:
+    """The name of the plan on disk; None where plans are not kept: without a cache, or while verifying."""
+    if settings.verify() or settings.cache_dir() is None:
         return None
     return disk_cache.digest(
         sig.digest(), json.dumps(list(replaces.items())), _device_key(device), disk_cache.compiler()
@@ -72,7 +73,7 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
         "key": key,
         "steps": steps,
         "commands": [c.externals, c.offsets, c.workspace_bytes],
-        "outputs": [[o.dtype.name, o.shape, o.replaces] for o in plan.outputs],
+        "replaces": [o.replaces for o in plan.outputs],
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written] for k in plan.steps],
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
@@ -80,29 +81,29 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
     disk_cache.put("plan", key, json.dumps(record, separators=(",", ":")).encode())
 
 
-def load(key: str, device: Device) -> Plan | None:
-    """The plan called `key`, if it and its images are there and whole."""
+def load(key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, ...]) -> Plan | None:
+    """The plan called `key`, if it and its images are there and whole. The graph says what its outputs are."""
     data = disk_cache.get("plan", key)
     if data is None:
         return None
     try:
-        return _read(json.loads(data), key, device)
+        return _read(json.loads(data), key, device, nodes, variables)
     except (ValueError, KeyError, TypeError, IndexError, struct.error):
         disk_cache.discard("plan", key)
         return None
 
 
-def _read(record: Any, key: str, device: Device) -> Plan:
+def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, ...]) -> Plan:
     if record["key"] != key:
         raise ValueError("a plan of another name")
     where = [(str(image), str(name)) for image, name in record["codes"]]
     codes: list[Code] = [_image(image, device)[name] for image, name in where]
     externals, offsets, workspace = record["commands"]
     steps = tuple([_step(s) for s in record["steps"]])
-    commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace))
+    commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace), len(variables))
     _check(commands, len(codes))
     outputs = tuple(
-        [OutputSpec(by_name(d), tuple(map(int, shape)), at) for d, shape, at in record["outputs"]]
+        [OutputSpec(n.dtype, n.shape, at) for n, at in zip(nodes, record["replaces"], strict=True)]
     )
     infos = tuple(
         [
@@ -111,7 +112,8 @@ def _read(record: Any, key: str, device: Device) -> Plan:
         ]
     )
     largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])
-    return Plan(device, commands, tuple(codes), outputs, (), infos, device.link(codes, commands), largest)
+    executable = device.link(codes, commands)
+    return Plan(device, commands, tuple(codes), outputs, variables, infos, executable, largest)
 
 
 def _step(s: Any) -> Step:
@@ -128,7 +130,11 @@ def _check(commands: Commands, codes: int) -> None:
     slots = range(commands.externals + len(commands.offsets))
     for s in commands.steps:
         used = s.slots if isinstance(s, Launch) else (s.target, s.source)
-        if not all(k in slots for k in used) or (isinstance(s, Launch) and s.program not in range(codes)):
+        known = all(k in slots for k in used)
+        if isinstance(s, Launch):
+            known = known and s.program in range(codes)
+            known = known and all(k in range(commands.variables) for k in s.variables)
+        if not known:
             raise ValueError("a step outside of the plan")
 
 

@@ -152,7 +152,7 @@ def _from_disk_or_built(
     nodes: Sequence[Node], device: Device, sig: Signature, replaces: Mapping[int, int]
 ) -> Plan:
     name = disk_cache.key_of(sig, replaces, device)
-    plan = None if name is None else disk_cache.load(name, device)
+    plan = None if name is None else disk_cache.load(name, device, nodes, sig.variables)
     if plan is None:
         # Here, since a process that finds its plans on disk needs no compiler.
         from weft.scheduler.build import Job, build

@@ -53,7 +53,7 @@ class Signature:
                 text = heads[head] = repr(head if is_leaf else (row[0].name, *row[1:4])).encode()
             h.update(text)
             h.update(repr(inputs).encode())
-        h.update(repr(outputs).encode())
+        h.update(repr((outputs, [v.fields() for v in self.variables])).encode())
         return h.hexdigest()
 
 

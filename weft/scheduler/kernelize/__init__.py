@@ -24,6 +24,7 @@ def kernelize(outputs: Sequence[Node]) -> list[KernelSpec]:
     partition = Partition(outputs)
     position = {id(n): k for k, n in enumerate(partition.order)}
     specs = [emit(g, partition.why) for g in ordered(partition.groups, position)]
+    partition.dissolve()
     if settings.verify():
         for s in specs:
             verify(s.algorithm)
@@ -32,4 +33,6 @@ def kernelize(outputs: Sequence[Node]) -> list[KernelSpec]:
 
 def copies(outputs: Sequence[Node]) -> list[CopySpec]:
     """The copies between devices that computing `outputs` needs."""
-    return [CopySpec(n.inputs[0], n) for n in Partition(outputs).copies]
+    partition = Partition(outputs)
+    partition.dissolve()
+    return [CopySpec(n.inputs[0], n) for n in partition.copies]

@@ -117,6 +117,13 @@ class Group:
         # contractions' products (False), and what is computed of their operands (True)
         self.staged: dict[Node, bool] = {}
 
+    def dissolve(self) -> None:
+        """Forget frames, sites and other groups: those refer to this one."""
+        for f in self.frames:
+            f.site, f.stores, f.carries, f.homes = None, [], [], {}
+        self.frames, self.loads, self.others = [], [], []
+        self.consumers, self.producers, self.markers = {}, {}, {}
+
     def coordinate(self, prefix: str, extent: Int) -> Var:
         """A new coordinate; no runtime variable is called like one."""
         var = Var(f"@{prefix}{len(self.extents)}", 0, max(high(extent) - 1, 0))

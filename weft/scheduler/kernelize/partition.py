@@ -42,6 +42,13 @@ class Partition:
             if not is_leaf(n):
                 self.visit(n)
 
+    def dissolve(self) -> None:
+        """Let go of what groups, frames and sites know of each other, so that nodes and their memory do not wait for
+        the garbage collector."""
+        for group in self.groups:
+            group.dissolve()
+        self.sites.clear()
+
     # sites -----------------------------------------------------------------------------------------------------------
 
     def need(self, node: Node, group: Group, index: tuple[Int, ...], frames: int) -> Site:
