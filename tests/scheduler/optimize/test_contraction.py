@@ -138,3 +138,11 @@ def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
 
 def _loads(e: ex.Expr) -> list[ex.Load]:
     return [x for x in ex.walk([e]) if isinstance(x, ex.Load)]
+
+
+def test_a_counter_beside_a_product_does_not_cost_its_tiles() -> None:
+    count = weft.tensor(3).realize()
+    a, b = weft.tensor(normal(40, 30)).realize(), weft.tensor(normal(30, 50)).realize()
+    step = count + 1
+    (spec,) = kernelize([(a @ b + step).value.node, step.value.node])
+    assert schedule(spec.algorithm, DEVICES["avx512"]).nests["sum"].scope is Scope.REGISTER

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Var, coefficient, flatten, high, variables
-from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
+from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
@@ -26,6 +27,9 @@ GATHERED = 2.5
 
 CHAIN = 1024
 """Products added in sequence; longer sums are made of steps of about half as many."""
+
+ASIDE = 64
+"""Elements of an output that may be computed beside a contraction, as it is."""
 
 MERGE_BELOW = 256
 """An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
@@ -86,7 +90,13 @@ def find(k: Kernel) -> Contraction | None:
     if found is None or any(not isinstance(a.extent, int) for a in found.value.all_axes):
         return None
     others = [i for i in k.algorithm.items if i is not found.value and i is not found.out]
-    return None if others else found
+    return found if all(_aside(k, i) for i in others) else None
+
+
+def _aside(k: Kernel, item: Item) -> bool:
+    """A small output that depends on parameters only (a step counter beside a weight): it needs no schedule."""
+    small = prod(high(a.extent) for a in item.axes) <= ASIDE
+    return isinstance(item, Output) and small and all(k.algorithm.param(r.source) for r in reads(item))
 
 
 def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
