@@ -41,7 +41,7 @@ def best_peer(r: Results, w: Workload, threads: int) -> tuple[str, list[float]] 
     times = {
         v: t
         for v, t in r.times(w.name, threads).items()
-        if v != "weft" and (not w.peers or v.partition("-")[0] in w.peers)
+        if not v.startswith("weft") and (not w.peers or v.partition("-")[0] in w.peers)
     }
     return min(times.items(), key=lambda x: median(x[1]), default=None)
 
@@ -96,6 +96,26 @@ def workloads(r: Results, threads: int) -> Iterator[str]:
         "goal",
     )
     yield from table(head, rows)
+
+
+def narrow(r: Results, threads: int) -> Iterator[str]:
+    """weft with an AVX2 description beside NumPy with AVX2 kernels."""
+    rows: list[Row] = []
+    for name in WORKLOADS:
+        times = r.times(name, threads)
+        mine, other = times.get("weft-avx2"), times.get("numpy-avx2")
+        if mine and other:
+            x, least, most = ratio(mine, other)
+            rows.append(
+                (
+                    name,
+                    milliseconds(median(mine)),
+                    milliseconds(median(other)),
+                    f"{x:.2f} [{least:.2f} {most:.2f}]",
+                )
+            )
+    if rows:
+        yield from ("", *table(("described as AVX2", "weft ms", "numpy (Haswell kernels) ms", "ratio"), rows))
 
 
 def goal(w: Workload) -> str:
@@ -207,6 +227,7 @@ def summary(r: Results) -> Iterator[str]:
     for t in r.threads():
         yield f"\n### {t} thread{'' if t == 1 else 's'}\n"
         yield from workloads(r, t)
+        yield from narrow(r, t)
         rows = list(sweep(r, t))
         yield from ("", *rows) if rows else ()
     for part in (gains(r), startup(r), phases(r)):

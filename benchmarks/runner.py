@@ -177,7 +177,7 @@ class Group:
             f"{v}: {r['error']}" for v, r in self.results.of(name, self.threads).items() if "error" in r
         ]
         mine = times.get("weft")
-        others = [t for v, t in times.items() if v != "weft"]
+        others = [t for v, t in times.items() if not v.startswith("weft")]
         best = f"   weft/best {ratio(mine, min(others, key=sorted))[0]:.2f}" if mine and others else ""
         return "\n".join(
             [f"{name} ({self.threads}): least ms: {', '.join(parts)}{best}", *(f"    {e}" for e in errors)]

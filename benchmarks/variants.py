@@ -64,6 +64,11 @@ def load(where: str, threads: int) -> Any:
 
 _ALL = (
     Variant("weft", "with_weft:Weft", ("weft",), sweep=True),
+    # what the rules make of a description with half as wide vectors and registers, and whom that is compared with
+    Variant("weft-avx2", "with_weft:WeftAvx2", ("weft",), kinds=frozenset({"matmul"})),
+    Variant(
+        "numpy-avx2", "with_numpy:NumPy", ("numpy",), {"OPENBLAS_CORETYPE": "Haswell"}, frozenset({"matmul"})
+    ),
     Variant("numpy", "with_numpy:NumPy", ("numpy",)),
     # OpenBLAS takes some CPUs with AVX-512 for older ones
     Variant("numpy-avx512", "with_numpy:NumPy", ("numpy",), {"OPENBLAS_CORETYPE": "SkylakeX"}, sweep=True),
@@ -82,8 +87,8 @@ _ALL = (
 VARIANTS: dict[str, Variant] = {v.name: v for v in _ALL}
 
 USUAL = (
-    "weft", "numpy-avx512", "torch-malloc", "torch-onednn", "torch-compile-malloc", "jax-v512", "jax-malloc",
-    "jax-unfused", "onnxruntime",
+    "weft", "weft-avx2", "numpy-avx2", "numpy-avx512", "torch-malloc", "torch-onednn", "torch-compile-malloc",
+    "jax-v512", "jax-malloc", "jax-unfused", "onnxruntime",
 )  # fmt: skip
 """What runs when nothing else is asked for: each framework at its best. The others lose by their allocator."""
 

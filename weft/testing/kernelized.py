@@ -45,7 +45,7 @@ def on_device(device: Device, scheduler: Callable[[Algorithm, DeviceInfo], Kerne
         executable = device.link(codes, Commands((step,), len(slots), (), 0, len(given)))
         memories = [device.allocate(max(1, buffers[b.name].nbytes)) for b in program.params]
         for b, memory in zip(program.params, memories, strict=True):
-            device.write(memory, memoryview(buffers[b.name].view(np.uint8)))
+            device.write(memory, buffers[b.name].view(np.uint8).data)
         executable.run(memories, given)
         device.synchronize()
         for b, memory in zip(program.params, memories, strict=True):

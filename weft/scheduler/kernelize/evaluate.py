@@ -16,6 +16,7 @@ from weft.ir.graph import Combine, Fill, Node
 from weft.ir.index import Guard, Index, Int, Opaque, Var, bounds, high, map_guard, rewrite
 from weft.ir.kernel.lower import identity
 from weft.ir.ops import COMBINE, Op
+from weft.scheduler.kernelize.cost import OPS
 from weft.scheduler.kernelize.groups import Kind, Site
 
 _EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND})
@@ -114,9 +115,8 @@ class Evaluator:
 
     def call(self, node: Node, args: list[Expr]) -> Expr:
         op, dtype = node.op, node.dtype
-        self.flops += 1
+        self.flops += 0 if op is Op.CAST else OPS.get(op, 1)
         if op is Op.CAST:
-            self.flops -= 1
             (x,) = args
             source = node.inputs[0].dtype
             if half(dtype) and not half(source):
