@@ -31,6 +31,7 @@ from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
 
@@ -39,7 +40,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 KINDS: tuple[str, ...] = (
     "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
     "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream", "prefetch",
-    "window", "order_reduce",
+    "window", "order_reduce", "trim",
 )  # fmt: skip
 
 
@@ -124,6 +125,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             if len(axes) < len(value.axes):
                 return None
             return Share(item, value.name, tuple(draw(st.permutations(axes))[: len(value.axes)]))
+        case "trim":
+            return Trim(value.name, loop)
         case "stream":
             return Stream(one(items))
         case "prefetch":

@@ -31,6 +31,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
+from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
@@ -119,6 +120,7 @@ class _OnePass:
             blocks = self.online(outer, width)
             self.product_tiles(tall)
             self.tiles(outer, around, tall, (self.m, blocks))
+            self.k = attempt(self.k, Trim(self.m, blocks))
         return self.k
 
     def whole(self, outer: str, tile: str, width: int) -> None:

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Const, Expr, Load, Test
+from weft.ir.index import (
+    Guard,
+    InRange,
+    Int,
+    Sum,
+    Var,
+    ceildiv,
+    coefficient,
+    floordiv,
+    map_guard,
+    maximum,
+    minimum,
+    substitute,
+    variables,
+)
+from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.lower import identity
+from weft.ir.kernel.schedule import Kernel, loop_var
+from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.find import find, find_value
+from weft.ir.loops import LoopKind
+from weft.ir.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Trim(Transform):
+    """A reducing loop runs only where a condition in what it reduces can hold.
+
+        for i:                                                for i:
+          for j in 0..n: m = max(m, x if j <= i else -inf)  ->    for j in 0..min(n, i + 1): m = max(m, x)
+
+    What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition, x, 0)
+    of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN of such a
+    factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike. Needs: a
+    serial loop, reducing; a condition that is affine in it, where loops further in take any value.
+    """
+
+    value: str
+    loop: str
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = find_value(k, self.value)
+        if isinstance(item, Refusal):
+            return item
+        spec = find(k, self.loop)
+        if isinstance(spec, Refusal):
+            return spec
+        if k.nests[self.value].loop(self.loop) is None or not spec.reduce:
+            return Refusal(f"{self.loop} is no reducing loop of {self.value}")
+        if spec.kind is not LoopKind.SERIAL:
+            return Refusal(f"the loop {self.loop} is {spec.kind.value}")
+        if k.nests[self.value].online is not None:
+            return Refusal(f"{self.value} runs in another's loop")
+        start, stop = self._needed(k)
+        if start == 0 and stop == spec.extent:
+            return Refusal(f"every iteration of {self.loop} may count")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        start, stop = self._needed(k)
+        nest = k.nests[self.value]
+        spec = nest.loop(self.loop)
+        assert spec is not None
+        extent = maximum(stop - start, 0)
+        var = loop_var(spec.var.name, extent)
+        d = nest.depth(self.loop)
+        k = k.rebind({spec.var: start + var})
+        nest = k.nests[self.value]
+        loops = (*nest.loops[:d], replace(spec, var=var, extent=extent), *nest.loops[d + 1 :])
+        return k.with_nest(self.value, replace(nest, loops=loops))
+
+    def _needed(self, k: Kernel) -> tuple[Int, Int]:
+        """The first iteration that may count, and the end of those."""
+        nest = k.nests[self.value]
+        spec = nest.loop(self.loop)
+        assert spec is not None
+        around = {s.var for s in [*k.enclosing(self.value), *nest.loops[: nest.depth(self.loop)]]}
+        around |= set(k.algorithm.variables)
+        members = [self.value]
+        members += [n for n, x in k.nests.items() if x.online is not None and x.online.loop == self.loop]
+        found: tuple[Int, Int] | None = None
+        for name in members:
+            item = k.algorithm.item(name)
+            assert isinstance(item, Value) and item.reduce is not None
+            nothing = identity(item.reduce.op, item.dtype).value
+            start: Int = 0
+            stop: Int = spec.extent
+            for c in _conditions(k, item.expr, float(nothing)):
+                bind = k.nests[name].bind
+                at = map_guard((c,), lambda i, bind=bind: substitute(i, bind))
+                for first, last in _ranges(at, spec.var, around):
+                    start = maximum(start, first)
+                    stop = stop if last is None else minimum(stop, last)
+            if found is not None:
+                start, stop = minimum(start, found[0]), maximum(stop, found[1])
+            found = start, stop
+        assert found is not None
+        return found
+
+
+def _conditions(k: Kernel, e: Expr, nothing: float) -> Iterator[InRange]:
+    """Conditions on the item's axes without which `e` is `nothing` (0, or an infinity)."""
+    match e:
+        case Call(op=Op.WHERE, args=(Test() as test, inside, Const() as outside)) if outside.value == nothing:
+            yield from test.guard
+            yield from _conditions(k, inside, nothing)
+        case Call(op=Op.MUL) if nothing == 0:
+            for factor in e.args:
+                yield from _conditions(k, factor, nothing)
+        case Call(op=Op.EXP, args=(Call(op=Op.SUB, args=(x, m)),)) if nothing == 0 and _finite_below(m):
+            yield from _conditions(k, x, float("-inf"))
+        case Load() if not e.guard and k.algorithm.param(e.source) is None:
+            value = k.algorithm.item(e.source)
+            assert isinstance(value, Value)
+            op = None if value.reduce is None else value.reduce.op
+            if op is None or float(identity(op, value.dtype).value) == nothing:
+                at: dict[Var, Int] = {a.var: i for a, i in zip(value.axes, e.index, strict=True)}
+                for c in _conditions(k, value.expr, nothing):
+                    yield from map_guard((c,), lambda i: substitute(i, at))
+        case _:
+            pass
+
+
+def _finite_below(m: Expr) -> bool:
+    """The expression is never -inf: a maximum with a finite number."""
+    return (
+        isinstance(m, Call)
+        and m.op is Op.MAX
+        and any(isinstance(a, Const) and abs(float(a.value)) < float("inf") for a in m.args)
+    )
+
+
+def _ranges(guard: Guard, v: Var, around: set[Var]) -> Iterator[tuple[Int, Int | None]]:
+    """(first, end) of the values of `v` for which each bound of the conditions can hold, whatever variables that are
+    not `around` are; in terms of those."""
+    for c in guard:
+        gaps = [] if c.lo is None else [c.value - c.lo]
+        gaps += [] if c.hi is None else [c.hi - c.value - 1]
+        for gap in gaps:  # holds where it is >= 0
+            step = coefficient(gap, v)
+            if not step:
+                continue
+            most = _most(gap - v * step, around)
+            if step > 0:
+                yield maximum(ceildiv(-most, step), 0), None
+            else:
+                yield 0, maximum(floordiv(most, -step) + 1, 0)
+
+
+def _most(x: Int, around: set[Var]) -> Int:
+    """An upper bound of `x` in terms of the variables `around`."""
+    if isinstance(x, int):
+        return x
+    terms, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
+    out: Int = const
+    for atom, c in terms:
+        fixed = not atom.computed and variables(atom) <= around
+        out = out + (atom * c if fixed else (atom.hi if c > 0 else atom.lo) * c)
+    return out
