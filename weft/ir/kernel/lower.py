@@ -238,7 +238,7 @@ class _Lowering:
         rows = [s for s in nest.loops[depth:] if not s.reduce]
 
         def over_rows(stmt: Stmt, suffix: str) -> Stmt:
-            return self.rename(wrap(stmt, rows), suffix)
+            return self.rename(wrap(stmt, in_lanes(rows)), suffix)
 
         body: list[Stmt] = [s for c in children if c.name not in later for s in self.placed(c)]
         body += [Alloc(Buffer(n, leader.dtype, size, nest.scope)) for n in (old, scale)]
@@ -277,7 +277,7 @@ class _Lowering:
         rescaled = ex.call(Op.MUL, Load(item.dtype, item.name, (at,)), factor)
         pure = [s for s in nest.loops if not s.reduce]
         return [
-            self.rename(wrap(Store(item.name, at, rescaled), pure), "rescale"),
+            self.rename(wrap(Store(item.name, at, rescaled), in_lanes(pure)), "rescale"),
             *self.level(item, nest, 0),
         ]
 
@@ -343,6 +343,9 @@ class _Lowering:
         return Load(e.dtype, e.source, (flatten(e.index, param.shape),), guard)
 
 
+LANES = 256
+"""The most that one vector loop has."""
+
 _TASKS = (LoopKind.PARALLEL, LoopKind.BLOCK)
 
 
@@ -379,6 +382,16 @@ def shared(body: Block) -> Block:
 
     visit(body, 0)
     return moved(body) if crossing else body
+
+
+def in_lanes(loops: list[LoopSpec]) -> list[LoopSpec]:
+    """Loops whose iterations have nothing to do with each other, the innermost as vector lanes where that is possible."""
+    if not loops or any(s.kind is LoopKind.VECTOR for s in loops):
+        return loops
+    last = loops[-1]
+    if last.kind is not LoopKind.SERIAL or not isinstance(last.extent, int) or not 1 < last.extent <= LANES:
+        return loops
+    return [*loops[:-1], replace(last, kind=LoopKind.VECTOR)]
 
 
 def wrap(stmt: Stmt, loops: list[LoopSpec]) -> Stmt:

@@ -42,6 +42,9 @@ from weft.scheduler.optimize.steps import merge, split
 BLOCK_VECTORS = 4
 """Columns of a tile of scores, in SIMD registers."""
 
+GUARDED = 1.1
+"""How much longer a tile takes whose rows may lie outside."""
+
 ROW_TILES = 16
 """Register tiles per block of rows."""
 
@@ -105,8 +108,7 @@ class _OnePass:
         if row is None or high(inner.extent) > 16 * lanes:
             return None
         tall = _rows_per_tile(high(row.extent), vectors, info.vector_registers)
-        count = ceildiv(high(row.extent), tall)
-        block = tall * ceildiv(count, ceildiv(count, ROW_TILES))
+        block = _rows_per_block(high(row.extent), tall)
         if not self.algebra():
             return None
         loops = self.output(row, inner, tall, block)
@@ -309,4 +311,16 @@ class _OnePass:
 def _rows_per_tile(extent: int, vectors: int, registers: int) -> int:
     """Rows of a register tile: as many as registers hold, fewer when they fit the extent better."""
     most = max(1, min(8, (registers - vectors - 1) // vectors))
-    return min(range(1, most + 1), key=lambda r: (ceildiv(extent, r) * r / extent * (1 + 1.5 / r), -r))
+
+    def cost(rows: int) -> float:
+        block = _rows_per_block(extent, rows)
+        guards = GUARDED if extent % block else 1.0
+        return ceildiv(extent, block) * block / extent * (1 + 1.5 / rows) * guards
+
+    return min(range(1, most + 1), key=lambda r: (cost(r), -r))
+
+
+def _rows_per_block(extent: int, tall: int) -> int:
+    """Rows of a block: whole tiles, about as many in each block."""
+    count = ceildiv(extent, tall)
+    return tall * ceildiv(count, ceildiv(count, ROW_TILES))
