@@ -385,7 +385,7 @@ def shared(body: Block) -> Block:
 
 
 def in_lanes(loops: list[LoopSpec]) -> list[LoopSpec]:
-    """Loops whose iterations have nothing to do with each other, the innermost as vector lanes where that is possible."""
+    """Loops whose iterations have nothing to do with each other, the innermost as vector lanes where it can be."""
     if not loops or any(s.kind is LoopKind.VECTOR for s in loops):
         return loops
     last = loops[-1]

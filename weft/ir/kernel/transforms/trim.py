@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.ir import expr as ex
 from weft.ir.expr import Call, Const, Expr, Load, Test
 from weft.ir.index import (
     Guard,
@@ -36,10 +35,10 @@ class Trim(Transform):
         for i:                                                for i:
           for j in 0..n: m = max(m, x if j <= i else -inf)  ->    for j in 0..min(n, i + 1): m = max(m, x)
 
-    What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition, x, 0)
-    of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN of such a
-    factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike. Needs: a
-    serial loop, reducing; a condition that is affine in it, where loops further in take any value.
+    What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition,
+    x, 0) of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN
+    of a factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike.
+    Needs: a serial loop, reducing; a condition that is affine in it, where loops further in take any value.
     """
 
     value: str
