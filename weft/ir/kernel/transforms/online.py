@@ -28,7 +28,7 @@ class OnlineReduce(Transform):
     2018, arXiv:1805.02867). Reassociates. `loop` is the leader's loop over the axis, `own` the follower's loop of the
     same extent, which it replaces. Needs: both reduce at the same place, over as many steps of the same axis; the
     leader is a MAX; every use of it in the follower, and in the values between, has the form exp(x - m), as a factor;
-    the leader's axes are the follower's first; nobody else reads the leader inside the loop.
+    the leader's axes are the follower's first, their loops inside the shared one; nobody else reads the leader there.
     """
 
     leader: str
@@ -65,6 +65,8 @@ class OnlineReduce(Transform):
         refusal = serial(k, b) or (None if a.kind is b.kind else Refusal(f"{self.loop} is {a.kind.value}"))
         if refusal is not None:
             return refusal
+        if any(not s.reduce for s in ln.loops[: ln.depth(self.loop)]):
+            return Refusal(f"{self.loop} is inside a loop of {self.leader} that does not reduce")
         if _rows(follower, fn, len(leader.axes)) != _rows(leader, ln, len(leader.axes)):
             return Refusal(f"the first axes of {self.follower} are not those of {self.leader}")
         if not _same_axis(k, leader, follower, self.loop, self.own):
