@@ -1,0 +1,116 @@
+"""The conformance suite finds mistakes: devices with one each, and the test that has to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+from weft.backends.dummy.device import DummyCode, DummyDevice, describe
+from weft.backends.dummy.pool import DummyMemory
+from weft.backends.protocol import Memory
+from weft.ir.expr import Call, Expr, transform
+from weft.ir.loops import Program
+from weft.ir.ops import Op
+from weft.ir.passes.rewrite import index_map, map_block, with_body
+from weft.testing.conformance import (
+    test_copies,
+    test_loops,
+    test_memory,
+    test_ops,
+    test_queues,
+    test_running,
+    test_schedules,
+)
+from weft.testing.conformance.harness import Harness
+
+
+class Swapped(DummyDevice):
+    """Computes one op in place of another."""
+
+    pair = (Op.MAX, Op.MIN)
+
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        old, new = self.pair
+
+        def expr(e: Expr) -> Expr:
+            return transform(
+                e, lambda x: Call(x.dtype, new, x.args) if isinstance(x, Call) and x.op is old else None
+            )
+
+        return super().compile([with_body(p, map_block(p.body, expr, index_map(expr))) for p in programs])
+
+
+class FloorsNotTruncates(Swapped):
+    pair = (Op.TRUNC, Op.FLOOR)
+
+
+class ReadsFromTheStart(DummyDevice):
+    def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
+        return super().read(memory, nbytes, 0, queue)
+
+
+class KeepsWhatIsFreed(DummyDevice):
+    def free(self, memory: Memory) -> None:
+        pass
+
+
+class Leaks(DummyDevice):
+    kept: list[DummyMemory]
+
+    def allocate(self, nbytes: int) -> DummyMemory:
+        memory = super().allocate(nbytes)
+        self.kept = [*getattr(self, "kept", []), memory]
+        return memory
+
+
+class HasFewerQueues(DummyDevice):
+    def queue(self, number: int = 0) -> Any:
+        return super().queue(0)
+
+
+class DropsTheLastStatement(DummyDevice):
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        return super().compile([replace(p, body=p.body[:-1] or p.body) for p in programs])
+
+
+class SwapsVariables(DummyDevice):
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        return super().compile([replace(p, variables=p.variables[::-1]) for p in programs])
+
+
+def examples(n: int) -> settings:
+    return settings(max_examples=n, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
+
+
+MISTAKES: dict[type[DummyDevice], Callable[[Harness], None]] = {
+    Swapped: lambda h: test_ops.test_ops(h, "float32,float32"),
+    FloorsNotTruncates: lambda h: test_ops.test_ops(h, "float32"),
+    ReadsFromTheStart: test_copies.test_parts,
+    KeepsWhatIsFreed: lambda h: test_memory.test_freed_memory_is_not_used(h.device),
+    Leaks: lambda h: test_memory.test_dying_memory_goes_back(h.device),
+    HasFewerQueues: lambda h: test_queues.test_queues_are_numbered(h.device, h),
+    DropsTheLastStatement: lambda h: test_schedules.test_empty_schedule(h, "softmax"),
+    SwapsVariables: test_running.test_variables_by_name,
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_are_found(kind: type[DummyDevice]) -> None:
+    test = MISTAKES[kind]
+    test(Harness(DummyDevice(describe(0))))
+    with pytest.raises((AssertionError, pytest.fail.Exception, MemoryError, ValueError)):
+        test(Harness(kind(describe(0))))
+
+
+def test_random_loops_find_a_wrong_op() -> None:
+    """Among random programs, too."""
+
+    class WrongSubtraction(Swapped):
+        pair = (Op.SUB, Op.ADD)
+
+    with pytest.raises(AssertionError):
+        test_loops.test_random_loops(Harness(WrongSubtraction(describe(0))), examples)
