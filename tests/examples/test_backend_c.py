@@ -4,6 +4,7 @@ and put through the conformance suite. weft knows nothing of it."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,38 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "backend_c"
+from weft.ir import dtypes
+from weft.ir.expr import Const, Load, call
+from weft.ir.index import Var
+from weft.ir.loops import Buffer, Loop, Program, Scope, Store
+from weft.ir.ops import Op
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "backend_c"
+MANUAL = ROOT / "manuals" / "backends.md"
+
+
+def quoted() -> list[tuple[str, str]]:
+    """The files that the manual quotes, and what it quotes."""
+    return re.findall(r"<!-- from: (.+?) -->\n```\w+\n(.*?)```", MANUAL.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("file", "text"), quoted(), ids=lambda x: x.rpartition("/")[2][:20])
+def test_the_manual_quotes_it(file: str, text: str) -> None:
+    assert text in (ROOT / file).read_text()
+
+
+def test_the_manual_shows_the_c_that_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from weft_c.render import render
+
+    f, n, i = dtypes.float32, Var("n", 1, 1000), Var("i", 0, 999)
+    value = call(Op.MAX, call(Op.MUL, Load(f, "x", (i,)), Const(f, 2)), Const(f, 0))
+    params = tuple(Buffer(name, f, n, Scope.GLOBAL) for name in "xy")
+    body = (Loop(i, n, (Store("y", i, value),)),)
+    shown = re.search(r"<!-- c: doubled -->\n```c\n(.*?)```", MANUAL.read_text(), flags=re.DOTALL)
+    assert shown is not None
+    assert render(Program("doubled", params, frozenset("y"), (n,), body)).text == shown[1]
 
 
 @pytest.fixture(scope="module")
