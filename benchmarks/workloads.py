@@ -154,11 +154,11 @@ def _matmul(n: int) -> Inputs:
 
 
 def _four() -> Inputs:
-    return tuple(normal(N, seed=k) for k in range(4))
+    return tuple(block(N, seed=k) for k in range(4))
 
 
 def _square(*axis: int) -> Callable[[], Inputs]:
-    return lambda: (normal(_SIDE, _SIDE), *axis)
+    return lambda: (block(_SIDE, _SIDE), *axis)
 
 
 def _qkv() -> Inputs:
@@ -197,7 +197,7 @@ def _workloads() -> Iterator[Workload]:
     )  # fmt: skip
     yield Workload("chain 16M", "memory", "chain", _four, 5.0 * N, 16.0 * N, 4.0 * N, goal=0.90, fast=True)
     yield Workload("chain 16M, reused", "memory", "chain_reused", _four, 5.0 * N, 16.0 * N, 4.0 * N)
-    yield Workload("sum 16M", "memory", "sum", lambda: (normal(N),), N, 4.0 * N, goal=1.0, fast=True)
+    yield Workload("sum 16M", "memory", "sum", lambda: (block(N),), N, 4.0 * N, goal=1.0, fast=True)
     yield Workload("sum over rows", "memory", "sum", _square(0), N, 4.0 * N, goal=0.80)
     yield Workload("sum over columns", "memory", "sum", _square(1), N, 4.0 * N, goal=1.0)
     yield Workload("softmax 4096", "memory", "softmax", _square(), 0, 4.0 * N, 4.0 * N, goal=0.75, fast=True)

@@ -233,7 +233,9 @@ class CpuDevice:
         threads = self.runtime.pool.threads
         with self.lock:
             if threads not in self._limits:
-                key = disk_cache.digest(self.fingerprint(), str(threads), *map(str, usable_threads()))
+                key = disk_cache.digest(
+                    "limits 2", self.fingerprint(), str(threads), *map(str, usable_threads())
+                )
                 kept = disk_cache.get("limits", key)
                 try:
                     self._limits[threads] = from_json(kept or b"")

@@ -7,7 +7,8 @@ They are written in LLVM IR, as wide as the machine's vectors, and run on the ru
     copy     4 vectors at a time
     stream   the same with stores that go past the caches, for memory
 
-A measurement is the best of several runs, since whatever disturbs one makes it slower.
+A measurement is the best of several runs, since whatever disturbs one makes it slower. The loops on a cache work on half
+of it: that much stays there beside whatever else a program touches.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def measure(runtime: Runtime) -> Limits:
     for a, b in ((source, target), (target, source)):
         runs["limit_copy"].run((a.address, b.address), (threads, total // threads // 1024 * 1024, 1))
     flops = rate("limit_flops", 0, CHAIN_STEPS, _flops_per_step(machine) * CHAIN_STEPS * threads)
-    levels = [level("L2", machine.l2_bytes * threads, machine.l2_bytes // 2, "limit_copy")]
+    levels = [level("L2", machine.l2_bytes // 2 * threads, machine.l2_bytes // 2, "limit_copy")]
     part = machine.l3_bytes // 2 // max(1, min(threads, machine.l3_cores))
     if part > machine.l2_bytes:
-        levels.append(level("L3", machine.l3_bytes, part, "limit_copy"))
+        levels.append(level("L3", machine.l3_bytes // 2, part, "limit_copy"))
     levels.append(level("memory", float("inf"), total // threads, "limit_stream"))
     return Limits(flops, tuple(levels), threads, True)
 
