@@ -16,8 +16,8 @@ from weft.backends.protocol import DeviceInfo
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of memory that holds `capacity` bytes with ease: bytes per second of loops that only read (`read`), and of
-    loops that copy as well as can be done, counting what they read and what they write (`copy`)."""
+    """A level of memory that holds `capacity` bytes with ease: bytes per second of loops that only read (`read`), and
+    of loops that copy as well as can be done, counting what they read and what they write (`copy`)."""
 
     name: str
     capacity: float

@@ -7,8 +7,8 @@ They are written in LLVM IR, as wide as the machine's vectors, and run on the ru
     copy     4 vectors at a time
     stream   the same with stores that go past the caches, for memory
 
-A measurement is the best of several runs, since whatever disturbs one makes it slower. The loops on a cache work on half
-of it: that much stays there beside whatever else a program touches.
+A measurement is the best of several runs, since whatever disturbs one makes it slower. The loops on a cache work on
+half of it: that much stays there beside whatever else a program touches.
 """
 
 from __future__ import annotations
