@@ -240,6 +240,7 @@ if TYPE_CHECKING:
     from weft.core.devices import device, devices, memory_limit, set_num_threads
     from weft.core.explain import explain
     from weft.core.variables import Variable, bind
+    from weft.core.vmap import vmap
 
 __all__ = [
     "ArgumentError", "DType", "DTypeError", "DeviceError", "Generator", "GradError", "IndexError",
@@ -269,7 +270,7 @@ __all__ = [
     "std_mean", "sub", "subtract", "sum", "synchronize", "t", "take", "take_along_dim", "tan", "tanh",
     "tensor", "tensordot", "tile", "transpose", "tril", "tril_indices", "triu", "triu_indices", "trunc",
     "uint16", "uint32", "uint64", "uint8", "unbind", "unflatten", "unsqueeze", "value_and_grad", "var",
-    "var_mean", "vstack", "where", "zeros", "zeros_like",
+    "var_mean", "vmap", "vstack", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 promote_types = promote
@@ -284,8 +285,9 @@ _LAZY = {
     "memory_limit": "weft.core.devices",
     "set_num_threads": "weft.core.devices",
     "explain": "weft.core.explain",
+    "vmap": "weft.core.vmap",
 }
-_PACKAGES = frozenset({"io", "nn", "optim", "testing"})
+_PACKAGES = frozenset({"autograd", "data", "func", "io", "nn", "optim", "testing"})
 
 
 def __getattr__(name: str) -> Any:

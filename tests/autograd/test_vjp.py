@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from weft.autograd import ops
-from weft.autograd.backward import gradients
+from weft.autograd.reverse import gradients
 from weft.autograd.value import Value, apply
 from weft.autograd.vjp import VJP
 from weft.ir import dtypes as d

@@ -470,7 +470,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: weft.gradients(weft.ones(1, requires_grad=True) * 2, weft.ones(1, requires_grad=True)),
         weft.GradError,
         (
-            "gradients: no output depends on input 0 of shape (1,), or it does not require grad; pass "
+            "grad: no output depends on input 0 of shape (1,), or it does not require grad; pass "
             "allow_unused=True to get None for it"
         ),
     ),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 
-from weft.autograd.backward import gradients
 from weft.autograd.ops import full
+from weft.autograd.reverse import gradients
 from weft.autograd.value import Value, apply
 from weft.core import run
 from weft.ir import dtypes

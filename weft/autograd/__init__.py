@@ -1,1 +1,39 @@
-"""Reverse-mode differentiation over the graph: one table of vector-Jacobian products and the backward walk."""
+"""Reverse-mode differentiation over the graph: one table of vector-Jacobian products and the backward walk.
+
+For users, `weft.autograd` also offers torch's tools (grad, Function, functional.jacobian ...). They take Tensors, of
+which this package knows nothing, so they are in weft.core, and looked up there when first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_TOOLS = {
+    "Function": "weft.core.function:Function",
+    "FunctionCtx": "weft.core.function:FunctionCtx",
+    "once_differentiable": "weft.core.function:once_differentiable",
+    "backward": "weft.core.differentiate:backward_all",
+    "grad": "weft.core.differentiate:gradients",
+    "functional": "weft.core.jacobians:functional",
+    "gradcheck": "weft.core.gradcheck:gradcheck",
+    "gradgradcheck": "weft.core.gradcheck:gradgradcheck",
+    "no_grad": "weft.core.modes:no_grad",
+    "enable_grad": "weft.core.modes:enable_grad",
+    "inference_mode": "weft.core.modes:inference_mode",
+    "set_grad_enabled": "weft.core.modes:set_grad_enabled",
+    "checkpoint": "weft.core.checkpointing:checkpoint",
+    "checkpoint_sequential": "weft.core.checkpointing:checkpoint_sequential",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TOOLS:
+        raise AttributeError(f"module 'weft.autograd' has no attribute {name!r}")
+    module, _, attribute = _TOOLS[name].partition(":")
+    found = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_TOOLS})

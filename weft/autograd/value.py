@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
@@ -56,6 +57,13 @@ class Value:
 
     def __repr__(self) -> str:
         return f"Value({self.node!r}{', needs_grad' if self.needs_grad else ''})"
+
+
+Hook: TypeAlias = Callable[[Value], "Value | None"]
+"""What sees the gradient of a value on its way, and may give another in its place."""
+
+HOOKS: WeakKeyDictionary[Value, dict[int, Hook]] = WeakKeyDictionary()
+"""The hooks of each value, in the order in which they were registered."""
 
 
 class _Mode(threading.local):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
-from weft.autograd.value import Value, grad_mode
+from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.core import broadcast as bc
 from weft.core import tracing
 from weft.core.handle import Handle, describe, value_of, wrap
@@ -25,12 +26,73 @@ _watched: WeakKeyDictionary[Value, ref[Tensor]] = WeakKeyDictionary()
 def watch(t: Tensor) -> None:
     """From now on backward() accumulates in `t.grad` what reaches the value that t stands for now."""
     _watched[t.value] = ref(t)
+    hooks = t.__dict__.get("_hooks")
+    if hooks:
+        HOOKS[t.value] = hooks
+
+
+class RemovableHandle:
+    """What registering a hook gives: `remove()` takes the hook off again, as does leaving it as a context."""
+
+    def __init__(self, hooks: dict[int, Any], hook: Any, prepend: bool = False) -> None:
+        self.id = next(_numbers)
+        self._hooks = hooks
+        hooks[self.id] = hook
+        if prepend:
+            for key in [k for k in hooks if k != self.id]:
+                hooks[key] = hooks.pop(key)
+
+    def remove(self) -> None:
+        """The hook is called no more."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+_numbers = itertools.count()
+
+
+def register_hook(input: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+    """Have hook(gradient) called when the gradient of this tensor is known; what it returns takes its place."""
+    v = value_of("register_hook", input)
+    if not v.needs_grad:
+        raise GradError("register_hook: this tensor does not require grad, so it has no gradient to see")
+
+    def on_value(g: Value) -> Value | None:
+        new = hook(wrap(g))
+        if new is None:
+            return None
+        found = value_of("register_hook", new)
+        if found.shape != g.shape or found.dtype is not g.dtype:
+            raise ShapeError(f"register_hook: the hook must return {describe(wrap(g))}, got {describe(new)}")
+        return found
+
+    if v.is_leaf:  # of the tensor, whose value changes at each optimizer step
+        hooks = input.__dict__.setdefault("_hooks", {})
+        HOOKS[v] = hooks
+    else:
+        hooks = HOOKS.setdefault(v, {})
+    return RemovableHandle(hooks, on_value)
+
+
+def register_post_accumulate_grad_hook(input: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    """Have hook(tensor) called each time backward() has added to the `.grad` of this leaf."""
+    v = value_of("register_post_accumulate_grad_hook", input)
+    if not (v.needs_grad and v.is_leaf):
+        raise GradError(
+            "register_post_accumulate_grad_hook: only leaves that require grad accumulate gradients"
+        )
+    return RemovableHandle(input.__dict__.setdefault("_post_hooks", {}), hook)
 
 
 def _walk(
     outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create: bool
 ) -> dict[Value, Value]:
-    from weft.autograd.backward import gradients
+    from weft.autograd.reverse import gradients
 
     return gradients(outputs, seeds, inputs, create)
 
@@ -88,6 +150,8 @@ def backward(
             t = owner() if owner is not None else None
             if g is not None and t is not None:
                 t.grad = wrap(g) if t.grad is None else t.grad + wrap(g)
+                for hook in list(t.__dict__.get("_post_hooks", {}).values()):
+                    hook(t)
 
 
 def _reachable(output: Value) -> list[Value]:
@@ -112,31 +176,80 @@ def gradients(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
     grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the outputs with respect to the inputs (torch.autograd.grad); `.grad` is not touched.
 
-    GradError for an input that no output depends on, unless allow_unused: then its gradient is None.
+    GradError for an input that no output depends on, unless allow_unused: then its gradient is None, or, with
+    materialize_grads, zeros. With is_grads_batched, grad_outputs have a first dimension of gradients, as the results
+    do. The graph is always retained.
     """
     outs = [outputs] if isinstance(outputs, Handle) else list(outputs)
     ins = [inputs] if isinstance(inputs, Handle) else list(inputs)
     given = [grad_outputs] if grad_outputs is None or isinstance(grad_outputs, Handle) else list(grad_outputs)
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("grad: materialize_grads needs allow_unused, or leave that out")
     if len(given) == 1 and given[0] is None:
         given = [None] * len(outs)
     if len(given) != len(outs):
-        raise ArgumentError(f"gradients: {len(given)} grad_outputs for {len(outs)} outputs")
-    values = [value_of("gradients", t) for t in outs]
-    seeds = [_seed("gradients", v, g) for v, g in zip(values, given, strict=True)]
-    targets = [value_of("gradients", t) for t in ins]
+        raise ArgumentError(f"grad: {len(given)} grad_outputs for {len(outs)} outputs")
+    if is_grads_batched:
+        from weft.core.vmap import vmap
+
+        def once(*seeds: Tensor) -> tuple[Tensor, ...]:
+            found = gradients(
+                outs, ins, seeds, create_graph=create_graph, allow_unused=True, materialize_grads=True
+            )
+            return tuple(g for g in found if g is not None)
+
+        return vmap(once)(*given)
+    values = [value_of("grad", t) for t in outs]
+    seeds = [_seed("grad", v, g) for v, g in zip(values, given, strict=True)]
+    targets = [value_of("grad", t) for t in ins]
+    for i, t in enumerate(targets):
+        if not t.needs_grad:
+            raise GradError(
+                f"grad: input {i} of shape {tuple(t.shape)} does not require grad; set requires_grad on it before it "
+                "is used"
+            )
     found = _walk(values, seeds, targets, create_graph)
     for i, v in enumerate(targets):
-        if v not in found and not allow_unused:
+        if v not in found and not (allow_unused or materialize_grads):
             raise GradError(
-                f"gradients: no output depends on input {i} of shape {tuple(v.shape)}, or it does not require grad; "
+                f"grad: no output depends on input {i} of shape {tuple(v.shape)}, or it does not require grad; "
                 "pass allow_unused=True to get None for it"
             )
-    return tuple(wrap(found[v]) if v in found else None for v in targets)
+    out: list[Tensor | None] = [wrap(found[v]) if v in found else None for v in targets]
+    if materialize_grads:
+        out = [
+            wrap(bc.scalar(0, v.dtype, v.shape)) if g is None else g
+            for g, v in zip(out, targets, strict=True)
+        ]
+    return tuple(out)
+
+
+def backward_all(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:
+    """Add the gradients of the sum of several tensors to `.grad` (torch.autograd.backward); see Tensor.backward."""
+    outs = [tensors] if isinstance(tensors, Handle) else list(tensors)
+    given = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, Handle) else list(grad_tensors)
+    if len(given) == 1 and given[0] is None:
+        given = [None] * len(outs)
+    if len(given) != len(outs):
+        raise ArgumentError(f"backward: {len(given)} grad_tensors for {len(outs)} tensors")
+    targets = [inputs] if isinstance(inputs, Handle) else inputs
+    for t, g in zip(outs, given, strict=True):
+        backward(t, g, retain_graph, create_graph, targets)
 
 
 def value_and_grad(
@@ -157,16 +270,16 @@ def value_and_grad(
         with grad_mode(True):
             leaves: list[Tensor] = []
             fresh: set[Value] = set()
-            tracked = list(args)
+            given = list(args)
             for n in numbers:
-                tracked[n] = _map(lambda t: _tracked(t, leaves, fresh), args[n])
-            result = fn(*tracked, **kwargs)
+                given[n] = map_tensors(lambda t: tracked(t, leaves, fresh), args[n])
+            result = fn(*given, **kwargs)
         out = result[0] if has_aux else result
         if not isinstance(out, Handle):
             raise DTypeError(f"grad: the function must return a Tensor, got {describe(out)}")
         v = out.value
         targets = [t.value for t in leaves]
-        nested = _depends_on_others(v, fresh)
+        nested = depends_on_others(v, fresh)
         found = _walk([v], [_seed("grad", v, None)], targets, nested) if v.needs_grad else {}
         if (
             not nested
@@ -174,7 +287,7 @@ def value_and_grad(
             out = wrap(Value(v.node))
             result = (out, *result[1:]) if has_aux else out
         flat = iter([wrap(found[t]) if t in found else wrap(bc.scalar(0, t.dtype, t.shape)) for t in targets])
-        grads = [_map(lambda _: next(flat), args[n]) for n in numbers]
+        grads = [map_tensors(lambda _: next(flat), args[n]) for n in numbers]
         return result, grads[0] if isinstance(argnums, int) else tuple(grads)
 
     return run
@@ -196,7 +309,7 @@ def grad(
     return run
 
 
-def _tracked(t: Tensor, leaves: list[Tensor], fresh: set[Value]) -> Tensor:
+def tracked(t: Tensor, leaves: list[Tensor], fresh: set[Value]) -> Tensor:
     """`t` as something to differentiate by: itself if it is on the tape already, so that transformations nest."""
     if not t.value.dtype.is_float:
         raise GradError(f"grad: only float tensors have gradients, got {t.value.dtype.name}")
@@ -208,18 +321,34 @@ def _tracked(t: Tensor, leaves: list[Tensor], fresh: set[Value]) -> Tensor:
     return out
 
 
-def _depends_on_others(output: Value, fresh: set[Value]) -> bool:
+def leaves_below(outputs: Sequence[Value], stop: Sequence[Value]) -> list[Value]:
+    """The leaves that need gradients among what the outputs were computed from, not looking past `stop`."""
+    seen = set(stop)
+    found: list[Value] = []
+    stack = list(outputs)
+    while stack:
+        v = stack.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.is_leaf and v.needs_grad:
+            found.append(v)
+        stack.extend(x for x in v.inputs if x.needs_grad)
+    return found
+
+
+def depends_on_others(output: Value, fresh: set[Value]) -> bool:
     """True if the tape under `output` leads to a leaf that is not one of `fresh`."""
     return any(v.is_leaf and v.needs_grad and v not in fresh for v in _tape(output))
 
 
-def _map(f: Callable[[Tensor], Any], tree: Any) -> Any:
+def map_tensors(f: Callable[[Tensor], Any], tree: Any) -> Any:
     """`f` on every Tensor of nested lists, tuples and dicts."""
     if isinstance(tree, Handle):
         return f(wrap(tree.value))
     if isinstance(tree, dict):
-        return {k: _map(f, v) for k, v in cast("dict[Any, Any]", tree).items()}
+        return {k: map_tensors(f, v) for k, v in cast("dict[Any, Any]", tree).items()}
     if isinstance(tree, (list, tuple)):
-        items = [_map(f, v) for v in cast("Sequence[Any]", tree)]
+        items = [map_tensors(f, v) for v in cast("Sequence[Any]", tree)]
         return items if isinstance(tree, list) else tuple(items)
     raise DTypeError(f"grad: expected a Tensor or a list, tuple or dict of them, got {describe(tree)}")

@@ -224,6 +224,8 @@ class Tensor(Handle):
         self.rebind(Value(v.node, self.value.needs_grad))
 
     backward = differentiate.backward
+    register_hook = differentiate.register_hook
+    register_post_accumulate_grad_hook = differentiate.register_post_accumulate_grad_hook
 
     # ------------------------------------------------------------------------------------------ values
 

@@ -111,7 +111,8 @@ def _results(
     except AttributeError:
         raise ArgumentError(
             "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
-            "itself: it has no value; return it from the function"
+            "itself, or that stands for one example in a function that vmap runs: it has no value; return it from the "
+            "function"
         ) from None
     return plan.run(memories, values)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.autograd import ops
-from weft.autograd.backward import gradients
+from weft.autograd.reverse import gradients
 from weft.autograd.value import Value, apply, grad_mode
 from weft.ir import dtypes as d
 from weft.ir import graph as g

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from weft.autograd.ops import add
-from weft.autograd.value import Value, grad_mode
+from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.autograd.vjp import VJP
 
 
@@ -27,6 +27,10 @@ def gradients(
             _accumulate(found, output, seed)
         for value in reversed(order):
             g = found.get(value) if value in wanted else found.pop(value, None)
+            if g is not None and value in HOOKS:
+                g = _hooked(g, value)
+                if value in wanted:
+                    found[value] = g
             rule = value.rule or (VJP[value.op] if value.op else None)
             if g is None or rule is None or value not in useful:
                 continue
@@ -34,6 +38,14 @@ def gradients(
                 if part is not None and x in useful:
                     _accumulate(found, x, part)
     return {v: found[v] for v in wanted if v in found}
+
+
+def _hooked(g: Value, value: Value) -> Value:
+    """The gradient as the hooks of the value leave it."""
+    for hook in list(HOOKS[value].values()):
+        new = hook(g)
+        g = g if new is None else new
+    return g
 
 
 def _accumulate(found: dict[Value, Value], value: Value, part: Value) -> None:

@@ -1,0 +1,247 @@
+"""The batching transform: what a computation on one example becomes on a stack of them.
+
+A function is run once on placeholders for one example; `batched` then rewrites what it built, op by op, with a batch
+axis in front. What does not depend on a placeholder stays as it is, and is computed once for all examples. Values that
+carry a tape keep it: the result can be differentiated, and gradients can be batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from weft.autograd.ops import expand, reshape, sum_
+from weft.autograd.value import Value, apply, composed, grad_enabled, grad_mode
+from weft.ir import graph
+from weft.ir.dtypes import DType
+from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Node, Padding, Shape, Window, toposort
+from weft.ir.index import Int
+from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op to batch: what it was, and the size of the batch."""
+
+    op: Op
+    attrs: Attrs
+    shape: Shape
+    dtype: DType
+    size: Int
+
+
+Rule: TypeAlias = Callable[[Step, list[Value]], Value]
+"""rule(step, inputs): the op on inputs that all have the batch axis in front."""
+
+
+def placeholder(shape: Shape, dtype: DType, device: str | None, needs_grad: bool) -> Value:
+    """What stands for one example: a leaf of this shape without a value."""
+    return Value(graph.buffer(shape, dtype, device or "cpu:0", None), needs_grad)
+
+
+def _attrs(step: Step, kind: type[_T]) -> _T:
+    assert isinstance(step.attrs, kind), step
+    return step.attrs
+
+
+def _elementwise(step: Step, xs: list[Value]) -> Value:
+    return apply(
+        step.op, tuple(xs), step.attrs, None, step.dtype if step.op in (Op.CAST, Op.BITCAST) else None
+    )
+
+
+def _over_axes(step: Step, xs: list[Value]) -> Value:
+    return apply(step.op, tuple(xs), Axes(tuple(a + 1 for a in _attrs(step, Axes).axes)))
+
+
+def _permute(step: Step, xs: list[Value]) -> Value:
+    return apply(step.op, tuple(xs), Axes((0, *(a + 1 for a in _attrs(step, Axes).axes))))
+
+
+def _to_shape(step: Step, xs: list[Value]) -> Value:
+    return apply(step.op, tuple(xs), None, (step.size, *step.shape))
+
+
+def _pad(step: Step, xs: list[Value]) -> Value:
+    p = _attrs(step, Padding)
+    return apply(step.op, tuple(xs), Padding((0, *p.low), (0, *p.high), (0, *p.interior), p.fill))
+
+
+def _box(step: Step, xs: list[Value]) -> Value:
+    b = _attrs(step, Box)
+    size = (step.size, *step.shape) if step.op is Op.SHRINK else None
+    return apply(step.op, tuple(xs), Box((0, *b.start), (1, *b.step)), size)
+
+
+def _window(step: Step, xs: list[Value]) -> Value:
+    w = _attrs(step, Window)
+    shifted = Window(w.axis + 1, w.window + 1, w.stride, w.dilation)
+    return apply(step.op, tuple(xs), shifted, (step.size, *step.shape))
+
+
+def _along(step: Step, xs: list[Value]) -> Value:
+    return apply(step.op, tuple(xs), Along(_attrs(step, Along).axis + 1))
+
+
+def _scatter(step: Step, xs: list[Value]) -> Value:
+    c = _attrs(step, Combine)
+    return apply(step.op, tuple(xs), Combine(c.axis + 1, c.op))
+
+
+def _same(step: Step, xs: list[Value]) -> Value:
+    return apply(step.op, tuple(xs), step.attrs)
+
+
+BATCH: dict[Op, Rule | None] = {
+    Op.BUFFER: None,
+    Op.CONST: None,
+    Op.RANGE: None,
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCE, _over_axes),
+    Op.RESHAPE: _to_shape,
+    Op.PERMUTE: _permute,
+    Op.EXPAND: _to_shape,
+    Op.PAD: _pad,
+    Op.SHRINK: _box,
+    Op.FLIP: _over_axes,
+    Op.SHEAR: _window,
+    Op.UNSHEAR: _window,
+    Op.GATHER: _along,
+    Op.SCATTER: _scatter,
+    Op.CONCAT: _along,
+    Op.UPDATE: _box,
+    Op.CONTIGUOUS: _same,
+    Op.COPY: _same,
+}
+"""Every op; None for leaves, which never have a batch axis of their own."""
+
+
+def spread(x: Value, size: Int) -> Value:
+    """x repeated along a new first axis."""
+    return expand(reshape(x, (1, *x.shape)), (size, *x.shape))
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One run of the transform. A node or value that is not among these does not depend on the examples."""
+
+    size: Int
+    nodes: dict[Node, Value]
+    values: dict[Value, Value]
+    streams: bool
+
+    def node(self, node: Node) -> None:
+        """Batch a node whose inputs are done, without history."""
+        if node in self.nodes:
+            return
+        if self.streams and node.op is Op.THREEFRY and not any(i in self.nodes for i in node.inputs):
+            self.nodes[node] = self._streams(node)
+        elif any(i in self.nodes for i in node.inputs):
+            xs = [self.nodes[i] if i in self.nodes else spread(Value(i), self.size) for i in node.inputs]
+            self.nodes[node] = self._apply(node.op, node.attrs, node, xs)
+
+    def _apply(self, op: Op, attrs: Attrs, node: Node, xs: list[Value]) -> Value:
+        rule = BATCH[op]
+        assert rule is not None, op
+        return rule(Step(op, attrs, node.shape, node.dtype, self.size), xs)
+
+    def _streams(self, node: Node) -> Value:
+        """Random bits of a stream for each example: the number of the example changes the key."""
+        counter, key0, key1 = (spread(Value(i), self.size) for i in node.inputs)
+        lanes = reshape(Value(graph.arange(self.size, node.dtype)), (self.size, *(1 for _ in node.shape)))
+        lanes = expand(lanes, key1.shape)
+        mixed = apply(Op.MUL, (apply(Op.ADD, (lanes, Value(graph.const(1, node.dtype, lanes.shape)))),
+                               Value(graph.const(0x9E3779B9, node.dtype, lanes.shape))))  # fmt: skip
+        return apply(Op.THREEFRY, (counter, key0, apply(Op.XOR, (key1, mixed))))
+
+    def value(self, v: Value) -> None:
+        """Batch a value whose inputs are done, with its history."""
+        if v in self.values:
+            return
+        node = self.nodes.get(v.node)
+        if not any(x in self.values for x in v.inputs):
+            if node is not None:
+                self.values[v] = node
+            return
+        plain = spread(Value(v.node), self.size) if node is None else node
+        xs = [self.values.get(x, x) for x in v.inputs]
+        if v.op is not None:
+            wide = [
+                x if y in self.values else spread(x, self.size) for x, y in zip(xs, v.inputs, strict=True)
+            ]
+            b = self._apply(v.op, v.attrs, v.node, wide)
+            self.values[v] = Value(plain.node, b.needs_grad, b.op, b.attrs, b.inputs, b.rule)
+        else:
+            self.values[v] = composed(plain.node, tuple(xs), self._batched_rule(v))
+
+    def _batched_rule(self, v: Value) -> Callable[..., tuple[Value | None, ...]]:
+        """The derivative of a value with a rule of its own: that rule, run on placeholders and batched."""
+        rule, size = v.rule, self.size
+        assert rule is not None
+        has_batch = [x in self.values for x in v.inputs]
+        shapes = [(x.shape, x.dtype) for x in (v, v, *v.inputs)]
+
+        def run(g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
+            flags = [True, True, *has_batch]
+            given: dict[Value, Value] = {}
+            args: list[Value] = []
+            for x, (shape, dtype), has in zip((g, out, *inputs), shapes, flags, strict=True):
+                one = placeholder(shape, dtype, x.node.device, x.needs_grad and grad_enabled()) if has else x
+                args.append(one)
+                if has:
+                    given[one] = x
+            parts = rule(*args)
+            found = batched([p for p in parts if p is not None], given, size)
+            done = iter(found)
+            grads: list[Value | None] = []
+            for part, has in zip(parts, has_batch, strict=True):
+                if part is None:
+                    grads.append(None)
+                    continue
+                value, is_batched = next(done)
+                if has:
+                    grads.append(value if is_batched else spread(value, size))
+                else:
+                    wide = value if is_batched else spread(value, size)
+                    grads.append(sum_(wide, (0,)))
+            return tuple(grads)
+
+        return run
+
+
+def batched(
+    outputs: Sequence[Value], given: Mapping[Value, Value], size: Int, streams: bool = False
+) -> list[tuple[Value, bool]]:
+    """Each output with a batch axis in front where it depends on the examples, and whether it does.
+
+    `given` maps placeholders to stacks of examples, (size, *shape of one). With `streams`, random numbers differ from
+    example to example.
+    """
+    batch = _Batch(size, {p.node: Value(x.node) for p, x in given.items()}, dict(given), streams)
+    tape = _order(outputs)
+    with grad_mode(False):
+        for node in toposort([v.node for v in (*tape, *outputs)]):
+            batch.node(node)
+    for v in tape:
+        batch.value(v)
+    return [(batch.values[v], True) if v in batch.values else (v, False) for v in outputs]
+
+
+def _order(outputs: Sequence[Value]) -> list[Value]:
+    """All values on the tape of the outputs, and these, inputs before users."""
+    order: list[Value] = []
+    seen: set[Value] = set()
+    for output in outputs:
+        stack: list[tuple[Value, bool]] = [(output, False)]
+        while stack:
+            value, inputs_done = stack.pop()
+            if inputs_done:
+                order.append(value)
+            elif value not in seen:
+                seen.add(value)
+                stack.append((value, True))
+                stack.extend((x, False) for x in value.inputs if x not in seen)
+    return order

@@ -1,0 +1,115 @@
+"""Checkpoints: activations computed again in the backward pass instead of kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from weft.autograd.reverse import gradients as walk
+from weft.autograd.value import Value, apply, grad_enabled, grad_mode
+from weft.core import tracing
+from weft.core.differentiate import leaves_below
+from weft.core.function import several_results
+from weft.core.handle import Handle, wrap
+from weft.core.random import default_generator
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """function(*args), whose intermediate results are not kept for backward() but computed again there.
+
+    The function must do the same when it is called again. Random numbers are the same unless preserve_rng_state is
+    false. use_reentrant is accepted: there is one way. Source: Chen et al. 2016, arXiv:1604.06174.
+    """
+    if not grad_enabled():
+        return function(*args, **kwargs)
+    state = _random_state()
+    result = function(*args, **kwargs)
+    several = isinstance(result, (tuple, list))
+    outputs: list[Any] = list(cast("Sequence[Any]", result)) if several else [result]
+    recorded = [t.value if isinstance(t, Handle) and t.value.needs_grad else None for t in outputs]
+    if not any(v is not None for v in recorded):
+        return result
+    given = [x.value for x in args if isinstance(x, Handle) and x.value.needs_grad]
+    captured = [v for v in leaves_below([v for v in recorded if v is not None], given) if v not in given]
+    inputs = (*given, *captured)
+
+    def rule(grads: list[Value | None]) -> tuple[Value | None, ...]:
+        before = _random_state()
+        if preserve_rng_state:
+            _restore(state)
+        fresh: list[Value] = []
+        again: list[Any] = []
+        for x in args:
+            if isinstance(x, Handle):
+                v = x.value if not x.value.needs_grad else given[len(fresh)]
+                # memory of its own for each argument: without it the second run would be the first one
+                node = apply(Op.CONTIGUOUS, (Value(v.node),)).node
+                x = wrap(Value(node, v.needs_grad))
+                if v.needs_grad:
+                    fresh.append(x.value)
+            again.append(x)
+        with grad_mode(True):
+            found = function(*again, **kwargs)
+        if preserve_rng_state:
+            _restore(before)
+        results: list[Any] = list(cast("Sequence[Any]", found)) if several else [found]
+        pairs = [(t.value, g) for t, g in zip(results, grads, strict=True) if g is not None]
+        parts = walk([v for v, _ in pairs], [g for _, g in pairs], [*fresh, *captured], grad_enabled())
+        return tuple(parts.get(v) for v in (*fresh, *captured))
+
+    done = several_results(recorded, inputs, rule)
+    final: list[Any] = [t if v is None else wrap(v) for t, v in zip(outputs, done, strict=True)]
+    return (tuple(final) if isinstance(result, tuple) else final) if several else final[0]
+
+
+def checkpoint_sequential(
+    functions: Sequence[Callable[[Any], Any]], segments: int, input: Tensor, **kwargs: Any
+) -> Tensor:
+    """Functions applied one after the other, in `segments` parts of which all but the last are checkpoints."""
+    fns = list(functions)
+    size = max(1, len(fns) // segments)
+
+    def part(first: int, last: int) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            for fn in fns[first:last]:
+                x = fn(x)
+            return x
+
+        return run
+
+    at = 0
+    for _ in range(segments - 1):
+        input = checkpoint(part(at, at + size), input, **kwargs)
+        at += size
+    return part(at, len(fns))(input)
+
+
+def _random_state() -> Any:
+    trace = tracing.current()
+    if trace is None:
+        return default_generator.get_state()
+    draws = trace.draws.get(id(default_generator))
+    return 0 if draws is None else draws.count
+
+
+def _restore(state: Any) -> None:
+    trace = tracing.current()
+    if trace is None:
+        default_generator.set_state(state)
+        return
+    draws = trace.draws.get(id(default_generator))
+    if draws is not None:
+        draws.count = state
+
+
+__all__ = ["checkpoint", "checkpoint_sequential"]
