@@ -171,7 +171,10 @@ def test_printing() -> None:
             lambda: nn.BatchNorm2d(3)(weft.ones(2, 3)),
             "BatchNorm2d: needs input of 4 dimensions, got shape (2, 3)",
         ),
-        (lambda: nn.MSELoss("avg"), "MSELoss: reduction must be 'mean', 'sum' or 'none', got 'avg'"),
+        (
+            lambda: nn.MSELoss(reduction="avg"),
+            "MSELoss: reduction must be 'mean', 'sum' or 'none', got 'avg'",
+        ),
         (
             lambda: nn.init.xavier_uniform_(weft.zeros(3)),
             "init: fans need a weight of at least 2 dimensions, got shape (3,)",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from weft.core import functional as F
 from weft.core.creation import empty
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init
 from weft.nn.module import Module, Parameter
@@ -124,3 +125,153 @@ class Conv2d(_Conv):
     def forward(self, x: Tensor) -> Tensor:
         x, padding = self._padded(x)
         return F.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv3d(_Conv):
+    """Convolution of volumes; as Conv2d with one size more.
+
+    Shapes: (n, in_channels, D, H, W) -> (n, out_channels, D', H', W').
+
+    >>> weft.nn.Conv3d(1, 2, 3)(weft.randn(1, 1, 8, 8, 8)).shape
+    (1, 2, 6, 6, 6)
+    """
+
+    rank = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, padding = self._padded(x)
+        return F.conv3d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class _ConvTranspose(Module):
+    rank: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis = 0,
+        output_padding: PerAxis = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: PerAxis = 1,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        name = type(self).__name__
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ArgumentError(
+                f"{name}: {groups} groups do not divide {in_channels} and {out_channels} channels"
+            )
+        if padding_mode != "zeros":
+            raise ArgumentError(f"{name}: padding_mode must be 'zeros', got {padding_mode!r}")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.rank, 1)
+        self.stride = per_axis(name, "stride", stride, self.rank, 1)
+        self.padding = per_axis(name, "padding", padding, self.rank)
+        self.output_padding = per_axis(name, "output_padding", output_padding, self.rank)
+        self.dilation = per_axis(name, "dilation", dilation, self.rank, 1)
+        shape = (in_channels, out_channels // groups, *self.kernel_size)
+        self.weight = Parameter(empty(shape, device=device, dtype=dtype))
+        self.bias = Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial values."""
+        fan_in, _ = init.fans(self.weight)
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def _output_padding(self, x: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
+        """The padding at the end that makes the output as large as asked for."""
+        if output_size is None:
+            return self.output_padding
+        name, wanted = type(self).__name__, list(output_size)[-self.rank :]
+        out: list[int] = []
+        for n, m, k, s, p, d in zip(
+            x.shape[-self.rank :],
+            wanted,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            strict=True,
+        ):
+            least = (n - 1) * s - 2 * p + d * (k - 1) + 1
+            extra = m - least
+            if not isinstance(extra, int) or not 0 <= extra < max(s, d):
+                raise ShapeError(
+                    f"{name}: output_size {tuple(output_size)} is not within a stride of {least}"
+                )
+            out.append(extra)
+        return tuple(out)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The transpose of Conv1d, which has the same weights: it spreads each element over a window.
+
+    Shapes: (n, in_channels, L) -> (n, out_channels, ...), weight (in_channels, out_channels / groups, *kernel);
+    L' = (L - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1. output_size says which of the sizes
+    that convolve to this one is meant.
+
+    >>> weft.nn.ConvTranspose1d(3, 2, 4, stride=2, padding=1)(weft.randn(1, 3, 5)).shape
+    (1, 2, 10)
+    """
+
+    rank = 1
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        extra = self._output_padding(x, output_size)
+        return F.conv_transpose1d(
+            x, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+        )
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transpose of Conv2d, which has the same weights: it spreads each element over a window.
+
+    Shapes: (n, in_channels, H, W) -> (n, out_channels, ...), weight (in_channels, out_channels / groups, *kernel);
+    H' = (H - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1. output_size says which of the sizes
+    that convolve to this one is meant.
+
+    >>> weft.nn.ConvTranspose2d(3, 2, 4, stride=2, padding=1)(weft.randn(1, 3, 5, 5)).shape
+    (1, 2, 10, 10)
+    """
+
+    rank = 2
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        extra = self._output_padding(x, output_size)
+        return F.conv_transpose2d(
+            x, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+        )
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The transpose of Conv3d, which has the same weights: it spreads each element over a window.
+
+    Shapes: (n, in_channels, D, H, W) -> (n, out_channels, ...), weight (in_channels, out_channels / groups, *kernel);
+    D' = (D - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1. output_size says which of the sizes
+    that convolve to this one is meant.
+
+    >>> weft.nn.ConvTranspose3d(3, 2, 4, stride=2, padding=1)(weft.randn(1, 3, 5, 5, 5)).shape
+    (1, 2, 10, 10, 10)
+    """
+
+    rank = 3
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        extra = self._output_padding(x, output_size)
+        return F.conv_transpose3d(
+            x, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
+        )

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 
-from weft.core.creation import eye
+import numpy as np
+
+from weft.core.creation import as_tensor, eye
+from weft.core.elementwise import clamp, erf, where
 from weft.core.modes import no_grad
-from weft.core.random import Generator
+from weft.core.random import Generator, rand, randn
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
+from weft.ir.dtypes import float64
 
 _GAINS = {
     "linear": 1.0,
     "conv1d": 1.0,
     "conv2d": 1.0,
+    "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
     "sigmoid": 1.0,
     "tanh": 5 / 3,
     "relu": math.sqrt(2),
@@ -119,3 +127,85 @@ def kaiming_normal_(
 ) -> Tensor:
     """Normal with std = gain / sqrt(fan); `a` is the slope of a leaky ReLU. Source: arXiv:1502.01852 (He et al.)."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
+
+
+def trunc_normal_(
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Normal with the given mean and standard deviation, on [a, b] only: the inverse distribution function of uniforms.
+
+    The inverse of the distribution function is found by Newton steps on it.
+    """
+
+    def below(x: float) -> float:
+        return (1 + math.erf(x / math.sqrt(2))) / 2
+
+    low, high = below((a - mean) / std), below((b - mean) / std)
+    with no_grad():
+        u = rand(tensor.shape, generator=generator, dtype=float64, device=tensor.device) * (high - low) + low
+        x = _normal_quantile(u)
+        return tensor.copy_(clamp(x * std + mean, a, b))
+
+
+def _normal_quantile(u: Tensor) -> Tensor:
+    """Where the standard normal's distribution function is u: a logistic guess, then Newton's method."""
+    x = (u / (1 - u)).log() / 1.702
+    for _ in range(6):
+        error = (erf(x * math.sqrt(0.5)) + 1) / 2 - u
+        x = x - clamp(error * math.sqrt(2 * math.pi) * (x * x / 2).exp(), -1.0, 1.0)
+    return x
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """The weights of a convolution that passes its input on, in each group of outputs."""
+    if tensor.ndim not in (3, 4, 5):
+        raise ShapeError(f"dirac_: needs a weight of 3, 4 or 5 dimensions, got shape {tuple(tensor.shape)}")
+    out, channels, *window = (n for n in tensor.shape if isinstance(n, int))
+    if groups < 1 or out % groups:
+        raise ArgumentError(f"dirac_: {groups} groups do not divide the {out} outputs of the weight")
+    values = np.zeros((out, channels, *window))
+    middle = tuple(n // 2 for n in window)
+    for g in range(groups):
+        for k in range(min(out // groups, channels)):
+            values[(g * (out // groups) + k, k, *middle)] = 1
+    with no_grad():
+        return tensor.copy_(as_tensor(values))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """A (semi-)orthogonal matrix times gain; further dimensions are flattened into its columns.
+
+    The Q of a random normal matrix, computed at once on the host. Source: Saxe et al. 2013, arXiv:1312.6120.
+    """
+    if tensor.ndim < 2:
+        raise ShapeError(f"orthogonal_: needs at least 2 dimensions, got shape {tuple(tensor.shape)}")
+    sizes = [n for n in tensor.shape if isinstance(n, int)]
+    rows, columns = sizes[0], math.prod(sizes[1:])
+    if not rows or not columns:
+        return tensor
+    flat = randn(rows, columns, generator=generator, dtype=float64).numpy()
+    q, r = np.linalg.qr(flat.T if rows < columns else flat)
+    q = q * np.sign(np.diag(r))
+    with no_grad():
+        return tensor.copy_(as_tensor((q.T if rows < columns else q).reshape(sizes) * gain))
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
+    """Normal with this standard deviation, and in each column a share of `sparsity` zeros. Needs a matrix.
+
+    Source: Martens, ICML 2010.
+    """
+    if tensor.ndim != 2:
+        raise ShapeError(f"sparse_: needs a matrix, got shape {tuple(tensor.shape)}")
+    rows, columns = (n for n in tensor.shape if isinstance(n, int))
+    order = np.argsort(rand(rows, columns, generator=generator).numpy(), 0)
+    keep = np.ones((rows, columns), bool)
+    np.put_along_axis(keep, order[: math.ceil(sparsity * rows)], False, 0)
+    with no_grad():
+        normal_(tensor, 0.0, std, generator)
+        return tensor.copy_(where(as_tensor(keep), tensor.detach(), 0.0))

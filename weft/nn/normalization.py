@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft.core import functional as F
 from weft.core.modes import no_grad
@@ -29,8 +30,6 @@ class _BatchNorm(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
-        if momentum is None:
-            raise ArgumentError(f"{type(self).__name__}: momentum must be a number between 0 and 1")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.weight = Parameter(filled(1.0, (num_features,), device=device, dtype=dtype)) if affine else None
@@ -75,7 +74,15 @@ class _BatchNorm(Module):
                 self.num_batches_tracked += 1
         batch = self.training or self.running_mean is None
         mean, var = (self.running_mean, self.running_var) if self.training or not batch else (None, None)
-        return F.batch_norm(x, mean, var, self.weight, self.bias, batch, self.momentum, self.eps)
+        momentum: Any = self.momentum
+        if momentum is None:  # the average of all batches so far
+            counted = self.training and self.num_batches_tracked is not None
+            momentum = (
+                1.0 / self.num_batches_tracked.float()
+                if counted and self.num_batches_tracked is not None
+                else 0.0
+            )
+        return F.batch_norm(x, mean, var, self.weight, self.bias, batch, momentum, self.eps)
 
     def extra_repr(self) -> str:
         return (
@@ -110,6 +117,110 @@ class BatchNorm2d(_BatchNorm):
     """
 
     ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, per channel; as BatchNorm2d, for volumes.
+
+    Shapes: (n, num_features, D, H, W) -> same. Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
+    """
+
+    ranks = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm of any number of sizes. weft runs a model in one process, so there is nothing to synchronize."""
+
+    ranks = (2, 3, 4, 5)
+
+
+class _InstanceNorm(_BatchNorm):
+    """Ranks are those of batches; an example alone has one dimension less."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rank = self.ranks[0]
+        if x.ndim not in (rank, rank - 1):
+            raise ShapeError(
+                f"{type(self).__name__}: needs input of {rank} dimensions, or {rank - 1} without a batch, got shape "
+                f"{tuple(x.shape)}"
+            )
+        single = x.ndim == rank - 1
+        out = F.instance_norm(
+            x.unsqueeze(0) if single else x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or not self.track_running_stats,
+            self.momentum or 0.0,
+            self.eps,
+        )
+        return out.squeeze(0) if single else out
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the sizes of each channel of each example.
+
+    Shapes: (n, num_features, L) or without n -> same. With track_running_stats, evaluation uses the running ones.
+    Source: Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
+    """
+
+    ranks = (3,)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the sizes of each channel of each example.
+
+    Shapes: (n, num_features, H, W) or without n -> same. With track_running_stats, evaluation uses the running ones.
+    Source: Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
+    """
+
+    ranks = (4,)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the sizes of each channel of each example.
+
+    Shapes: (n, num_features, D, H, W) or without n -> same. With track_running_stats, evaluation uses the running ones.
+    Source: Ulyanov, Vedaldi & Lempitsky 2016, arXiv:1607.08022.
+    """
+
+    ranks = (5,)
+
+
+class LocalResponseNorm(Module):
+    """y = x / (k + alpha * mean of x**2 over `size` channels around)**beta
+
+    Shapes: (n, c, ...) -> same. Source: Krizhevsky, Sutskever & Hinton, NeurIPS 2012.
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(LocalResponseNorm):
+    """LocalResponseNorm under its older name, with its older default of k."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:
+        super().__init__(size, alpha, beta, k)
 
 
 class LayerNorm(Module):

@@ -12,7 +12,7 @@ class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p <= 1.0:
             raise ArgumentError(f"{type(self).__name__}: p must be between 0 and 1, got {p}")
-        self.p = p
+        self.p, self.inplace = p, inplace
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -22,21 +22,42 @@ class Dropout(_Dropout):
     """y = 0 with probability p, else x / (1 - p); y = x in evaluation. Source: Srivastava et al., JMLR 15 (2014)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.p, self.training)
+        return F.dropout(x, self.p, self.training, self.inplace)
 
 
 class Dropout1d(_Dropout):
     """Dropout of whole channels of (n, c, L)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout1d(x, self.p, self.training)
+        return F.dropout1d(x, self.p, self.training, self.inplace)
 
 
 class Dropout2d(_Dropout):
     """Dropout of whole channels of (n, c, H, W)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout2d(x, self.p, self.training)
+        return F.dropout2d(x, self.p, self.training, self.inplace)
+
+
+class Dropout3d(_Dropout):
+    """Dropout of whole channels of (n, c, D, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout3d(x, self.p, self.training, self.inplace)
+
+
+class AlphaDropout(_Dropout):
+    """Dropout that keeps mean 0 and variance 1 of what SELU gives. Source: arXiv:1706.02515 (Klambauer et al.)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.alpha_dropout(x, self.p, self.training, self.inplace)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """AlphaDropout of whole channels of (n, c, ...)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.feature_alpha_dropout(x, self.p, self.training, self.inplace)
 
 
 class Flatten(Module):
@@ -59,8 +80,7 @@ class Unflatten(Module):
         self.dim, self.unflattened_size = dim, unflattened_size
 
     def forward(self, x: Tensor) -> Tensor:
-        k = self.dim % x.ndim
-        return x.reshape((*x.shape[:k], *self.unflattened_size, *x.shape[k + 1 :]))
+        return x.unflatten(self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

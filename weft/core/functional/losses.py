@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
-def how_reduced(op: str, size_average: bool | None, reduce: bool | None, reduction: str, *more: str) -> str:
+def how_reduced(
+    op: str, size_average: bool | str | None, reduce: bool | None, reduction: str, *more: str
+) -> str:
     """The reduction asked for, by its name or in torch's older way. ArgumentError for an unknown name."""
+    if isinstance(size_average, str):
+        raise ArgumentError(f"{op}: this place is size_average's; pass reduction={size_average!r} by name")
     if size_average is not None or reduce is not None:
         if reduce is False:
             return "none"

@@ -1,0 +1,79 @@
+"""Gradients kept within bounds, between `backward()` and the optimizer's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from weft.core.creation import tensor
+from weft.core.elementwise import clamp
+from weft.core.modes import no_grad
+from weft.core.movement import stack
+from weft.core.reductions import amax, norm
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError, GradError
+from weft.ir.dtypes import DType, accumulator, float32
+
+
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """The norm of all tensors taken as one vector; with error_if_nonfinite it is computed now, and must be finite."""
+    items = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if not items:
+        return tensor(0.0)
+    with no_grad():
+        each = stack([norm(g.detach().to(_wide(g)).flatten(), norm_type).to(float32) for g in items])
+        total = amax(each) if math.isinf(norm_type) else norm(each, norm_type)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise GradError(f"get_total_norm: the norm of the gradients is {total.item()}")
+    return total
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """g *= min(1, max_norm / (total_norm + 1e-6)) for the gradient of each parameter."""
+    with no_grad():
+        scale = clamp(max_norm / (total_norm + 1e-6), max=1.0)
+        for p, g in _with_gradients(parameters):
+            p.grad = g.detach() * scale.to(g.dtype)
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
+    error_if_nonfinite: bool = False, foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Scale all gradients so that their norm, taken as one vector's, is at most `max_norm`; the norm before.
+
+    g *= min(1, max_norm / (norm + 1e-6)). Source: Pascanu et al. 2012, arXiv:1211.5063. Nothing is computed here
+    (unless error_if_nonfinite): the scaling becomes part of the optimizer's step.
+    """
+    if norm_type <= 0:
+        raise ArgumentError(f"clip_grad_norm_: norm_type must be positive, got {norm_type}")
+    items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    learned = _with_gradients(items)
+    if not learned:
+        raise ArgumentError("clip_grad_norm_: no parameter has a gradient; call backward() first")
+    total = get_total_norm([g for _, g in learned], norm_type, error_if_nonfinite)
+    clip_grads_with_norm_(items, max_norm, total)
+    return total
+
+
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
+    """Limit every element of every gradient to [-clip_value, clip_value]."""
+    with no_grad():
+        for p, g in _with_gradients(parameters):
+            p.grad = clamp(g.detach(), -clip_value, clip_value)
+
+
+def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [(p, p.grad) for p in items if p.grad is not None]
+
+
+def _wide(g: Tensor) -> DType:
+    return accumulator(g.dtype)
