@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from weft.ir import dtypes
@@ -36,15 +37,19 @@ Scalar: TypeAlias = bool | int | float
 class Expr(metaclass=Interned):
     """A scalar expression of one dtype. Equal expressions are one object: they are compared and hashed by identity."""
 
-    __slots__ = ("__weakref__", "dtype", "names", "parts")
+    __slots__ = ("__weakref__", "below", "dtype", "names", "parts")
     dtype: DType
     names: frozenset[str] | None
     """What `names_of` found, once it was asked."""
     parts: tuple[Expr, ...]
     """The scalar expressions directly inside this one, those in its indices included."""
 
+    below: tuple[Expr, ...] | None
+    """All distinct expressions inside this one, operands before users, once they were asked for (and are not many)."""
+
     def _init(self, dtype: DType, parts: tuple[Expr, ...] = ()) -> None:
         self.dtype, self.parts, self.names = dtype, parts, None
+        self.below = None if parts else ()
 
     def fields(self) -> tuple[Any, ...]:
         """What the constructor takes."""
@@ -376,9 +381,34 @@ def _guard_indices(g: Guard) -> tuple[Int, ...]:
     return tuple(x for c in g for x in (c.value, c.lo, c.hi) if x is not None)
 
 
+_REMEMBERED = 512
+"""How many expressions inside another are remembered in it: all of a chain would be quadratic."""
+
+
 def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:
     """Each distinct expression under `roots` once, operands before users; Opaque index values included if asked."""
-    done: set[Expr] = set()
+    if not into_indices:
+        return iter(_ordered(roots, Expr.operands))
+    out: dict[Expr, None] = {}
+    for e in roots:
+        if e not in out:
+            below = e.below
+            if below is None:
+                *rest, _ = _ordered((e,), _parts)
+                below = tuple(rest)
+                if len(below) <= _REMEMBERED:
+                    e.below = below
+            out.update(dict.fromkeys(below))
+            out[e] = None
+    return iter(out)
+
+
+_parts: Callable[[Expr], tuple[Expr, ...]] = attrgetter("parts")
+
+
+def _ordered(roots: Iterable[Expr], inside: Callable[[Expr], tuple[Expr, ...]]) -> dict[Expr, None]:
+    """Each distinct expression once, after those inside it."""
+    done: dict[Expr, None] = {}
     stack = list(roots)
     stack.reverse()
     while stack:
@@ -386,14 +416,14 @@ def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:
         if e in done:
             stack.pop()
             continue
-        missing = [o for o in (e.parts if into_indices else e.operands()) if o not in done]
+        missing = [o for o in inside(e) if o not in done]
         if missing:
             missing.reverse()
             stack += missing
             continue
         stack.pop()
-        done.add(e)
-        yield e
+        done[e] = None
+    return done
 
 
 def opaque_values(i: Int) -> list[Expr]:
