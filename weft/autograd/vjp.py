@@ -282,15 +282,28 @@ def _scatter_last(g: Value, out: Value, x: Value, index: Value, src: Value, axis
 
 
 def _scatter_mul(g: Value, out: Value, x: Value, index: Value, src: Value, axis: int) -> tuple[Value, Value]:
-    """Products of all other factors; zeros are counted apart so that none is divided by."""
-    is_zero = eq(src, zeros(src))
-    nonzero = where(is_zero, constant(1, src), src)
-    product = scatter(constant(1, x), index, nonzero, axis, Op.MUL)
-    count = gather(scatter(zeros(x), index, cast(is_zero, x.dtype), axis, Op.ADD), index, axis)
-    others = where(eq(count, cast(is_zero, x.dtype)), div(gather(product, index, axis), nonzero), zeros(src))
-    return mul(g, scatter(constant(1, x), index, src, axis, Op.MUL)), mul(
-        gather(mul(g, x), index, axis), others
-    )
+    """Products of all other factors, none of which is found by dividing by zero.
+
+    The first and the last zero of a product are left out one at a time, so what is left is again a product that knows
+    its derivatives. A zero between the two has two other zeros beside it: a constant 0 up to the second derivative.
+    """
+    one, is_zero = constant(1, src), eq(src, zeros(src))
+    at = arange_along(axis, index.shape)
+
+    def outermost(op: Op, none: int) -> Value:
+        """Where a zero is the first (MIN) or the last (MAX) in its product."""
+        never = full(none, x.shape, dtypes.int64)
+        found = scatter(never, index, where(is_zero, at, full(none, at.shape, dtypes.int64)), axis, op)
+        return both(is_zero, eq(gather(found, index, axis), at))
+
+    def product(factors: Value) -> Value:
+        return gather(scatter(constant(1, x), index, factors, axis, Op.MUL), index, axis)
+
+    others = where(is_zero, zeros(src), div(product(src), where(is_zero, one, src)))
+    for here in (outermost(Op.MIN, int(dtypes.int64.max)), outermost(Op.MAX, -1)):
+        others = where(here, product(where(here, one, src)), others)
+    grad_x = mul(g, scatter(constant(1, x), index, src, axis, Op.MUL))
+    return grad_x, mul(gather(mul(g, x), index, axis), others)
 
 
 def _scatter_extreme(
