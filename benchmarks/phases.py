@@ -1,7 +1,7 @@
 """Where the time goes between a call and its first result: compilation by phase, with cold and with warm caches.
 
-A thread looks at the stacks of all others every half millisecond, and counts for each the phase of the innermost frame
-that belongs to one. Nothing is patched; phases are places in the source tree. Each case runs in a process of its own.
+A thread looks at the stacks of all others every half millisecond, and adds the time since to the phase of the innermost
+frame that belongs to one. Nothing is patched; phases are places in the source tree. Each case runs in its own process.
 """
 
 from __future__ import annotations
@@ -45,8 +45,13 @@ PHASES: tuple[tuple[str, tuple[str, ...]], ...] = (
 NAMES = (*(name for name, _ in PHASES), "other")
 
 
-def phase_of(frame: FrameType | None) -> str:
-    """The phase of the innermost frame that belongs to one."""
+WAITING = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
+
+
+def phase_of(frame: FrameType | None) -> str | None:
+    """The phase of the innermost frame that belongs to one; None for a thread that waits for another."""
+    if frame is not None and frame.f_code.co_filename.replace(os.sep, "/").endswith(WAITING):
+        return None
     while frame is not None:
         path = frame.f_code.co_filename.replace(os.sep, "/")
         for name, places in PHASES:
@@ -85,9 +90,10 @@ class Sampler:
             time.sleep(SAMPLE_SECONDS)
             now = time.perf_counter()
             for ident, frame in sys._current_frames().items():  # noqa: SLF001  (the only way to see other threads)
-                if ident != mine and ident not in idle:
+                phase = None if ident == mine or ident in idle else phase_of(frame)
+                if phase is not None:
                     # by time, not by number: this thread may have had to wait for a call that keeps the interpreter
-                    self.counts[phase_of(frame)] += now - last
+                    self.counts[phase] += now - last
             last = now
 
     def shares(self) -> dict[str, float]:

@@ -145,7 +145,7 @@ def gains(r: Results) -> Iterator[str]:
     for w in WORKLOADS.values():
         mine = [r.times(w.name, t).get("weft") for t in (1, 2)]
         peers = [best_peer(r, w, t) for t in (1, 2)]
-        if not mine[0] or not mine[1] or median(mine[0]) < NO_GAIN_BELOW:
+        if not mine[0] or not mine[1] or w.calls > 1 or median(mine[0]) < NO_GAIN_BELOW:
             continue
         gain = median(mine[0]) / median(mine[1])
         other = ""

@@ -71,12 +71,14 @@ def measure(runtime: Runtime) -> Limits:
     # first touches of fresh pages are no bandwidth, and pages never written are all one page of zeros
     for a, b in ((source, target), (target, source)):
         runs["limit_copy"].run((a.address, b.address), (threads, total // threads // 1024 * 1024, 1))
-    flops = rate("limit_flops", 0, CHAIN_STEPS, _flops_per_step(machine) * CHAIN_STEPS * threads)
+    # memory first: it takes long enough for the threads to have found cores of their own
+    memory = level("memory", float("inf"), total // threads, "limit_stream")
     levels = [level("L2", machine.l2_bytes // 2 * threads, machine.l2_bytes // 2, "limit_copy")]
     part = machine.l3_bytes // 2 // max(1, min(threads, machine.l3_cores))
     if part > machine.l2_bytes:
         levels.append(level("L3", machine.l3_bytes // 2, part, "limit_copy"))
-    levels.append(level("memory", float("inf"), total // threads, "limit_stream"))
+    levels.append(memory)
+    flops = rate("limit_flops", 0, CHAIN_STEPS, _flops_per_step(machine) * CHAIN_STEPS * threads)
     return Limits(flops, tuple(levels), threads, True)
 
 
