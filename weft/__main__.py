@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import weft
@@ -71,9 +70,9 @@ def bench(arguments: Sequence[str]) -> None:
     """Runs the benchmarks of the source tree: that of this package, or else that of the current folder."""
     for home in (Path(weft.__file__).parents[1], Path.cwd()):
         if (home / "benchmarks" / "__main__.py").exists() and (home / "weft").is_dir():
-            command = [sys.executable, "-m", "benchmarks", *arguments]
-            path = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
-            sys.exit(subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode)
+            sys.path.insert(0, str(home))
+            import_module("benchmarks.__main__").main(arguments)
+            return
     sys.exit(
         "the benchmarks are in weft's source tree, not in the installed package: clone the repository, and run "
         "`make bench` there, or this command in its folder"
