@@ -57,6 +57,10 @@ LONGEST = 100
 """Expressions whose text is longer get a name."""
 
 
+MAX_COPIES = 512
+"""Statements that an unrolled nest may be written out to; larger ones stay loops."""
+
+
 class Hooks(Protocol):
     """What a target adds."""
 
@@ -239,11 +243,13 @@ class Body:
                 self._vector(loop)
             case LoopKind.VECTOR if loop.extent != 1:
                 self._lane_loop(loop)
-            case LoopKind.UNROLL | LoopKind.VECTOR:
+            case LoopKind.VECTOR:
+                self.unroll(loop)
+            case LoopKind.UNROLL if _copies((loop,)) <= MAX_COPIES:
                 self.unroll(loop)
             case LoopKind.SERIAL if loop.extent == 1:
                 self.unroll(loop)
-            case LoopKind.SERIAL:
+            case LoopKind.SERIAL | LoopKind.UNROLL:
                 self._begin((loop.extent,))
                 last = self.index.bare(self.at(loop.extent))
                 with self.inside(self.language.loop(self.define(loop.var.name), "0", last)):
@@ -460,7 +466,7 @@ class Body:
                 with self.inside(language.branch(language.all_lanes(group.mask))):
                     self.do(language.store(place, base, name.text, group.lanes))
                 with self.inside("else {"):
-                    self._write_each(place, at, name)
+                    self.do(language.store_some(place, base, name.text, group.lanes, group.mask))
         else:
             self._write_each(place, at, self._bound(dtype, value))
 
@@ -963,13 +969,10 @@ class Body:
         if not group.lanes:
             own = group.mask if self.lane is not None and language.widths else None
             conditions = [c for c in (own, when.shared) if c is not None]
-            text = language.load(place, self.index.bare(at.base))
             if not conditions:
-                return Value(text)
-            got = self.variable(dtype, 0, zero)
-            with self.where(conditions[0]), self.where(conditions[1] if len(conditions) > 1 else None):
-                self.do(language.assign(got, text))
-            return Value(got)
+                return Value(language.load(place, self.index.bare(at.base)))
+            condition = conditions[0] if len(conditions) == 1 else f"({' && '.join(conditions)})"
+            return Value(self._load_if(place, condition, at.base, zero))
         n = group.lanes
         mask = self._both(group.mask, when.mask)
         if at.uniform:
@@ -985,25 +988,37 @@ class Body:
         elif mask is None and when.shared is None:
             parts = [language.load(place, self.index.bare(self._lane_index(at, k))) for k in range(n)]
             return Value(language.vector(dtype, parts), n)
+        if not whole:
+            parts: list[str] = []
+            for k in range(n):
+                own = None if mask is None else language.truth(language.lane(mask, k))
+                both = [c for c in (when.shared, own) if c is not None]
+                condition = both[0] if len(both) == 1 else f"({' && '.join(both)})"
+                parts.append(self._load_if(place, condition, self._lane_index(at, k), zero))
+            return Value(language.vector(dtype, parts), n)
         got = self.variable(dtype, n, zeros)
         with self.where(when.shared):
-            if whole and mask is None:
+            if mask is None:
                 self.do(language.assign(got, whole))
-            elif whole and mask is not None:
+            else:
                 with self.inside(language.branch(language.all_lanes(mask))):
                     self.do(language.assign(got, whole))
                 with self.inside("else {"):
-                    self._load_each(place, at, mask, got)
-            else:
-                self._load_each(place, at, mask, got)
+                    base = self.index.bare(at.base)
+                    self.do(language.assign(got, language.load_some(place, base, n, mask)))
         return Value(got, n)
 
-    def _load_each(self, place: Place, at: Offset, mask: str | None, into: str) -> None:
-        language = self.language
-        for k in range(self.now.lanes):
-            with self.where(None if mask is None else language.truth(language.lane(mask, k))):
-                text = language.load(place, self.index.bare(self._lane_index(at, k)))
-                self.do(language.assign(language.lane(into, k), language.component(place.buffer.dtype, text)))
+    def _load_if(self, place: Place, condition: str, at: Int, zero: str) -> str:
+        """One element where the condition holds, else zero. Without a branch: element 0 is read instead."""
+        language, dtype = self.language, place.buffer.dtype
+        if not isinstance(at, int) or at:
+            here = self.index(at)
+            if not condition.isidentifier():
+                condition = self.bind(dtypes.bool_, 0, condition)
+            text = language.load(place, language.choose(condition, here, "0"))
+        else:
+            text = language.load(place, "0")
+        return language.select(dtype, 0, condition, text, zero)
 
     def _load_one(self, place: Place, at: Offset, when: Condition, mask: str | None, zero: str) -> Value:
         """One element for all lanes."""
@@ -1013,10 +1028,8 @@ class Body:
         if mask is not None and place.where is not Where.PRIVATE:
             conditions.append(language.any_lane(mask))
         if conditions:
-            got = self.variable(dtype, 0, zero)
-            with self.where(conditions[0]), self.where(conditions[1] if len(conditions) > 1 else None):
-                self.do(language.assign(got, text))
-            text = got
+            condition = conditions[0] if len(conditions) == 1 else f"({' && '.join(conditions)})"
+            text = self.bind(dtype, 0, self._load_if(place, condition, at.base, zero))
         if when.mask is None:
             return Value(text)
         every_lane = language.broadcast(dtype, n, text)
@@ -1036,6 +1049,16 @@ def identity(op: Op, dtype: DType) -> bool | int | float:
             return dtype.max
         case _:
             raise ValueError(f"cannot accumulate with {op.symbol}")
+
+
+def _copies(block: Block) -> int:
+    """How many statements a block is, its unrolled loops written out."""
+    total = 0
+    for s in block:
+        inside = _copies(s.body) if isinstance(s, Loop | If) else 1
+        times = s.extent if isinstance(s, Loop) and s.kind is LoopKind.UNROLL else 1
+        total += inside * (times if isinstance(times, int) else 1)
+    return total
 
 
 def _fused(s: Store | Accumulate) -> tuple[Op, tuple[Expr, ...]]:

@@ -133,6 +133,9 @@ class C:
     def store(self, place: Place, offset: str, value: str, lanes: int = 0, stream: bool = False) -> str:
         return f"{place.name}[{offset}] = {value};"
 
+    def choose(self, condition: str, a: str, b: str) -> str:
+        return f"({condition} ? {a} : {b})"
+
     def prefetch(self, place: Place, offset: str) -> str:
         return ""
 
@@ -158,7 +161,10 @@ class C:
     def lane(self, x: str, lane: int) -> str:
         raise NoVectorsError
 
-    def component(self, dtype: DType, x: str) -> str:
+    def load_some(self, place: Place, offset: str, lanes: int, mask: str) -> str:
+        raise NoVectorsError
+
+    def store_some(self, place: Place, offset: str, value: str, lanes: int, mask: str) -> str:
         raise NoVectorsError
 
     def halves(self, x: str) -> tuple[str, str]:

@@ -99,10 +99,6 @@ class Language(Protocol):
         """One component of a vector. Of a bool, what `truth` makes a scalar bool of."""
         ...
 
-    def component(self, dtype: DType, x: str) -> str:
-        """A scalar as what a vector's component may be assigned."""
-        ...
-
     def halves(self, x: str) -> tuple[str, str]:
         """The first and the second half of a vector; of two lanes, scalars."""
         ...
@@ -159,6 +155,18 @@ class Language(Protocol):
     def store(self, place: Place, offset: str, value: str, lanes: int = 0, stream: bool = False) -> str:
         """The statement that writes them. `stream`: the address is a multiple of the vector's size, and the elements
         are not wanted soon."""
+        ...
+
+    def load_some(self, place: Place, offset: str, lanes: int, mask: str) -> str:
+        """Neighbours of which only those in the mask are read; zero for the others."""
+        ...
+
+    def store_some(self, place: Place, offset: str, value: str, lanes: int, mask: str) -> str:
+        """The statement that writes those neighbours that are in the mask."""
+        ...
+
+    def choose(self, condition: str, a: str, b: str) -> str:
+        """The index a where a scalar condition holds, else b."""
         ...
 
     def prefetch(self, place: Place, offset: str) -> str:

@@ -144,7 +144,8 @@ class OpenCL:
 
     def select(self, dtype: DType, lanes: int, condition: str, a: str, b: str) -> str:
         if not lanes:
-            return f"({condition} ? {a} : {b})"
+            small = dtype.bits < 32 and dtype is not dtypes.bool_  # which C would make an int
+            return f"{f'({self.type(dtype)})' if small else ''}({condition} ? {a} : {b})"
         bits = 32 if dtype is dtypes.bool_ else dtype.bits
         if bits != 32:
             condition = f"convert_{_INTEGERS[bits]}{lanes}({condition})"
@@ -196,6 +197,23 @@ class OpenCL:
         t = f"{self.memory_type(place.buffer.dtype)}{lanes}"
         return f"(({_SPACES[place.where]} {const}weft_{t}*)({at}))->v"
 
+    def load_some(self, place: Place, offset: str, lanes: int, mask: str) -> str:
+        text = f"{self._some('get', place, lanes)}({place.name} + {_term(offset)}, {mask})"
+        return (
+            f"convert_int{lanes}({text} != (uchar{lanes})(0))" if place.buffer.dtype is dtypes.bool_ else text
+        )
+
+    def store_some(self, place: Place, offset: str, value: str, lanes: int, mask: str) -> str:
+        if place.buffer.dtype is dtypes.bool_:
+            value = f"convert_uchar{lanes}({value} & 1)"
+        return f"{self._some('put', place, lanes)}({place.name} + {_term(offset)}, {value}, {mask});"
+
+    def _some(self, what: str, place: Place, lanes: int) -> str:
+        return f"weft_{what}_{place.where.value}_{self.memory_type(place.buffer.dtype)}{lanes}"
+
+    def choose(self, condition: str, a: str, b: str) -> str:
+        return f"({condition} ? {a} : {b})"
+
     def prefetch(self, place: Place, offset: str) -> str:
         if not self.on_cpu or place.where is not Where.GLOBAL:
             return ""
@@ -213,12 +231,33 @@ class OpenCL:
     def runs(self, text: str) -> str:
         """The types that `text` accesses neighbours by."""
         names = sorted({*re.findall(r"weft_([a-z]+\d+)\*", text)})
-        return "".join(f"typedef struct __attribute__((packed)) {{ {t} v; }} weft_{t};\n" for t in names)
+        types = [f"typedef struct __attribute__((packed)) {{ {t} v; }} weft_{t};\n" for t in names]
+        return "".join([*types, *_masked(text)])
 
     def parameter(self, place: Place) -> str:
         """A parameter of a kernel."""
         const = "" if place.written else "const "
         return f"{_SPACES[place.where]} {const}{self.memory_type(place.buffer.dtype)}* {place.name}"
+
+
+def _masked(text: str) -> list[str]:
+    """Functions that read or write some of several neighbours: loops, which compile faster than a branch per lane."""
+    out: list[str] = []
+    for what, space, scalar, lanes in sorted(set(re.findall(r"weft_(get|put)_([a-z]+)_([a-z]+)(\d+)", text))):
+        head, t = f"weft_{what}_{space}_{scalar}{lanes}", f"{scalar}{lanes}"
+        mask = f"int m[{lanes}]; vstore{lanes}(mask, 0, m); {scalar} v[{lanes}];"
+        loop = f'_Pragma("nounroll") for (int i = 0; i < {lanes}; i++)'
+        if what == "get":
+            out.append(
+                f"static inline {t} {head}(const __{space} {scalar}* at, int{lanes} mask) {{ {mask} "
+                f"{loop} v[i] = m[i] ? at[i] : 0; return vload{lanes}(0, v); }}\n"
+            )
+        else:
+            out.append(
+                f"static inline void {head}(__{space} {scalar}* at, {t} value, int{lanes} mask) {{ {mask} "
+                f"vstore{lanes}(value, 0, v); {loop} if (m[i]) at[i] = v[i]; }}\n"
+            )
+    return out
 
 
 def _term(offset: str) -> str:
