@@ -11,6 +11,9 @@ BENCH ?=
 # How many examples `make fuzz` tries for each property.
 FUZZ_EXAMPLES ?= 2000
 
+# The devices that have to pass: those whose drivers are installed. What is named here must be there.
+DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl)
+
 .PHONY: help demo minilm test lint pytest fuzz bench clean
 
 help:
@@ -35,8 +38,8 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp
-	$(BIN)/python -m pytest -n $(JOBS)
-	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance --device cpu --device dummy
+	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance $(addprefix --device ,$(DEVICES))
 
 fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py

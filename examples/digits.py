@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -157,10 +158,16 @@ def main() -> None:
     )
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default=None, help="where it is trained, such as opencl")
     parser.add_argument("--out", type=Path, default=Path("out/digits.png"))
     args = parser.parse_args()
     console = Console()
+    with weft.device(args.device) if args.device else nullcontext():
+        train(args, console)
 
+
+def train(args: argparse.Namespace, console: Console) -> None:
+    """Trains, reports and draws, on the current device."""
     weft.manual_seed(args.seed)
     data = Digits.load()
     model = classifier()

