@@ -31,6 +31,8 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[int, int], Any]]] =
     "mean over": (lambda x: x[:N].mean(0), lambda n, s: A[:n].mean(0)),
     "product": (lambda x: x[:N] @ x.T[:, :N], lambda n, s: A[:n] @ A[:n].T),
     "sum of products": (lambda x: x.T[:, :N] @ x[:N], lambda n, s: A[:n].T @ A[:n]),
+    "rows of a product": (lambda x: (x[:N] @ x.T).relu(), lambda n, s: np.maximum(A[:n] @ A.T, 0)),
+    "columns of a product": (lambda x: x @ x[:N].T + 1, lambda n, s: A @ A[:n].T + 1),
     "attention": (
         lambda x: (x[:N] @ x[:N].T).softmax(-1) @ x[:N],
         lambda n, s: _softmax(A[:n] @ A[:n].T) @ A[:n],

@@ -156,6 +156,6 @@ def test_long_products_are_summed_in_steps(shape: tuple[int, int, int]) -> None:
     kernel = schedule(case.algorithm, DESCRIPTIONS["avx512"])
     chain = kernel.algorithm.item("c_chain")
     assert isinstance(chain, Value) and chain.reduce is not None
-    assert 256 < chain.reduce.axes[0].extent <= 512
+    assert 256 <= chain.reduce.axes[0].extent <= 1024
     out, expected = run(lower(kernel), case), case.reference(case.inputs(2))
     np.testing.assert_allclose(out["r"], expected["r"], rtol=2e-4, atol=2e-4)

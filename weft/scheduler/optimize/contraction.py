@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -31,8 +30,8 @@ from weft.ir.index import (
     substitute,
 )
 from weft.ir.kernel.algorithm import Axis, Output, Value, reads
-from weft.ir.kernel.lower import storage_offset, storage_size
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.lower import storage_size
+from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Bind, Unroll, Vectorize
@@ -52,6 +51,7 @@ from weft.scheduler.optimize.contraction_form import (
     Contraction,
     fill,
     find,
+    merge_even,
     merge_short_axes,
     output_steps,
 )
@@ -68,6 +68,9 @@ AWKWARD = 4.0
 
 MISSED = 4.0
 """Cycles to load one element from the second cache, over and over."""
+
+UNSIZED = 8
+"""Rows of a tile at most where their number is only known at run time: it may be one."""
 
 LINE, WAYS = 64, 8
 """Bytes of a cache line; lines of one set of the first cache."""
@@ -157,7 +160,9 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     for vectors in range(1, 7):
         if vectors > 1 and ((vectors - 1) * lanes >= p or vectors * lanes > UNROLL_LIMIT):
             break
-        for tall in range(1, min(s, info.vector_registers) + 1):
+        for tall in range(
+            1, min(s if isinstance(stream.extent, int) else UNSIZED, info.vector_registers) + 1
+        ):
             if vectors * tall + vectors + 1 > info.vector_registers:
                 break
             tiles = ceildiv(p, vectors * lanes) * ceildiv(s, tall)
@@ -228,6 +233,16 @@ def _loads(e: Expr) -> list[Load]:
     return [x for x in ex.walk([e], into_indices=False) if isinstance(x, Load)]
 
 
+def _piece(extent: int, inner: int) -> int:
+    """How many of an axis' elements, of `inner` products each, make a step: about CHAIN / 2 products, and a divisor of
+    the extent if one is near."""
+    wish = CHAIN // 2 / inner
+    near = [f for f in range(1, extent + 1) if extent % f == 0 and wish / 2 <= f <= wish * 2]
+    if near:
+        return min(near, key=lambda f: abs(f - wish))
+    return ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
+
+
 class _Tiled:
     """Applies a choice."""
 
@@ -235,7 +250,9 @@ class _Tiled:
         self.k, self.c, self.choice, self.info = k, c, choice, info
         self.lanes = info.lanes(c.value.dtype)
         self.width = choice.vectors * self.lanes
+        self.sized = isinstance(choice.stream.extent, int)
         self.depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
+        self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
 
     def loop_of(self, axis: Axis) -> str:
         """The output's loop over an axis of the value."""
@@ -257,17 +274,21 @@ class _Tiled:
         shared = prod(self.extent(n) for n in around) * panels
         macs = prod(high(a.extent) for a in c.value.all_axes)
         big = parallel.work_ns(2.0 * macs, rows.total_bytes(self.k), info) > parallel.WORTH_NS
-        chunks = 1
-        if big and shared < info.cores:  # each chunk packs the panel again
-            chunks = min(tiles_s, info.cores)
-        per_chunk = ceildiv(tiles_s, chunks)
-        chunks = ceildiv(tiles_s, per_chunk)
-        self.k = run(self.k, Pad(p, self.width), Pad(s, choice.rows * per_chunk * chunks))
+        chunks, per_chunk = 1, tiles_s
+        if big and shared < info.cores and self.sized:  # each chunk packs the panel again
+            per_chunk = ceildiv(tiles_s, min(tiles_s, info.cores))
+            chunks = ceildiv(tiles_s, per_chunk)
+        self.k = run(
+            self.k, Pad(p, self.width), Pad(s, choice.rows * (per_chunk * chunks if self.sized else 1))
+        )
         self.k, po, pi = split(self.k, p, self.width, "po", "pi")
-        self.k, sc, s1 = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
-        self.k, so, si = split(self.k, s1, choice.rows, "so", "si")
-        self.k = run(self.k, Permute(out, (*around, po, sc, *inside, so, si, pi)))
-        at = self.parallel([*around, po, sc], big)
+        tasks = [*around, po]
+        if self.sized:
+            self.k, sc, s = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
+            tasks.append(sc)
+        self.k, so, si = split(self.k, s, choice.rows, "so", "si")
+        self.k = run(self.k, Permute(out, (*tasks, *inside, so, si, pi)))
+        at = self.parallel(tasks, big)
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
@@ -336,13 +357,16 @@ class _Tiled:
         return high(spec.extent)
 
     def parallel(self, loops: list[str], big: bool) -> str:
-        """The loops around a panel as one parallel loop; its name."""
-        name = loops[0]
-        for inner in loops[1:]:
-            self.k, name = merge(self.k, name, inner)
+        """The loops around a panel as one parallel loop, as far as their sizes are known; the innermost one's name."""
+        task = loops[0]
+        for n, inner in enumerate(loops[1:], 1):
+            if Merge(task, inner).check(self.k) is not None:
+                break
+            self.k, task = merge(self.k, task, inner)
+            loops = [task] * (n + 1) + loops[n + 1 :]
         if big:
-            self.k = attempt(self.k, Bind(name, self.info.task_kind))
-        return name
+            self.k = attempt(self.k, Bind(task, self.info.task_kind))
+        return loops[-1]
 
     def tiles(self, at: str, tile: str, uses: int, inside: list[str]) -> None:
         """The accumulators of one tile in registers, in the loop `tile`; the panel packed in the loop `at` when it has
@@ -354,7 +378,7 @@ class _Tiled:
         staged: list[tuple[str, str]] = []
         load = plain_load(panel)
         direct = isinstance(panel, Load) and load is not None and self.lane_step(load, choice.panel.var) == 1
-        if not direct or (uses > 2 and self.depth * self.width * 4 > self.info.l1_bytes // 8):
+        if not direct or (uses > 2 and self.panel_bytes > self.info.l1_bytes // 8):
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
             staged.append(("panel", at))
@@ -369,9 +393,9 @@ class _Tiled:
         if chain is None:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
             self.accumulate(value, Scope.REGISTER)
-        elif self.depth * self.width * c.value.dtype.itemsize > self.info.l2_bytes // PANEL_SHARE:
+        elif self.sized and self.panel_bytes > self.info.l2_bytes // PANEL_SHARE:
             self.blocks(value, chain, at, staged, window)
-            self.merge_steps(chain)
+            self.k = merge_even(self.k, chain)
             return
         else:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.LOCAL))
@@ -384,7 +408,7 @@ class _Tiled:
             self.k = fill(self.k, name, self.info)
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
-        self.merge_steps(chain or value)
+        self.k = merge_even(self.k, chain or value)
 
     def blocks(
         self, value: str, chain: str, at: str, staged: list[tuple[str, str]], window: str | None
@@ -434,29 +458,6 @@ class _Tiled:
                 break
         self.k = fill(k, name, self.info)
 
-    def merge_steps(self, name: str) -> None:
-        """Adjacent loops of the sum that step evenly through everything they read become one."""
-        again = True
-        while again:
-            again = False
-            for a, b in pairwise(x for x in self.k.nests[name].loops if x.reduce):
-                if self.even(name, a, b) and Merge(a.var.name, b.var.name).check(self.k) is None:
-                    self.k, _ = merge(self.k, a.var.name, b.var.name)
-                    again = True
-                    break
-
-    def even(self, name: str, a: LoopSpec, b: LoopSpec) -> bool:
-        """One step of loop `a` is as far as all of loop `b`, in everything that the item reads."""
-        nest = self.k.nests[name]
-        for load in reads(self.k.algorithm.item(name)):
-            index = tuple(substitute(i, nest.bind) for i in load.index)
-            p = self.k.algorithm.param(load.source)
-            at = flatten(index, p.shape) if p else storage_offset(self.k.nests[load.source], index)
-            step = coefficient(at, b.var)
-            if load.guard or step is None or coefficient(at, a.var) != step * high(b.extent):
-                return False
-        return isinstance(b.extent, int)
-
     def chain(self, value: str) -> str | None:
         """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum.
 
@@ -471,8 +472,7 @@ class _Tiled:
         while inner * high(axes[-1].extent) <= CHAIN // 2:
             inner *= high(axes.pop().extent)
         cut = axes.pop()
-        pieces = ceildiv(high(cut.extent), CHAIN // 2 // inner)
-        factor = ceildiv(high(cut.extent), pieces)
+        factor = _piece(high(cut.extent), inner)
         if factor == 1 and inner > 1:
             factor = 0  # one step per element
         name = f"{value}_chain"

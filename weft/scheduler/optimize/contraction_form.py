@@ -12,15 +12,18 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Var, coefficient, flatten, high, variables
+from weft.ir.index import Int, Var, coefficient, flatten, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
-from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.lower import storage_offset
+from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
+from weft.scheduler.optimize.steps import merge
 
 GATHERED = 2.5
 """Cycles to move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
@@ -87,8 +90,11 @@ def find(k: Kernel) -> Contraction | None:
         if found is not None:
             return None
         found = c
-    if found is None or any(not isinstance(a.extent, int) for a in found.value.all_axes):
+    if found is None or found.value.reduce is None:
         return None
+    summed = found.value.reduce.axes
+    if not all(isinstance(a.extent, int) for a in summed) and prod(high(a.extent) for a in summed) > CHAIN:
+        return None  # steps of a sum have a known size
     others = [i for i in k.algorithm.items if i is not found.value and i is not found.out]
     return found if all(_aside(k, i) for i in others) else None
 
@@ -138,35 +144,91 @@ def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
     return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
 
 
+def merge_even(k: Kernel, name: str, lanes: int = 1) -> Kernel:
+    """Adjacent loops of an item that step evenly through all that it reads and writes become one, where that many
+    `lanes` divide it."""
+    again = True
+    while again:
+        again = False
+        for a, b in pairwise(k.nests[name].loops):
+            if a.reduce is not b.reduce or not _even(k, name, a, b) or Merge(a.var.name, b.var.name).check(k):
+                continue
+            merged = high(a.extent) * high(b.extent)
+            if lanes == 1 or (isinstance(a.extent, int) and (merged % lanes == 0 or high(b.extent) % lanes)):
+                k, _ = merge(k, a.var.name, b.var.name)
+                again = True
+                break
+    return k
+
+
+def _even(k: Kernel, name: str, a: LoopSpec, b: LoopSpec) -> bool:
+    """One step of loop `a` is as far as all of loop `b`, in everything that the item reads and where it is kept."""
+    if not isinstance(b.extent, int):
+        return False
+    item, nest = k.algorithm.item(name), k.nests[name]
+    places: list[Int] = []
+    for load in reads(item):
+        if load.guard:
+            return False
+        index = tuple(substitute(i, nest.bind) for i in load.index)
+        p = k.algorithm.param(load.source)
+        places.append(flatten(index, p.shape) if p else storage_offset(k.nests[load.source], index))
+    if isinstance(item, Value):
+        places.append(storage_offset(nest, tuple(substitute(x.var, nest.bind) for x in item.axes)))
+    steps = [(coefficient(x, a.var), coefficient(x, b.var)) for x in places]
+    return all(i is not None and o is not None and o == i * b.extent for o, i in steps)
+
+
 def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """The loops that fill a staged tile: lanes along what is contiguous in memory. Where that is not the tile's own
     innermost axis (a transposition), blocks of lanes go outside, so that the lines written stay in the first cache."""
-    nest = k.nests[name]
     item = k.algorithm.item(name)
     assert isinstance(item, Value)
+    width = info.lanes(item.dtype)
+    k = merge_even(k, name, width)
+    nest = k.nests[name]
     if not nest.loops:
         return k
     inner = nest.loops[-1].var.name
     best, score = inner, -1e9
     for spec in nest.loops:
-        axis = next((v for v, e in nest.bind.items() if coefficient(e, spec.var) == 1), None)
-        if axis is None or not isinstance(spec.extent, int) or spec.extent < 2:
+        if not isinstance(spec.extent, int) or spec.extent < 2:
             continue
-        mine = rows.vector_score(k.algorithm, item, axis) + (0.1 if spec.var.name == inner else 0)
+        mine = _score(k, item, spec.var) + (0.1 if spec.var.name == inner else 0)
+        if spec.extent % width and spec.extent < width:
+            mine -= 0.5  # lanes that are not full
         if mine > score:
             best, score = spec.var.name, mine
     # what guards depend on goes outside, so that they are tested once for all that they do not depend on
-    tested = {
-        v for e in ex.walk([item.expr]) if isinstance(e, Load) for c in e.guard for v in variables(c.value)
-    }
-    guarded = {v.name for a in item.axes if a.var in tested for v in variables(nest.bind[a.var])}
+    loads = [e for e in ex.walk([item.expr]) if isinstance(e, Load)]
+    guards = [substitute(c.value, nest.bind) for e in loads for c in e.guard]
+    tested = {v.name for g in guards for v in variables(g)}
     loops = [x.var.name for x in nest.loops if x.var.name != best]
-    k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in guarded), best)))
+    k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in tested), best)))
     spec = k.nests[name].loop(best)
     assert spec is not None and isinstance(spec.extent, int)
-    count = min(spec.extent, info.lanes(item.dtype) * (4 if best == inner else 1))
-    k = rows.lanes(k, best, count)
+    k = rows.lanes(k, best, _vectors(spec.extent, width, 6 if best == inner else 1))
     order = [x.var.name for x in k.nests[name].loops]
     if best != inner and len(order) > 2:
         k = attempt(k, Permute(name, (order[-2], *order[:-2], order[-1])))
     return k
+
+
+def _vectors(extent: int, width: int, most: int) -> int:
+    """Lanes at a time: as many whole vectors as divide the extent, else four or, for fewer, all."""
+    for n in range(most, 0, -1):
+        if extent % (n * width) == 0:
+            return n * width
+    return min(extent, width * min(most, 4))
+
+
+def _score(k: Kernel, item: Value, loop: Var) -> float:
+    """How well lanes along a loop suit what the item reads."""
+    nest = k.nests[item.name]
+    total = 0.0
+    for load in reads(item):
+        p = k.algorithm.param(load.source)
+        if p is not None:
+            step = coefficient(flatten(tuple(substitute(i, nest.bind) for i in load.index), p.shape), loop)
+            total += 1.0 if step == 1 else 0.25 if step == 0 else -1.0
+    return total

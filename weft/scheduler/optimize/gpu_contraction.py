@@ -49,7 +49,7 @@ TILES = (Tile(128, 128, 8, 8, 8), Tile(64, 64, 16, 4, 4), Tile(32, 32, 16, 2, 4)
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The tiled schedule of a kernel around one contraction; None when it has none, or a small one."""
     c = contraction.find(k)
-    if c is None or c.value.reduce is None:
+    if c is None or c.value.reduce is None or not all(isinstance(a.extent, int) for a in c.value.all_axes):
         return None
     k, c = contraction.merge_short_axes(k, c)
     assert c.value.reduce is not None

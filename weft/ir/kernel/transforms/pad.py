@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.index import Int, ceildiv, coefficient, variables
+from weft.ir.index import Int, ceildiv, coefficient, high, variables
 from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -25,12 +25,12 @@ class Pad(Transform):
             return spec
         if self.multiple < 1:
             return Refusal(f"a multiple of {self.multiple}")
-        if not isinstance(spec.extent, int):
-            return Refusal(f"the extent {spec.extent!r} of {self.loop} is only known at run time")
         owner = k.owner(self.loop)
         assert owner is not None
         nest = k.nests[owner]
-        if spec.extent % self.multiple and owner in {n.at.item for n in k.nests.values() if n.at is not None}:
+        if _padded(spec, self.multiple) != spec.extent and owner in {
+            n.at.item for n in k.nests.values() if n.at is not None
+        }:
             return Refusal(f"something is computed in {owner}'s loops, whose regions would grow")
         if sum(_runs_whole(e, spec, nest) for e in nest.bind.values()) != 1:
             return Refusal(f"{self.loop} is no longer a whole axis")
@@ -42,21 +42,24 @@ class Pad(Transform):
         nest = k.nests[owner]
         d = nest.depth(self.loop)
         spec = nest.loops[d]
-        assert isinstance(spec.extent, int)
-        extent = ceildiv(spec.extent, self.multiple) * self.multiple
+        extent = _padded(spec, self.multiple)
         if extent == spec.extent:
             return k
         var = loop_var(spec.var.name, extent)
         item = k.algorithm.item(owner)
         # the region grows with the loop that runs over it
         grown = tuple(
-            max(n, extent) if _runs_whole(nest.bind[a.var], spec, nest) else n
+            max(n, high(extent)) if _runs_whole(nest.bind[a.var], spec, nest) else n
             for a, n in zip(item.axes, nest.size, strict=False)
         )
         k = k.rebind({spec.var: var})
         nest = k.nests[owner]
         loops = (*nest.loops[:d], replace(spec, var=var, extent=extent), *nest.loops[d + 1 :])
         return k.with_nest(owner, replace(nest, loops=loops, size=grown))
+
+
+def _padded(spec: LoopSpec, multiple: int) -> Int:
+    return ceildiv(spec.extent, multiple) * multiple
 
 
 def _runs_whole(e: Int, spec: LoopSpec, nest: Nest) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.ir.index import floordiv
 from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -26,11 +27,9 @@ class Split(Transform):
             return spec
         if self.factor < 1:
             return Refusal(f"a factor of {self.factor}")
-        if not isinstance(spec.extent, int):
-            return Refusal(f"the extent {spec.extent!r} of {self.loop} is only known at run time")
-        if spec.extent % self.factor:
+        if floordiv(spec.extent, self.factor) * self.factor != spec.extent:
             return Refusal(
-                f"{self.factor} does not divide the extent {spec.extent} of {self.loop}: pad first"
+                f"{self.factor} does not divide the extent {spec.extent!r} of {self.loop}: pad first"
             )
         return serial(k, spec)
 
@@ -41,8 +40,7 @@ class Split(Transform):
         d = nest.depth(self.loop)
         spec = nest.loops[d]
         used = k.names()
-        assert isinstance(spec.extent, int)
-        n = spec.extent // self.factor
+        n = floordiv(spec.extent, self.factor)
         vo = loop_var(fresh(used, self.outer or f"{self.loop}o"), n)
         vi = loop_var(fresh(used, self.inner or f"{self.loop}i"), self.factor)
         outer = LoopSpec(vo, n, LoopKind.SERIAL, spec.reduce)
