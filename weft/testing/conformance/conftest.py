@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,15 +33,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def checked_and_fresh() -> Iterator[None]:
     """All forms are verified, and no program comes from a cache that an earlier state of the backend has left."""
-    before = {k: os.environ.get(k) for k in ("WEFT_VERIFY", "WEFT_CACHE_DIR")}
-    with TemporaryDirectory(prefix="weft-conformance-") as folder:
-        os.environ.update(WEFT_VERIFY="1", WEFT_CACHE_DIR=folder)
+    with TemporaryDirectory(prefix="weft-conformance-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_VERIFY", "1")
+        patch.setenv("WEFT_CACHE_DIR", folder)
         yield
-    for k, value in before.items():
-        if value is None:
-            del os.environ[k]
-        else:
-            os.environ[k] = value
 
 
 @pytest.fixture(scope="session")
