@@ -124,7 +124,7 @@ def write(r: Results, chosen: argparse.Namespace) -> None:
     (chosen.out / "report.md").write_text(report.markdown(r), encoding="utf-8")
     written = ["results.json", "report.md"]
     if find_spec("matplotlib") is None:
-        say("no plot: matplotlib is not installed (pip install 'weft[demo]')")
+        say("no plot: matplotlib is not installed (pip install 'weft[bench]')")
     else:
         report.plot(r, chosen.out / "ratios.png")
         written.append("ratios.png")

@@ -65,7 +65,7 @@ def load(where: str, threads: int) -> Any:
 _ALL = (
     Variant("weft", "with_weft:Weft", ("weft",), sweep=True),
     # what the rules make of a description with half as wide vectors and registers, and whom that is compared with
-    Variant("weft-avx2", "with_weft:WeftAvx2", ("weft",), kinds=frozenset({"matmul"})),
+    Variant("weft-avx2", "with_weft:Weft", ("weft",), {"WEFT_CPU_LEVEL": "x86-64-v3"}, frozenset({"matmul"})),
     Variant(
         "numpy-avx2", "with_numpy:NumPy", ("numpy",), {"OPENBLAS_CORETYPE": "Haswell"}, frozenset({"matmul"})
     ),

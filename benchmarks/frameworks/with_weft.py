@@ -253,15 +253,3 @@ class Weft:
             return x
 
         return self.compiled(f, x, w)
-
-
-class WeftAvx2(Weft):
-    """On this machine, described as one with AVX2: 32-byte vectors, 16 registers."""
-
-    def __init__(self, threads: int) -> None:
-        from weft.backends.cpu import runtime
-        from weft.backends.cpu.machine import host, portable
-
-        narrow = runtime.load_runtime(portable(host(), "x86-64-v3"))
-        runtime._process_runtime.append(narrow)  # noqa: SLF001  (before the device opens its own)
-        super().__init__(threads)
