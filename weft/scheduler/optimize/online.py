@@ -30,7 +30,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
-from weft.ir.kernel.transforms.stage import Stage
+from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
@@ -265,7 +265,19 @@ class _OnePass:
         if panel is not None:
             where = (self.out, batch) if many and batch is not None else at
             self.k = run(self.k, ComputeAt(panel, where[0], where[1]))
+            self.in_blocks(panel, self.extent(self.k.nests[scores.name].loops[-1].var.name))
             self.k = fill(self.k, panel, self.info)
+
+    def in_blocks(self, panel: str, width: int) -> None:
+        """The panel's columns in blocks of a tile's width, each block contiguous: rows of a tile far apart would share
+        the cache's sets."""
+        nest = self.k.nests[panel]
+        rank = len(nest.size)
+        if rank < 2 or nest.size[-1] <= width or nest.size[-1] % width or not nest.loops:
+            return
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        self.k = run(self.k, Arrange(panel, Scope.LOCAL, order, (*[1] * (rank - 1), width)))
+        self.k, _, _ = split(self.k, nest.loops[-1].var.name, width, "pb", "pc")
 
     def extent(self, loop: str) -> int:
         owner = self.k.owner(loop)
