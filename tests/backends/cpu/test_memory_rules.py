@@ -11,11 +11,31 @@ import pytest
 
 from weft.backends.cpu.device import NATIVE
 from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
 from weft.ir.loops import Loop, LoopKind, Prefetch, Store
 from weft.ir.loops_names import every
+from weft.ir.ops import Op
 from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.programs import lowered
-from weft.testing.kernels import Case, columns, softmax, total
+from weft.testing.kernels import Case, F, axis, columns, mul, softmax, total
+
+
+def activated(n: int, k: int, inner: bool) -> Case:
+    """y(j) = sum l: tanh(h[l]) * w, with w[j, l] (`inner`) or w[l, j]."""
+    j, l, j2 = axis("j", n), axis("l", k), axis("j2", n)
+    at = (j.var, l.var) if inner else (l.var, j.var)
+    e = mul(ex.call(Op.TANH, ex.Load(F, "h", (l.var,))), ex.Load(F, "w", at))
+    s = Value("s", (j,), e, Reduce(Op.ADD, (l,)))
+    out = Output("out", (j2,), (StoreTo("r", (j2.var,), ex.Load(F, "s", (j2.var,))),))
+    params = (Param("h", F, (k,)), Param("w", F, (n, k) if inner else (k, n)), Param("r", F, (n,), True))
+
+    def reference(t: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        h, w = np.tanh(t["h"].astype(np.float64)), t["w"] if inner else t["w"].T
+        return {"r": w.astype(np.float64) @ h}
+
+    return Case(Algorithm("activated", params, (), (s, out)), reference)
+
 
 SIZES = [(1, 1), (3, 5), (2, 40), (5, 64), (9, 100), (4, 1000), (3, 4096), (2, 9000), (70, 33)]
 CASES: dict[str, Case] = {
@@ -26,6 +46,7 @@ CASES: dict[str, Case] = {
         for over in ("i", "j", "ij")
         for m, n in [*SIZES[::2], (200, 7), (300, 100), (97, 513)]
     },
+    **{f"activated{i:d}_{n}x{k}": activated(n, k, i) for i in (False, True) for n, k in [(9, 40), (70, 300)]},
 }
 
 
@@ -107,6 +128,12 @@ def test_what_the_rules_do_depends_on_the_caches() -> None:
     assert "staged" in small.nests and not small.nests["staged"].prefetch and not small.nests["out"].stream
     long = schedule(softmax(16, 1 << 20).algorithm, case)
     assert "staged" not in long.nests, "a row that no cache holds is computed twice"
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_what_all_results_need_alike_is_computed_once(inner: bool) -> None:
+    k = schedule(activated(768, 3072, inner).algorithm, DEVICES["large"])
+    assert k.nests["once"].at is None and k.nests["once"].size == (3072,)
 
 
 @pytest.mark.parametrize("over", ["i", "ij"])

@@ -29,7 +29,7 @@ from weft.ir.loops import LoopKind, Scope
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.prefetch import prefetch_rows
-from weft.scheduler.optimize.staging import fits, stage_shared
+from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import split
 
 CHAIN = 64
@@ -50,11 +50,13 @@ SHORT = 8
 
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The schedule of a memory-bound kernel."""
-    staged, names = stage_shared(k)
-    if names:
-        staged = _nests(staged, info, frozenset(names))
-        if fits(staged, names, info):
-            return prefetch_rows(stream(staged, info), info)
+    shared, rows = stage_shared(k)
+    for start, staged in ((shared, rows), (k, ())) if rows else ((k, ()),):
+        once, whole = stage_repeated(start)
+        if staged or whole:
+            done = _nests(once, info, frozenset((*staged, *whole)))
+            if fits(done, staged, whole, info):
+                return prefetch_rows(stream(done, info), info)
     return prefetch_rows(stream(_nests(k, info), info), info)
 
 

@@ -5,7 +5,9 @@
                                                             y(j) = e(j) / s
 
 Softmax computes half as many exponentials so. Pays while the row fits into a core's second-level cache beside its
-input.
+input. What does not depend on all of a reduction's results is computed once for all of them:
+
+    y(j) = sum k: gelu(h[k]) * w[j, k]   ->   g(k) = gelu(h[k]);   y(j) = sum k: g(k) * w[j, k]
 """
 
 from __future__ import annotations
@@ -15,14 +17,20 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr
-from weft.ir.index import Index, Int, Var
+from weft.ir.index import Index, Int, Var, high
 from weft.ir.kernel.algorithm import Item, Value
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
-from weft.scheduler.optimize.access import is_costly
+from weft.scheduler.optimize.access import axes_of, is_costly
+
+OFTEN = 8
+"""Results from which on a part that all need is worth keeping."""
+
+CHEAP = 6
+"""Operations from which on that pays: fewer hide behind loading the other operand."""
 
 CACHE_SHARE = 4
 """Of the second-level cache, the part that staged rows may take is one of so many."""
@@ -49,20 +57,57 @@ def stage_shared(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
         step = Stage(first.item, first.part, name, first.axes)
         if step.check(k) is not None:
             return k, tuple(names)
-        k = run(k, step)
+        alone = staged = run(k, step)
         for use in others:
-            k = attempt(k, Share(use.item, name, use.axes))
+            staged = attempt(staged, Share(use.item, name, use.axes))
+        if staged is alone:
+            return k, tuple(names)
+        k = staged
         names.append(name)
 
 
-def fits(k: Kernel, names: tuple[str, ...], info: DeviceInfo) -> bool:
-    """The values have a place, and the regions kept there leave most of the cache to others."""
+def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """`k` with parts of reductions that several of their results need alike as values of their own, and their names."""
+    names: list[str] = []
+    for item in k.algorithm.items:
+        if isinstance(item, Value) and item.reduce is not None:
+            for part in _repeated(item):
+                name = fresh(k.names(), "once")
+                step = Stage(item.name, part, name)
+                if step.check(k) is None:
+                    k = run(k, step)
+                    names.append(name)
+    return k, tuple(names)
+
+
+def _repeated(item: Value) -> list[Expr]:
+    """The largest parts that take some time and depend on summed axes, but not on all the others."""
+    assert item.reduce is not None
+    summed = {a.var for a in item.reduce.axes}
+    many = {a.var for a in item.axes if high(a.extent) >= OFTEN}
+    out: list[Expr] = []
+    stack = [item.expr]
+    while stack:
+        e = stack.pop()
+        if not isinstance(e, Call):
+            continue
+        on = axes_of(e)
+        worth = is_costly(e) or sum(isinstance(x, Call) for x in ex.walk([e])) >= CHEAP
+        if on & summed and many - on and worth:
+            out.append(e)
+        else:
+            stack.extend(e.args)
+    return list(dict.fromkeys(out))
+
+
+def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> bool:
+    """The `rows` have a place, and what is kept of all the values leaves most of the cache to others."""
     size = 0
-    for name in names:
+    for name in (*rows, *whole):
         item, nest = k.algorithm.item(name), k.nests[name]
         assert isinstance(item, Value)
         size += storage_size(nest) * item.dtype.itemsize
-        if nest.at is None:
+        if nest.at is None and name in rows:
             return False
     return size * CACHE_SHARE <= info.l2_bytes
 
