@@ -9,7 +9,7 @@ import threading
 from itertools import pairwise
 
 from weft.ir import dtypes, interning
-from weft.ir.expr import Call, Const, FromIndex, Load, Temp
+from weft.ir.expr import Call, Const, FromIndex, Load, Temp, walk
 from weft.ir.expr import test as holds
 from weft.ir.index import InRange, Var
 from weft.ir.ops import Op
@@ -66,3 +66,9 @@ def test_threads_get_the_same_objects() -> None:
     for t in threads:
         t.join()
     assert all(all(a is b for a, b in zip(x, y, strict=True)) for x, y in pairwise(made))
+
+
+def test_walking_without_indices_finds_operands() -> None:
+    x, y = Const(f32, 3.0), Load(f32, "x", (Var("i", 0, 3),))
+    e = Call(f32, Op.ADD, (y, Call(f32, Op.MUL, (x, y))))
+    assert [type(a) for a in walk([e], into_indices=False)] == [Load, Const, Call, Call]

@@ -388,7 +388,7 @@ _REMEMBERED = 512
 def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:
     """Each distinct expression under `roots` once, operands before users; Opaque index values included if asked."""
     if not into_indices:
-        return iter(_ordered(roots, Expr.operands))
+        return iter(_ordered(roots, lambda e: e.operands()))
     out: dict[Expr, None] = {}
     for e in roots:
         if e not in out:
