@@ -13,10 +13,19 @@ import weft
 from weft import Tensor, disk_cache
 
 
-def devices() -> None:
-    """Lists the devices of every installed backend; for one that cannot be used, why, and what to install."""
+def devices(measured: bool = False) -> None:
+    """Lists the devices of every installed backend; for one that cannot be used, why, and what to install.
+
+    `measured`: also what launches and copies take on each, and what it does at best.
+    """
+    from weft.backends.measure import measure
+    from weft.backends.registry import open_device
+
     for status in weft.devices():
         print(status)
+        if measured and status.info is not None:
+            device = open_device(status.name)
+            print(f"    {measure(device)}\n    {device.limits()}")
 
 
 def explain(expression: str, time: bool = False, kernel: int | None = None, show: Sequence[str] = ()) -> None:
@@ -95,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="weft", description=__doc__)
     parser.add_argument("--version", action="version", version=weft.__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("devices", help="the devices of every installed backend")
+    listed = commands.add_parser("devices", help="the devices of every installed backend")
+    listed.add_argument("--measure", action="store_true", help="also time launches and copies on each")
     commands.add_parser("demo", help="train a small network, and show its kernels")
     explained = commands.add_parser("explain", help="the kernels behind an expression")
     explained.add_argument("expression", help='such as "weft.randn(512, 512).softmax(-1)"')
@@ -116,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         match chosen.command:
             case "devices":
-                devices()
+                devices(chosen.measure)
             case "demo":
                 demo()
             case "explain":
