@@ -34,6 +34,7 @@ from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.order_reduce import OrderReduce
@@ -293,7 +294,8 @@ class _Tiled:
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), inside)
-        return self.k
+        # what an epilogue reads beside the sums comes in short runs, which no hardware foresees
+        return attempt(self.k, PrefetchNext(out, so))
 
     def turn(self, tile: str, tall: str, lane: str) -> bool:
         """Where lanes are not contiguous in the output but the tile's rows are, go through a tile in local memory:
