@@ -187,15 +187,19 @@ class _Lowering:
                 ]
 
     def ahead(self, item: Item, nest: Nest) -> list[Stmt]:
-        """Hints for what the next iteration of the loop `nest.prefetch` will read of parameters."""
+        """Hints for what the next iteration of the loop `nest.prefetch` will read of parameters, and write to them
+        through the caches."""
         var = next((v for v in self.extents if v.name == nest.prefetch), None)
         if var is None:
             return []
+        places = [(r.source, r.index) for r in reads(item)]
+        if isinstance(item, Output) and not nest.stream:
+            places += [(s.param, s.index) for s in item.stores]
         out: dict[Stmt, None] = {}
-        for load in reads(item):
-            param = self.params.get(load.source)
+        for name, index in places:
+            param = self.params.get(name)
             if param is not None:
-                here = flatten([self.index(item, nest, i) for i in load.index], param.shape)
+                here = flatten([self.index(item, nest, i) for i in index], param.shape)
                 there = substitute(here, {var: var + 1})
                 if there != here and not (isinstance(there, Index) and there.computed):
                     out[Prefetch(param.name, there)] = None

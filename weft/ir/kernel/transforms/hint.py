@@ -34,6 +34,7 @@ class Stream(Transform):
 @dataclass(frozen=True, slots=True)
 class PrefetchNext(Transform):
     """Where the item reads parameters, it asks for what the next iteration of `loop`, around it, will read there.
+    An output asks for the places that it will write too, unless it streams.
 
         for i:                          for i:
           for j: s += x[i, j]   ->        for j:
