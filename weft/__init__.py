@@ -11,6 +11,52 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from weft._version import __version__
+from weft.core.arithmetic import (
+    clamp_max,
+    clamp_min,
+    float_power,
+    fmax,
+    fmin,
+    gcd,
+    heaviside,
+    isneginf,
+    isposinf,
+    isreal,
+    lcm,
+    rsub,
+    sgn,
+)  # fmt: skip
+from weft.core.arrangement import (
+    as_strided,
+    as_strided_scatter,
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
+    block_diag,
+    cartesian_prod,
+    column_stack,
+    combinations,
+    diag_embed,
+    diagflat,
+    diagonal_scatter,
+    dsplit,
+    dstack,
+    fliplr,
+    flipud,
+    hsplit,
+    index_reduce,
+    masked_scatter,
+    nonzero_static,
+    put,
+    rot90,
+    select_scatter,
+    slice_copy,
+    slice_scatter,
+    tensor_split,
+    unravel_index,
+    vsplit,
+)  # fmt: skip
+from weft.core.arrangement import as_strided as as_strided_copy
 from weft.core.broadcast import broadcast_shapes, can_cast, result_type
 from weft.core.creation import (
     arange,
@@ -18,19 +64,24 @@ from weft.core.creation import (
     asarray,
     empty,
     empty_like,
+    empty_strided,
     eye,
     from_numpy,
+    frombuffer,
     full,
     full_like,
     linspace,
+    logspace,
     ones,
     ones_like,
+    scalar_tensor,
     tensor,
     tril_indices,
     triu_indices,
     zeros,
     zeros_like,
-)  # fmt: skip
+)  # fmt: skip  # fmt: skip
+from weft.core.creation import range_ as range
 from weft.core.defaults import get_default_dtype, set_default_dtype
 from weft.core.differentiate import grad, gradients, value_and_grad
 from weft.core.elementwise import (
@@ -82,6 +133,7 @@ from weft.core.elementwise import (
     nan_to_num,
     ne,
     neg,
+    positive,
     pow,
     reciprocal,
     remainder,
@@ -98,11 +150,45 @@ from weft.core.elementwise import (
     tanh,
     trunc,
     where,
+)  # fmt: skip  # fmt: skip
+from weft.core.elementwise import (
+    abs as absolute,
 )  # fmt: skip
 from weft.core.elementwise import clamp as clip
 from weft.core.elementwise import div as divide
+from weft.core.elementwise import (
+    div as true_divide,
+)
+from weft.core.elementwise import (
+    ge as greater_equal,
+)
+from weft.core.elementwise import (
+    gt as greater,
+)
+from weft.core.elementwise import (
+    le as less_equal,
+)
+from weft.core.elementwise import (
+    lt as less,
+)
 from weft.core.elementwise import mul as multiply
+from weft.core.elementwise import (
+    ne as not_equal,
+)
+from weft.core.elementwise import (
+    neg as negative,
+)
 from weft.core.elementwise import sub as subtract
+from weft.core.elementwise import (
+    trunc as fix,
+)
+from weft.core.float_format import (
+    copysign,
+    frexp,
+    ldexp,
+    nextafter,
+    signbit,
+)  # fmt: skip
 from weft.core.functional.activations import log_softmax, relu, softmax
 from weft.core.gather import (
     argwhere,
@@ -122,7 +208,39 @@ from weft.core.gather import (
     take_along_dim,
 )  # fmt: skip
 from weft.core.indexing import index_put
+from weft.core.interchange import from_dlpack, from_torch
+from weft.core.limits import (
+    finfo,
+    iinfo,
+)  # fmt: skip
+from weft.core.linear_algebra import (
+    cholesky_inverse,
+    cholesky_solve,
+    det,
+    geqrf,
+    inv,
+    logdet,
+    lstsq,
+    lu_unpack,
+    matrix_exp,
+    matrix_power,
+    matrix_rank,
+    ormqr,
+    pinv,
+    qr,
+    slogdet,
+    trace,
+    triangular_solve,
+)  # fmt: skip
+from weft.core.linear_algebra import householder_product as orgqr
+from weft.core.linear_algebra import inv as inverse
+from weft.core.linear_algebra import pinv as pinverse
+from weft.core.linear_algebra import torch_cholesky as cholesky
+from weft.core.linear_algebra import torch_lu as lu
+from weft.core.linear_algebra import torch_lu_solve as lu_solve
+from weft.core.linear_algebra import torch_svd as svd
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
+from weft.core.matmul import outer as ger
 from weft.core.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from weft.core.movement import (
     broadcast_tensors,
@@ -157,12 +275,109 @@ from weft.core.movement import (
     vstack,
 )  # fmt: skip
 from weft.core.movement import cat as concat
+from weft.core.movement import (
+    cat as concatenate,
+)  # fmt: skip
+from weft.core.movement import (
+    chunk as unsafe_chunk,
+)
+from weft.core.movement import (
+    constant_pad as constant_pad_nd,
+)
+from weft.core.movement import (
+    diagonal as diagonal_copy,
+)
+from weft.core.movement import (
+    expand as expand_copy,
+)
+from weft.core.movement import (
+    flatten as ravel,
+)
+from weft.core.movement import (
+    matrix_transpose as adjoint,
+)
+from weft.core.movement import (
+    movedim as moveaxis,
+)
+from weft.core.movement import (
+    narrow as narrow_copy,
+)
+from weft.core.movement import (
+    permute as permute_copy,
+)
+from weft.core.movement import (
+    select as select_copy,
+)
+from weft.core.movement import (
+    split as split_copy,
+)
+from weft.core.movement import (
+    split as split_with_sizes,
+)
+from weft.core.movement import (
+    split as split_with_sizes_copy,
+)
+from weft.core.movement import (
+    split as unsafe_split,
+)
+from weft.core.movement import (
+    split as unsafe_split_with_sizes,
+)
+from weft.core.movement import (
+    squeeze as squeeze_copy,
+)
+from weft.core.movement import (
+    t as t_copy,
+)
+from weft.core.movement import (
+    transpose as swapaxes,
+)
+from weft.core.movement import (
+    transpose as swapdims,
+)
+from weft.core.movement import (
+    transpose as transpose_copy,
+)
+from weft.core.movement import (
+    unbind as unbind_copy,
+)
+from weft.core.movement import (
+    unfold as unfold_copy,
+)
+from weft.core.movement import (
+    unsqueeze as unsqueeze_copy,
+)
+from weft.core.movement import (
+    view as view_copy,
+)
+from weft.core.movement import (
+    vstack as row_stack,
+)
+from weft.core.products import (
+    addbmm,
+    addr,
+    cdist,
+    chain_matmul,
+    corrcoef,
+    cov,
+    cross,
+    dist,
+    inner,
+    kron,
+    renorm,
+    vander,
+    vdot,
+)  # fmt: skip
 from weft.core.random import (
     Generator,
     bernoulli,
+    binomial,
+    get_rng_state,
     initial_seed,
     manual_seed,
+    multinomial,
     normal,
+    poisson,
     rand,
     rand_like,
     randint,
@@ -171,7 +386,8 @@ from weft.core.random import (
     randn_like,
     randperm,
     seed,
-)  # fmt: skip
+    set_rng_state,
+)  # fmt: skip  # fmt: skip
 from weft.core.realization import realize
 from weft.core.reductions import (
     all,
@@ -183,13 +399,13 @@ from weft.core.reductions import (
     argmax,
     argmin,
     count_nonzero,
-    cumprod,
-    cumsum,
     equal,
     logsumexp,
     max,
     mean,
     min,
+    nanmean,
+    nansum,
     norm,
     prod,
     std,
@@ -199,7 +415,87 @@ from weft.core.reductions import (
     var_mean,
 )  # fmt: skip
 from weft.core.run import synchronize
+from weft.core.scans import (
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    cumulative_trapezoid,
+    diff,
+    gradient,
+    logcumsumexp,
+    trapezoid,
+)  # fmt: skip
+from weft.core.scans import trapezoid as trapz
+from weft.core.sorting import (
+    argsort,
+    bucketize,
+    histc,
+    histogram,
+    isin,
+    kthvalue,
+    median,
+    mode,
+    msort,
+    nanmedian,
+    nanquantile,
+    quantile,
+    searchsorted,
+    sort,
+    topk,
+    unique,
+    unique_consecutive,
+)  # fmt: skip
+from weft.core.special_functions import (
+    digamma,
+    erfc,
+    erfinv,
+    i0,
+    lgamma,
+    logaddexp,
+    logaddexp2,
+    mvlgamma,
+    polygamma,
+    xlogy,
+)  # fmt: skip
+from weft.core.special_functions import gammainc as igamma
+from weft.core.special_functions import gammaincc as igammac
 from weft.core.tensor import Tensor
+from weft.core.trigonometry import (
+    acos,
+    acosh,
+    angle,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    deg2rad,
+    hypot,
+    rad2deg,
+    sinc,
+)  # fmt: skip
+from weft.core.trigonometry import (
+    acos as arccos,
+)  # fmt: skip
+from weft.core.trigonometry import (
+    acosh as arccosh,
+)
+from weft.core.trigonometry import (
+    asin as arcsin,
+)
+from weft.core.trigonometry import (
+    asinh as arcsinh,
+)
+from weft.core.trigonometry import (
+    atan as arctan,
+)
+from weft.core.trigonometry import (
+    atan2 as arctan2,
+)
+from weft.core.trigonometry import (
+    atanh as arctanh,
+)
 from weft.errors import (
     ArgumentError,
     DeviceError,
@@ -235,42 +531,84 @@ from weft.ir.dtypes import int32 as int
 from weft.ir.dtypes import int64 as long
 
 if TYPE_CHECKING:
-    from weft import io, nn, optim
+    from weft import array_api, io, linalg, nn, optim, special
     from weft.core.compile import compile
-    from weft.core.devices import device, devices, memory_limit, set_num_threads
+    from weft.core.devices import (
+        device,
+        devices,
+        get_default_device,
+        get_num_threads,
+        memory_limit,
+        set_default_device,
+        set_num_threads,
+    )
     from weft.core.explain import explain
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
 
 __all__ = [
     "ArgumentError", "DType", "DTypeError", "DeviceError", "Generator", "GradError", "IndexError",
-    "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs", "add", "addcdiv",
-    "addcmul", "addmm", "addmv", "all", "allclose", "amax", "amin", "aminmax", "any", "arange", "argmax",
-    "argmin", "argwhere", "as_tensor", "asarray", "baddbmm", "bernoulli", "bfloat16", "bincount", "bind",
-    "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "bmm", "bool", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "can_cast", "cat", "ceil",
-    "chunk", "clamp", "clip", "clone", "compile", "concat", "cos", "cosh", "count_nonzero", "cumprod",
-    "cumsum", "device", "devices", "diag", "diagonal", "div", "divide", "dot", "double", "e", "einsum",
-    "empty", "empty_like", "enable_grad", "eq", "equal", "erf", "exp", "exp2", "explain", "expm1", "eye",
-    "flatten", "flip", "float", "float16", "float32", "float64", "floor", "floor_divide", "fmod", "frac",
-    "from_numpy", "full", "full_like", "gather", "ge", "get_default_dtype", "grad", "gradients", "gt",
-    "half", "hstack", "index_add", "index_copy", "index_fill", "index_put", "index_select", "inf",
-    "inference_mode", "initial_seed", "int", "int16", "int32", "int64", "int8", "io", "is_grad_enabled",
-    "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le", "lerp", "linspace", "log", "log10", "log1p",
-    "log2", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
-    "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "max", "maximum", "mean",
-    "memory_limit", "meshgrid", "min", "minimum", "mm", "movedim", "mul", "multiply", "mv", "nan",
-    "nan_to_num", "narrow", "ne", "neg", "nn", "no_grad", "nonzero", "norm", "normal", "numel", "ones",
-    "ones_like", "optim", "outer", "permute", "pi", "pow", "prod", "promote", "promote_types", "rand",
-    "rand_like", "randint",
-    "randint_like", "randn", "randn_like", "randperm", "realize", "reciprocal", "relu", "remainder",
-    "repeat_interleave", "reshape", "result_type", "roll", "round", "rsqrt", "scatter", "scatter_add",
-    "scatter_reduce", "seed", "select", "set_default_dtype", "set_grad_enabled", "set_num_threads", "short", "shrink",
-    "sigmoid", "sign", "sin", "sinh", "softmax", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "std_mean", "sub", "subtract", "sum", "synchronize", "t", "take", "take_along_dim", "tan", "tanh",
-    "tensor", "tensordot", "tile", "transpose", "tril", "tril_indices", "triu", "triu_indices", "trunc",
-    "uint16", "uint32", "uint64", "uint8", "unbind", "unflatten", "unsqueeze", "value_and_grad", "var",
-    "var_mean", "vmap", "vstack", "where", "zeros", "zeros_like",
+    "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs", "abs_",
+    "absolute", "acos", "acos_", "acosh", "acosh_", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv",
+    "addmv_", "addr", "adjoint", "alias_copy", "all", "allclose", "amax", "amin", "aminmax", "angle", "any",
+    "arange", "arccos", "arccos_", "arccosh", "arccosh_", "arcsin", "arcsin_", "arcsinh", "arcsinh_",
+    "arctan", "arctan2", "arctan_", "arctanh", "arctanh_", "argmax", "argmin", "argsort", "argwhere",
+    "array_api", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "as_tensor",
+    "asarray", "asin", "asin_", "asinh", "asinh_", "atan", "atan2", "atan_", "atanh", "atanh_",
+    "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bernoulli", "bfloat16", "bincount", "bind",
+    "binomial", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "block_diag", "bmm", "bool", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
+    "bucketize", "can_cast", "cartesian_prod", "cat", "cdist", "ceil", "ceil_", "chain_matmul", "cholesky",
+    "cholesky_inverse", "cholesky_solve", "chunk", "clamp", "clamp_", "clamp_max", "clamp_max_",
+    "clamp_min", "clamp_min_", "clip", "clip_", "clone", "column_stack", "combinations", "compile",
+    "concat", "concatenate", "conj", "conj_physical", "constant_pad_nd", "copysign", "corrcoef", "cos",
+    "cos_", "cosh", "cosh_", "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum",
+    "cumulative_trapezoid", "deg2rad", "deg2rad_", "det", "detach", "detach_", "detach_copy", "device",
+    "devices", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "diff",
+    "digamma", "dist", "div", "divide", "dot", "double", "dsplit", "dstack", "e", "einsum", "empty",
+    "empty_like", "empty_strided", "enable_grad", "eq", "equal", "erf", "erf_", "erfc", "erfc_", "erfinv",
+    "exp", "exp2", "exp2_", "exp_", "expand_copy", "explain", "expm1", "expm1_", "eye", "fill", "fill_",
+    "finfo", "fix", "fix_", "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64",
+    "float_power", "floor", "floor_", "floor_divide", "fmax", "fmin", "fmod", "frac", "frac_", "frexp",
+    "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full", "full_like", "gather", "gcd", "gcd_",
+    "ge", "geqrf", "ger", "get_default_device", "get_default_dtype", "get_device", "get_num_threads",
+    "get_rng_state", "grad", "gradient", "gradients", "greater", "greater_equal", "gt", "half", "heaviside",
+    "histc", "histogram", "hsplit", "hstack", "hypot", "i0", "i0_", "igamma", "igammac", "iinfo",
+    "index_add", "index_copy", "index_fill", "index_put", "index_put_", "index_reduce", "index_select",
+    "inf", "inference_mode", "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv",
+    "inverse", "io", "is_complex", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
+    "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite",
+    "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "lcm_", "ldexp",
+    "ldexp_", "le", "lerp", "less", "less_equal", "lgamma", "linalg", "linspace", "load", "log", "log10",
+    "log10_", "log1p", "log1p_", "log2", "log2_", "log_", "log_softmax", "logaddexp", "logaddexp2",
+    "logcumsumexp", "logdet", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logit_",
+    "logspace", "logsumexp", "long", "lstsq", "lt", "lu", "lu_solve", "lu_unpack", "manual_seed",
+    "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_exp", "matrix_power", "matrix_rank",
+    "max", "maximum", "mean", "median", "memory_limit", "meshgrid", "min", "minimum", "mm", "mode",
+    "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num",
+    "nan_to_num_", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "narrow_copy", "ne", "neg",
+    "neg_", "negative", "negative_", "nextafter", "nn", "no_grad", "nonzero", "nonzero_static", "norm",
+    "normal", "not_equal", "numel", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "permute",
+    "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod", "promote",
+    "promote_types", "put", "qr", "quantile", "rad2deg", "rad2deg_", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real", "realize", "reciprocal",
+    "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave", "reshape", "resize_as_",
+    "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round", "round_", "row_stack", "rsqrt",
+    "rsqrt_", "rsub", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "seed",
+    "select", "select_copy", "select_scatter", "set_default_device", "set_default_dtype",
+    "set_grad_enabled", "set_num_threads", "set_rng_state", "sgn", "short", "shrink", "sigmoid", "sigmoid_",
+    "sign", "signbit", "sin", "sin_", "sinc", "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter",
+    "slogdet", "softmax", "sort", "special", "split", "split_copy", "split_with_sizes",
+    "split_with_sizes_copy", "sqrt", "sqrt_", "square", "square_", "squeeze", "squeeze_copy", "stack",
+    "std", "std_mean", "sub", "subtract", "sum", "svd", "swapaxes", "swapdims", "synchronize", "t",
+    "t_copy", "take", "take_along_dim", "tan", "tan_", "tanh", "tanh_", "tensor", "tensor_split",
+    "tensordot", "tile", "topk", "trace", "transpose", "transpose_copy", "trapezoid", "trapz",
+    "triangular_solve", "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "trunc_",
+    "typename", "uint16", "uint32", "uint64", "uint8", "unbind", "unbind_copy", "unflatten", "unfold_copy",
+    "unique", "unique_consecutive", "unravel_index", "unsafe_chunk", "unsafe_split",
+    "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_copy", "value_and_grad", "vander", "var", "var_mean",
+    "vdot", "view_copy", "vmap", "vsplit", "vstack", "where", "xlogy", "xlogy_", "zero_", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 
 promote_types = promote
@@ -286,19 +624,45 @@ _LAZY = {
     "set_num_threads": "weft.core.devices",
     "explain": "weft.core.explain",
     "vmap": "weft.core.vmap",
+    "get_default_device": "weft.core.devices",
+    "get_num_threads": "weft.core.devices",
+    "set_default_device": "weft.core.devices",
 }
-_PACKAGES = frozenset({"autograd", "data", "func", "io", "nn", "optim", "testing"})
+_PACKAGES = frozenset(
+    {"array_api", "autograd", "data", "func", "io", "linalg", "nn", "optim", "special", "testing"}
+)
+# functions of weft.nn.functional that torch offers here as well
+_FUNCTIONAL = frozenset({
+    "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "alpha_dropout_", "avg_pool1d",
+    "batch_norm", "bilinear", "binary_cross_entropy_with_logits", "celu", "celu_", "channel_shuffle",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "cosine_embedding_loss", "cosine_similarity", "ctc_loss", "dropout", "dropout_", "embedding",
+    "embedding_bag", "feature_alpha_dropout", "feature_alpha_dropout_", "group_norm", "hardshrink",
+    "hinge_embedding_loss", "instance_norm", "kl_div", "layer_norm", "margin_ranking_loss", "max_pool1d",
+    "max_pool2d", "max_pool3d", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle",
+    "poisson_nll_loss", "prelu", "rms_norm", "rrelu", "rrelu_", "selu", "selu_", "threshold", "threshold_",
+    "triplet_margin_loss",
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """What is not needed by every program is imported when first asked for (PEP 562)."""
     if name in _PACKAGES:
         return importlib.import_module(f"weft.{name}")
+    if name in _FUNCTIONAL:
+        return getattr(importlib.import_module("weft.core.functional"), name)
     if name in _LAZY:
         found = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = found
         return found
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def load(path: Any, device: str | None = None, **options: Any) -> Any:
+    """What torch.save wrote, without running code of the file; see weft.io.load_torch."""
+    from weft.io import load_torch
+
+    return load_torch(path, device, **options)
 
 
 def is_tensor(obj: object) -> builtins.bool:
@@ -314,3 +678,140 @@ def numel(input: Tensor) -> Any:
 def clone(input: Tensor) -> Tensor:
     """A tensor of its own with the same values."""
     return input.clone()
+
+
+def conj(input: Tensor) -> Tensor:
+    """The tensor itself: weft has real numbers only. `real` and `resolve_conj` are the same."""
+    return input
+
+
+conj_physical = real = resolve_conj = resolve_neg = alias_copy = conj
+
+
+def detach(input: Tensor) -> Tensor:
+    """The same values, without history."""
+    return input.detach()
+
+
+detach_copy = detach
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    """`value` in every element, in the shape and dtype of the input."""
+    return input.detach().clone().fill_(value)
+
+
+def is_nonzero(input: Tensor) -> builtins.bool:
+    """True for a tensor of one element that is not 0. Computes."""
+    return input.is_nonzero()
+
+
+def is_floating_point(input: Tensor) -> builtins.bool:
+    """True for float dtypes."""
+    return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> builtins.bool:
+    """False: weft has real numbers only."""
+    return input.is_complex()
+
+
+is_conj = is_neg = is_inference = is_complex
+
+
+def is_signed(input: Tensor) -> builtins.bool:
+    """True for dtypes with a sign."""
+    return input.is_signed()
+
+
+def is_same_size(input: Tensor, other: Tensor) -> builtins.bool:
+    """True for equal shapes."""
+    return input.is_same_size(other)
+
+
+def resize_as_(input: Tensor, the_template: Tensor) -> Tensor:
+    """The handle in the shape of another, which has as many elements."""
+    return input.resize_as_(the_template)
+
+
+def get_device(input: Tensor) -> builtins.int:
+    """The number of the device among those of its kind; -1 for the CPU."""
+    return input.get_device()
+
+
+def is_storage(obj: object) -> builtins.bool:
+    """False: weft shows no storages."""
+    return False
+
+
+def typename(obj: object) -> str:
+    """The full name of an object's type; of a tensor "weft.Tensor"."""
+    if isinstance(obj, Tensor):
+        return "weft.Tensor"
+    kind = type(obj)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# in place, as functions
+abs_ = Tensor.abs_
+acos_ = Tensor.acos_
+acosh_ = Tensor.acosh_
+asin_ = Tensor.asin_
+asinh_ = Tensor.asinh_
+atan_ = Tensor.atan_
+atanh_ = Tensor.atanh_
+ceil_ = Tensor.ceil_
+clamp_ = Tensor.clamp_
+clamp_max_ = Tensor.clamp_max_
+clamp_min_ = Tensor.clamp_min_
+cos_ = Tensor.cos_
+cosh_ = Tensor.cosh_
+deg2rad_ = Tensor.deg2rad_
+erf_ = Tensor.erf_
+erfc_ = Tensor.erfc_
+exp_ = Tensor.exp_
+exp2_ = Tensor.exp2_
+expm1_ = Tensor.expm1_
+floor_ = Tensor.floor_
+frac_ = Tensor.frac_
+gcd_ = Tensor.gcd_
+i0_ = Tensor.i0_
+lcm_ = Tensor.lcm_
+ldexp_ = Tensor.ldexp_
+log_ = Tensor.log_
+log10_ = Tensor.log10_
+log1p_ = Tensor.log1p_
+log2_ = Tensor.log2_
+logit_ = Tensor.logit_
+nan_to_num_ = Tensor.nan_to_num_
+neg_ = Tensor.neg_
+rad2deg_ = Tensor.rad2deg_
+reciprocal_ = Tensor.reciprocal_
+relu_ = Tensor.relu_
+round_ = Tensor.round_
+rsqrt_ = Tensor.rsqrt_
+sigmoid_ = Tensor.sigmoid_
+sin_ = Tensor.sin_
+sinc_ = Tensor.sinc_
+sinh_ = Tensor.sinh_
+sqrt_ = Tensor.sqrt_
+square_ = Tensor.square_
+tan_ = Tensor.tan_
+tanh_ = Tensor.tanh_
+trunc_ = Tensor.trunc_
+xlogy_ = Tensor.xlogy_
+zero_ = Tensor.zero_
+fill_ = Tensor.fill_
+index_put_ = Tensor.index_put_
+detach_ = Tensor.detach_
+addmv_ = Tensor.addmv_
+as_strided_ = Tensor.as_strided_
+arccos_ = Tensor.arccos_
+arccosh_ = Tensor.arccosh_
+arcsin_ = Tensor.arcsin_
+arcsinh_ = Tensor.arcsinh_
+arctan_ = Tensor.arctan_
+arctanh_ = Tensor.arctanh_
+clip_ = Tensor.clip_
+fix_ = Tensor.fix_
+negative_ = Tensor.negative_

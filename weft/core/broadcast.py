@@ -108,9 +108,10 @@ def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
     return tuple(out)
 
 
-def broadcast_shapes(*shapes: Shape) -> Shape:
+def broadcast_shapes(*shapes: Shape | int) -> Shape:
     """The shape that tensors of these shapes broadcast to."""
-    return broadcast_shape("broadcast_shapes", shapes) if shapes else ()
+    whole = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    return broadcast_shape("broadcast_shapes", whole) if whole else ()
 
 
 _scalars: dict[tuple[Any, ...], Value] = {}

@@ -350,3 +350,74 @@ def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
 def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
     """Rows and columns of the upper triangle of a row x col matrix, as a 2 x n int64 tensor."""
     return tensor(np.stack(np.triu_indices(row, offset, col)))
+
+
+def logspace(
+    start: Number,
+    end: Number,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` numbers from base**start to base**end at equal ratios."""
+    from weft.core.elementwise import pow
+
+    kind = get_default_dtype() if dtype is None else check_dtype("logspace", dtype)
+    exponents = linspace(
+        start, end, steps, dtype=dtypes.float64 if kind.bits > 16 or kind.is_int else dtypes.float32
+    )
+    out = pow(full_like(exponents, float(base)), exponents)
+    return _made(bc.cast(out.value, kind), device, requires_grad)
+
+
+def range_(
+    start: Number = 0,
+    end: Number = 0,
+    step: Number = 1,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, ... up to and with end, in the default float dtype. torch deprecates it for arange."""
+    kind = get_default_dtype() if dtype is None else check_dtype("range", dtype)
+    if step == 0 or (end - start) / step < 0:
+        raise ArgumentError(f"range: a step of {step} does not lead from {start} to {end}")
+    return _made(_line(math.floor((end - start) / step) + 1, start, step, kind), device, requires_grad)
+
+
+def scalar_tensor(
+    s: Number, *, dtype: DType | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor without dimensions, in the default float dtype unless another is given."""
+    return full(
+        (),
+        s,
+        dtype=get_default_dtype() if dtype is None else dtype,
+        device=device,
+        requires_grad=requires_grad,
+    )
+
+
+def frombuffer(
+    buffer: Any, *, dtype: DType, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:
+    """A tensor with a copy of the numbers in a buffer, such as bytes."""
+    check_dtype("frombuffer", dtype)
+    array = np.frombuffer(buffer, dtypes.to_numpy(dtype), count, offset)
+    return tensor(array, dtype=dtype, requires_grad=requires_grad)
+
+
+def empty_strided(
+    size: Sizes,
+    stride: Sizes,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """As empty: weft has no strides."""
+    return empty(size, dtype=dtype, device=device, requires_grad=requires_grad)

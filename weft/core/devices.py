@@ -74,3 +74,18 @@ def set_num_threads(n: int) -> None:
     if not is_int(n) or n < 1:
         raise ArgumentError(f"set_num_threads: needs a positive int, got {n!r}")
     run.set_num_threads(n)
+
+
+def get_default_device() -> str:
+    """The device on which new tensors are made."""
+    return run.default_device()
+
+
+def set_default_device(name: str) -> None:
+    """New tensors are made on this device from now on, outside of `with weft.device(...)`."""
+    run.set_default_device(name)
+
+
+def get_num_threads() -> int:
+    """How many threads the CPU backend uses."""
+    return run.get_num_threads()

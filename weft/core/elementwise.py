@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from weft.autograd.value import Value, apply, record
 from weft.core.broadcast import (
@@ -617,9 +617,24 @@ def finite_max(dtype: DType) -> float:
 # ---------------------------------------------------------------------------------------------- ternary
 
 
-def where(condition: Tensor, input: TensorLike, other: TensorLike) -> Tensor:
-    """input where condition (bool) is true, else other. All three broadcast; input and other promote."""
+@overload
+def where(condition: Tensor) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: Tensor, input: TensorLike, other: TensorLike) -> Tensor: ...
+def where(
+    condition: Tensor, input: TensorLike | None = None, other: TensorLike | None = None
+) -> Tensor | tuple[Tensor, ...]:
+    """input where condition (bool) is true, else other. All three broadcast; input and other promote.
+
+    With the condition alone: the indices of its true elements, one vector per dimension, which computes it.
+    """
     c = value_of("where", condition)
+    if input is None or other is None:
+        if input is not other:
+            raise ArgumentError("where: give both input and other, or neither")
+        from weft.core.gather import nonzero
+
+        return nonzero(condition, as_tuple=True)
     if c.dtype is not bool_:
         raise DTypeError(
             f"where: condition must be bool, got {c.dtype.name}; compare it with something, as in x != 0"

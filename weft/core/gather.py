@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakKeyDictionary
 
 from weft.autograd.value import Value, apply
@@ -88,12 +88,30 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Indices that are only known when computed are clamped into range.
     """
+    if len(value_of("gather", input).shape) != len(value_of("gather", index).shape):
+        input, index, scalar = _lifted("gather", input, index)
+        if scalar is not None:
+            return wrap(bc.reshape(gather(input, dim, index).value, scalar))
     v, k, i = _along("gather", input, dim, index)
     if not v.shape:
         return wrap(v)
+    if not elements(i.shape):
+        return wrap(bc.scalar(0, v.dtype, i.shape))
     size = tuple(n if d == k else i.shape[d] for d, n in enumerate(v.shape))
     _fits("gather", v, i, k)
     return wrap(apply(Op.GATHER, (box(v, (0,) * len(size), size), i), Along(k)))
+
+
+def _lifted(op: str, input: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Any]:
+    """torch takes a tensor without dimensions for a vector of one, and any index without elements."""
+    v, i = value_of(op, input), index_value(op, index)
+    if not elements(i.shape):
+        zero = bc.scalar(0, int64, (0,) * max(1, len(v.shape)))
+        return (input if v.shape else wrap(bc.reshape(v, (1,)))), wrap(zero), i.shape
+    if {len(v.shape), len(i.shape)} == {0, 1}:
+        shape = i.shape
+        return wrap(bc.reshape(v, (elements(v.shape),))), wrap(bc.reshape(i, (elements(i.shape),))), shape
+    return input, index, None
 
 
 def _fits(op: str, v: Value, i: Value, k: int) -> None:
@@ -104,9 +122,16 @@ def _fits(op: str, v: Value, i: Value, k: int) -> None:
             )
 
 
-def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
-    """As gather, but the other dimensions broadcast and negative indices count from the end."""
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """As gather, but the other dimensions broadcast and negative indices count from the end; dim None flattens both."""
     v, i = _picking("take_along_dim", input, indices)
+    if dim is None:
+        flat = wrap(bc.reshape(v, (elements(v.shape),)))
+        return take_along_dim(flat, wrap(bc.reshape(i, (elements(i.shape),))), 0)
+    if len(v.shape) != len(i.shape):
+        raise ShapeError(
+            f"take_along_dim: shapes {tuple(v.shape)} and {tuple(i.shape)} must have equally many dimensions"
+        )
     k = axis("take_along_dim", dim, v.shape)
     ones = tuple(1 if d == k else n for d, n in enumerate(v.shape))
     shape = bc.broadcast_shape(
@@ -124,6 +149,8 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if len(i.shape) > 1:
         raise ShapeError(f"index_select: index must be a vector, got shape {tuple(i.shape)}")
     k = axis("index_select", dim, v.shape)
+    if not v.shape:
+        return wrap(bc.reshape(rows(bc.reshape(v, (1,)), 0, bc.reshape(i, (1,))), ()))
     i = check_range("index_select", i, v.shape[k], k, negative=True)
     return wrap(rows(v, k, bc.reshape(i, (elements(i.shape),))))
 
@@ -234,15 +261,26 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     return wrap(_indexed("index_copy", v, axis("index_copy", dim, v.shape), i, source, None))
 
 
-def index_fill(input: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """The input with the slices that index names filled with a value."""
     v, i = value_of("index_fill", input), index_value("index_fill", index)
     k = axis("index_fill", dim, v.shape)
+    if not v.shape:
+        return wrap(bc.reshape(index_fill(wrap(bc.reshape(v, (1,))), 0, index, value).value, ()))
+    if isinstance(value, Handle):
+        if value.value.shape:
+            raise ShapeError(f"index_fill: the value must have no dimensions, got {describe(value)}")
+        shape = (*v.shape[:k], elements(i.shape), *v.shape[k + 1 :])
+        filled = wrap(bc.expand(bc.cast(value.value, v.dtype), shape))
+        return wrap(_indexed("index_fill", v, k, i, filled, None))
     shape = (*v.shape[:k], elements(i.shape), *v.shape[k + 1 :])
     return wrap(_indexed("index_fill", v, k, i, wrap(bc.scalar(value, v.dtype, shape)), None))
 
 
 def _indexed(op: str, v: Value, k: int, i: Value, source: Tensor, combine: Op | None) -> Value:
+    if not v.shape:
+        flat = wrap(bc.reshape(value_of(op, source), (1,)))
+        return bc.reshape(_indexed(op, bc.reshape(v, (1,)), 0, i, flat, combine), ())
     i = check_range(op, bc.reshape(i, (elements(i.shape),)), v.shape[k], k, negative=True)
     n = i.shape[0]
     shape = (*v.shape[:k], n, *v.shape[k + 1 :])

@@ -350,4 +350,35 @@ def index_put(
     return wrap(_put(v, plan.advanced, values, Op.ADD if accumulate else None))
 
 
-__all__ = ["getitem", "index_put", "setitem"]
+def index(input: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """input[indices]."""
+    return getitem(input, tuple(slice(None) if i is None else i for i in indices))
+
+
+def filled_diagonal(input: Tensor, fill_value: Number, wrap_: bool) -> Tensor:
+    """The input with its main diagonal filled."""
+    v = value_of("fill_diagonal_", input)
+    if len(v.shape) < 2 or (len(v.shape) > 2 and len(set(v.shape)) > 1):
+        raise ShapeError(f"fill_diagonal_: needs a matrix or equal sizes, got shape {tuple(v.shape)}")
+    sizes = [n for n in v.shape if isinstance(n, int)]
+    mask = np.zeros(sizes, np.bool_)
+    np.fill_diagonal(mask, True, wrap=wrap_)
+    return where(tensor(mask, device=v.node.device), fill_value, input)
+
+
+def resized(input: Tensor, size: Sequence[Any]) -> Tensor:
+    """The elements in row-major order in another shape, cut off or filled up with zeros."""
+    from weft.core.axes import new_shape
+    from weft.core.movement import pad_value
+
+    v = value_of("resize_", input)
+    shape = new_shape("resize_", size)
+    have, want = elements(v.shape), elements(shape)
+    if not isinstance(have, int) or not isinstance(want, int):
+        raise ShapeError(f"resize_: the sizes of {tuple(v.shape)} and {tuple(shape)} must be known")
+    flat = bc.reshape(v, (have,))
+    flat = box(flat, (0,), (want,)) if want <= have else pad_value(flat, [0], [want - have])
+    return wrap(bc.reshape(flat, shape))
+
+
+__all__ = ["filled_diagonal", "getitem", "index", "index_put", "resized", "setitem"]

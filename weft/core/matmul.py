@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import axis
-from weft.core.handle import Number, value_of, wrap
+from weft.core.handle import Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -129,7 +129,8 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return wrap(bc.reshape(a, (a.shape[0], 1))) * wrap(bc.reshape(b, (1, b.shape[0])))
 
 
-def _plus(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
+def mul_scaled(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
+    """beta * input + alpha * product; what is times 0 is not looked at."""
     scaled = product if alpha == 1 else product * alpha
     if beta == 0:
         return scaled
@@ -139,19 +140,19 @@ def _plus(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     _ranks("addmm", mat1, mat2, (2, 2))
-    return _plus(input, matmul(mat1, mat2), beta, alpha)
+    return mul_scaled(input, matmul(mat1, mat2), beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
     _ranks("baddbmm", batch1, batch2, (3, 3))
-    return _plus(input, matmul(batch1, batch2), beta, alpha)
+    return mul_scaled(input, matmul(batch1, batch2), beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     _ranks("addmv", mat, vec, (2, 1))
-    return _plus(input, matmul(mat, vec), beta, alpha)
+    return mul_scaled(input, matmul(mat, vec), beta, alpha)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
@@ -164,6 +165,15 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
             raise ArgumentError(f"tensordot: dims must be an int or two lists of one length, got {dims}")
         left = tuple(axis("tensordot", d, u.shape) for d in dims[0])
         right = tuple(axis("tensordot", d, v.shape) for d in dims[1])
+    # as torch: a size of 1 is stretched, that is, the other side is summed first
+    one_a = tuple(i for i, j in zip(left, right, strict=True) if u.shape[i] != v.shape[j] and v.shape[j] == 1)
+    one_b = tuple(j for i, j in zip(left, right, strict=True) if u.shape[i] != v.shape[j] and u.shape[i] == 1)
+    if one_a or one_b:
+        from weft.core.reductions import sum
+
+        a = sum(a, one_a, keepdim=True, dtype=u.dtype) if one_a else a
+        b = sum(b, one_b, keepdim=True, dtype=v.dtype) if one_b else b
+        u, v = a.value, b.value
     if any(u.shape[i] != v.shape[j] for i, j in zip(left, right, strict=True)):
         raise ShapeError(
             f"tensordot: dimensions {left} of {tuple(u.shape)} and {right} of {tuple(v.shape)} differ in size"
@@ -180,8 +190,12 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
 # ---------------------------------------------------------------------------------------------- einsum
 
 
-def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
+def einsum(equation: Any, *operands: Tensor | Sequence[Tensor]) -> Tensor:
     """Sums of products by labels, as numpy.einsum: "ij,jk->ik" is a matrix product, "..." any dimensions."""
+    if not isinstance(equation, str):
+        raise ArgumentError(
+            f"einsum: the equation must be a string such as 'ij,jk->ik' and come first, got {describe(equation)}"
+        )
     tensors: list[Tensor] = []
     for x in operands:
         tensors += list(x) if isinstance(x, Sequence) else [x]

@@ -6,6 +6,8 @@ import builtins
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
@@ -75,7 +77,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[Int]) -> Tensor:
 def squeeze(input: Tensor, dim: Dims | None = None) -> Tensor:
     """Dimensions of size 1 removed: all, or those named."""
     v = value_of("squeeze", input)
-    chosen = axes("squeeze", dim, v.shape)
+    chosen = () if isinstance(dim, (tuple, list)) and not dim else axes("squeeze", dim, v.shape)
     return wrap(bc.reshape(v, tuple(n for k, n in enumerate(v.shape) if k not in chosen or n != 1)))
 
 
@@ -127,13 +129,15 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 # ---------------------------------------------------------------------------------------------- order
 
 
-def permute(input: Tensor, *dims: Dims) -> Tensor:
+def permute(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
     """The dimensions in another order."""
     v = value_of("permute", input)
-    order = tuple(axis("permute", d, v.shape) for d in sizes("permute", dims))
+    if dims is None:
+        dims = sizes("permute", args)  # pyright: ignore[reportAssignmentType]  (ints, as axis checks)
+    order = tuple(axis("permute", d, v.shape) for d in sizes("permute", (dims,)))
     if sorted(order) != list(range(len(v.shape))):
         raise ArgumentError(
-            f"permute: {sizes('permute', dims)} is no order of the {len(v.shape)} dimensions of shape {tuple(v.shape)}"
+            f"permute: {dims} is no order of the {len(v.shape)} dimensions of shape {tuple(v.shape)}"
         )
     return wrap(_permute(v, order))
 
@@ -192,10 +196,10 @@ def movedim(input: Tensor, source: Dims, destination: Dims) -> Tensor:
     return wrap(_permute(v, tuple(place[k] if k in place else next(rest) for k in range(len(v.shape)))))
 
 
-def flip(input: Tensor, *dims: Dims) -> Tensor:
+def flip(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
     """The elements in reverse order along the dimensions."""
     v = value_of("flip", input)
-    wanted = sizes("flip", dims)
+    wanted = sizes("flip", args if dims is None else (dims,))
     chosen = axes("flip", wanted, v.shape) if wanted else ()
     return wrap(apply(Op.FLIP, (v,), Axes(chosen)) if chosen else v)
 
@@ -234,9 +238,13 @@ def box(
     return apply(Op.SHRINK, (v,), Box(start, step or (1,) * len(start)), size)
 
 
-def narrow(input: Tensor, dim: int, start: Int, length: Int) -> Tensor:
+def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:
     """`length` elements from `start` along dim."""
     v = value_of("narrow", input)
+    if not v.shape:
+        raise ShapeError("narrow: a tensor without dimensions has no parts")
+    if isinstance(start, Handle):
+        start = int(wrap(start.value).item())
     k = axis("narrow", dim, v.shape)
     n = v.shape[k]
     if isinstance(n, int) and isinstance(start, int) and isinstance(length, int):
@@ -333,6 +341,12 @@ def window(v: Value, k: int, size: int, stride: int, dilation: int) -> Value:
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements, `step` apart, along a dimension; their elements in a new last dimension."""
     v = value_of("unfold", input)
+    if not v.shape:
+        v = bc.reshape(v, (1,))
+        if size == 0:
+            return wrap(box(v, (0,), (0,)))
+        if size == 1:
+            return wrap(v)
     k = axis("unfold", dimension, v.shape)
     n = v.shape[k] if v.shape else 1
     if size < 1 or step < 1 or (isinstance(n, int) and size > n):
@@ -427,17 +441,58 @@ def tile(input: Tensor, *dims: Sizes) -> Tensor:
     return repeat(input, (1,) * (len(value_of("tile", input).shape) - len(times)) + times)
 
 
-def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Tensor:
-    """Each element repeated `repeats` times in place, along dim or of the flattened tensor."""
+def repeat_interleave(
+    input: Tensor,
+    repeats: int | Tensor | None = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> Tensor:
+    """Each element repeated `repeats` times in place, along dim or of the flattened tensor.
+
+    A tensor of repeats, one for each element, is computed, since the size of the result depends on it. Without
+    repeats, the input holds them, and the result is 0 repeated input[0] times, 1 input[1] times, and so on.
+    """
+    from weft.core.creation import tensor
+
+    if repeats is None:
+        counts = np.asarray(wrap(input.value).tolist(), np.int64)
+        return tensor(
+            np.repeat(np.arange(counts.size, dtype=np.int64), counts), device=input.value.node.device
+        )
     if dim is None:
         return repeat_interleave(flatten(input), repeats, 0)
     v = value_of("repeat_interleave", input)
+    if isinstance(repeats, Handle):
+        return _repeated(v, axis("repeat_interleave", dim, v.shape), wrap(repeats.value))
     k = axis("repeat_interleave", dim, v.shape)
     shape = v.shape
     wide = bc.expand(
         bc.reshape(v, (*shape[: k + 1], 1, *shape[k + 1 :])), (*shape[: k + 1], repeats, *shape[k + 1 :])
     )
     return wrap(bc.reshape(wide, (*shape[:k], shape[k] * repeats, *shape[k + 1 :])))
+
+
+def _repeated(v: Value, k: int, repeats: Tensor) -> Tensor:
+    from weft.core.creation import tensor
+    from weft.core.gather import index_select
+
+    if not repeats.value.dtype.is_int or len(repeats.value.shape) > 1:
+        raise DTypeError(f"repeat_interleave: repeats must be a vector of integers, got {describe(repeats)}")
+    counts = np.atleast_1d(np.asarray(repeats.tolist(), np.int64))
+    n = v.shape[k] if v.shape else 1
+    if len(counts) not in (1, n):
+        raise ShapeError(
+            f"repeat_interleave: {len(counts)} repeats for dimension {k} of shape {tuple(v.shape)}"
+        )
+    if (counts < 0).any():
+        raise ArgumentError("repeat_interleave: repeats must not be negative")
+    if not isinstance(n, int):
+        raise ShapeError(f"repeat_interleave: the size {n} of dimension {k} must be known")
+    times = counts if len(counts) == n else np.full(n, counts[0], np.int64)
+    return index_select(
+        wrap(v), k, tensor(np.repeat(np.arange(n, dtype=np.int64), times), device=v.node.device)
+    )
 
 
 # ---------------------------------------------------------------------------------------------- padding

@@ -258,19 +258,32 @@ def normal(
     *,
     generator: Generator | None = None,
     dtype: DType | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Normal with the given mean and standard deviation: of shape `size`, or that of the tensors given."""
+    for x in (mean, std):
+        if isinstance(x, Handle) and not x.value.dtype.is_float:
+            raise DTypeError(f"normal: mean and std must be float tensors, got {x.value.dtype.name}")
+    if isinstance(size, float):
+        raise ArgumentError(f"normal: the size must be ints, got {size}")
     if size is None:
         shapes = [x.value.shape for x in (mean, std) if isinstance(x, Handle)]
         if not shapes:
             raise ArgumentError("normal: give a size, or a tensor as mean or std")
         size = bc.broadcast_shape("normal", shapes)
-    return randn(tuple(size), generator=generator, dtype=dtype) * std + mean
+    given = next((x.value.dtype for x in (mean, std) if isinstance(x, Handle)), None)
+    kind = given if dtype is None else dtype
+    size = (size,) if isinstance(size, int) else tuple(size)
+    out = randn(size, generator=generator, dtype=kind, device=device) * std + mean
+    return leaf(Value(out.value.node), True) if requires_grad else out
 
 
-def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability that input holds, else 0, in the dtype of input."""
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability that input holds (or with p), else 0, in the dtype of input. No gradient flows."""
     v = value_of("bernoulli", input)
+    if p is not None:
+        return wrap(bc.cast(bernoulli_mask(v.shape, p, generator).value, v.dtype))
     if not v.dtype.is_float:
         raise DTypeError(f"bernoulli: needs a float tensor of probabilities, got {v.dtype.name}")
     drawn = lt(uniform(v.shape, accumulator(v.dtype), generator), wrap(Value(v.node)))
@@ -286,3 +299,108 @@ def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -
         if p < 1
         else wrap(bc.scalar(True, lt(wrap(word), 0).dtype, shape))
     )
+
+
+def _open_uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
+    """Uniform on (0, 1]: one less what `uniform` draws."""
+    return 1 - uniform(shape, dtype, generator)
+
+
+def exponential(shape: Shape, dtype: DType, lambd: float, generator: Generator | None) -> Tensor:
+    """Exponentially distributed with rate lambd."""
+    return log(_open_uniform(shape, dtype, generator)) * (-1.0 / lambd)
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
+    """Indices drawn from the rows of weights: with replacement by inverting their running sum, without by racing
+    exponentials (the num_samples largest weight / exponential)."""
+    from weft.core.movement import narrow
+    from weft.core.scans import cumsum
+    from weft.core.sorting import searchsorted, topk
+
+    v = value_of("multinomial", input)
+    if not v.dtype.is_float:
+        raise DTypeError(f"multinomial: needs a float tensor of weights, got {v.dtype.name}")
+    if len(v.shape) not in (1, 2):
+        raise ArgumentError(f"multinomial: needs 1 or 2 dimensions, got shape {tuple(v.shape)}")
+    n = v.shape[-1]
+    if not isinstance(n, int) or num_samples < 1 or (not replacement and num_samples > n):
+        raise ArgumentError(
+            f"multinomial: cannot draw {num_samples} of {n} without replacement"
+            if isinstance(n, int) and num_samples >= 1
+            else f"multinomial: the number of samples must be positive, got {num_samples}"
+        )
+    wide = accumulator(v.dtype)
+    weights = wrap(bc.cast(Value(v.node), wide))
+    if replacement:
+        running = cumsum(weights, -1)
+        total = narrow(running, -1, n - 1, 1)
+        drawn = uniform((*v.shape[:-1], num_samples), wide, generator) * total
+        return searchsorted(running, drawn, right=True).clamp(max=n - 1)
+    return topk(weights / exponential(v.shape, wide, 1.0, generator), num_samples).indices
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Poisson distributed with the rates that input holds: by inverting the distribution's running sum.
+
+    Draws up to the largest rate plus ten standard deviations, so the rates are computed.
+    """
+    from weft.core.special_functions import gammaincc
+
+    v = value_of("poisson", input)
+    if not v.dtype.is_float:
+        raise DTypeError(f"poisson: needs a float tensor of rates, got {v.dtype.name}")
+    rate = wrap(bc.cast(Value(v.node), float64))
+    array = run.to_numpy(rate.value.node)
+    top = float(array.max()) if array.size else 0.0
+    if not (array >= 0).all():
+        raise ArgumentError("poisson: rates must not be negative")
+    u = uniform(v.shape, float64, generator)
+    # the smallest k with P(X <= k) = Q(k + 1, rate) > u, by bisection
+    from weft.core.elementwise import le, where
+
+    last = int(top + 12 * math.sqrt(top) + 40)
+    low, high_ = rate * 0.0, rate * 0.0 + last
+    for _ in range(last.bit_length() + 1):
+        middle = ((low + high_) * 0.5).floor()
+        below = le(gammaincc(middle + 1, rate), u)
+        low, high_ = where(below, middle + 1, low), where(below, high_, middle)
+    return wrap(bc.cast(where(le(rate, 0), 0.0, high_).value, v.dtype))
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
+    """How many of `count` trials succeed with probability `prob`: the trials are drawn one by one, so counts are
+    computed."""
+    from weft.core.elementwise import logical_and
+    from weft.core.movement import broadcast_tensors, positions, unsqueeze
+    from weft.core.reductions import sum
+
+    n, p = broadcast_tensors(count, prob)
+    array = run.to_numpy(n.value.node)
+    most = int(array.max()) if array.size else 0
+    shape = (*n.value.shape, most)
+    if most == 0:
+        return n * 0
+    drawn = lt(uniform(shape, float32, generator), unsqueeze(p, -1))
+    counted = lt(wrap(positions(shape, len(shape) - 1)), unsqueeze(n, -1))
+    return wrap(bc.cast(sum(logical_and(drawn, counted), -1).value, n.value.dtype))
+
+
+def get_rng_state() -> Tensor:
+    """The state of the default generator, as four int64: the seed's two halves and how much was drawn."""
+    seed_, drawn = default_generator.get_state()
+    return tensor([seed_ % _WORD, seed_ // _WORD, drawn % _WORD, drawn // _WORD])
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Go back to a state from get_rng_state."""
+    a, b, c, d = (int(x) for x in new_state.tolist())
+    default_generator.set_state((b * _WORD + a, d * _WORD + c))
+
+
+def largest(dtype: DType) -> int:
+    """The largest integer up to which a dtype holds all, as torch's random_ draws."""
+    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+    return (1 << digits[dtype.name]) if dtype.is_float else int(dtype.max)

@@ -11,8 +11,8 @@ from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import axes, axis
 from weft.core.defaults import get_default_dtype
-from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, pow, sqrt, where
-from weft.core.handle import Dims, Handle, Number, value_of, wrap
+from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, sqrt, where
+from weft.core.handle import Dims, Handle, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -166,18 +166,28 @@ def std(
 
 
 def var_mean(
-    input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, correction: float | None = None
+    input: Tensor,
+    dim: Dims | bool | None = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> Moments:
     """Variance and mean, computed together."""
-    spread, middle, dtype = _moments("var_mean", input, dim, correction, True, keepdim)
+    spread, middle, dtype = _moments("var_mean", input, dim, correction, unbiased, keepdim)
     return Moments(wrap(bc.cast(spread.value, dtype)), wrap(bc.cast(middle.value, dtype)))
 
 
 def std_mean(
-    input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, correction: float | None = None
+    input: Tensor,
+    dim: Dims | bool | None = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> Moments:
     """Standard deviation and mean, computed together."""
-    spread, middle, dtype = _moments("std_mean", input, dim, correction, True, keepdim)
+    spread, middle, dtype = _moments("std_mean", input, dim, correction, unbiased, keepdim)
     return Moments(wrap(bc.cast(sqrt(spread).value, dtype)), wrap(bc.cast(middle.value, dtype)))
 
 
@@ -341,50 +351,46 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return wrap(bc.cast(bc.reshape(out.value, shape), v.dtype))
 
 
-def norm(input: Tensor, p: float | str | None = 2, dim: Dims | None = None, keepdim: bool = False) -> Tensor:
-    """(sum |x|**p) ** (1/p); the largest |x| for p = inf, the smallest for -inf, the number of nonzeros for 0."""
-    v = _float_input("norm", input)
-    x = abs(wrap(widened(v)))
+def norm(
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: Dims | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """(sum |x|**p) ** (1/p) over dim (all by default): a vector norm for numbers p and "fro"; "nuc" is of matrices."""
+    from weft.core.linear_algebra import matrix_norm, vector_norm
+
     match p:
-        case 2 | 2.0 | None | "fro":
-            out = sqrt(sum(x * x, dim, keepdim))
-        case 1 | 1.0:
-            out = sum(x, dim, keepdim)
-        case math.inf:
-            out = amax(x, dim, keepdim)
-        case float() | int() if p == -math.inf:
-            out = amin(x, dim, keepdim)
-        case 0 | 0.0:
-            out = wrap(bc.cast(sum(ne(x, 0), dim, keepdim).value, v.dtype))
+        case None | "fro":
+            return vector_norm(input, 2, dim, keepdim, dtype=dtype)
+        case "nuc":
+            pair = (-2, -1) if dim is None else tuple(dim) if not isinstance(dim, int) else (dim,)
+            if len(pair) != 2:
+                raise ArgumentError(f"norm: 'nuc' needs two dimensions, got {dim}")
+            return matrix_norm(input, "nuc", (pair[0], pair[1]), keepdim, dtype=dtype)
         case str():
-            raise ArgumentError(f"norm: p must be a number or 'fro', got {p!r}")
+            raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
         case _:
-            out = pow(sum(pow(x, p), dim, keepdim), 1.0 / p)
-    return wrap(bc.cast(out.value, v.dtype))
+            return vector_norm(input, p, dim, keepdim, dtype=dtype)
 
 
-def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Running sums along dim, in log2(n) steps: each adds the sums that end 1, 2, 4 ... places earlier."""
-    return _scan("cumsum", input, dim, dtype, Op.ADD, 0)
+def nansum(
+    input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The sum of the elements that are not NaN."""
+    v = value_of("nansum", input)
+    return sum(where(ne(input, input), 0, input) if v.dtype.is_float else input, dim, keepdim, dtype=dtype)
 
 
-def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Running products along dim."""
-    return _scan("cumprod", input, dim, dtype, Op.MUL, 1)
-
-
-def _scan(op: str, input: Tensor, dim: int, dtype: DType | None, combine: Op, neutral: Number) -> Tensor:
-    from weft.core.movement import box, pad_value
-
-    v = _summable(value_of(op, input), dtype)
-    k = axis(op, dim, v.shape)
-    n = v.shape[k] if v.shape else 1
-    if not isinstance(n, int):
-        raise ShapeError(f"{op}: the size {n} of dimension {dim} must be known")
-    step = 1
-    while step < n:
-        low = [step if i == k else 0 for i in range(len(v.shape))]
-        shifted = box(pad_value(v, low, [0] * len(low), neutral), (0,) * len(low), v.shape)
-        v = apply(combine, (v, shifted))
-        step *= 2
-    return wrap(v)
+def nanmean(
+    input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The mean of the elements that are not NaN."""
+    v = _float_input("nanmean", input, dtype)
+    x = wrap(v)
+    wide = wrap(widened(v))
+    seen = sum(wrap(bc.cast(eq(x, x).value, wide.value.dtype)), dim, keepdim)
+    total = sum(where(ne(wide, wide), 0, wide), dim, keepdim)
+    return wrap(bc.cast((total / seen).value, v.dtype))

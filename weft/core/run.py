@@ -86,6 +86,7 @@ def host_array(node: Node) -> Array | None:
 
 class _DeviceStack:
     names: list[str]
+    base: str | None = None  # what set_default_device chose
 
     def __init__(self) -> None:
         self.names = []
@@ -116,7 +117,12 @@ def chosen_device() -> str | None:
 
 def default_device() -> str:
     """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
-    return _chosen.names[-1] if _chosen.names else configured_device()
+    return _chosen.names[-1] if _chosen.names else _chosen.base or configured_device()
+
+
+def set_default_device(name: str) -> None:
+    """New tensors are made on this device where no context says otherwise."""
+    _chosen.base = device_name(name)
 
 
 def push_device(name: str) -> None:
@@ -152,3 +158,10 @@ def set_num_threads(n: int) -> None:
     device = open_device("cpu:0")
     assert isinstance(device, CpuDevice)
     device.runtime.set_threads(n)
+
+
+def get_num_threads() -> int:
+    """How many threads the CPU backend uses."""
+    from weft.backends.registry import open_device
+
+    return open_device("cpu:0").info.cores

@@ -6,23 +6,32 @@ The functions are methods of the class under their own names; see the modules th
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeGuard
 
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import (
+    arithmetic,
+    arrangement,
     broadcast,
     creation,
     differentiate,
     display,
     elementwise,
+    float_format,
     handle,
     indexing,
+    interchange,
+    linear_algebra,
     movement,
     random,
     realization,
     reductions,
     run,
+    scans,
+    sorting,
+    trigonometry,
 )  # fmt: skip
 from weft.core import (
     gather as picking,
@@ -30,9 +39,11 @@ from weft.core import (
 from weft.core import (
     matmul as products,
 )
+from weft.core import products as composed_products
+from weft.core import special_functions as special
 from weft.core.functional import activations, resampling
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.errors import DTypeError, GradError, ShapeError
+from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.graph import Shape, Target, elements
@@ -48,6 +59,38 @@ if TYPE_CHECKING:
 Int_: TypeAlias = builtins.int
 Float_: TypeAlias = builtins.float
 Bool_: TypeAlias = builtins.bool
+
+
+P = ParamSpec("P")
+
+
+def _in_place(
+    function: Callable[Concatenate[Tensor, P], Tensor], name: str | None = None
+) -> Callable[Concatenate[Tensor, P], Tensor]:
+    """The method that makes a handle stand for the function's result, which must fit its shape and dtype."""
+    label = name or f"{function.__name__}_"
+
+    @wraps(function)
+    def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return self.become(label, function(self, *args, **kwargs).value)
+
+    method.__name__ = method.__qualname__ = label
+    method.__doc__ = f"In place: {function.__doc__}"
+    return method
+
+
+def _in_new_shape(
+    function: Callable[Concatenate[Tensor, P], Tensor], name: str
+) -> Callable[Concatenate[Tensor, P], Tensor]:
+    """As _in_place, for what changes the shape of the handle."""
+
+    @wraps(function)
+    def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return self.in_shape(name, function(self, *args, **kwargs).value)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"In place: {function.__doc__}"
+    return method
 
 
 class Tensor(Handle):
@@ -255,9 +298,26 @@ class Tensor(Handle):
             array = array.astype("float32")
         return array.tolist()
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
+    def __array__(self, dtype: Any = None, copy: Bool_ | None = None) -> Array:
+        """The values for NumPy: read-only over this tensor's own memory where possible, unless a copy is asked for."""
+        array = interchange.shared_array(self)
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ArgumentError(f"__array__: {self.dtype.name} as {dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Bool_ | None = None
+    ) -> Any:
+        """A DLPack capsule of the values in the CPU's memory; read-only where the consumer knows of that."""
+        return interchange.to_dlpack(self, max_version, dl_device, copy)
+
+    __dlpack_device__ = interchange.dlpack_device
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The array API standard's functions for this tensor."""
+        return interchange.array_namespace(api_version)
 
     def __repr__(self) -> str:
         return display.text(self)
@@ -391,7 +451,7 @@ class Tensor(Handle):
         if value.needs_grad and value.is_leaf:
             differentiate.watch(self)
 
-    def _become(self, op: str, result: Value) -> Tensor:
+    def become(self, op: str, result: Value) -> Tensor:
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype."""
         old = self.value
         if result.shape != old.shape:
@@ -417,11 +477,11 @@ class Tensor(Handle):
         """Take over the values of src, broadcast and converted to this tensor's shape and dtype."""
         v = broadcast.operand("copy_", src)
         if not isinstance(v, Value):
-            return self._become("copy_", broadcast.scalar(v, self.dtype, self.shape))
+            return self.become("copy_", broadcast.scalar(v, self.dtype, self.shape))
         if broadcast.broadcast_shape("copy_", (self.shape, v.shape)) != self.shape:
             raise ShapeError(f"copy_: shape {tuple(v.shape)} does not broadcast to {tuple(self.shape)}")
         moved = creation.place(v, self.device) if v.node.device is not None else v
-        return self._become("copy_", broadcast.expand(broadcast.cast(moved, self.dtype), self.shape))
+        return self.become("copy_", broadcast.expand(broadcast.cast(moved, self.dtype), self.shape))
 
     assign = copy_
 
@@ -433,94 +493,225 @@ class Tensor(Handle):
         """Every element 0."""
         return self.copy_(0)
 
-    def add_(self, other: TensorLike, *, alpha: Number = 1) -> Tensor:
-        """x += alpha * other"""
-        return self._become("add_", elementwise.add(self, other, alpha=alpha).value)
+    add_ = _in_place(elementwise.add)
+    sub_ = _in_place(elementwise.sub)
+    mul_ = _in_place(elementwise.mul)
+    div_ = _in_place(elementwise.div)
+    pow_ = _in_place(elementwise.pow)
+    lerp_ = _in_place(elementwise.lerp)
+    addcmul_ = _in_place(elementwise.addcmul)
+    addcdiv_ = _in_place(elementwise.addcdiv)
+    sqrt_ = _in_place(elementwise.sqrt)
+    neg_ = _in_place(elementwise.neg)
+    exp_ = _in_place(elementwise.exp)
+    clamp_ = _in_place(elementwise.clamp)
+    abs_ = _in_place(elementwise.abs)
+    reciprocal_ = _in_place(elementwise.reciprocal)
+    rsqrt_ = _in_place(elementwise.rsqrt)
+    square_ = _in_place(elementwise.square)
+    exp2_ = _in_place(elementwise.exp2)
+    expm1_ = _in_place(elementwise.expm1)
+    log_ = _in_place(elementwise.log)
+    log2_ = _in_place(elementwise.log2)
+    log10_ = _in_place(elementwise.log10)
+    log1p_ = _in_place(elementwise.log1p)
+    sin_ = _in_place(elementwise.sin)
+    cos_ = _in_place(elementwise.cos)
+    tan_ = _in_place(elementwise.tan)
+    tanh_ = _in_place(elementwise.tanh)
+    sinh_ = _in_place(elementwise.sinh)
+    cosh_ = _in_place(elementwise.cosh)
+    erf_ = _in_place(elementwise.erf)
+    sigmoid_ = _in_place(elementwise.sigmoid)
+    logit_ = _in_place(elementwise.logit)
+    sign_ = _in_place(elementwise.sign)
+    floor_ = _in_place(elementwise.floor)
+    ceil_ = _in_place(elementwise.ceil)
+    trunc_ = _in_place(elementwise.trunc)
+    round_ = _in_place(elementwise.round)
+    frac_ = _in_place(elementwise.frac)
+    nan_to_num_ = _in_place(elementwise.nan_to_num)
+    floor_divide_ = _in_place(elementwise.floor_divide)
+    remainder_ = _in_place(elementwise.remainder)
+    fmod_ = _in_place(elementwise.fmod)
+    bitwise_and_ = _in_place(elementwise.bitwise_and)
+    bitwise_or_ = _in_place(elementwise.bitwise_or)
+    bitwise_xor_ = _in_place(elementwise.bitwise_xor)
+    bitwise_not_ = _in_place(elementwise.bitwise_not)
+    bitwise_left_shift_ = _in_place(elementwise.bitwise_left_shift)
+    bitwise_right_shift_ = _in_place(elementwise.bitwise_right_shift)
+    lt_ = _in_place(elementwise.lt)
+    le_ = _in_place(elementwise.le)
+    gt_ = _in_place(elementwise.gt)
+    ge_ = _in_place(elementwise.ge)
+    eq_ = _in_place(elementwise.eq)
+    ne_ = _in_place(elementwise.ne)
+    logical_and_ = _in_place(elementwise.logical_and)
+    logical_or_ = _in_place(elementwise.logical_or)
+    logical_xor_ = _in_place(elementwise.logical_xor)
+    logical_not_ = _in_place(elementwise.logical_not)
+    clamp_min_ = _in_place(arithmetic.clamp_min)
+    clamp_max_ = _in_place(arithmetic.clamp_max)
+    float_power_ = _in_place(arithmetic.float_power)
+    heaviside_ = _in_place(arithmetic.heaviside)
+    sgn_ = _in_place(arithmetic.sgn)
+    gcd_ = _in_place(arithmetic.gcd)
+    lcm_ = _in_place(arithmetic.lcm)
+    copysign_ = _in_place(float_format.copysign)
+    nextafter_ = _in_place(float_format.nextafter)
+    ldexp_ = _in_place(float_format.ldexp)
+    asin_ = _in_place(trigonometry.asin)
+    acos_ = _in_place(trigonometry.acos)
+    atan_ = _in_place(trigonometry.atan)
+    atan2_ = _in_place(trigonometry.atan2)
+    asinh_ = _in_place(trigonometry.asinh)
+    acosh_ = _in_place(trigonometry.acosh)
+    atanh_ = _in_place(trigonometry.atanh)
+    hypot_ = _in_place(trigonometry.hypot)
+    sinc_ = _in_place(trigonometry.sinc)
+    deg2rad_ = _in_place(trigonometry.deg2rad)
+    rad2deg_ = _in_place(trigonometry.rad2deg)
+    erfc_ = _in_place(special.erfc)
+    erfinv_ = _in_place(special.erfinv)
+    lgamma_ = _in_place(special.lgamma)
+    digamma_ = _in_place(special.digamma)
+    mvlgamma_ = _in_place(special.mvlgamma)
+    i0_ = _in_place(special.i0)
+    xlogy_ = _in_place(special.xlogy)
+    cumsum_ = _in_place(scans.cumsum)
+    cumprod_ = _in_place(scans.cumprod)
+    masked_fill_ = _in_place(picking.masked_fill)
+    scatter_ = _in_place(picking.scatter)
+    scatter_add_ = _in_place(picking.scatter_add)
+    scatter_reduce_ = _in_place(picking.scatter_reduce)
+    index_add_ = _in_place(picking.index_add)
+    index_copy_ = _in_place(picking.index_copy)
+    index_fill_ = _in_place(picking.index_fill)
+    index_put_ = _in_place(indexing.index_put)
+    put_ = _in_place(arrangement.put)
+    masked_scatter_ = _in_place(arrangement.masked_scatter)
+    index_reduce_ = _in_place(arrangement.index_reduce)
+    tril_ = _in_place(movement.tril)
+    triu_ = _in_place(movement.triu)
+    addmm_ = _in_place(products.addmm)
+    addmv_ = _in_place(products.addmv)
+    baddbmm_ = _in_place(products.baddbmm)
+    addbmm_ = _in_place(composed_products.addbmm)
+    addr_ = _in_place(composed_products.addr)
+    renorm_ = _in_place(composed_products.renorm)
+    relu_ = _in_place(activations.relu)
 
-    def sub_(self, other: TensorLike, *, alpha: Number = 1) -> Tensor:
-        """x -= alpha * other"""
-        return self._become("sub_", elementwise.sub(self, other, alpha=alpha).value)
+    def polygamma_(self, n: Int_) -> Tensor:
+        """In place: the n-th derivative of digamma."""
+        return self.become("polygamma_", special.polygamma(n, self).value)
 
-    def mul_(self, other: TensorLike) -> Tensor:
-        """x *= other"""
-        return self._become("mul_", elementwise.mul(self, other).value)
+    igamma_ = _in_place(special.gammainc, "igamma_")
+    igammac_ = _in_place(special.gammaincc, "igammac_")
+    subtract_ = sub_
+    multiply_ = mul_
+    divide_ = div_
+    true_divide_ = div_
+    negative_ = neg_
+    absolute_ = abs_
+    fix_ = trunc_
+    clip_ = clamp_
+    less_ = lt_
+    less_equal_ = le_
+    greater_ = gt_
+    greater_equal_ = ge_
+    not_equal_ = ne_
+    arcsin_ = asin_
+    arccos_ = acos_
+    arctan_ = atan_
+    arctan2_ = atan2_
+    arcsinh_ = asinh_
+    arccosh_ = acosh_
+    arctanh_ = atanh_
+    squeeze_ = _in_new_shape(movement.squeeze, "squeeze_")
+    unsqueeze_ = _in_new_shape(movement.unsqueeze, "unsqueeze_")
+    transpose_ = _in_new_shape(movement.transpose, "transpose_")
+    swapaxes_ = _in_new_shape(movement.transpose, "swapaxes_")
+    swapdims_ = _in_new_shape(movement.transpose, "swapdims_")
+    t_ = _in_new_shape(movement.t, "t_")
+    resize_as_ = _in_new_shape(arrangement.resize_as, "resize_as_")
+    as_strided_ = _in_new_shape(arrangement.as_strided, "as_strided_")
 
-    def div_(self, other: TensorLike, *, rounding_mode: str | None = None) -> Tensor:
-        """x /= other"""
-        return self._become("div_", elementwise.div(self, other, rounding_mode=rounding_mode).value)
+    def fill_diagonal_(self, fill_value: Number, wrap: Bool_ = False) -> Tensor:
+        """The main diagonal filled; with wrap, that of a tall matrix begins anew after each square."""
+        return self.become("fill_diagonal_", indexing.filled_diagonal(self, fill_value, wrap).value)
 
-    def pow_(self, exponent: TensorLike) -> Tensor:
-        """x **= exponent"""
-        return self._become("pow_", elementwise.pow(self, exponent).value)
+    def in_shape(self, op: str, result: Value) -> Tensor:
+        """In-place syntax for what changes the shape."""
+        old = self.value
+        if old.needs_grad and old.is_leaf:
+            if grad_enabled():
+                raise GradError(f"{op}: this tensor requires grad; do it under weft.no_grad()")
+            self.rebind(Value(result.node, True))
+        else:
+            self.rebind(result)
+        return self
 
-    def lerp_(self, end: Tensor, weight: TensorLike) -> Tensor:
-        """x += weight * (end - x)"""
-        return self._become("lerp_", elementwise.lerp(self, end, weight).value)
+    def resize_(self, *size: Any) -> Tensor:
+        """Another shape: the elements in row-major order, cut off or filled up with zeros."""
+        return self.in_shape("resize_", indexing.resized(self, size).value)
 
-    def addcmul_(self, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-        """x += value * tensor1 * tensor2"""
-        return self._become("addcmul_", elementwise.addcmul(self, tensor1, tensor2, value=value).value)
+    def _drawn(self, op: str, drawn: Tensor) -> Tensor:
+        return self.become(op, broadcast.cast(creation.place(drawn.value, self.device), self.dtype))
 
-    def addcdiv_(self, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-        """x += value * tensor1 / tensor2"""
-        return self._become("addcdiv_", elementwise.addcdiv(self, tensor1, tensor2, value=value).value)
+    def bernoulli_(self, p: TensorLike = 0.5, *, generator: random.Generator | None = None) -> Tensor:
+        """1 with probability p, else 0."""
+        if isinstance(p, Handle):
+            chances = broadcast.expand(p.value, self.shape)
+            return self._drawn("bernoulli_", random.bernoulli(wrap(chances), generator=generator))
+        return self._drawn("bernoulli_", random.bernoulli(self, Float_(p), generator=generator))
 
-    def sqrt_(self) -> Tensor:
-        """x = sqrt(x)"""
-        return self._become("sqrt_", elementwise.sqrt(self).value)
+    def exponential_(self, lambd: Float_ = 1.0, *, generator: random.Generator | None = None) -> Tensor:
+        """Exponentially distributed with rate lambd."""
+        return self._drawn("exponential_", random.exponential(self.shape, self.dtype, lambd, generator))
 
-    def neg_(self) -> Tensor:
-        """x = -x"""
-        return self._become("neg_", elementwise.neg(self).value)
+    def cauchy_(
+        self, median: Float_ = 0.0, sigma: Float_ = 1.0, *, generator: random.Generator | None = None
+    ) -> Tensor:
+        """Cauchy distributed around median with scale sigma."""
+        turn = random.rand(self.shape, generator=generator, dtype=self.dtype) - 0.5
+        return self._drawn("cauchy_", elementwise.tan(turn * 3.141592653589793) * sigma + median)
 
-    def exp_(self) -> Tensor:
-        """x = exp(x)"""
-        return self._become("exp_", elementwise.exp(self).value)
+    def log_normal_(
+        self, mean: Float_ = 1.0, std: Float_ = 2.0, *, generator: random.Generator | None = None
+    ) -> Tensor:
+        """The exponential of normal numbers."""
+        drawn = random.randn(self.shape, generator=generator, dtype=self.dtype)
+        return self._drawn("log_normal_", elementwise.exp(drawn * std + mean))
 
-    def relu_(self) -> Tensor:
-        """x = relu(x)"""
-        return self._become("relu_", activations.relu(self).value)
+    def geometric_(self, p: Float_, *, generator: random.Generator | None = None) -> Tensor:
+        """How many trials of chance p up to the first success."""
+        drawn = random.exponential(self.shape, dtypes.float32, 1.0, generator)
+        return self._drawn("geometric_", elementwise.ceil(drawn / -special.host_log1p(-p)))
 
-    def clamp_(self, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
-        """x limited to [min, max]"""
-        return self._become("clamp_", elementwise.clamp(self, min, max).value)
-
-    def masked_fill_(self, mask: Tensor, value: TensorLike) -> Tensor:
-        """`value` where the mask is true"""
-        return self._become("masked_fill_", picking.masked_fill(self, mask, value).value)
-
-    def scatter_(self, dim: Int_, index: Tensor, src: TensorLike, *, reduce: str | None = None) -> Tensor:
-        """Elements replaced by those of src at their index; see scatter."""
-        return self._become("scatter_", picking.scatter(self, dim, index, src, reduce=reduce).value)
-
-    def scatter_add_(self, dim: Int_, index: Tensor, src: Tensor) -> Tensor:
-        """Elements of src added at their index; see scatter_add."""
-        return self._become("scatter_add_", picking.scatter_add(self, dim, index, src).value)
-
-    def index_add_(self, dim: Int_, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
-        """Slices of source added at their index; see index_add."""
-        return self._become("index_add_", picking.index_add(self, dim, index, source, alpha=alpha).value)
-
-    def index_copy_(self, dim: Int_, index: Tensor, source: Tensor) -> Tensor:
-        """Slices replaced by those of source at their index; see index_copy."""
-        return self._become("index_copy_", picking.index_copy(self, dim, index, source).value)
+    def random_(
+        self, low: Int_ = 0, high: Int_ | None = None, *, generator: random.Generator | None = None
+    ) -> Tensor:
+        """Uniform integers low, ..., high - 1; up to what the dtype holds exactly when high is not given."""
+        if high is None:
+            low, high = (0, low) if low else (0, random.largest(self.dtype) + 1)
+        return self._drawn("random_", random.randint(low, high, self.shape, generator=generator))
 
     def uniform_(
         self, a: Number = 0.0, b: Number = 1.0, *, generator: random.Generator | None = None
     ) -> Tensor:
         """Uniform random numbers on [a, b)."""
         drawn = random.rand(self.shape, generator=generator, dtype=self.dtype, device=self.value.node.device)
-        return self._become("uniform_", (drawn * (b - a) + a).value)
+        return self.become("uniform_", (drawn * (b - a) + a).value)
 
     def normal_(
         self, mean: Number = 0.0, std: Number = 1.0, *, generator: random.Generator | None = None
     ) -> Tensor:
         """Normal random numbers with the given mean and standard deviation."""
         drawn = random.randn(self.shape, generator=generator, dtype=self.dtype, device=self.value.node.device)
-        return self._become("normal_", (drawn * std + mean).value)
+        return self.become("normal_", (drawn * std + mean).value)
 
     def __setitem__(self, key: Any, value: TensorLike) -> None:
-        self._become("index assignment", indexing.setitem(self, key, value))
+        self.become("index assignment", indexing.setitem(self, key, value))
 
     def __iadd__(self, other: TensorLike) -> Tensor:
         return self.add_(other)
@@ -535,40 +726,78 @@ class Tensor(Handle):
         return self.div_(other)
 
     def __ifloordiv__(self, other: TensorLike) -> Tensor:
-        return self._become("floor_divide_", elementwise.floor_divide(self, other).value)
+        return self.floor_divide_(other)
 
     def __imod__(self, other: TensorLike) -> Tensor:
-        return self._become("remainder_", elementwise.remainder(self, other).value)
+        return self.remainder_(other)
 
     def __ipow__(self, other: TensorLike) -> Tensor:
         return self.pow_(other)
 
     def __iand__(self, other: TensorLike) -> Tensor:
-        return self._become("bitwise_and_", elementwise.bitwise_and(self, other).value)
+        return self.bitwise_and_(other)
 
     def __ior__(self, other: TensorLike) -> Tensor:
-        return self._become("bitwise_or_", elementwise.bitwise_or(self, other).value)
+        return self.bitwise_or_(other)
 
     def __ixor__(self, other: TensorLike) -> Tensor:
-        return self._become("bitwise_xor_", elementwise.bitwise_xor(self, other).value)
+        return self.bitwise_xor_(other)
+
+    def __ilshift__(self, other: TensorLike) -> Tensor:
+        return self.bitwise_left_shift_(other)
+
+    def __irshift__(self, other: TensorLike) -> Tensor:
+        return self.bitwise_right_shift_(other)
 
     # ------------------------------------------------------------------------------------------ making others
 
-    def new_zeros(self, *size: Any, dtype: DType | None = None) -> Tensor:
-        """Zeros in this tensor's dtype and on its device."""
-        return creation.zeros(*size, dtype=dtype or self.dtype, device=self.value.node.device)
+    def new_zeros(
+        self, *size: Any, dtype: DType | None = None, device: str | None = None, requires_grad: Bool_ = False
+    ) -> Tensor:
+        """Zeros in this tensor's dtype and on its device, unless told otherwise."""
+        home = device or self.value.node.device
+        return creation.zeros(*size, dtype=dtype or self.dtype, device=home, requires_grad=requires_grad)
 
-    def new_ones(self, *size: Any, dtype: DType | None = None) -> Tensor:
-        """Ones in this tensor's dtype and on its device."""
-        return creation.ones(*size, dtype=dtype or self.dtype, device=self.value.node.device)
+    def new_ones(
+        self, *size: Any, dtype: DType | None = None, device: str | None = None, requires_grad: Bool_ = False
+    ) -> Tensor:
+        """Ones in this tensor's dtype and on its device, unless told otherwise."""
+        home = device or self.value.node.device
+        return creation.ones(*size, dtype=dtype or self.dtype, device=home, requires_grad=requires_grad)
 
-    def new_full(self, size: Any, fill_value: Number, *, dtype: DType | None = None) -> Tensor:
-        """`fill_value` in this tensor's dtype and on its device."""
-        return creation.full(size, fill_value, dtype=dtype or self.dtype, device=self.value.node.device)
+    new_empty = new_zeros
 
-    def new_tensor(self, data: Any, *, dtype: DType | None = None) -> Tensor:
-        """`data` in this tensor's dtype and on its device."""
-        return creation.tensor(data, dtype or self.dtype, self.value.node.device)
+    def new_empty_strided(self, size: Any, stride: Any, **options: Any) -> Tensor:
+        """As new_empty: weft has no strides."""
+        return self.new_zeros(size, **options)
+
+    def new_full(
+        self,
+        size: Any,
+        fill_value: Number,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+        requires_grad: Bool_ = False,
+    ) -> Tensor:
+        """`fill_value` in this tensor's dtype and on its device, unless told otherwise."""
+        home = device or self.value.node.device
+        kind = dtype or self.dtype
+        return creation.full(size, fill_value, dtype=kind, device=home, requires_grad=requires_grad)
+
+    def new_tensor(
+        self,
+        data: Any,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+        requires_grad: Bool_ = False,
+    ) -> Tensor:
+        """`data` in this tensor's dtype and on its device, unless told otherwise."""
+        home = device or self.value.node.device
+        return creation.tensor(data, dtype or self.dtype, home, requires_grad)
+
+    new = new_tensor
 
     # ------------------------------------------------------------------------------------------ operators
 
@@ -692,8 +921,6 @@ class Tensor(Handle):
     count_nonzero = reductions.count_nonzero
     logsumexp = reductions.logsumexp
     norm = reductions.norm
-    cumsum = reductions.cumsum
-    cumprod = reductions.cumprod
     allclose = reductions.allclose
     equal = reductions.equal
 
@@ -769,9 +996,244 @@ class Tensor(Handle):
 
     bernoulli = random.bernoulli
 
+    fmax = arithmetic.fmax
+    fmin = arithmetic.fmin
+    clamp_min = arithmetic.clamp_min
+    clamp_max = arithmetic.clamp_max
+    float_power = arithmetic.float_power
+    heaviside = arithmetic.heaviside
+    sgn = arithmetic.sgn
+    isposinf = arithmetic.isposinf
+    isneginf = arithmetic.isneginf
+    isreal = arithmetic.isreal
+    gcd = arithmetic.gcd
+    lcm = arithmetic.lcm
+    signbit = float_format.signbit
+    copysign = float_format.copysign
+    nextafter = float_format.nextafter
+    frexp = float_format.frexp
+    ldexp = float_format.ldexp
+    asin = trigonometry.asin
+    acos = trigonometry.acos
+    atan = trigonometry.atan
+    atan2 = trigonometry.atan2
+    asinh = trigonometry.asinh
+    acosh = trigonometry.acosh
+    atanh = trigonometry.atanh
+    hypot = trigonometry.hypot
+    sinc = trigonometry.sinc
+    deg2rad = trigonometry.deg2rad
+    rad2deg = trigonometry.rad2deg
+    erfc = special.erfc
+    erfinv = special.erfinv
+    lgamma = special.lgamma
+    digamma = special.digamma
+    mvlgamma = special.mvlgamma
+    i0 = special.i0
+    xlogy = special.xlogy
+    logaddexp = special.logaddexp
+    logaddexp2 = special.logaddexp2
+    cumsum = scans.cumsum
+    cumprod = scans.cumprod
+    cummax = scans.cummax
+    cummin = scans.cummin
+    logcumsumexp = scans.logcumsumexp
+    diff = scans.diff
+    sort = sorting.sort
+    argsort = sorting.argsort
+    msort = sorting.msort
+    topk = sorting.topk
+    kthvalue = sorting.kthvalue
+    median = sorting.median
+    nanmedian = sorting.nanmedian
+    quantile = sorting.quantile
+    nanquantile = sorting.nanquantile
+    mode = sorting.mode
+    unique = sorting.unique
+    unique_consecutive = sorting.unique_consecutive
+    histc = sorting.histc
+    histogram = sorting.histogram
+    nansum = reductions.nansum
+    nanmean = reductions.nanmean
+    tensor_split = arrangement.tensor_split
+    hsplit = arrangement.hsplit
+    vsplit = arrangement.vsplit
+    dsplit = arrangement.dsplit
+    fliplr = arrangement.fliplr
+    flipud = arrangement.flipud
+    rot90 = arrangement.rot90
+    diag_embed = arrangement.diag_embed
+    diagflat = arrangement.diagflat
+    as_strided = arrangement.as_strided
+    select_scatter = arrangement.select_scatter
+    slice_scatter = arrangement.slice_scatter
+    diagonal_scatter = arrangement.diagonal_scatter
+    as_strided_scatter = arrangement.as_strided_scatter
+    put = arrangement.put
+    masked_scatter = arrangement.masked_scatter
+    index_reduce = arrangement.index_reduce
+    nonzero_static = arrangement.nonzero_static
+    sum_to_size = arrangement.sum_to_size
+    resize_as = arrangement.resize_as
+    det = linear_algebra.det
+    slogdet = linear_algebra.slogdet
+    logdet = linear_algebra.logdet
+    matrix_power = linear_algebra.matrix_power
+    matrix_exp = linear_algebra.matrix_exp
+    pinv = linear_algebra.pinv
+    trace = linear_algebra.trace
+    qr = linear_algebra.qr
+    cholesky_solve = linear_algebra.cholesky_solve
+    cholesky_inverse = linear_algebra.cholesky_inverse
+    triangular_solve = linear_algebra.triangular_solve
+    ormqr = linear_algebra.ormqr
+    geqrf = linear_algebra.geqrf
+    inner = composed_products.inner
+    vdot = composed_products.vdot
+    kron = composed_products.kron
+    addbmm = composed_products.addbmm
+    addr = composed_products.addr
+    cross = composed_products.cross
+    dist = composed_products.dist
+    cov = composed_products.cov
+    corrcoef = composed_products.corrcoef
+    renorm = composed_products.renorm
+    multinomial = random.multinomial
+    arcsin = asin
+    arccos = acos
+    arctan = atan
+    arctan2 = atan2
+    arcsinh = asinh
+    arccosh = acosh
+    arctanh = atanh
+    positive = elementwise.positive
+    narrow_copy = narrow
+    split_with_sizes = split
+    unsafe_chunk = chunk
+    unsafe_split = split
+    unsafe_split_with_sizes = split
+    ger = outer
+    inverse = linear_algebra.inv
+    pinverse = pinv
+    svd = linear_algebra.torch_svd
+    igamma = special.gammainc
+    igammac = special.gammaincc
+    cholesky = linear_algebra.torch_cholesky
+    lu_solve = linear_algebra.torch_lu_solve
+    lu = linear_algebra.torch_lu
+    lstsq = linear_algebra.lstsq
+    index = indexing.index
+    resize = resize_
+
+    def polygamma(self, n: Int_) -> Tensor:
+        """The n-th derivative of digamma."""
+        return special.polygamma(n, self)
+
+    def hardshrink(self, lambd: Float_ = 0.5) -> Tensor:
+        """The elements larger than lambd in size, zeros for the rest."""
+        return elementwise.where(elementwise.le(elementwise.abs(self), lambd), 0, self)
+
+    def prelu(self, weight: Tensor) -> Tensor:
+        """The input where positive, weight * input elsewhere."""
+        return activations.prelu(self, weight)
+
+    def is_nonzero(self) -> Bool_:
+        """True for a tensor of one element that is not 0. Computes."""
+        return Bool_(self)
+
+    def is_signed(self) -> Bool_:
+        """True for dtypes with a sign."""
+        return self.dtype.is_float or (self.dtype.is_int and self.dtype.min != 0)
+
+    def is_complex(self) -> Bool_:
+        """False: weft has real numbers only."""
+        return False
+
+    is_conj = is_neg = is_inference = is_coalesced = is_distributed = is_pinned = is_shared = is_complex
+
+    def is_same_size(self, other: Tensor) -> Bool_:
+        """True for equal shapes."""
+        return self.shape == other.shape
+
+    is_set_to = is_same_size
+
+    def ndimension(self) -> Int_:
+        """The number of dimensions."""
+        return self.ndim
+
+    def get_device(self) -> Int_:
+        """The number of the device among those of its kind; -1 for the CPU, as in torch."""
+        kind, _, number = self.device.partition(":")
+        return -1 if kind == "cpu" else Int_(number or 0)
+
+    def stride(self, dim: Int_ | None = None) -> Any:
+        """The strides of a contiguous tensor of this shape, which is what `numpy()` gives."""
+        steps: list[Any] = []
+        step: Int = 1
+        for n in reversed(self.shape):
+            steps.append(step)
+            step = step * n
+        steps.reverse()
+        return tuple(steps) if dim is None else steps[dim]
+
+    def storage_offset(self) -> Int_:
+        """0: weft's tensors share no storage with an offset."""
+        return 0
+
+    def dim_order(self) -> tuple[Int_, ...]:
+        """The dimensions from the outermost to the innermost: as they are."""
+        return tuple(range(self.ndim))
+
+    def real_(self) -> Tensor:
+        """The tensor itself: weft has real numbers only."""
+        return self
+
+    conj = conj_physical = resolve_conj = resolve_neg = real_
+    adjoint = movement.matrix_transpose
+
+    @property
+    def real(self) -> Tensor:
+        """The tensor itself: weft has real numbers only."""
+        return self
+
+    @property
+    def H(self) -> Tensor:
+        """A matrix transposed."""
+        return movement.t(self)
+
+    @property
+    def mH(self) -> Tensor:
+        """The last two dimensions exchanged."""
+        return movement.matrix_transpose(self)
+
+    def angle(self) -> Tensor:
+        """0 for positive numbers, pi for negative ones, NaN for NaN."""
+        return trigonometry.angle(self)
+
+    def apply_(self, function: Callable[[Any], Any]) -> Tensor:
+        """Each element replaced by function(element), one by one in Python. Computes."""
+        return self.map_(self, lambda x, _: function(x))
+
+    def map_(self, tensor: Tensor, function: Callable[[Any, Any], Any]) -> Tensor:
+        """Each element replaced by function(element, that of tensor), one by one in Python. Computes."""
+        other = broadcast.expand(value_of("map_", tensor), self.shape)
+        pairs = zip(_flat_list(self), _flat_list(wrap(other)), strict=True)
+        made = creation.tensor([function(x, y) for x, y in pairs], dtype=self.dtype)
+        return self.become("map_", broadcast.reshape(made.value, self.shape))
+
+    def share_memory_(self) -> Tensor:
+        """The tensor itself."""
+        return self
+
+    pin_memory = share_memory_
+
     def where(self, condition: Tensor, other: TensorLike) -> Tensor:
         """This tensor where the condition is true, else other."""
         return elementwise.where(condition, self, other)
+
+
+def _flat_list(x: Tensor) -> list[Any]:
+    return movement.flatten(x).tolist()
 
 
 _ELEMENT_TYPES = (Handle, builtins.bool, builtins.int, builtins.float)

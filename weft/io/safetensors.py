@@ -225,14 +225,14 @@ def save_safetensors(
         at = end
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(len(text) + 8) % _ALIGNMENT)
-    with _replacing(Path(path)) as file:
+    with replacing(Path(path)) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             file.write(values[name].numpy().tobytes())
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Generator[BinaryIO]:
+def replacing(path: Path) -> Generator[BinaryIO]:
     """A file to write that takes the place of `path` when the block ends well, and vanishes when not."""
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:

@@ -27,7 +27,8 @@ from weft.core.functional.losses import how_reduced, reduced
 from weft.core.gather import check_range, gather, index_value, take
 from weft.core.handle import Handle, value_of, wrap
 from weft.core.movement import positions
-from weft.core.reductions import any, cumprod, mean, sum
+from weft.core.reductions import any, mean, sum
+from weft.core.scans import cumprod
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 

@@ -1,0 +1,82 @@
+"""Safetensors in several files, with an index that says which file holds which tensor.
+
+    {"metadata": {"total_size": 12}, "weight_map": {"a": "model-00001-of-00002.safetensors", ...}}
+
+Format: as Hugging Face's `model.safetensors.index.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError
+from weft.io.safetensors import StrPath, load_safetensors, replacing, save_safetensors
+
+
+def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
+    """The tensors that an index names, or those of the index or single file in a folder. Bytes are read when used.
+
+    ArgumentError for an index that is damaged, names a file outside of its folder, or a tensor that its file lacks.
+    """
+    place = Path(path)
+    if place.is_dir():
+        indices = sorted(place.glob("*.safetensors.index.json"))
+        files = sorted(place.glob("*.safetensors"))
+        if len(indices) == 1:
+            place = indices[0]
+        elif not indices and len(files) == 1:
+            return load_safetensors(files[0], device)
+        else:
+            raise ArgumentError(
+                f"load_sharded: {path} holds {len(indices)} indices and {len(files)} files; name one"
+            )
+    try:
+        index: Any = json.loads(place.read_text(encoding="utf-8"))
+        where: Any = index["weight_map"]
+        table = {str(k): str(v) for k, v in cast("dict[Any, Any]", where).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ArgumentError(f"load_sharded: {place} is no index of safetensors files") from None
+    shards: dict[str, dict[str, Tensor]] = {}
+    out: dict[str, Tensor] = {}
+    for name, file in table.items():
+        if Path(file).name != file:
+            raise ArgumentError(f"load_sharded: {place} names {file!r}, which is not a file of its folder")
+        if file not in shards:
+            shards[file] = load_safetensors(place.parent / file, device)
+        if name not in shards[file]:
+            raise ArgumentError(f"load_sharded: {file} lacks the tensor {name!r} that {place} says it holds")
+        out[name] = shards[file][name]
+    return out
+
+
+def save_sharded(
+    tensors: Mapping[str, Tensor], folder: StrPath, max_shard_bytes: int = 5_000_000_000, name: str = "model"
+) -> None:
+    """Write tensors into files of at most `max_shard_bytes` each (or one tensor), and then their index.
+
+    Each file appears whole, and the index last, so a reader never finds an index whose files are not there.
+    """
+    groups: list[dict[str, Tensor]] = [{}]
+    size = total = 0
+    for key, t in tensors.items():
+        nbytes = math.prod(n for n in t.shape if isinstance(n, int)) * t.dtype.itemsize
+        if groups[-1] and size + nbytes > max_shard_bytes:
+            groups.append({})
+            size = 0
+        groups[-1][key] = t
+        size, total = size + nbytes, total + nbytes
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    table: dict[str, str] = {}
+    for k, group in enumerate(groups, 1):
+        file = f"{name}-{k:05}-of-{len(groups):05}.safetensors"
+        save_safetensors(group, place / file, {"format": "pt"})
+        table.update(dict.fromkeys(group, file))
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": table}, indent=2, ensure_ascii=False)
+    with replacing(place / f"{name}.safetensors.index.json") as out:
+        out.write(text.encode())
