@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value
 from weft.core import broadcast as bc
-from weft.core.elementwise import ne, where
+from weft.core.elementwise import exp, ne, where
 from weft.core.functional.activations import softmax
 from weft.core.functional.dropout import dropout
 from weft.core.functional.linear import linear
 from weft.core.handle import value_of, wrap
 from weft.core.matmul import matmul
 from weft.core.movement import cat, chunk, positions, repeat_interleave, transpose
-from weft.core.reductions import amax, any
+from weft.core.precision import widened
+from weft.core.reductions import reduce
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32
 from weft.ir.graph import Shape
 from weft.ir.index import Index, Int
+from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -80,16 +82,22 @@ def _masked(scores: Tensor, attn_mask: Tensor, value: Tensor, dropout_p: float) 
             "compare it with something, as in mask != 0"
         )
     bc.broadcast_shape("scaled_dot_product_attention", (scores.value.shape, mask.shape))
+    # A finite number stands for -inf, so that no difference is a NaN; the weights of what is not allowed are exactly 0.
+    least = float(scores.value.dtype.min) if scores.value.dtype.itemsize == 2 else -1e30
     if mask.dtype is bool_:
-        sees = any(attn_mask, -1, keepdim=True)
-        scores = where(attn_mask | ~sees, scores, -math.inf)
+        allowed, scores = attn_mask, where(attn_mask, scores, least)
     else:
-        sees = ne(amax(wrap(Value(mask.node)), -1, keepdim=True), -math.inf)
-        scores = scores + where(sees, wrap(bc.cast(mask, scores.value.dtype)), 0.0)
-    weights = softmax(scores, -1)
+        allowed = ne(wrap(Value(mask.node)), -math.inf)
+        scores = where(allowed, scores + wrap(bc.cast(mask, scores.value.dtype)), least)
+    x = widened(scores.value)
+    over = (len(x.shape) - 1,)
+    top = Value(reduce(Op.REDUCE_MAX, x, over, keepdim=True).node) if x.shape[-1] != 0 else x
+    e = exp(wrap(x) - wrap(bc.expand(top, x.shape)))
+    total = wrap(bc.expand(reduce(Op.SUM, e.value, over, keepdim=True), x.shape))
+    weights = wrap(bc.cast((where(allowed, e, 0.0) / total).value, scores.value.dtype))
     if dropout_p > 0.0:
         weights = dropout(weights, dropout_p)
-    return where(sees, matmul(weights, value), 0.0)
+    return matmul(weights, value)
 
 
 def _shared_heads(query: Tensor, shared: Tensor) -> Tensor:
