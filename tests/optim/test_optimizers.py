@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,21 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adam decay": ("Adam", {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-4}),
     "Adam amsgrad": ("Adam", {"lr": 0.05, "amsgrad": True, "maximize": True}),
     "Adam without memory": ("Adam", {"lr": 0.05, "betas": (0.0, 0.5)}),
+    "Adagrad": (
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.2},
+    ),
+    "Adadelta": ("Adadelta", {"lr": 0.5, "rho": 0.8, "weight_decay": 0.1}),
+    "RMSprop": ("RMSprop", {"lr": 0.05, "alpha": 0.9, "weight_decay": 0.1}),
+    "RMSprop centered": ("RMSprop", {"lr": 0.01, "centered": True, "momentum": 0.9, "eps": 1e-3}),
+    "Adamax": ("Adamax", {"lr": 0.05, "weight_decay": 0.1}),
+    "NAdam": ("NAdam", {"lr": 0.05, "weight_decay": 0.1}),
+    "NAdam decoupled": ("NAdam", {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "RAdam": ("RAdam", {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    "RAdam slow": ("RAdam", {"lr": 0.05, "decoupled_weight_decay": True, "weight_decay": 0.1}),
+    "Rprop": ("Rprop", {"lr": 0.05}),
+    "ASGD": ("ASGD", {"lr": 0.05, "lambd": 0.1, "t0": 2.0, "weight_decay": 0.1}),
+    "Adafactor": ("Adafactor", {"lr": 0.05, "weight_decay": 0.1}),
     "AdamW": ("AdamW", {"lr": 0.05}),
     "AdamW decay": ("AdamW", {"lr": 0.05, "weight_decay": 0.3, "amsgrad": True}),
 }
@@ -52,6 +68,8 @@ def test_against_torch(name: str, dtype: Any, tolerance: float) -> None:
         params, loss = problem(library, dtype)
         run(library, getattr(library.optim, kind)(params, **options), loss)
         results.append([p.detach().numpy() for p in params])
+    if kind in ("NAdam", "ASGD"):
+        tolerance = max(tolerance, 3e-7)  # torch keeps their scalars in float32
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
@@ -164,6 +182,20 @@ SCHEDULES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "StepLR": ("StepLR", (2, 0.5)),
     "CosineAnnealingLR": ("CosineAnnealingLR", (4, 0.01)),
     "LambdaLR": ("LambdaLR", (lambda epoch: 0.9**epoch,)),
+    "MultiplicativeLR": ("MultiplicativeLR", (lambda epoch: 0.9,)),
+    "MultiStepLR": ("MultiStepLR", ([2, 4, 4], 0.5)),
+    "ConstantLR": ("ConstantLR", (0.5, 3)),
+    "LinearLR": ("LinearLR", (0.25, 1.0, 4)),
+    "ExponentialLR": ("ExponentialLR", (0.8,)),
+    "PolynomialLR": ("PolynomialLR", (4, 2.0)),
+    "CosineAnnealingWarmRestarts": ("CosineAnnealingWarmRestarts", (2, 2, 0.01)),
+    "CyclicLR": ("CyclicLR", (0.1, 0.5, 2, 3, "triangular2")),
+    "CyclicLR exp": ("CyclicLR", (0.1, 0.5, 2, None, "exp_range", 0.9)),
+    "OneCycleLR": ("OneCycleLR", (0.5, 10)),
+    "OneCycleLR three": (
+        "OneCycleLR",
+        (0.5, 10, None, None, 0.4, "linear", True, 0.8, 0.9, 10.0, 100.0, True),
+    ),
 }
 
 
@@ -174,15 +206,107 @@ def test_schedules(name: str) -> None:
     rates: list[list[float]] = []
     for library in (weft, torch):
         p = library.ones(1, requires_grad=True)
-        optimizer = library.optim.SGD([{"params": [p], "lr": 0.4}])
+        optimizer = library.optim.SGD([{"params": [p], "lr": 0.4, "momentum": 0.9}])
         scheduler = getattr(library.optim.lr_scheduler, kind)(optimizer, *args)
         found = []
-        for _ in range(6):
+        for _ in range(9):
             optimizer.step()
-            found.append(scheduler.get_last_lr()[0])
+            found += [scheduler.get_last_lr()[0], optimizer.param_groups[0]["momentum"]]
             scheduler.step()
         rates.append(found)
-    np.testing.assert_allclose(rates[0], rates[1], rtol=1e-12)
+    np.testing.assert_allclose(rates[0], rates[1], rtol=1e-12, atol=1e-15)
+
+
+def test_schedules_of_schedules() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    rates: list[list[float]] = []
+    for library in (weft, torch):
+        tools = library.optim.lr_scheduler
+        found = []
+        for kind in ("sequential", "chained", "plateau", "swa"):
+            optimizer = library.optim.SGD([library.ones(1, requires_grad=True)], lr=0.4)
+            if kind == "plateau":
+                scheduler = tools.ReduceLROnPlateau(optimizer, patience=1, cooldown=1, factor=0.5)
+            elif kind == "swa":
+                scheduler = library.optim.swa_utils.SWALR(optimizer, 0.1, 4)
+            else:
+                parts = [tools.ConstantLR(optimizer, 0.5, 2), tools.ExponentialLR(optimizer, 0.9)]
+                scheduler = (
+                    tools.SequentialLR(optimizer, parts, [3])
+                    if kind == "sequential"
+                    else tools.ChainedScheduler(parts)
+                )
+            for epoch in range(8):
+                optimizer.step()
+                found.append(optimizer.param_groups[0]["lr"])
+                scheduler.step(
+                    *([[1.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9][epoch]] if kind == "plateau" else [])
+                )
+        rates.append(found)
+    np.testing.assert_allclose(rates[0], rates[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"adjust_lr_fn": "match_rms_adamw", "nesterov": False}])
+def test_muon(options: dict[str, Any]) -> None:
+    """Beside torch's, which takes the Newton-Schulz steps in bfloat16: the same direction within its digits."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    results = []
+    for library in (weft, torch):
+        params, loss = problem(library)
+        run(library, library.optim.Muon(params[:1], lr=0.05, **options), loss, 3)
+        results.append(params[0].detach().numpy())
+    np.testing.assert_allclose(*results, rtol=0.05, atol=0.02)
+
+
+def test_lamb_and_lion_follow_their_formulas() -> None:
+    p0, g = np.array([3.0, -4.0], np.float32), np.array([1.0, -2.0], np.float32)
+    for kind, expected in (
+        ("LAMB", p0 - 0.1 * 5 / math.sqrt(2) * np.array([1.0, -1.0])),
+        ("Lion", p0 - 0.1 * (np.sign(g) + 0.0 * p0)),
+    ):
+        p = weft.tensor(p0, requires_grad=True)
+        p.grad = weft.tensor(g)
+        getattr(optim, kind)([p], lr=0.1).step()
+        np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-4)
+    for kind in ("LAMB", "Lion"):
+        params, loss = problem(weft)
+        before = loss().item()
+        run(weft, getattr(optim, kind)(params, lr=0.02, weight_decay=0.01), loss, 20)
+        assert loss().item() < before
+
+
+def test_averaged_models() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    results: list[list[np.ndarray]] = []
+    for library in (weft, torch):
+        tools, found = library.optim.swa_utils, []
+        for make in ({}, {"multi_avg_fn": tools.get_ema_multi_avg_fn(0.9)}):
+            model = library.nn.Sequential(library.nn.Linear(2, 2), library.nn.BatchNorm1d(2))
+            model[0].load_state_dict({"weight": library.ones(2, 2), "bias": library.zeros(2)})
+            average = tools.AveragedModel(model, **make)
+            optimizer = library.optim.SGD(model.parameters(), lr=0.1)
+            x = library.tensor(np.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]], np.float32))
+            for _ in range(3):
+                optimizer.zero_grad()
+                (model(x) * library.tensor(np.array([1.0, 2.0], np.float32))).square().sum().backward()
+                optimizer.step()
+                average.update_parameters(model)
+            tools.update_bn([x, x * 2], average)
+            found += [p.detach().numpy() for p in average.parameters()]
+            found += [average.module[1].running_mean.numpy(), average.eval()(x).detach().numpy()]
+        results.append(found)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_step_hooks_and_a_tensor_as_learning_rate() -> None:
+    p = weft.ones(2, requires_grad=True)
+    p.grad = weft.ones(2)
+    optimizer, seen = optim.SGD([p], lr=weft.tensor(0.5)), []
+    optimizer.register_step_pre_hook(lambda opt, args, kwargs: seen.append("pre"))
+    optimizer.register_step_post_hook(lambda opt, args, kwargs: seen.append("post"))
+    optimizer.step()
+    assert seen == ["pre", "post"] and p.tolist() == [0.5, 0.5]
 
 
 def test_schedules_move_the_rate_that_updates_read() -> None:

@@ -30,7 +30,12 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ) -> None:
         name = type(self).__name__
         check(name, "lr", lr)
@@ -38,6 +43,7 @@ class Adam(Optimizer):
         check(name, "betas[0]", betas[0], below=1.0)
         check(name, "betas[1]", betas[1], below=1.0)
         check(name, "weight_decay", weight_decay)
+        self.decoupled = self.decoupled or decoupled_weight_decay
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
 
@@ -61,12 +67,12 @@ class Adam(Optimizer):
         if group["amsgrad"]:
             largest = new["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], v)
         # the scalar parts first, in their own precision: once per step, not once per element
-        step_size = (rate / _one_minus_power(b1, t)).to(p.dtype)
-        scale = (1 / _one_minus_power(b2, t).sqrt()).to(p.dtype)
+        step_size = (rate / one_minus_power(b1, t)).to(p.dtype)
+        scale = (1 / one_minus_power(b2, t).sqrt()).to(p.dtype)
         return p - step_size * m / (largest.sqrt() * scale + group["eps"]), new
 
 
-def _one_minus_power(b: float, t: Tensor) -> Tensor:
+def one_minus_power(b: float, t: Tensor) -> Tensor:
     """1 - b**t, also where b is so near to 1 that the difference would lose its digits."""
     return -(t * (math.log(b) if b > 0 else -math.inf)).expm1()
 
@@ -91,5 +97,9 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

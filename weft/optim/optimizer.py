@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.core.creation import as_tensor, tensor
+from weft.core.differentiate import RemovableHandle
 from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
 from weft.core.tensor import Tensor
@@ -29,6 +30,8 @@ class Group(dict[str, Any]):
         super().__init__(options)
         params: list[Tensor] = self["params"]
         kind = float64 if any(p.dtype is float64 for p in params) else float32
+        if isinstance(self["lr"], Tensor):
+            super().__setitem__("lr", float(self["lr"].item()))
         self.rate = tensor(float(self["lr"]), dtype=kind, device=params[0].device)
         self.count = tensor(0, dtype=int64, device=params[0].device)
 
@@ -38,12 +41,33 @@ class Group(dict[str, Any]):
         return self["params"]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
         if key == "lr":
+            value = float(value.item()) if isinstance(value, Tensor) else value
             self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+        super().__setitem__(key, value)
 
 
-class Optimizer(ABC):
+class Hooked:
+    """What is called before and after each step: see register_step_pre_hook."""
+
+    _pre: dict[int, Any]
+    _post: dict[int, Any]
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Have hook(optimizer, args, kwargs) called before each step."""
+        return RemovableHandle(self.__dict__.setdefault("_pre", {}), hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Have hook(optimizer, args, kwargs) called after each step."""
+        return RemovableHandle(self.__dict__.setdefault("_post", {}), hook)
+
+    def call_hooks(self, when: str) -> None:
+        """Call the hooks of "_pre" or "_post"."""
+        for hook in list(self.__dict__.get(when, {}).values()):
+            hook(self, (), {})
+
+
+class Optimizer(Hooked, ABC):
     """Base of optimizers: a subclass says what state a parameter needs, and its next value.
 
     `step()` rebinds every parameter and its state to expressions of the old ones, then computes them all in one plan.
@@ -74,6 +98,10 @@ class Optimizer(ABC):
     def slots(self, group: Group) -> Sequence[str]:
         """The names of the tensors, shaped like a parameter and zero at first, that the rule keeps for it."""
 
+    def start(self, group: Group, p: Tensor, name: str) -> Any:
+        """What the state `name` of a parameter is before the first step, as an array."""
+        return np.zeros([n for n in p.shape if isinstance(n, int)], to_numpy(p.dtype))
+
     def counts(self, group: Group) -> bool:
         """Whether the rule reads the number of the step, `group.count`."""
         return True
@@ -103,8 +131,9 @@ class Optimizer(ABC):
         group = Group({**self.defaults, **param_group, "params": params})
         self.param_groups.append(group)
         for p in params:
-            zeros = np.zeros([n for n in p.shape if isinstance(n, int)], to_numpy(p.dtype))
-            self.state[p] = {name: tensor(zeros, device=p.device) for name in self.slots(group)}
+            self.state[p] = {
+                name: tensor(self.start(group, p, name), device=p.device) for name in self.slots(group)
+            }
 
     def _check(self, p: object, known: set[int]) -> None:
         if not isinstance(p, Tensor):
@@ -122,11 +151,13 @@ class Optimizer(ABC):
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every parameter that has a gradient; a `closure` computes the loss and the gradients first."""
+        self.call_hooks("_pre")
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         realize(*self.advance())
+        self.call_hooks("_post")
         return loss
 
     def advance(self) -> list[Tensor]:

@@ -29,6 +29,9 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         check("SGD", "lr", lr)
         check("SGD", "momentum", momentum)
