@@ -163,6 +163,9 @@ class OpenCL:
         return x if t == self.type(src, lanes) else f"as_{t}({x})"
 
     def function(self, name: str, dtype: DType, lanes: int, args: Sequence[str]) -> str:
+        if name == "fmod" and lanes:  # PoCL's on vectors of doubles is wrong where the quotient is large
+            each = [f"fmod({', '.join(self.lane(a, k) for a in args)})" for k in range(lanes)]
+            return self.vector(dtype, each)
         return f"{_FUNCTIONS.get(name, name)}({', '.join(args)})"
 
     def load(self, place: Place, offset: str, lanes: int = 0) -> str:
