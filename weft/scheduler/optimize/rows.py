@@ -26,6 +26,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange
 from weft.ir.loops import LoopKind, Scope
+from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.prefetch import prefetch_rows
@@ -37,6 +38,9 @@ CHAIN = 64
 
 VECTORS = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
+
+STREAMED = 4
+"""Only outputs larger than the last-level cache divided by this are stored past it: smaller ones may stay."""
 
 PARTS_PER_CORE = 2
 """Partial sums of a column per core."""
@@ -82,13 +86,16 @@ def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) ->
 
 
 def stream(k: Kernel, info: DeviceInfo) -> Kernel:
-    """Outputs that the last-level cache cannot hold are stored past it, if the kernel reads nothing of them."""
+    """Outputs are stored past the last-level cache when it cannot hold them beside the inputs, if the kernel reads
+    nothing of them."""
+    if total_bytes(k) <= info.l3_bytes:
+        return k
     read = {load.source for item in k.algorithm.items for load in reads(item)}
     for out in k.algorithm.items:
         if isinstance(out, Output):
             written = {s.param: k.algorithm.param(s.param) for s in out.stores}
             size = sum(high(elements(p.shape)) * p.dtype.itemsize for p in written.values() if p is not None)
-            if size > info.l3_bytes and not written.keys() & read:
+            if size * STREAMED > info.l3_bytes and not written.keys() & read:
                 k = attempt(k, Stream(out.name))
     return k
 
@@ -436,13 +443,16 @@ def _few(k: Kernel, item: Value) -> tuple[Kernel, str]:
 
         s(j) = sum i: x[i, j]   ->   f(j, i) = sum l in 0..8: x[8*i + l, j];   s(j) = sum i: f(j, i)
 
-    With f in registers, the accumulators of s are read and written once per step instead of once per row.
+    With f in registers, the accumulators of s are read and written once per step instead of once per row, and the
+    sum is an eighth as long.
     """
     assert item.reduce is not None
     axis = max(item.reduce.axes, key=lambda a: high(a.extent))
     name = f"{item.name}_few"
     step = SplitReduce(item.name, axis.var.name, FEW, name)
     if not isinstance(axis.extent, int) or axis.extent < 2 * FEW or len(item.reduce.axes) > 1:
+        return k, ""
+    if item.reduce.op is not Op.ADD:  # nothing to round
         return k, ""
     if any(k.algorithm.param(r.source) is None for r in reads(item)) or step.check(k) is not None:
         return k, ""
