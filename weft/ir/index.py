@@ -11,8 +11,9 @@ values inside the bounds. Division rounds toward minus infinity and `%` takes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias, overload
 
@@ -25,7 +26,7 @@ class Index(metaclass=Interned):
     Equal expressions are one object: they are compared and hashed by identity.
     """
 
-    __slots__ = ("__weakref__", "computed", "hi", "lo", "names", "text")
+    __slots__ = ("__weakref__", "computed", "hi", "lo", "names", "text", "variables")
     lo: int
     hi: int
     text: str
@@ -33,9 +34,11 @@ class Index(metaclass=Interned):
     """Whether an Opaque is inside."""
     names: frozenset[str] | None
     """What `variable_names` found, once it was asked."""
+    variables: frozenset[Var] | None
+    """What `variables` found."""
 
     def _init(self, lo: int, hi: int, text: str) -> None:
-        self.lo, self.hi, self.text, self.names = lo, hi, text, None
+        self.lo, self.hi, self.text, self.names, self.variables = lo, hi, text, None, None
         self.computed = any(not isinstance(o, int) and o.computed for o in self.operands())
 
     def fields(self) -> tuple[Any, ...]:
@@ -300,7 +303,17 @@ def _term_order(term: tuple[Index, int]) -> tuple[int, str]:
     return (-abs(term[1]), term[0].text)
 
 
-def _add(parts: Sequence[tuple[Int, int]]) -> Int:
+_REMEMBERED = 8192
+"""Results kept of each of the functions below: kernels of repeated layers ask for the same ones."""
+
+
+def _add(parts: Iterable[tuple[Int, int]]) -> Int:
+    """The sum of expressions, each times a factor."""
+    return _sum(tuple(parts))
+
+
+@lru_cache(_REMEMBERED)
+def _sum(parts: tuple[tuple[Int, int], ...]) -> Int:
     coefs: dict[Index, int] = {}
     const = 0
     mods = False
@@ -404,6 +417,7 @@ def _common(x: Index, d: int) -> Iterator[tuple[int, Int, Int]]:
                 yield g, a, r
 
 
+@lru_cache(_REMEMBERED)
 def _floordiv_const(x: Index, d: int) -> Int:
     q, r = _split(x, d)
     if isinstance(r, int) or (r.lo >= 0 and r.hi < d):
@@ -451,6 +465,7 @@ def mod(x: Int, d: Int) -> Int:
     return Mod(x, d)
 
 
+@lru_cache(_REMEMBERED)
 def _mod_const(x: Index, d: int) -> Int:
     _, r = _split(x, d)
     if isinstance(r, int):
@@ -569,9 +584,18 @@ def atoms(x: Int) -> Iterator[Index]:
             yield from atoms(o)
 
 
-def variables(x: Int) -> set[Var]:
-    """The variables in `x`, those inside Opaque values not included."""
-    return {a for a in atoms(x) if isinstance(a, Var)}
+_NO_VARIABLES: frozenset[Var] = frozenset()
+
+
+def variables(x: Int) -> frozenset[Var]:
+    """The variables in `x`, those inside Opaque values not included. Remembered in `x`."""
+    if isinstance(x, int):
+        return _NO_VARIABLES
+    if isinstance(x, Var):
+        return frozenset((x,))
+    if x.variables is None:
+        x.variables = _NO_VARIABLES.union(*(variables(o) for o in x.operands()))
+    return x.variables
 
 
 _NO_NAMES: frozenset[str] = frozenset()
@@ -599,7 +623,7 @@ def coefficient(x: Int, v: Var) -> int | None:
     return step
 
 
-def span(x: Int, inner: set[Var]) -> tuple[Int, int] | None:
+def span(x: Int, inner: Set[Var]) -> tuple[Int, int] | None:
     """(first, extent): while `inner` variables run over their ranges, `x` stays in first .. first + extent - 1.
 
     `first` is free of the inner variables. None when they cannot be taken apart from the others.

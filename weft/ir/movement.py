@@ -4,6 +4,7 @@ slicing and incremental sessions read."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weft.ir.expr import Scalar
 from weft.ir.graph import Axes, Box, Node, Padding, Shape, Window
@@ -68,6 +69,7 @@ def _pad(p: Padding, index: tuple[Int, ...], shape: Shape) -> Source:
     return Source(tuple(out), guard, p.fill)
 
 
+@lru_cache(4096)  # kernels of repeated layers ask for the same ones
 def reshape_index(index: tuple[Int, ...], shape: Shape, to: Shape) -> tuple[Int, ...]:
     """The index in shape `to` of the element at `index` in `shape` (both row-major, equally many elements).
 

@@ -23,7 +23,21 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from weft.ir.expr import Const, Expr, Load, Temp, transform, walk
-from weft.ir.index import Guard, Index, InRange, Int, Sum, Var, both, bounds, ceildiv, floordiv, high, mod
+from weft.ir.index import (
+    Guard,
+    Index,
+    InRange,
+    Int,
+    Sum,
+    Var,
+    both,
+    bounds,
+    ceildiv,
+    floordiv,
+    high,
+    mod,
+    variables,
+)
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -464,16 +478,16 @@ class _Fusion:
             terms, const = _terms(a.offset)
             if const:
                 return None
-            variables = {v: (inner, n) for v, inner, n in a.path}
-            mine = [(c, *variables[t]) for t, c in terms if isinstance(t, Var) and t in variables]
+            place = {v: (inner, n) for v, inner, n in a.path}
+            mine = [(c, *place[t]) for t, c in terms if isinstance(t, Var) and t in place]
             if len(mine) != sum(n > 1 for _, _, n in a.path):
                 return None
             rest: list[tuple[int, int]] = []
             for t, c in terms:
-                if isinstance(t, Var) and t in variables:
+                if isinstance(t, Var) and t in place:
                     continue
                 lo, hi = bounds(t)
-                if lo < 0 or c < 0 or t.computed or any(v in variables for v in _vars(t)):
+                if lo < 0 or c < 0 or t.computed or any(v in place for v in variables(t)):
                     return None
                 rest.append((c, hi))
             digits.add(tuple(sorted(d for d in mine if d[2] > 1)))
@@ -531,12 +545,6 @@ def _terms(x: Int) -> tuple[list[tuple[Index, int]], int]:
     if isinstance(x, int):
         return [], x
     return (list(x.terms), x.const) if isinstance(x, Sum) else ([(x, 1)], 0)
-
-
-def _vars(x: Int) -> set[Var]:
-    from weft.ir.index import variables
-
-    return variables(x)
 
 
 def _first(local: Int) -> Guard:
@@ -631,7 +639,7 @@ def _only_adds(first: Store, loop: Loop) -> bool:
     inside = list(every((loop,)))
     added = False
     bound_here = {s.var for s in inside if isinstance(s, Loop)}
-    if any(v in bound_here for v in _vars(first.offset)):
+    if any(v in bound_here for v in variables(first.offset)):
         return False
     if not isinstance(first.offset, int) and first.offset.computed:
         return False

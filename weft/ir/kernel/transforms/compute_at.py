@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from weft.ir.expr import Load
@@ -125,7 +125,7 @@ def _whole_loop(k: Kernel, at: Int, extent: Int) -> tuple[Int, Int] | None:
     return None
 
 
-def _span(at: Int, inner: set[Var], extent: Int) -> tuple[Int, Int]:
+def _span(at: Int, inner: Set[Var], extent: Int) -> tuple[Int, Int]:
     """What `at` covers while the inner loops run; the whole axis where that cannot be told."""
     found = None if any(isinstance(a, Opaque) for a in atoms(at)) else span(at, inner)
     return (0, extent) if found is None else found
