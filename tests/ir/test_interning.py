@@ -72,3 +72,13 @@ def test_walking_without_indices_finds_operands() -> None:
     x, y = Const(f32, 3.0), Load(f32, "x", (Var("i", 0, 3),))
     e = Call(f32, Op.ADD, (y, Call(f32, Op.MUL, (x, y))))
     assert [type(a) for a in walk([e], into_indices=False)] == [Load, Const, Call, Call]
+
+
+def test_a_walk_finds_everything_once_operands_first() -> None:
+    i = Var("i", 0, 9)
+    inner = Load(dtypes.int64, "index", (i,))
+    x = Load(f32, "x", (as_index(inner, 0, 9),))
+    y = call(Op.MUL, x, call(Op.EXP, x))
+    assert list(walk([y, x])) == [inner, x, y.operands()[1], y]
+    assert list(walk([y], into_indices=False)) == [x, y.operands()[1], y]
+    assert list(walk([y])) == list(walk([y]))  # also when it is remembered
