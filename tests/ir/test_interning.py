@@ -9,7 +9,7 @@ import threading
 from itertools import pairwise
 
 from weft.ir import dtypes, interning
-from weft.ir.expr import Call, Const, FromIndex, Load, Temp, walk
+from weft.ir.expr import Call, Const, FromIndex, Load, Temp, as_index, call, walk
 from weft.ir.expr import test as holds
 from weft.ir.index import InRange, Var
 from weft.ir.ops import Op
