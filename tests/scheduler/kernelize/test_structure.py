@@ -320,3 +320,11 @@ def test_reasons_and_costs_are_stated() -> None:
     assert "tanh: 57,600 flops, 19,200 bytes" in shown
     assert "costs more than storing it" in shown
     assert "y0 <sum f32[40, 50]> is stored: it is a result" in shown
+
+
+def test_operations_are_counted_once_for_what_they_depend_on() -> None:
+    """relu of an operand is computed for each of its elements, not for each product that it takes part in."""
+    x, w = leaf(8, 16), leaf(16, 32)
+    relu = unary(Op.ABS, x)
+    (spec,) = checked(matmul(relu, w))
+    assert spec.flops == 2 * 8 * 16 * 32 + 8 * 16

@@ -14,6 +14,7 @@ from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduc
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
+from weft.scheduler.kernelize.count import operations
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, Kind, Store
@@ -102,7 +103,6 @@ class _Emitter:
         self.reserved = frozenset(v.name for v in self.runtime)
         self.params = _Params(group, self.merged, self.reserved)
         self.values: dict[int, tuple[str, list[Var]]] = {}
-        self.flops: Int = 0
 
     def axes(self, coordinates: tuple[Var, ...]) -> list[Var]:
         """Coordinates with runs replaced by the merged one."""
@@ -139,7 +139,6 @@ class _Emitter:
         node = frame.node
         body = e.run(frame.stores[0].site)
         op = COMBINE[node.op]
-        self.flops = self.flops + elements(tuple(a.extent for a in (*own, *summed))) * (e.flops + 1)
         name = _SHORT[node.op]
         taken = {n for n, _ in self.values.values()}
         name = next(n for k in count() if (n := _free(f"{name}{k or ''}", self.reserved)) not in taken)
@@ -153,7 +152,6 @@ class _Emitter:
             Load(c.stores[0].node.dtype, names[c.number], tuple(e.index(v) for v in self.axes(c.axes)))
             for c in frame.carries
         )
-        self.flops = self.flops + elements(tuple(a.extent for a in own)) * e.flops
         return Output(name, own, stores, carries)
 
     def store(self, e: Evaluator, s: Store) -> StoreTo:
@@ -244,7 +242,8 @@ def emit(group: Group, why: Mapping[int, str]) -> KernelSpec:
         if id(n) in why and not is_leaf(n):
             reasons.append(f"{names[id(n)]} {n!r} is loaded: {why[id(n)]}")
     inplace = {names[id(n)]: group.inplace[id(n)] for n in writes if id(n) in group.inplace}
-    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), e.flops, _traffic(group, reads))
+    flops = operations(algorithm)
+    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), flops, _traffic(group, reads))
 
 
 def _traffic(group: Group, reads: tuple[Node, ...]) -> Int:

@@ -16,7 +16,6 @@ from weft.ir.graph import Combine, Fill, Node
 from weft.ir.index import Guard, Index, Int, Opaque, Var, bounds, high, map_guard, rewrite
 from weft.ir.kernel.lower import identity
 from weft.ir.ops import COMBINE, Op
-from weft.scheduler.kernelize.cost import OPS
 from weft.scheduler.kernelize.groups import Kind, Site
 
 _EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND})
@@ -69,7 +68,6 @@ class Evaluator:
         self.stamp, self.rename, self.markers = stamp, rename, markers
         self.make_load, self.values = load, values
         self.memo: dict[Int, Int] = {}
-        self.flops = 0
 
     def run(self, root: Site) -> Expr:
         """The value of `root`; what it is computed from comes first."""
@@ -115,7 +113,6 @@ class Evaluator:
 
     def call(self, node: Node, args: list[Expr]) -> Expr:
         op, dtype = node.op, node.dtype
-        self.flops += 0 if op is Op.CAST else OPS.get(op, 1)
         if op is Op.CAST:
             (x,) = args
             source = node.inputs[0].dtype

@@ -17,8 +17,8 @@ class KernelSpec:
     `reads` and `writes` are the nodes whose buffers the algorithm's parameters are, in parameter order: first those
     that are only read, then the written ones. A written parameter named in `inplace` must start as a copy of that
     node's buffer (or be that buffer, where nothing needs the old value). `why` says what ended the kernel's fusion at
-    each of its inputs and outputs. `flops` (a function counts as the arithmetic that it takes,
-    see `cost.OPS`) and `bytes` (compulsory traffic) may depend on runtime sizes.
+    each of its inputs and outputs. `flops` (see `count.operations`) and `bytes` (compulsory traffic) may depend on
+    runtime sizes.
     """
 
     algorithm: Algorithm
