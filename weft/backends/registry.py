@@ -19,6 +19,7 @@ _BUILT_IN: dict[str, str] = {
     "cuda": "weft.backends.cuda:open_backend",
     "dummy": "weft.backends.dummy:open_backend",
     "opencl": "weft.backends.opencl:open_backend",
+    "wgpu": "weft.backends.wgpu:open_backend",
 }
 """The backends in this package. Found here first: scanning the environment for entry points takes tens of ms."""
 

@@ -57,6 +57,8 @@ LONGEST = 100
 """Expressions whose text is longer get a name."""
 
 
+_ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FMA})
+
 MAX_COPIES = 512
 """Statements that an unrolled nest may be written out to; larger ones stay loops."""
 
@@ -915,6 +917,11 @@ class Body:
                 texts = [
                     self._wide(a.dtype, v) if lanes else v.text for a, v in zip(e.args, values, strict=True)
                 ]
+                if e.op in _ARITHMETIC and e.dtype.is_float:
+                    texts = [
+                        t if isinstance(a, Const | Load) else self.language.rounded(a.dtype, lanes, t)
+                        for a, t in zip(e.args, texts, strict=True)
+                    ]
                 site = Site(self.language, self.bind, e.args[0].dtype, lanes)
                 return Value(scalar.render(site, e.op, e.dtype, texts), lanes)
             case FromIndex():

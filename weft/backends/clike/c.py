@@ -118,6 +118,9 @@ class C:
     def convert(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         return f"({_TYPES[dst]})({x})"
 
+    def rounded(self, dtype: DType, lanes: int, x: str) -> str:
+        return x
+
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         a, b = _TYPES[src], _TYPES[dst]
         return x if a == b else f"(((union {{ {a} from; {b} to; }}){{ .from = {x} }}).to)"

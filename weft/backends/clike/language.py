@@ -140,6 +140,10 @@ class Language(Protocol):
         bool is 0 or 1. To bool never."""
         ...
 
+    def rounded(self, dtype: DType, lanes: int, x: str) -> str:
+        """An operand of `+ - *` that was computed: as it was rounded, where compilers would put both into one."""
+        ...
+
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         """The same bits in another type of the same width."""
         ...

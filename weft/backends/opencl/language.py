@@ -158,6 +158,9 @@ class OpenCL:
             x = f"({x} & 1)"
         return f"convert_{self.type(dst, lanes)}({x})"
 
+    def rounded(self, dtype: DType, lanes: int, x: str) -> str:
+        return x
+
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         t = self.type(dst, lanes)
         return x if t == self.type(src, lanes) else f"as_{t}({x})"
