@@ -157,7 +157,7 @@ def _floordiv(s: Site, args: Sequence[str]) -> str:
 
 def _mod(s: Site, args: Sequence[str]) -> str:
     if s.dtype.is_float:
-        return s.language.function("fmod", s.dtype, s.lanes, args)
+        return s.language.function("fmod", s.dtype, s.lanes, [s.name(x) for x in args])
     a, b = (s.name(x) for x in args)
     # for a divisor of 0 or -1 the remainder by 1 is what is wanted: 0
     safe, _, _ = _divisor(s, b)

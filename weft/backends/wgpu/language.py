@@ -157,6 +157,8 @@ class Wgsl:
         return f"(!{x})" if dtype is dtypes.bool_ else self._wrapped(dtype, f"(~{x})")
 
     def compare(self, symbol: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+        if symbol == "!=" and dtype.is_float:  # which naga makes false for NaN
+            return f"(!({a} == {b}))"
         return f"({a} {symbol} {b})"
 
     def select(self, dtype: DType, lanes: int, condition: str, a: str, b: str) -> str:
@@ -166,7 +168,9 @@ class Wgsl:
         if src is dtypes.bool_:
             return f"select({self.literal(dst, 0)}, {self.literal(dst, 1)}, {x})"
         a, b = _TYPES[src], _TYPES[dst]
-        text = x if a == b else f"{b}({x})"
+        # naga extends by the sign of the type that it converts to
+        between = {("u32", "i64"): "u64", ("i32", "u64"): "i64"}.get((a, b))
+        text = x if a == b else f"{b}({x})" if between is None else f"bitcast<{b}>({between}({x}))"
         if dst.bits < 32 and dst.is_int and not src.is_float:
             return self._wrapped(dst, text)
         return text

@@ -2,7 +2,8 @@
 
 Buffers are bindings 0, 1, ... of group 0 in the order of the grid's parameters, all of them writable, because parts of
 one buffer may be read and written in one dispatch. The uniform after them holds the runtime variables, the number of
-blocks, and a zero that compilers do not know. Block b is the workgroup (b % WIDE, b / WIDE); workgroups beyond the last block do nothing.
+blocks, and a zero that compilers do not know. Block b is the workgroup (b % WIDE, b / WIDE); workgroups beyond the
+last block do nothing.
 """
 
 from __future__ import annotations
