@@ -294,8 +294,14 @@ class _Tiled:
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), inside)
-        # what an epilogue reads beside the sums comes in short runs, which no hardware foresees
-        return attempt(self.k, PrefetchNext(out, so))
+        return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
+
+    def reads_along(self) -> bool:
+        """The epilogue reads a parameter at every result: in short runs, which no hardware foresees."""
+        out = self.k.algorithm.item(self.c.out.name)
+        return any(
+            len(axes_of(load)) >= len(out.axes) for load in reads(out) if self.k.algorithm.param(load.source)
+        )
 
     def turn(self, tile: str, tall: str, lane: str) -> bool:
         """Where lanes are not contiguous in the output but the tile's rows are, go through a tile in local memory:
