@@ -241,7 +241,9 @@ def _check_momentum(name: str, optimizer: Optimizer) -> None:
 
 def _each(name: str, optimizer: Optimizer, value: float | Sequence[float]) -> list[float]:
     """One number for each group."""
-    out = [float(x) for x in value] if isinstance(value, Sequence) else [value] * len(optimizer.param_groups)
+    out: list[float] = (
+        list(value) if isinstance(value, Sequence) else [float(value)] * len(optimizer.param_groups)
+    )
     if len(out) != len(optimizer.param_groups):
         raise ArgumentError(f"{name}: {len(out)} numbers for {len(optimizer.param_groups)} groups")
     return out
