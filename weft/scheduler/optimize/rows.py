@@ -20,7 +20,7 @@ from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import Stream
-from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
@@ -44,9 +44,6 @@ STREAMED = 4
 
 PARTS_PER_CORE = 2
 """Partial sums of a column per core."""
-
-FEW = 8
-"""Rows of a column's sum that are added in registers before they are added to what is in memory."""
 
 SHORT = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
@@ -139,7 +136,7 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """A partial sum: tasks outside, then rows, lanes along the columns."""
     item = k.algorithm.item(name)
     assert isinstance(item, Value)
-    k, few = _few(k, item)
+    k, rows = _run(k, item)
     nest = k.nests[name]
     pure = [s.var.name for s in nest.loops if not s.reduce]
     axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
@@ -152,7 +149,7 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
     k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
     k = lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, _extent(k, inner)))
-    return _in_registers(k, name, few)
+    return _within(k, name, rows, info)
 
 
 # the output ----------------------------------------------------------------------------------------------------------
@@ -349,9 +346,9 @@ def _value(
     reduces = best in item.reduce.axes
     if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= SHORT:
         return _row(k, item, best.var.name, best.extent, info, closed)
-    k, few = _few(k, item)
+    k, rows = _run(k, item)
     k = place(k, item, Scope.LOCAL, closed)
-    return _in_registers(_column(k, item, info), item.name, few)
+    return _within(_column(k, item, info), item.name, rows, info)
 
 
 def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[Var]:
@@ -438,40 +435,31 @@ def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
     return next(a.var.name for a in item.reduce.axes if a.var.name.startswith(wish))
 
 
-def _few(k: Kernel, item: Value) -> tuple[Kernel, str]:
-    """A reduction down columns in steps of a few rows; the name of the steps' results ("": none).
+def _run(k: Kernel, item: Value) -> tuple[Kernel, str]:
+    """A long sum down columns in runs of rows, which bounds its error; the name of the runs' sums ("": none).
 
-        s(j) = sum i: x[i, j]   ->   f(j, i) = sum l in 0..8: x[8*i + l, j];   s(j) = sum i: f(j, i)
-
-    With f in registers, the accumulators of s are read and written once per step instead of once per row, and the
-    sum is an eighth as long.
+    s(j) = sum i: x[i, j]   ->   r(j, i) = sum l in 0..64: x[64*i + l, j];   s(j) = sum i: r(j, i)
     """
     assert item.reduce is not None
     axis = max(item.reduce.axes, key=lambda a: high(a.extent))
-    name = f"{item.name}_few"
-    step = SplitReduce(item.name, axis.var.name, FEW, name)
-    if not isinstance(axis.extent, int) or axis.extent < 2 * FEW or len(item.reduce.axes) > 1:
-        return k, ""
-    if item.reduce.op is not Op.ADD:  # nothing to round
+    name = f"{item.name}_run"
+    step = SplitReduce(item.name, axis.var.name, CHAIN, name)
+    if item.reduce.op is not Op.ADD or not isinstance(axis.extent, int) or axis.extent < 2 * CHAIN:
         return k, ""
     if any(k.algorithm.param(r.source) is None for r in reads(item)) or step.check(k) is not None:
         return k, ""
     return run(k, step), name
 
 
-def _in_registers(k: Kernel, name: str, few: str) -> Kernel:
-    """The steps' results `few` computed for the vector that `name` adds them to."""
-    loops = k.nests[name].loops
-    if not few or len(loops) < 2 or loops[-1].kind is not LoopKind.VECTOR:
+def _within(k: Kernel, name: str, rows: str, info: DeviceInfo) -> Kernel:
+    """The runs' sums `rows` computed where `name` adds them up: a panel of each."""
+    step = [s.var.name for s in k.nests[name].loops if s.reduce]
+    if not rows or not step:
         return k
-    k = run(k, ComputeAt(few, name, loops[-2].var.name, Scope.REGISTER))
-    nest = k.nests[few]
-    pure = [s.var.name for s in nest.loops if not s.reduce]
-    reduced = [s.var.name for s in nest.loops if s.reduce]
-    k = run(k, Permute(few, (*reduced, *pure)))
-    for n in reduced:
-        k = attempt(k, Unroll(n))
-    return attempt(k, Vectorize(pure[-1])) if pure else k
+    k = run(k, ComputeAt(rows, name, step[-1], Scope.LOCAL))
+    item = k.algorithm.item(rows)
+    assert isinstance(item, Value)
+    return _column(k, item, info)
 
 
 def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
