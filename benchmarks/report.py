@@ -80,7 +80,7 @@ def workloads(r: Results, threads: int) -> Iterator[str]:
             rows.append((w.name, spread, rate(w, m), share, "", "", "", goal(w)))
             continue
         middle, least, most = ratio(mine, peer[1])
-        verdict = f"**{middle:.2f}**" if w.goal and middle > w.goal else f"{middle:.2f}"
+        verdict = f"**{middle:.2f}**" if w.goal and round(middle, 2) > w.goal else f"{middle:.2f}"
         rows.append((
             w.name, spread, rate(w, m), share, peer[0], milliseconds(median(peer[1])),
             f"{verdict} [{least:.2f} {most:.2f}]", goal(w),
@@ -218,8 +218,11 @@ def summary(r: Results) -> Iterator[str]:
     """The machine, and the tables that matter most."""
     m = r.machine
     versions = ", ".join(f"{n} {v}" for n, v in sorted(r.versions.items()) if n != "weft")
-    yield f"{m.get('cpu')}, {m.get('cores')} cores usable, {m.get('memory_gib')} GiB; {m.get('system')};"
-    yield f"Python {m.get('python')}, {versions}; weft at {m.get('git')}, {m.get('when')}."
+    yield f"{m.get('cpu')}, {m.get('cores')} cores usable, {m.get('memory_gib')} GiB; {m.get('system')}; Python"
+    yield f"{m.get('python')}, {versions};"
+    yield f"weft at {m.get('git')}, {m.get('when')}."
+    yield "\nMedians of rounds in which all variants took turns; a ratio is the median of the rounds' ratios, bold where it"
+    yield "misses the goal. `of limit`: the least time that the limits below allow, over the time taken."
     for t, found in r.limits.items():
         yield f"\nLimits on {t} thread{'' if t == '1' else 's'}: {found['text'].rpartition(' (')[0]}."
     if r.missing:

@@ -77,7 +77,7 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(_memory() / 2**30, 1),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "git": _git(),
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
