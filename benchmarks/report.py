@@ -221,8 +221,8 @@ def summary(r: Results) -> Iterator[str]:
     yield f"{m.get('cpu')}, {m.get('cores')} cores usable, {m.get('memory_gib')} GiB; {m.get('system')}; Python"
     yield f"{m.get('python')}, {versions};"
     yield f"weft at {m.get('git')}, {m.get('when')}."
-    yield "\nMedians of rounds in which all variants took turns; a ratio is the median of the rounds' ratios, bold where"
-    yield "it misses the goal. `of limit`: the least time that the limits below allow, over the time taken."
+    yield "\nMedians of rounds in which all variants took turns; a ratio is the median of the rounds' ratios, bold"
+    yield "where it misses the goal. `of limit`: the least time that the limits below allow, over the time taken."
     for t, found in r.limits.items():
         yield f"\nLimits on {t} thread{'' if t == '1' else 's'}: {found['text'].rpartition(' (')[0]}."
     if r.missing:
