@@ -13,7 +13,7 @@ from weft.backends.dummy.device import DummyCode, DummyDevice, describe
 from weft.backends.dummy.pool import DummyMemory
 from weft.backends.protocol import Memory
 from weft.ir.expr import Call, Expr, transform
-from weft.ir.loops import Program
+from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 from weft.testing.conformance import (
@@ -26,6 +26,7 @@ from weft.testing.conformance import (
     test_schedules,
 )
 from weft.testing.conformance.harness import Harness
+from weft.testing.kernels import CASES
 
 
 class Swapped(DummyDevice):
@@ -104,6 +105,14 @@ def test_mistakes_are_found(kind: type[DummyDevice]) -> None:
     test(Harness(DummyDevice(describe(0))))
     with pytest.raises((AssertionError, pytest.fail.Exception, MemoryError, ValueError)):
         test(Harness(kind(describe(0))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_simulated_grid_conforms(name: str) -> None:
+    """Schedules of blocks and threads, which no device has that is always there."""
+    grid = Harness(DummyDevice(describe(0, task_kind=LoopKind.BLOCK, vector_bytes=16, warp=32)))
+    test_schedules.test_schedule_of_the_rules(grid, name)
+    test_loops.test_threads(grid)
 
 
 def test_random_loops_find_a_wrong_op() -> None:

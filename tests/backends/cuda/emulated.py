@@ -108,6 +108,12 @@ class EmulatedDriver:
     def cuEventSynchronize(self, event: str) -> tuple[Any, ...]:
         return (OK if self.recorded is None else BAD,)
 
+    def cuEventQuery(self, event: str) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuStreamWaitEvent(self, stream: str, event: str, flags: int) -> tuple[Any, ...]:
+        return (OK,)
+
     def cuEventElapsedTime(self, a: str, b: str) -> tuple[Any, ...]:
         return OK, 0.001
 
