@@ -209,10 +209,6 @@ from weft.core.gather import (
 )  # fmt: skip
 from weft.core.indexing import index_put
 from weft.core.interchange import from_dlpack, from_torch
-from weft.core.limits import (
-    finfo,
-    iinfo,
-)  # fmt: skip
 from weft.core.linear_algebra import (
     cholesky_inverse,
     cholesky_solve,
@@ -543,6 +539,7 @@ if TYPE_CHECKING:
         set_num_threads,
     )
     from weft.core.explain import explain
+    from weft.core.limits import finfo, iinfo
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
 
@@ -624,8 +621,10 @@ _LAZY = {
     "set_num_threads": "weft.core.devices",
     "explain": "weft.core.explain",
     "vmap": "weft.core.vmap",
+    "finfo": "weft.core.limits",
     "get_default_device": "weft.core.devices",
     "get_num_threads": "weft.core.devices",
+    "iinfo": "weft.core.limits",
     "set_default_device": "weft.core.devices",
 }
 _PACKAGES = frozenset(

@@ -282,6 +282,8 @@ def arange(
     if (end - start) * (1 if step > 0 else -1) < 0:
         raise ArgumentError(f"arange: a step of {step} does not lead from {start} to {end}")
     n = math.ceil((end - start) / step) if is_float else int(-((start - end) // step))
+    if kind.is_int and is_float:  # as torch: the size by the numbers, the elements by their whole parts
+        start, step = int(start), int(step)
     return _made(_line(n, start, step, kind), device, requires_grad)
 
 
@@ -366,6 +368,8 @@ def logspace(
     from weft.core.elementwise import pow
 
     kind = get_default_dtype() if dtype is None else check_dtype("logspace", dtype)
+    if kind.is_int:
+        start, end = int(start), int(end)
     exponents = linspace(
         start, end, steps, dtype=dtypes.float64 if kind.bits > 16 or kind.is_int else dtypes.float32
     )

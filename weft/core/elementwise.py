@@ -364,6 +364,12 @@ def _float_unary(name: str, op: Op, x: Tensor) -> Tensor:
     return wrap(apply(op, (v if v.dtype.is_float else cast(v, get_default_dtype()),)))
 
 
+def _as_float(name: str, x: Tensor) -> Tensor:
+    """x as floats; itself if it holds them."""
+    v = value_of(name, x)
+    return x if v.dtype.is_float else wrap(cast(v, get_default_dtype()))
+
+
 def _number_unary(name: str, op: Op, x: Tensor) -> Tensor:
     v = value_of(name, x)
     if v.dtype is bool_:
@@ -496,6 +502,7 @@ def tanh(input: Tensor) -> Tensor:
 @rounded_once
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
+    input = _as_float("sinh", input)
     e = expm1(abs(input))
     return where(isinf(e), exp(abs(input) - math.log(2.0)), (e + e / (e + 1)) * 0.5) * sign(input)
 
@@ -503,6 +510,7 @@ def sinh(input: Tensor) -> Tensor:
 @rounded_once
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
+    input = _as_float("cosh", input)
     e = exp(abs(input) * 0.5)
     return (e * 0.5) * e + 0.5 / (e * e)
 
@@ -525,7 +533,8 @@ def sigmoid(input: Tensor) -> Tensor:
 @rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given."""
-    x = input if eps is None else clamp(input, eps, 1.0 - eps)
+    x = _as_float("logit", input)
+    x = x if eps is None else clamp(x, eps, 1.0 - eps)
     return log(x / (1 - x))
 
 
@@ -674,7 +683,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 / tensor2."""
+    """input + value * tensor1 / tensor2. Not defined on integers, as in torch."""
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 
@@ -685,6 +694,7 @@ def isclose(
     same = eq(input, other)
     if equal_nan:
         same = logical_or(same, logical_and(isnan(input), isnan(other)))
+    input, other = _as_float("isclose", input), _as_float("isclose", other)
     near = le(abs(input - other), abs(other) * rtol + atol)
     return logical_or(same, logical_and(logical_and(isfinite(input), isfinite(other)), near))
 

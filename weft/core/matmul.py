@@ -12,7 +12,7 @@ from weft.core.handle import Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import bool_
+from weft.ir.dtypes import bool_, promote
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -130,11 +130,23 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 
 def mul_scaled(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
-    """beta * input + alpha * product; what is times 0 is not looked at."""
-    scaled = product if alpha == 1 else product * alpha
-    if beta == 0:
-        return scaled
-    return (input if beta == 1 else input * beta) + scaled
+    """beta * input + alpha * product, in float32 for 16-bit floats; what is times 0 is not looked at.
+
+    Integers take only the whole part of alpha and beta, bools whether they are zero, as in torch.
+    """
+    v, p = value_of("addmm", input), product.value
+    dtype = promote(v.dtype, p.dtype)
+    if dtype is bool_:
+        scaled = product if alpha else wrap(bc.scalar(False, bool_, p.shape))
+        return scaled | input if beta else scaled
+    if not dtype.is_float:
+        alpha, beta = int(alpha), int(beta)
+    wide = wrap(widened(bc.cast(p, dtype)))
+    scaled = wide if alpha == 1 else wide * alpha
+    if beta:
+        start = wrap(widened(bc.cast(v, dtype)))
+        scaled = (start if beta == 1 else start * beta) + scaled
+    return wrap(bc.cast(scaled.value, dtype))
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
