@@ -41,7 +41,7 @@ from weft.core import (
 )
 from weft.core import products as composed_products
 from weft.core import special_functions as special
-from weft.core.functional import activations, resampling
+from weft.core.functional import activations, padding
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
@@ -947,7 +947,7 @@ class Tensor(Handle):
     roll = movement.roll
     narrow = movement.narrow
     shrink = movement.shrink
-    pad = resampling.pad
+    pad = padding.pad
     select = movement.select
     split = movement.split
     chunk = movement.chunk

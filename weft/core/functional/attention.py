@@ -9,8 +9,8 @@ from weft.autograd.value import Value
 from weft.core import broadcast as bc
 from weft.core.elementwise import exp, ne, where
 from weft.core.functional.activations import softmax
-from weft.core.functional.dropout import dropout
-from weft.core.functional.linear import linear
+from weft.core.functional.dropouts import dropout
+from weft.core.functional.linear_maps import linear
 from weft.core.handle import value_of, wrap
 from weft.core.matmul import matmul
 from weft.core.movement import cat, chunk, positions, repeat_interleave, transpose

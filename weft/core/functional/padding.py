@@ -1,0 +1,50 @@
+"""Padding in all modes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.creation import tensor
+from weft.core.gather import rows
+from weft.core.handle import Number, value_of, wrap
+from weft.core.movement import constant_pad
+from weft.errors import ArgumentError, ShapeError
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number | None = None) -> Tensor:
+    """Elements added around: (before, after) of the last dimension, then of the one before it, and so on.
+
+    mode "constant" adds `value` (0), and negative numbers cut; "reflect", "replicate" and "circular" repeat the input.
+    """
+    if mode == "constant":
+        return constant_pad(input, pad, 0 if value is None else value)
+    v = value_of("pad", input)
+    device = v.node.device
+    if mode not in ("reflect", "replicate", "circular"):
+        raise ArgumentError(f"pad: mode must be constant, reflect, replicate or circular, got {mode!r}")
+    if len(pad) % 2 or len(pad) > 2 * len(v.shape):
+        raise ArgumentError(
+            f"pad: needs pairs for at most {len(v.shape)} dimensions of shape {tuple(v.shape)}, got {tuple(pad)}"
+        )
+    for i in range(len(pad) // 2):
+        k = len(v.shape) - 1 - i
+        n, before, after = v.shape[k], pad[2 * i], pad[2 * i + 1]
+        if not isinstance(n, int):
+            raise ShapeError(f"pad: mode {mode!r} needs known sizes")
+        most = {"reflect": n - 1, "circular": n, "replicate": before if n else -1}[mode]
+        if before > most or (after > most and mode != "replicate"):
+            raise ShapeError(f"pad: mode {mode!r} cannot add {before} and {after} to a dimension of size {n}")
+        if before or after:
+            at = np.arange(-before, n + after)
+            if mode == "reflect":
+                at = np.abs(at)
+                at = np.where(at >= n, 2 * (n - 1) - at, at)
+            at = np.clip(at, 0, n - 1) if mode == "replicate" else at % n
+            v = rows(v, k, tensor(at, device=device).value)
+    return wrap(v)
