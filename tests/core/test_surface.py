@@ -259,3 +259,32 @@ def test_coverage_of_torch() -> None:
     for namespace in ("torch", "torch.Tensor", "torch.linalg", "torch.special"):
         names, missing = table[namespace]
         assert len(missing) <= 0.1 * len(names), (namespace, missing)
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "cov": (lambda: weft.cov(weft.ones(2, 3), fweights=weft.ones(3)), weft.DTypeError, "fweights must be integers"),
+    "gradient": (lambda: weft.gradient(weft.ones(3, 3), dim=(1, 1)), weft.ArgumentError, "appears twice"),
+    "isclose": (lambda: weft.isclose(weft.ones(2), weft.ones(2), rtol=-1), weft.ArgumentError, "must not be negative"),
+    "roll": (lambda: weft.roll(weft.ones(2, 2), (1, 2), 0), weft.ArgumentError, "as many of both"),
+    "unbind": (lambda: weft.unbind(weft.tensor(1.0)), weft.IndexError, "without dimensions"),
+    "multinomial": (lambda: weft.multinomial(weft.tensor([0.0, 0.0]), 1), weft.ArgumentError, "too few positive"),
+    "exponential": (lambda: weft.ones(2).exponential_(0.0), weft.ArgumentError, "must be positive"),
+    "linspace": (lambda: weft.linspace(0, 1, 2.0), weft.DTypeError, "steps must be an int"),
+    "searchsorted": (lambda: weft.searchsorted(weft.ones(3), weft.ones(2).double()), weft.DTypeError, "convert one"),
+    "cdist": (lambda: weft.cdist(weft.ones(2, 3), weft.ones(2, 4)), weft.ShapeError, "equally long rows"),
+    "logaddexp": (lambda: weft.logaddexp(weft.tensor([1]), weft.tensor([2])), weft.DTypeError, "float tensors"),
+    "gcd": (lambda: weft.gcd(weft.ones(2), weft.ones(2)), weft.DTypeError, "integer tensors"),
+    "put": (lambda: weft.ones(3).put(weft.tensor([0]), weft.ones(2)), weft.ShapeError, "differ in size"),
+    "quantile": (lambda: weft.quantile(weft.ones(3), 2.0), weft.ArgumentError, "from 0 to 1"),
+    "as_strided": (lambda: weft.as_strided(weft.ones(3), (2, 2), (2, 1)), weft.ShapeError, "leave the 3 elements"),
+    "select_scatter": (
+        lambda: weft.select_scatter(weft.ones(2, 2), weft.ones(3), 0, 0), weft.ShapeError, "its place",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str) -> None:
+    mistake, kind, text = MISTAKES[name]
+    with pytest.raises(kind, match=text):
+        mistake()

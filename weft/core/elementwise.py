@@ -691,6 +691,8 @@ def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """True where |input - other| <= atol + rtol * |other|, or both are equal."""
+    if rtol < 0 or atol < 0:
+        raise ArgumentError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
     same = eq(input, other)
     if equal_nan:
         same = logical_or(same, logical_and(isnan(input), isnan(other)))

@@ -245,7 +245,7 @@ def scatter_reduce(
     ones = bc.scalar(1, int64, i.shape)
     hits = wrap(_scatter("scatter_reduce", bc.scalar(int(include_self), int64, v.shape), k, i, ones, Op.ADD))
     many = where(lt(hits, 1), 1, hits)
-    return out / many if v.dtype.is_float else out // many
+    return wrap(bc.cast((out / many if v.dtype.is_float else out // many).value, v.dtype))
 
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:

@@ -12,7 +12,7 @@ from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
 from weft.core.handle import Dims, Handle, Number, describe, value_of, wrap
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import DType, int64, promote
 from weft.ir.graph import Along, Axes, Box, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
@@ -207,14 +207,18 @@ def flip(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
 def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
     """The elements moved by `shifts` places along `dims`, those that leave at one end entering at the other."""
     v = value_of("roll", input)
+    if not isinstance(shifts, int) and not shifts:
+        raise ArgumentError("roll: needs at least one shift")
     if dims is None:
         return reshape(roll(flatten(input), shifts, 0), v.shape)
-    pairs = zip(
-        [shifts] if isinstance(shifts, int) else shifts,
-        [dims] if isinstance(dims, int) else dims,
-        strict=True,
-    )
+    by_dim = [shifts] if isinstance(shifts, int) else list(shifts)
+    along = [dims] if isinstance(dims, int) else list(dims)
+    if len(by_dim) != len(along):
+        raise ArgumentError(f"roll: {len(by_dim)} shifts for {len(along)} dimensions; give as many of both")
+    pairs = zip(by_dim, along, strict=True)
     out = input
+    if not v.shape and along:
+        raise IndexError("roll: a tensor without dimensions has none to roll along")
     for by, dim in pairs:
         n = out.value.shape[axis("roll", dim, v.shape)]
         if isinstance(n, int) and n:
@@ -244,6 +248,10 @@ def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:
     if not v.shape:
         raise ShapeError("narrow: a tensor without dimensions has no parts")
     if isinstance(start, Handle):
+        if start.value.shape or not start.value.dtype.is_int:
+            raise DTypeError(
+                f"narrow: start must be an int or an integer tensor without dimensions, got {describe(start)}"
+            )
         start = int(wrap(start.value).item())
     k = axis("narrow", dim, v.shape)
     n = v.shape[k]
@@ -319,6 +327,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """All slices along dim, each without that dimension."""
     v = value_of("unbind", input)
+    if not v.shape:
+        raise IndexError("unbind: a tensor without dimensions has no slices")
     n = v.shape[axis("unbind", dim, v.shape)]
     if not isinstance(n, int):
         raise ShapeError(f"unbind: the size of dimension {dim} is not known")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.core import broadcast as bc
+from weft.core import run
 from weft.core.elementwise import pow, sqrt, where
-from weft.core.handle import Number, value_of, wrap
+from weft.core.handle import Number, describe, value_of, wrap
 from weft.core.linear_algebra import cross as cross_along
 from weft.core.linear_algebra import multi_dot, vector_norm
 from weft.core.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
@@ -128,6 +129,20 @@ def cov(
     x = reshape(input, 1, -1) if len(v.shape) < 2 else input
     if not v.dtype.is_float:
         x = wrap(bc.cast(x.value, bc.get_default_dtype()))
+    count = x.value.shape[1]
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is None:
+            continue
+        w = value_of("cov", given)
+        if len(w.shape) > 1 or w.shape != (count,):
+            raise ShapeError(
+                f"cov: {name} must be a vector of {count}, one for each observation, got {describe(given)}"
+            )
+        if name == "fweights" and not w.dtype.is_int:
+            raise DTypeError(f"cov: fweights must be integers, got {w.dtype.name}")
+        known = run.host_array(w.node)
+        if known is not None and known.size and known.min() < 0:
+            raise ArgumentError(f"cov: {name} must not be negative")
     weight: Tensor | None = None
     if fweights is not None:
         weight = wrap(bc.cast(fweights.value, x.value.dtype))

@@ -308,6 +308,8 @@ def _open_uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Te
 
 def exponential(shape: Shape, dtype: DType, lambd: float, generator: Generator | None) -> Tensor:
     """Exponentially distributed with rate lambd."""
+    if not lambd > 0:
+        raise ArgumentError(f"exponential_: the rate must be positive, got {lambd}")
     return log(_open_uniform(shape, dtype, generator)) * (-1.0 / lambd)
 
 
@@ -332,6 +334,13 @@ def multinomial(
             if isinstance(n, int) and num_samples >= 1
             else f"multinomial: the number of samples must be positive, got {num_samples}"
         )
+    known = run.host_array(v.node)
+    if known is not None and known.size:  # what is not computed yet cannot be checked
+        rows = np.asarray(known, np.float64).reshape(-1, n)
+        if not (np.isfinite(rows).all() and (rows >= 0).all()):
+            raise ArgumentError("multinomial: weights must be finite and not negative")
+        if ((rows > 0).sum(1) < (1 if replacement else num_samples)).any():
+            raise ArgumentError(f"multinomial: a row has too few positive weights to draw {num_samples} from")
     wide = accumulator(v.dtype)
     weights = wrap(bc.cast(Value(v.node), wide))
     if replacement:

@@ -294,6 +294,8 @@ def gradient(
     v = value_of("gradient", input)
     given = tuple(range(len(v.shape))) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     dims = [axis("gradient", d, v.shape) for d in given]
+    if len(set(dims)) != len(dims):
+        raise ArgumentError(f"gradient: a dimension appears twice in {given}")
     if edge_order not in (1, 2):
         raise ArgumentError(f"gradient: edge_order must be 1 or 2, got {edge_order}")
     if spacing is None:

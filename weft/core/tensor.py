@@ -673,6 +673,8 @@ class Tensor(Handle):
         self, median: Float_ = 0.0, sigma: Float_ = 1.0, *, generator: random.Generator | None = None
     ) -> Tensor:
         """Cauchy distributed around median with scale sigma."""
+        if not sigma > 0:
+            raise ArgumentError(f"cauchy_: sigma must be positive, got {sigma}")
         turn = random.rand(self.shape, generator=generator, dtype=self.dtype) - 0.5
         return self._drawn("cauchy_", elementwise.tan(turn * 3.141592653589793) * sigma + median)
 
@@ -680,11 +682,15 @@ class Tensor(Handle):
         self, mean: Float_ = 1.0, std: Float_ = 2.0, *, generator: random.Generator | None = None
     ) -> Tensor:
         """The exponential of normal numbers."""
+        if not std > 0:
+            raise ArgumentError(f"log_normal_: std must be positive, got {std}")
         drawn = random.randn(self.shape, generator=generator, dtype=self.dtype)
         return self._drawn("log_normal_", elementwise.exp(drawn * std + mean))
 
     def geometric_(self, p: Float_, *, generator: random.Generator | None = None) -> Tensor:
         """How many trials of chance p up to the first success."""
+        if not 0 < p < 1:
+            raise ArgumentError(f"geometric_: p must be between 0 and 1, got {p}")
         drawn = random.exponential(self.shape, dtypes.float32, 1.0, generator)
         return self._drawn("geometric_", elementwise.ceil(drawn / -special.host_log1p(-p)))
 
@@ -700,6 +706,8 @@ class Tensor(Handle):
         self, a: Number = 0.0, b: Number = 1.0, *, generator: random.Generator | None = None
     ) -> Tensor:
         """Uniform random numbers on [a, b)."""
+        if a > b:
+            raise ArgumentError(f"uniform_: {a} to {b} is no range")
         drawn = random.rand(self.shape, generator=generator, dtype=self.dtype, device=self.value.node.device)
         return self.become("uniform_", (drawn * (b - a) + a).value)
 
