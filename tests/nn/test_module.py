@@ -185,3 +185,18 @@ def test_mistakes(make: Callable[[], object], message: str) -> None:
     with pytest.raises(weft.WeftError) as error:
         make()
     assert error.value.message == message
+
+
+def test_lazy_layers_become_what_their_input_asks_for() -> None:
+    model = nn.Sequential(
+        nn.LazyConv2d(4, 3, padding=1),
+        nn.LazyBatchNorm2d(),
+        nn.Flatten(),
+        nn.LazyLinear(2, bias=False),
+        nn.LazyBatchNorm1d(),
+    )
+    assert not list(model.parameters()) and "?" in repr(model)
+    assert model.eval()(weft.ones(2, 3, 4, 4)).shape == (2, 2)
+    kinds = [type(m).__name__ for m in model]
+    assert kinds == ["Conv2d", "BatchNorm2d", "Flatten", "Linear", "BatchNorm1d"] and not model[3].training
+    assert model[0].weight.shape == (4, 3, 3, 3) and model[3].in_features == 64
