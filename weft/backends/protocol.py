@@ -34,13 +34,14 @@ class Bounds:
     """The most that one launch or one memory may have.
 
     `threads` of one block; `blocks` of one launch; `parameters` of one program (buffers bound at once);
-    `buffer_bytes` of one memory.
+    `buffer_bytes` of one memory; `index_bits` of index arithmetic, runtime variables included.
     """
 
     threads: int = 1024
     blocks: int = 2**31 - 1
     parameters: int = 1 << 16
     buffer_bytes: int = 2**63 - 1
+    index_bits: int = 64
 
 
 @dataclass(frozen=True, slots=True)

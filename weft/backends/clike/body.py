@@ -247,7 +247,7 @@ class Body:
                 self._lane_loop(loop)
             case LoopKind.VECTOR:
                 self.unroll(loop)
-            case LoopKind.UNROLL if _copies((loop,)) <= MAX_COPIES:
+            case LoopKind.UNROLL if copies((loop,)) <= MAX_COPIES:
                 self.unroll(loop)
             case LoopKind.SERIAL if loop.extent == 1:
                 self.unroll(loop)
@@ -1058,11 +1058,11 @@ def identity(op: Op, dtype: DType) -> bool | int | float:
             raise ValueError(f"cannot accumulate with {op.symbol}")
 
 
-def _copies(block: Block) -> int:
+def copies(block: Block) -> int:
     """How many statements a block is, its unrolled loops written out."""
     total = 0
     for s in block:
-        inside = _copies(s.body) if isinstance(s, Loop | If) else 1
+        inside = copies(s.body) if isinstance(s, Loop | If) else 1
         times = s.extent if isinstance(s, Loop) and s.kind is LoopKind.UNROLL else 1
         total += inside * (times if isinstance(times, int) else 1)
     return total

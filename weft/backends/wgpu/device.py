@@ -23,6 +23,7 @@ from weft.ir.loops import LoopKind, Program
 from .driver import INT64, all_adapters, wgpu
 from .executable import WgpuExecutable
 from .language import DTYPES
+from .loop_limit import LIMITED_DRIVERS, iterations, shortened, too_long
 from .memory import Block, Pool
 from .render import WIDE, render
 
@@ -53,6 +54,7 @@ class WgpuDevice:
         self._handle: Any = None
         self._pool: Pool | None = None
         self._workspace: Block | None = None
+        self._mark: Any = None
         self.lock = threading.RLock()
         """Held while the driver is called."""
 
@@ -171,7 +173,10 @@ class WgpuDevice:
     def synchronize(self) -> None:
         if self._handle is not None:
             with self.lock:
-                self.handle.queue.on_submitted_work_done_sync()
+                if self._mark is None:
+                    usage = wgpu().BufferUsage
+                    self._mark = self.handle.create_buffer(size=4, usage=usage.COPY_SRC | usage.COPY_DST)
+                self.handle.queue.read_buffer(self._mark, 0, 4)  # comes after all that was submitted
 
     # programs
 
@@ -191,7 +196,19 @@ class WgpuDevice:
                         f"{info.name} binds at most {info.bounds.buffer_bytes:,} bytes; {p.name} needs "
                         f"{high(b.size) * b.dtype.itemsize:,} for one tensor"
                     )
+        for p in programs:
+            for v in p.variables:
+                if max(-v.lo, v.hi) >= 1 << 31:
+                    raise DeviceError(f"{info.name} has indices of 32 bits, and {v.name} is up to {v.hi:,}")
         grids, entries = split(programs, info.local_bytes, info.bounds.threads)
+        if self.adapter.info["vendor"] in LIMITED_DRIVERS:
+            grids = [shortened(g) for g in grids]
+            for g in grids:
+                if too_long(g):
+                    raise DeviceError(
+                        f"{info.name}: its driver {self.adapter.info['vendor']} ends a kernel's loops after 65,535 "
+                        f"iterations, and {g.name} may run {iterations(g.body):,}; use another device"
+                    )
         for g in grids:
             if len(g.params) > info.bounds.parameters + RESERVE:
                 raise DeviceError(
@@ -319,6 +336,7 @@ def describe(adapter: Any, index: int) -> DeviceInfo:
             blocks=WIDE * limits["max-compute-workgroups-per-dimension"],
             parameters=limits["max-storage-buffers-per-shader-stage"] - RESERVE,
             buffer_bytes=largest,
+            index_bits=32,
         ),
     )
 

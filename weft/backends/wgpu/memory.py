@@ -41,6 +41,8 @@ class Pool:
     def __init__(self, handle: Any, memory_bytes: int, largest: int) -> None:
         self._handle, self._memory_bytes, self._largest = handle, memory_bytes, largest
         self._free: dict[int, list[Any]] = {}
+        # A dying block may be collected together with its buffer, which would then be given back: all are held here.
+        self._alive: dict[int, Any] = {}
         self._lock = threading.RLock()
         self.used = 0
         self.limit: int | None = None
@@ -60,6 +62,7 @@ class Pool:
                 )
             found = self._free.get(size)
             buffer = found.pop() if found else self._fresh(size)
+            self._alive[id(buffer)] = buffer
             self.used += size
         return Block(self, buffer, nbytes, size)
 
@@ -70,13 +73,20 @@ class Pool:
                 size=size, usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
             )
         except wgpu().GPUError:
-            self._free.clear()
+            self._trim()
         try:
             return self._handle.create_buffer(
                 size=size, usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
             )
         except wgpu().GPUError as error:
             raise MemoryError(f"the device has no {size:,} bytes left: {error}") from error
+
+    def _trim(self) -> None:
+        """Give all kept buffers back to the driver."""
+        for buffers in self._free.values():
+            for buffer in buffers:
+                del self._alive[id(buffer)]
+        self._free.clear()
 
     def release(self, buffer: Any, size: int) -> None:
         """Keep a buffer for the next request of its size."""

@@ -152,7 +152,7 @@ class _Splitter:
         count, body = _blocks(region, self.fresh)
         block = Var(self.fresh.name("block"), 0, max(high(count) - 1, 0))
         mapping, body = body
-        body = _substituted(body, {v: e for v, e in mapping(block).items() if v != block})
+        body = substituted(body, {v: e for v, e in mapping(block).items() if v != block})
         body = _limited(_plain(body), self.max_threads)
         threads = _capacity(body)
         thread = Var(self.fresh.name("thread"), 0, threads - 1)
@@ -238,7 +238,7 @@ def _blocks(region: _Region, fresh: Fresh) -> tuple[Int, tuple[_Bind, Block]]:
     return count, (bind, (*lets, *body))
 
 
-def _substituted(body: Block, mapping: Mapping[Var, Int]) -> Block:
+def substituted(body: Block, mapping: Mapping[Var, Int]) -> Block:
     """The block with index variables replaced everywhere."""
     if not mapping:
         return body
@@ -519,7 +519,7 @@ class _Fusion:
         assert isinstance(s.extent, int)
         inner = _capacity(s.body)
         count = inner * s.extent
-        body = _substituted(s.body, {s.var: floordiv(local, inner) if s.extent > 1 else 0})
+        body = substituted(s.body, {s.var: floordiv(local, inner) if s.extent > 1 else 0})
         body = self.block(body, mod(local, inner), inner)
         return list(body) if count == capacity else [If((InRange(local, None, count),), body)]
 
