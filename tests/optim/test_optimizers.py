@@ -363,3 +363,27 @@ def test_mistakes(make: Callable[[weft.Tensor], object], message: str) -> None:
     with pytest.raises(weft.WeftError) as error:
         make(weft.ones(2, requires_grad=True))
     assert error.value.message == message
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs(search: str | None) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    results = []
+    for library in (weft, torch):
+        params, loss = problem(library, np.float64)
+        optimizer = library.optim.LBFGS(
+            params, lr=0.1 if search is None else 1.0, max_iter=4, line_search_fn=search
+        )
+
+        def closure(optimizer: Any = optimizer, loss: Any = loss) -> Any:
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            return value
+
+        first = [optimizer.step(closure).item() for _ in range(2)]
+        results.append([np.array(first), *(p.detach().numpy() for p in params)])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    with pytest.raises(weft.ArgumentError, match="LBFGS: step needs a closure"):
+        optim.LBFGS([weft.ones(2, requires_grad=True)]).step()
