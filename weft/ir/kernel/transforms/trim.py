@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.ir.expr import Call, Const, Expr, Load, Test
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Test
 from weft.ir.index import (
     Guard,
     InRange,
     Int,
     Sum,
     Var,
+    bounds,
     ceildiv,
     coefficient,
     floordiv,
@@ -107,8 +108,8 @@ class Trim(Transform):
 def _conditions(k: Kernel, e: Expr, nothing: float) -> Iterator[InRange]:
     """Conditions on the item's axes without which `e` is `nothing` (0, or an infinity)."""
     match e:
-        case Call(op=Op.WHERE, args=(Test() as test, inside, Const() as outside)) if outside.value == nothing:
-            yield from test.guard
+        case Call(op=Op.WHERE, args=(condition, inside, Const() as outside)) if outside.value == nothing:
+            yield from _tests(condition)
             yield from _conditions(k, inside, nothing)
         case Call(op=Op.MUL) if nothing == 0:
             for factor in e.args:
@@ -125,6 +126,42 @@ def _conditions(k: Kernel, e: Expr, nothing: float) -> Iterator[InRange]:
                     yield from map_guard((c,), lambda i: substitute(i, at))
         case _:
             pass
+
+
+def _tests(e: Expr) -> Iterator[InRange]:
+    """Conditions on indices that all hold where `e` is true."""
+    match e:
+        case Test():
+            yield from e.guard
+        case Call(op=Op.AND):
+            for a in e.args:
+                yield from _tests(a)
+        case Call(op=Op.LT | Op.LE, args=(a, b)):
+            x, y = _index(a), _index(b)
+            if x is not None and y is not None and not isinstance(gap := y - x, int):
+                yield InRange(gap, int(e.op is Op.LT), None)
+        case _:
+            pass
+
+
+def _index(e: Expr) -> Int | None:
+    """The index expression that an integer one is, where no step of it wraps around."""
+    found: Int | None = None
+    match e:
+        case FromIndex():
+            found = e.index
+        case Const() if e.dtype.is_int:
+            found = int(e.value)
+        case Call(op=Op.ADD | Op.SUB, args=(a, b)) if e.dtype.is_int:
+            x, y = _index(a), _index(b)
+            if x is not None and y is not None:
+                found = x + y if e.op is Op.ADD else x - y
+        case _:
+            pass
+    if found is None:
+        return None
+    lo, hi = bounds(found)
+    return found if int(e.dtype.min) <= lo and hi <= int(e.dtype.max) else None
 
 
 def _finite_below(m: Expr) -> bool:
