@@ -11,52 +11,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from weft._version import __version__
-from weft.core.arithmetic import (
-    clamp_max,
-    clamp_min,
-    float_power,
-    fmax,
-    fmin,
-    gcd,
-    heaviside,
-    isneginf,
-    isposinf,
-    isreal,
-    lcm,
-    rsub,
-    sgn,
-)  # fmt: skip
-from weft.core.arrangement import (
-    as_strided,
-    as_strided_scatter,
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
-    block_diag,
-    cartesian_prod,
-    column_stack,
-    combinations,
-    diag_embed,
-    diagflat,
-    diagonal_scatter,
-    dsplit,
-    dstack,
-    fliplr,
-    flipud,
-    hsplit,
-    index_reduce,
-    masked_scatter,
-    nonzero_static,
-    put,
-    rot90,
-    select_scatter,
-    slice_copy,
-    slice_scatter,
-    tensor_split,
-    unravel_index,
-    vsplit,
-)  # fmt: skip
-from weft.core.arrangement import as_strided as as_strided_copy
 from weft.core.broadcast import broadcast_shapes, can_cast, result_type
 from weft.core.creation import (
     arange,
@@ -182,13 +136,6 @@ from weft.core.elementwise import sub as subtract
 from weft.core.elementwise import (
     trunc as fix,
 )
-from weft.core.float_format import (
-    copysign,
-    frexp,
-    ldexp,
-    nextafter,
-    signbit,
-)  # fmt: skip
 from weft.core.functional.activations import log_softmax, relu, softmax
 from weft.core.gather import (
     argwhere,
@@ -208,33 +155,6 @@ from weft.core.gather import (
     take_along_dim,
 )  # fmt: skip
 from weft.core.indexing import index_put
-from weft.core.interchange import from_dlpack, from_torch
-from weft.core.linear_algebra import (
-    cholesky_inverse,
-    cholesky_solve,
-    det,
-    geqrf,
-    inv,
-    logdet,
-    lstsq,
-    lu_unpack,
-    matrix_exp,
-    matrix_power,
-    matrix_rank,
-    ormqr,
-    pinv,
-    qr,
-    slogdet,
-    trace,
-    triangular_solve,
-)  # fmt: skip
-from weft.core.linear_algebra import householder_product as orgqr
-from weft.core.linear_algebra import inv as inverse
-from weft.core.linear_algebra import pinv as pinverse
-from weft.core.linear_algebra import torch_cholesky as cholesky
-from weft.core.linear_algebra import torch_lu as lu
-from weft.core.linear_algebra import torch_lu_solve as lu_solve
-from weft.core.linear_algebra import torch_svd as svd
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
 from weft.core.matmul import outer as ger
 from weft.core.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
@@ -349,21 +269,6 @@ from weft.core.movement import (
 from weft.core.movement import (
     vstack as row_stack,
 )
-from weft.core.products import (
-    addbmm,
-    addr,
-    cdist,
-    chain_matmul,
-    corrcoef,
-    cov,
-    cross,
-    dist,
-    inner,
-    kron,
-    renorm,
-    vander,
-    vdot,
-)  # fmt: skip
 from weft.core.random import (
     Generator,
     bernoulli,
@@ -411,87 +316,7 @@ from weft.core.reductions import (
     var_mean,
 )  # fmt: skip
 from weft.core.run import synchronize
-from weft.core.scans import (
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    cumulative_trapezoid,
-    diff,
-    gradient,
-    logcumsumexp,
-    trapezoid,
-)  # fmt: skip
-from weft.core.scans import trapezoid as trapz
-from weft.core.sorting import (
-    argsort,
-    bucketize,
-    histc,
-    histogram,
-    isin,
-    kthvalue,
-    median,
-    mode,
-    msort,
-    nanmedian,
-    nanquantile,
-    quantile,
-    searchsorted,
-    sort,
-    topk,
-    unique,
-    unique_consecutive,
-)  # fmt: skip
-from weft.core.special_functions import (
-    digamma,
-    erfc,
-    erfinv,
-    i0,
-    lgamma,
-    logaddexp,
-    logaddexp2,
-    mvlgamma,
-    polygamma,
-    xlogy,
-)  # fmt: skip
-from weft.core.special_functions import gammainc as igamma
-from weft.core.special_functions import gammaincc as igammac
 from weft.core.tensor import Tensor
-from weft.core.trigonometry import (
-    acos,
-    acosh,
-    angle,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    deg2rad,
-    hypot,
-    rad2deg,
-    sinc,
-)  # fmt: skip
-from weft.core.trigonometry import (
-    acos as arccos,
-)  # fmt: skip
-from weft.core.trigonometry import (
-    acosh as arccosh,
-)
-from weft.core.trigonometry import (
-    asin as arcsin,
-)
-from weft.core.trigonometry import (
-    asinh as arcsinh,
-)
-from weft.core.trigonometry import (
-    atan as arctan,
-)
-from weft.core.trigonometry import (
-    atan2 as arctan2,
-)
-from weft.core.trigonometry import (
-    atanh as arctanh,
-)
 from weft.errors import (
     ArgumentError,
     DeviceError,
@@ -528,6 +353,52 @@ from weft.ir.dtypes import int64 as long
 
 if TYPE_CHECKING:
     from weft import array_api, io, linalg, nn, optim, special
+    from weft.core.arithmetic import (
+        clamp_max,
+        clamp_min,
+        float_power,
+        fmax,
+        fmin,
+        gcd,
+        heaviside,
+        isneginf,
+        isposinf,
+        isreal,
+        lcm,
+        rsub,
+        sgn,
+    )  # fmt: skip
+    from weft.core.arrangement import (
+        as_strided,
+        as_strided_scatter,
+        atleast_1d,
+        atleast_2d,
+        atleast_3d,
+        block_diag,
+        cartesian_prod,
+        column_stack,
+        combinations,
+        diag_embed,
+        diagflat,
+        diagonal_scatter,
+        dsplit,
+        dstack,
+        fliplr,
+        flipud,
+        hsplit,
+        index_reduce,
+        masked_scatter,
+        nonzero_static,
+        put,
+        rot90,
+        select_scatter,
+        slice_copy,
+        slice_scatter,
+        tensor_split,
+        unravel_index,
+        vsplit,
+    )  # fmt: skip
+    from weft.core.arrangement import as_strided as as_strided_copy
     from weft.core.compile import compile
     from weft.core.devices import (
         device,
@@ -539,7 +410,136 @@ if TYPE_CHECKING:
         set_num_threads,
     )
     from weft.core.explain import explain
+    from weft.core.float_format import (
+        copysign,
+        frexp,
+        ldexp,
+        nextafter,
+        signbit,
+    )  # fmt: skip
+    from weft.core.interchange import from_dlpack, from_torch
     from weft.core.limits import finfo, iinfo
+    from weft.core.linear_algebra import (
+        cholesky_inverse,
+        cholesky_solve,
+        det,
+        geqrf,
+        inv,
+        logdet,
+        lstsq,
+        lu_unpack,
+        matrix_exp,
+        matrix_power,
+        matrix_rank,
+        ormqr,
+        pinv,
+        qr,
+        slogdet,
+        trace,
+        triangular_solve,
+    )  # fmt: skip
+    from weft.core.linear_algebra import householder_product as orgqr
+    from weft.core.linear_algebra import inv as inverse
+    from weft.core.linear_algebra import pinv as pinverse
+    from weft.core.linear_algebra import torch_cholesky as cholesky
+    from weft.core.linear_algebra import torch_lu as lu
+    from weft.core.linear_algebra import torch_lu_solve as lu_solve
+    from weft.core.linear_algebra import torch_svd as svd
+    from weft.core.products import (
+        addbmm,
+        addr,
+        cdist,
+        chain_matmul,
+        corrcoef,
+        cov,
+        cross,
+        dist,
+        inner,
+        kron,
+        renorm,
+        vander,
+        vdot,
+    )  # fmt: skip
+    from weft.core.scans import (
+        cummax,
+        cummin,
+        cumprod,
+        cumsum,
+        cumulative_trapezoid,
+        diff,
+        gradient,
+        logcumsumexp,
+        trapezoid,
+    )  # fmt: skip
+    from weft.core.scans import trapezoid as trapz
+    from weft.core.sorting import (
+        argsort,
+        bucketize,
+        histc,
+        histogram,
+        isin,
+        kthvalue,
+        median,
+        mode,
+        msort,
+        nanmedian,
+        nanquantile,
+        quantile,
+        searchsorted,
+        sort,
+        topk,
+        unique,
+        unique_consecutive,
+    )  # fmt: skip
+    from weft.core.special_functions import (
+        digamma,
+        erfc,
+        erfinv,
+        i0,
+        lgamma,
+        logaddexp,
+        logaddexp2,
+        mvlgamma,
+        polygamma,
+        xlogy,
+    )  # fmt: skip
+    from weft.core.special_functions import gammainc as igamma
+    from weft.core.special_functions import gammaincc as igammac
+    from weft.core.trigonometry import (
+        acos,
+        acosh,
+        angle,
+        asin,
+        asinh,
+        atan,
+        atan2,
+        atanh,
+        deg2rad,
+        hypot,
+        rad2deg,
+        sinc,
+    )  # fmt: skip
+    from weft.core.trigonometry import (
+        acos as arccos,
+    )  # fmt: skip
+    from weft.core.trigonometry import (
+        acosh as arccosh,
+    )
+    from weft.core.trigonometry import (
+        asin as arcsin,
+    )
+    from weft.core.trigonometry import (
+        asinh as arcsinh,
+    )
+    from weft.core.trigonometry import (
+        atan as arctan,
+    )
+    from weft.core.trigonometry import (
+        atan2 as arctan2,
+    )
+    from weft.core.trigonometry import (
+        atanh as arctanh,
+    )
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
 
@@ -611,6 +611,47 @@ __all__ = [
 promote_types = promote
 inf, nan, pi, e = math.inf, math.nan, math.pi, math.e
 
+# names of modules that are imported when one of them is asked for; "name=function" where torch has several names
+_IN_MODULES = {
+    "arithmetic": (
+        "clamp_max clamp_min float_power fmax fmin gcd heaviside isneginf isposinf isreal lcm rsub sgn "
+    ),
+    "arrangement": (
+        "as_strided as_strided_copy=as_strided as_strided_scatter atleast_1d atleast_2d atleast_3d block_diag "
+        "cartesian_prod column_stack combinations diag_embed diagflat diagonal_scatter dsplit dstack fliplr "
+        "flipud hsplit index_reduce masked_scatter nonzero_static put rot90 select_scatter slice_copy "
+        "slice_scatter tensor_split unravel_index vsplit "
+    ),
+    "float_format": ("copysign frexp ldexp nextafter signbit "),
+    "interchange": ("from_dlpack from_torch "),
+    "linear_algebra": (
+        "cholesky=torch_cholesky cholesky_inverse cholesky_solve det geqrf inv inverse=inv logdet lstsq "
+        "lu=torch_lu lu_solve=torch_lu_solve lu_unpack matrix_exp matrix_power matrix_rank "
+        "orgqr=householder_product ormqr pinv pinverse=pinv qr slogdet svd=torch_svd trace triangular_solve "
+    ),
+    "products": ("addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron renorm vander vdot "),
+    "scans": (
+        "cummax cummin cumprod cumsum cumulative_trapezoid diff gradient logcumsumexp trapezoid "
+        "trapz=trapezoid "
+    ),
+    "sorting": (
+        "argsort bucketize histc histogram isin kthvalue median mode msort nanmedian nanquantile quantile "
+        "searchsorted sort topk unique unique_consecutive "
+    ),
+    "special_functions": (
+        "digamma erfc erfinv i0 igamma=gammainc igammac=gammaincc lgamma logaddexp logaddexp2 mvlgamma "
+        "polygamma xlogy "
+    ),
+    "trigonometry": (
+        "acos acosh angle arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan2=atan2 arctan=atan "
+        "arctanh=atanh asin asinh atan atan2 atanh deg2rad hypot rad2deg sinc "
+    ),
+}
+_LAZY_FUNCTIONS = {
+    name: (f"weft.core.{module}", function or name)
+    for module, names in _IN_MODULES.items()
+    for name, _, function in (entry.partition("=") for entry in names.split())
+}
 _LAZY = {
     "Variable": "weft.core.variables",
     "bind": "weft.core.variables",
@@ -650,6 +691,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"weft.{name}")
     if name in _FUNCTIONAL:
         return getattr(importlib.import_module("weft.core.functional"), name)
+    if name in _LAZY_FUNCTIONS:
+        module, function = _LAZY_FUNCTIONS[name]
+        found = getattr(importlib.import_module(module), function)
+        globals()[name] = found
+        return found
     if name in _LAZY:
         found = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = found

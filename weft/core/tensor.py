@@ -12,26 +12,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeGu
 
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import (
-    arithmetic,
-    arrangement,
     broadcast,
     creation,
     differentiate,
     display,
     elementwise,
-    float_format,
     handle,
     indexing,
-    interchange,
-    linear_algebra,
     movement,
     random,
     realization,
     reductions,
     run,
-    scans,
-    sorting,
-    trigonometry,
 )  # fmt: skip
 from weft.core import (
     gather as picking,
@@ -39,10 +31,9 @@ from weft.core import (
 from weft.core import (
     matmul as products,
 )
-from weft.core import products as composed_products
-from weft.core import special_functions as special
 from weft.core.functional import activations, padding
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
+from weft.core.lazy import LazyModule
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -53,7 +44,31 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     import numpy as np
 
+    from weft.core import (
+        arithmetic,
+        arrangement,
+        float_format,
+        interchange,
+        linear_algebra,
+        scans,
+        sorting,
+        trigonometry,
+    )
+    from weft.core import products as composed_products
+    from weft.core import special_functions as special
+
     Array: TypeAlias = np.ndarray[Any, Any]
+else:
+    arithmetic = LazyModule("weft.core.arithmetic")
+    arrangement = LazyModule("weft.core.arrangement")
+    float_format = LazyModule("weft.core.float_format")
+    interchange = LazyModule("weft.core.interchange")
+    linear_algebra = LazyModule("weft.core.linear_algebra")
+    scans = LazyModule("weft.core.scans")
+    sorting = LazyModule("weft.core.sorting")
+    trigonometry = LazyModule("weft.core.trigonometry")
+    composed_products = LazyModule("weft.core.products")
+    special = LazyModule("weft.core.special_functions")
 
 # builtins that methods of the class shadow inside it
 Int_: TypeAlias = builtins.int

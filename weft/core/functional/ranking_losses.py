@@ -28,7 +28,6 @@ from weft.core.gather import check_range, gather, index_value, take
 from weft.core.handle import Handle, value_of, wrap
 from weft.core.movement import positions
 from weft.core.reductions import any, mean, sum
-from weft.core.scans import cumprod
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -256,6 +255,8 @@ def multilabel_margin_loss(
     x = _margin_input(op, input, tuple(y.shape[:-1]))
     n, classes = x.value.shape
     labels = wrap(bc.reshape(y, (n, classes)))
+    from weft.core.scans import cumprod
+
     listed = ne(cumprod(labels >= 0, 1), 0)
     safe = where(listed, labels, 0)
     column = wrap(positions((1, 1, classes), 2, int64))
