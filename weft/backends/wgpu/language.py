@@ -85,7 +85,7 @@ class Wgsl:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return ()
+        return (1,)  # lanes are written out, so that tiles get into registers
 
     @property
     def reserved(self) -> frozenset[str]:

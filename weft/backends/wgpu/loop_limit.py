@@ -38,7 +38,7 @@ def iterations(body: Block, lanes: int = 1) -> int:
         )
         match s:
             case Loop(kind=LoopKind.VECTOR):
-                inner += iterations(s.body, high(s.extent)) + high(s.extent) * len(s.body)
+                inner += high(s.extent) * iterations(s.body, high(s.extent))
             case Loop(kind=LoopKind.UNROLL) if copies((s,)) <= MAX_COPIES:
                 inner += high(s.extent) * iterations(s.body, lanes)
             case Loop():
@@ -46,7 +46,7 @@ def iterations(body: Block, lanes: int = 1) -> int:
             case If():
                 inner += iterations(s.body, lanes)
             case _:
-                inner += 2 * lanes if lanes > 1 else 0
+                pass
         total += inner
     return total
 
