@@ -130,6 +130,24 @@ LOSSES: dict[str, Case] = {
     ),
 }
 
+ODD: dict[str, Case] = {
+    "circular cut": (lambda f, x: f.pad(x, (-1, 1, -2, 1), mode="circular"), (IMAGE,)),
+    "prelu of a number": (lambda f, x, w: f.prelu(x[0, 0], w[0, :1]), (X, W)),
+    "multi_margin_loss of a number": (lambda f, x, c: f.multi_margin_loss(x[0, 0], c[0] * 0), (X, CLASS)),
+    "multilabel_margin_loss of a number": (
+        lambda f, x, c: f.multilabel_margin_loss(x[0, 0], c[0] * 0),
+        (X, CLASS),
+    ),
+    "pairwise -1": (
+        lambda f, x, y: f.pairwise_distance(x, y, p=-1.0) + f.pairwise_distance(x, y, -math.inf),
+        (X, Y),
+    ),
+    "linear_cross_entropy": (
+        lambda f, x, w, c: f.linear_cross_entropy(x, w, c % 4, label_smoothing=0.1),
+        (X, W, CLASS),
+    ),
+}
+
 DISTANCES: dict[str, Case] = {
     "cosine": (lambda f, x, y: f.cosine_similarity(x, y, dim=-1) + f.cosine_similarity(x * 0, y), (X, Y)),
     "cosine broadcast": (lambda f, x, y: f.cosine_similarity(x[:, None], y[None], dim=-1), (X, Y)),
@@ -325,6 +343,7 @@ ATTENTION: dict[str, Case] = {
 GROUPS: dict[str, dict[str, Case]] = {
     "activations": ACTIVATIONS,
     "losses": LOSSES,
+    "odd": ODD,
     "distances": DISTANCES,
     "pooling": POOLING,
     "resampling": RESAMPLING,

@@ -78,6 +78,8 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x for x > 0, else weight * x; one weight, or one per channel (dimension 1)."""
     w, rank = value_of("prelu", weight), len(value_of("prelu", input).shape)
+    if w.shape == (1,) and rank == 0:
+        w = bc.reshape(w, ())
     if w.shape not in ((), (1,)) and rank > 1:
         w = bc.reshape(w, (*w.shape, *(1 for _ in range(rank - 2))))
     return where(gt(input, 0), input, wrap(w) * input)

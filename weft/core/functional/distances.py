@@ -13,7 +13,7 @@ from weft.core.elementwise import abs, clamp, eq, pow, sqrt, where
 from weft.core.gather import rows
 from weft.core.handle import value_of, wrap
 from weft.core.precision import widened
-from weft.core.reductions import amax, sum
+from weft.core.reductions import amax, amin, sum
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
         return wrap(bc.cast(sum(x != 0, dim, keepdim).value, x.value.dtype))
     if p == float("inf"):
         return amax(abs(x), dim, keepdim)
+    if p == float("-inf"):
+        return amin(abs(x), dim, keepdim)
     if p == 1:
         return sum(abs(x), dim, keepdim)
+    if p < 0:
+        return pow(sum(pow(abs(x), p), dim, keepdim), 1.0 / p)
     total = sum(x * x if p == 2 else _power(abs(x), p), dim, keepdim)
     none = eq(total, 0)
     safe = where(none, 1.0, total)
@@ -62,8 +66,6 @@ def pairwise_distance(
     a, b = value_of("pairwise_distance", x1), value_of("pairwise_distance", x2)
     if not a.shape or not b.shape:
         raise ShapeError("pairwise_distance: needs tensors of at least 1 dimension")
-    if p < 0:
-        raise ArgumentError(f"pairwise_distance: p must not be negative, got {p}")
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 

@@ -347,3 +347,28 @@ def _soft_cross_entropy(
     if reduction != "mean":
         return reduced(loss, reduction)
     return sum(loss) / size_tensor(elements((*shape[:k], *shape[k + 1 :])), logs.value.dtype)
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: object = None,
+) -> Tensor:
+    """cross_entropy(linear(input, linear_weight, linear_bias), target). `options` are accepted and have no effect.
+
+    Shapes: (n, in) or (in), linear_weight (classes, in), target (n) or () of class indices or (n, classes).
+    """
+    from weft.core.functional.linear_maps import linear
+
+    logits = linear(input, linear_weight, linear_bias)
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(
+        logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing
+    )

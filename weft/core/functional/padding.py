@@ -46,5 +46,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
                 at = np.abs(at)
                 at = np.where(at >= n, 2 * (n - 1) - at, at)
             at = np.clip(at, 0, n - 1) if mode == "replicate" else at % n
+            if mode == "circular" and min(before, after) < 0:  # what is left after cutting goes round
+                kept = np.arange(max(-before, 0), n + min(after, 0))
+                at = np.concatenate([kept[len(kept) - max(before, 0) :], kept, kept[: max(after, 0)]])
             v = rows(v, k, tensor(at, device=device).value)
     return wrap(v)

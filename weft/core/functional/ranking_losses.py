@@ -196,7 +196,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
     """The input as (n, classes); `rows` is the shape of the target without classes."""
     x = value_of(op, input)
     if len(x.shape) not in (1, 2) or (
-        tuple(x.shape[:-1]) != rows and not (not x.shape[:-1] and rows == (1,))
+        tuple(x.shape[:-1]) != rows and not (not x.shape[:-1] and rows in ((1,), ()))
     ):
         raise ShapeError(
             f"{op}: input must be (n, classes) or (classes), got shape {tuple(x.shape)} for target {rows}"
@@ -219,6 +219,8 @@ def multi_margin_loss(
     how = how_reduced(op, size_average, reduce, reduction)
     if p not in (1, 2):
         raise ArgumentError(f"{op}: p must be 1 or 2, got {p}")
+    if not value_of(op, input).shape:
+        input = wrap(bc.reshape(input.value, (1,)))
     y = index_value(op, target)
     x = _margin_input(op, input, tuple(y.shape))
     n, classes = x.value.shape
@@ -248,6 +250,8 @@ def multilabel_margin_loss(
     op = "multilabel_margin_loss"
     how = how_reduced(op, size_average, reduce, reduction)
     y = index_value(op, target)
+    if not y.shape and not value_of(op, input).shape:
+        y, input = bc.reshape(y, (1,)), wrap(bc.reshape(input.value, (1,)))
     if y.shape != value_of(op, input).shape:
         raise ShapeError(
             f"{op}: input has shape {tuple(input.value.shape)}, target {tuple(y.shape)}; they must be equal"
