@@ -1012,12 +1012,12 @@ def std(
 
 def all(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
     """True where all elements along axes are nonzero."""
-    return _over(x, axis, keepdims, _reductions.all)
+    return _over(_elementwise.ne(x, 0), axis, keepdims, _reductions.all)
 
 
 def any(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
     """True where any element along axes is nonzero."""
-    return _over(x, axis, keepdims, _reductions.any)
+    return _over(_elementwise.ne(x, 0), axis, keepdims, _reductions.any)
 
 
 def _cumulative(

@@ -346,14 +346,18 @@ def eye(
     return _made(bc.cast(diagonal.value, kind), device, requires_grad)
 
 
-def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: str | None = None
+) -> Tensor:
     """Rows and columns of the lower triangle of a row x col matrix, as a 2 x n int64 tensor."""
-    return tensor(np.stack(np.tril_indices(row, offset, col)))
+    return tensor(np.stack(np.tril_indices(row, offset, col)), dtype, device)
 
 
-def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: str | None = None
+) -> Tensor:
     """Rows and columns of the upper triangle of a row x col matrix, as a 2 x n int64 tensor."""
-    return tensor(np.stack(np.triu_indices(row, offset, col)))
+    return tensor(np.stack(np.triu_indices(row, offset, col)), dtype, device)
 
 
 def logspace(

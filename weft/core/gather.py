@@ -13,7 +13,7 @@ from weft.core.elementwise import eq, lt, where
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import box, positions
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
-from weft.ir.dtypes import bool_, int64
+from weft.ir.dtypes import bool_, float32, float64, int64
 from weft.ir.graph import Along, Combine, Fill, Node, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -373,4 +373,10 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     array = run.to_numpy(i.node)
     n = max(minlength, int(array.max()) + 1 if array.size else 0)
     source = wrap(bc.scalar(1, int64, i.shape)) if weights is None else weights
+    if source.value.shape != i.shape:
+        raise ShapeError(
+            f"bincount: weights of shape {tuple(source.value.shape)} for input of {tuple(i.shape)}"
+        )
+    if weights is not None and source.value.dtype is not float32:
+        source = wrap(bc.cast(source.value, float64))
     return scatter_add(wrap(bc.scalar(0, source.value.dtype, (n,))), 0, wrap(i), source)

@@ -1192,6 +1192,8 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
         if n == 0 and N is None:
             return wrap(bc.scalar(0, v.dtype, (*v.shape, 0)))
         raise ArgumentError(f"linalg.vander: N must be positive, got {n}")
+    x = x if v.dtype.is_float else wrap(bc.cast(v, int64))
+    x = x if v.shape else reshape(x, 1)
     powers: list[Tensor] = [x * 0 + 1]
     for _ in range(n - 1):
         powers.append(powers[-1] * x)

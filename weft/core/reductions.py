@@ -16,7 +16,7 @@ from weft.core.handle import Dims, Handle, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import DType, bool_, int32, int64
+from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int, high
 from weft.ir.ops import Op
@@ -293,6 +293,8 @@ def _extremum(
 
 def _truth(op: str, input: Tensor, dim: Dims | None, keepdim: bool, reduction: Op, empty: bool) -> Tensor:
     v = value_of(op, input)
+    if v.dtype is uint8:  # torch's one exception
+        return wrap(bc.cast(_truth(op, ne(input, 0), dim, keepdim, reduction, empty).value, uint8))
     over = axes(op, dim, v.shape)
     if v.dtype is not bool_:
         v = ne(input, 0).value
