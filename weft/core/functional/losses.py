@@ -363,11 +363,22 @@ def linear_cross_entropy(
 ) -> Tensor:
     """cross_entropy(linear(input, linear_weight, linear_bias), target). `options` are accepted and have no effect.
 
-    Shapes: (n, in) or (in), linear_weight (classes, in), target (n) or () of class indices or (n, classes).
+    Shapes: (n, in) or (in), linear_weight (classes, ..., in), target (n, ...) of class indices or (n, classes, ...).
     """
     from weft.core.functional.linear_maps import linear
 
-    logits = linear(input, linear_weight, linear_bias)
+    x, w = (
+        value_of("linear_cross_entropy", input).shape,
+        value_of("linear_cross_entropy", linear_weight).shape,
+    )
+    if len(w) < 2 or not x or x[-1] != w[-1]:
+        raise ShapeError(
+            f"linear_cross_entropy: input of shape {tuple(x)} does not fit linear_weight of shape {tuple(w)}, which "
+            "must be (classes, ..., in)"
+        )
+    rows = wrap(bc.reshape(linear_weight.value, (elements(w[:-1]), w[-1])))
+    bias = None if linear_bias is None else wrap(bc.reshape(linear_bias.value, (elements(w[:-1]),)))
+    logits = wrap(bc.reshape(linear(input, rows, bias).value, (*x[:-1], *w[:-1])))
     ignored = -100 if ignore_index is None else ignore_index
     return cross_entropy(
         logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing
