@@ -12,6 +12,7 @@ from weft.core.creation import tensor
 from weft.core.elementwise import abs, clamp, eq, pow, sqrt, where
 from weft.core.gather import rows
 from weft.core.handle import value_of, wrap
+from weft.core.movement import box
 from weft.core.precision import widened
 from weft.core.reductions import amax, amin, sum
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -80,7 +81,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise ArgumentError(f"pdist: p must not be negative, got {p}")
     n = known_sizes("pdist", v.shape)[0]
     if n < 2:
-        return wrap(bc.scalar(0, v.dtype, (0,)))
+        return sum(wrap(box(v, (0, 0), (0, v.shape[1]))), 1)
     i, j = np.triu_indices(n, 1)
     a, b = (wrap(rows(v, 0, tensor(k, device=v.node.device).value)) for k in (i, j))
     return vector_norm(a - b, p, -1)
