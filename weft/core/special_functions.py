@@ -484,9 +484,9 @@ def _i0e(x: Tensor) -> Tensor:
 def _i1e(x: Tensor) -> Tensor:
     a = abs(x)
     low, high = minimum(a, like(x, 8.0)), maximum(a, like(x, 8.0))
-    near = low * chebyshev(on(low, 0, 8), tables.I1E_SMALL)
+    near = where(le(a, 8.0), x, 0.0) * chebyshev(on(low, 0, 8), tables.I1E_SMALL)
     far = chebyshev(on(8 / high, 0, 1), tables.I1E_LARGE) / sqrt(high)
-    return copysign(where(le(a, 8.0), near, far), x)
+    return where(le(a, 8.0), near, where(lt(x, 0), -far, far))
 
 
 def i0(input: Tensor) -> Tensor:
