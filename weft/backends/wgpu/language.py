@@ -55,6 +55,26 @@ HELPERS = {
     # a zero that no compiler knows is in `weft_zero`; a constant that is no number would be an error
     "weft_float": "fn weft_float(bits: u32) -> f32 { return bitcast<f32>(bits | weft_zero); }",
     "weft_rounded": "fn weft_rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) | weft_zero); }",
+    **{
+        name: text
+        for t, high in (("i64", "i32"), ("u64", "u32"))
+        for name, text in (
+            (
+                f"weft_less_{t}",
+                (
+                    f"fn weft_less_{t}(a: {t}, b: {t}) -> bool {{ let x = {high}(a >> 32u); let y = {high}(b >> 32u); "
+                    "return x < y || (x == y && u32(a) < u32(b)); }"
+                ),
+            ),
+            (
+                f"weft_same_{t}",
+                (
+                    f"fn weft_same_{t}(a: {t}, b: {t}) -> bool "
+                    "{ return u32(a >> 32u) == u32(b >> 32u) && u32(a) == u32(b); }"
+                ),
+            ),
+        )
+    },
     "weft_fmod": """fn weft_fmod(x: f32, y: f32) -> f32 {
   let a = bitcast<u32>(x) & 0x7fffffffu;
   let b = bitcast<u32>(y) & 0x7fffffffu;
@@ -157,6 +177,17 @@ class Wgsl:
         return f"(!{x})" if dtype is dtypes.bool_ else self._wrapped(dtype, f"(~{x})")
 
     def compare(self, symbol: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+        if dtype.bits == 64:  # llvmpipe compares some lanes of 64 bits wrongly, but none of their halves
+            t = _TYPES[dtype]
+            match symbol:
+                case "<":
+                    return f"weft_less_{t}({a}, {b})"
+                case "<=":
+                    return f"(!weft_less_{t}({b}, {a}))"
+                case "==":
+                    return f"weft_same_{t}({a}, {b})"
+                case _:
+                    return f"(!weft_same_{t}({a}, {b}))"
         if symbol == "!=" and dtype.is_float:  # which naga makes false for NaN
             return f"(!({a} == {b}))"
         return f"({a} {symbol} {b})"
