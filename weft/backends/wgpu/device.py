@@ -221,17 +221,26 @@ class WgpuDevice:
         out: list[WgpuCode] = []
         with self.lock:
             for e in entries:
-                pipelines = [self._pipeline(p.name, texts[p.name]) for p in e.parts]
+                pipelines = [self._pipeline(p.name, texts[p.name], len(p.args)) for p in e.parts]
                 text = "\n".join(texts[p.name] for p in e.parts)
                 out.append(WgpuCode(e, tuple(pipelines), text))
         return out
 
-    def _pipeline(self, name: str, text: str) -> Any:
+    def _pipeline(self, name: str, text: str, buffers: int) -> Any:
         errors = wgpu().GPUError
         try:
             module = self.handle.create_shader_module(code=text, label=name)
+            # not "auto", which leaves out what the text does not use
+            kinds = ["storage"] * buffers + ["uniform"]
+            bindings = self.handle.create_bind_group_layout(
+                entries=[
+                    {"binding": k, "visibility": wgpu().ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                    for k, kind in enumerate(kinds)
+                ]
+            )
+            layout = self.handle.create_pipeline_layout(bind_group_layouts=[bindings])
             return self.handle.create_compute_pipeline(
-                layout="auto", compute={"module": module, "entry_point": "main"}, label=name
+                layout=layout, compute={"module": module, "entry_point": "main"}, label=name
             )
         except errors as error:
             raise DeviceError(f"{self._info.name} could not compile {name}: {error}") from error
