@@ -197,7 +197,14 @@ class WgpuExecutable:
             # whole words: every memory is a multiple of them, and what is behind the tensor is nobody's
             source, target = table[s.source], table[s.target]
             nbytes = -(-s.nbytes // 4) * 4
-            encoder.copy_buffer_to_buffer(source.buffer, source.offset, target.buffer, target.offset, nbytes)
+            if source.buffer is not target.buffer:
+                encoder.copy_buffer_to_buffer(
+                    source.buffer, source.offset, target.buffer, target.offset, nbytes
+                )
+                return
+            between = self._device.allocate(nbytes)  # WebGPU copies nothing within one buffer
+            encoder.copy_buffer_to_buffer(source.buffer, source.offset, between.buffer, 0, nbytes)
+            encoder.copy_buffer_to_buffer(between.buffer, 0, target.buffer, target.offset, nbytes)
 
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
         device = self._device
