@@ -86,8 +86,14 @@ HELPERS = {
   var m = select((a & 0x7fffffu) | 0x800000u, a, a < 0x800000u);
   let n = select((b & 0x7fffffu) | 0x800000u, b, b < 0x800000u);
   m = m % n;
-  for (; e > f; e--) { m = (m << 1u) % n; }
-  for (; m != 0u && m < 0x800000u && e > 1u; e--) { m = m << 1u; }
+  while (e > f) {
+    let k = min(8u, e - f);
+    m = (m << k) % n;
+    e -= k;
+  }
+  let up = select(0u, min(countLeadingZeros(m) - 8u, e - 1u), m != 0u);
+  m = m << up;
+  e -= up;
   return bitcast<f32>(sign | select((m & 0x7fffffu) | (e << 23u), m, m < 0x800000u));
 }""",
 }

@@ -23,28 +23,26 @@ from weft.ir.passes.grid import substituted
 LIMITED_DRIVERS = ("llvmpipe",)
 LIMIT = 65_000
 FACTOR = 16
-REMAINDER = 280
+REMAINDER = 34
 """Iterations that a remainder of floats may take."""
 
 
-def iterations(body: Block, lanes: int = 1) -> int:
+def iterations(body: Block) -> int:
     """The most iterations of loops that one invocation runs."""
     total = 0
     for s in body:
-        inner = (
-            REMAINDER
-            * lanes
-            * sum(isinstance(e, Call) and e.op is Op.MOD and e.dtype.is_float for e in walk(roots(s)))
+        inner = REMAINDER * sum(
+            isinstance(e, Call) and e.op is Op.MOD and e.dtype.is_float for e in walk(roots(s))
         )
         match s:
             case Loop(kind=LoopKind.VECTOR):
-                inner += high(s.extent) * iterations(s.body, high(s.extent))
+                inner += high(s.extent) * iterations(s.body)
             case Loop(kind=LoopKind.UNROLL) if copies((s,)) <= MAX_COPIES:
-                inner += high(s.extent) * iterations(s.body, lanes)
+                inner += high(s.extent) * iterations(s.body)
             case Loop():
-                inner += high(s.extent) * (1 + iterations(s.body, lanes))
+                inner += high(s.extent) * (1 + iterations(s.body))
             case If():
-                inner += iterations(s.body, lanes)
+                inner += iterations(s.body)
             case _:
                 pass
         total += inner
