@@ -12,7 +12,8 @@ BENCH ?=
 FUZZ_EXAMPLES ?= 2000
 
 # The devices that have to pass: those whose drivers are installed. What is named here must be there.
-DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl)
+DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
+    $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
 .PHONY: help demo minilm test lint pytest fuzz bench clean
 

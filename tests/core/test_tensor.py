@@ -11,6 +11,8 @@ import pytest
 
 import weft
 from weft import Tensor
+from weft.core import broadcast
+from weft.ir.ops import Op
 
 
 def test_python_data_takes_the_default_dtypes() -> None:
@@ -440,3 +442,10 @@ def test_long_chains_build_and_differentiate() -> None:
     y.backward()
     assert w.grad is not None
     assert w.grad.item() == 1.0
+
+
+def test_computing_a_constant_leaves_it_one_for_others() -> None:
+    x = weft.tensor(3.0, requires_grad=True)
+    x.backward()
+    assert x.grad is not None and x.grad.item() == 1.0
+    assert broadcast.scalar(1, weft.float32, ()).node.op is Op.CONST

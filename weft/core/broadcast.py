@@ -11,7 +11,7 @@ from weft.core.handle import Handle, Number, describe
 from weft.errors import DeviceError, DTypeError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, Kind, bool_, int64, promote
-from weft.ir.graph import Shape
+from weft.ir.graph import Node, Shape
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -114,11 +114,14 @@ def broadcast_shapes(*shapes: Shape | int) -> Shape:
     return broadcast_shape("broadcast_shapes", whole) if whole else ()
 
 
-_scalars: dict[tuple[Any, ...], Value] = {}
+_scalars: dict[tuple[Any, ...], Node] = {}
 
 
 def scalar(x: Number, dtype: DType, shape: Shape) -> Value:
-    """`x` in every element of a tensor; the values most used are kept."""
+    """`x` in every element of a tensor; the nodes most used are kept.
+
+    The value is a new one each time: whoever computes it, rebinds it to its memory.
+    """
     if not x or x != x:  # 0.0 and -0.0 are one key, a NaN is none
         return Value(graph.const(x, dtype, shape))
     key = (x, dtype, shape, type(x))
@@ -126,8 +129,8 @@ def scalar(x: Number, dtype: DType, shape: Shape) -> Value:
     if found is None:
         if len(_scalars) > 2048:
             _scalars.clear()
-        found = _scalars[key] = Value(graph.const(x, dtype, shape))
-    return found
+        found = _scalars[key] = graph.const(x, dtype, shape)
+    return Value(found)
 
 
 def expand(v: Value, shape: Shape) -> Value:

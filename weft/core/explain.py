@@ -140,9 +140,10 @@ class ExplainedKernel:
 
     @property
     def source(self) -> str:
-        """What the backend compiles: LLVM IR, PTX; the loops, where it interprets them."""
+        """What the backend compiles: LLVM IR, OpenCL C, WGSL; the loops, where it interprets them."""
         forms = self.forms()
-        return forms.get("llvm") or forms.get("ptx") or forms["loops"]
+        names = list(forms)
+        return forms[names[min(names.index("loops") + 1, len(names) - 1)]]
 
     def forms(self) -> Mapping[str, str]:
         """Everything that the kernel becomes, by name."""

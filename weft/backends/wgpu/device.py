@@ -19,6 +19,7 @@ from weft.errors import DeviceError
 from weft.ir import dtypes
 from weft.ir.index import high
 from weft.ir.loops import LoopKind, Program
+from weft.ir.ops import Op
 
 from .driver import INT64, all_adapters, wgpu
 from .executable import WgpuExecutable
@@ -335,7 +336,7 @@ def describe(adapter: Any, index: int) -> DeviceInfo:
         flops=1e12,
         launch_ns=30_000.0,
         task_kind=LoopKind.BLOCK,
-        native=NATIVE,
+        native=NATIVE - {Op.FMA},  # WGSL's fma may round twice, and llvmpipe's does
         dtypes=DTYPES | wide,
         warp=32,
         bounds=Bounds(
