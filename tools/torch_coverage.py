@@ -63,7 +63,6 @@ EXCLUDED: dict[str, str] = {
     r"segment_reduce|slice_inverse|conv_tbc|convolution|rnn_.*|lstm(_cell)?|gru(_cell)?|.*_backward.*|"
     r"max_pool1d_with_indices|.*_with_indices|has_torch_function.*|handle_torch_function|boolean_dispatch|"
     r"assert_int_or_pair|Optional|Callable|TYPE_CHECKING|Any|cast|DType|BroadcastingList\d|"
-    r"multi_head_attention_forward|"
     r"feature_dropout_?|obj|profiler|autograd_.*|istft|hspmm|GradientEdge|dtype|device|Generator_|"
     r"empty_quantized|adaptive_max_pool._with.*|ScalingType|SwizzleType|scaled_(grouped_)?mm|grouped_mm|"
     r"sdp_kernel",
