@@ -8,8 +8,9 @@ from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.elementwise import pow, sqrt, where
 from weft.core.handle import Number, describe, value_of, wrap
-from weft.core.linear_algebra import cross as cross_along
-from weft.core.linear_algebra import multi_dot, vector_norm
+from weft.core.linear_algebra.norms import vector_norm
+from weft.core.linear_algebra.products import cross as cross_along
+from weft.core.linear_algebra.products import multi_dot
 from weft.core.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
 from weft.core.movement import flip, reshape, squeeze, unsqueeze
 from weft.core.reductions import mean, sum

@@ -362,7 +362,7 @@ def norm(
     dtype: DType | None = None,
 ) -> Tensor:
     """(sum |x|**p) ** (1/p) over dim (all by default): a vector norm for numbers p and "fro"; "nuc" is of matrices."""
-    from weft.core.linear_algebra import matrix_norm, vector_norm
+    from weft.core.linear_algebra.norms import matrix_norm, vector_norm
 
     match p:
         case None | "fro":

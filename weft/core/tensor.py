@@ -1,14 +1,13 @@
 """Tensor: a handle to a value of the graph, which is immutable; in-place syntax makes it stand for another.
 
-The functions are methods of the class under their own names; see the modules they come from.
+Functions are methods of the class under their own names: see methods.py and inplace.py.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import (
@@ -20,20 +19,15 @@ from weft.core import (
     handle,
     indexing,
     movement,
-    random,
     realization,
     reductions,
     run,
 )  # fmt: skip
-from weft.core import (
-    gather as picking,
-)
-from weft.core import (
-    matmul as products,
-)
-from weft.core.functional import activations, padding
+from weft.core.deferred import interchange, special, trigonometry
+from weft.core.functional import activations
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.core.lazy import LazyModule
+from weft.core.inplace import InPlace
+from weft.core.methods import Methods
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -44,31 +38,7 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.core import (
-        arithmetic,
-        arrangement,
-        float_format,
-        interchange,
-        linear_algebra,
-        scans,
-        sorting,
-        trigonometry,
-    )
-    from weft.core import products as composed_products
-    from weft.core import special_functions as special
-
     Array: TypeAlias = np.ndarray[Any, Any]
-else:
-    arithmetic = LazyModule("weft.core.arithmetic")
-    arrangement = LazyModule("weft.core.arrangement")
-    float_format = LazyModule("weft.core.float_format")
-    interchange = LazyModule("weft.core.interchange")
-    linear_algebra = LazyModule("weft.core.linear_algebra")
-    scans = LazyModule("weft.core.scans")
-    sorting = LazyModule("weft.core.sorting")
-    trigonometry = LazyModule("weft.core.trigonometry")
-    composed_products = LazyModule("weft.core.products")
-    special = LazyModule("weft.core.special_functions")
 
 # builtins that methods of the class shadow inside it
 Int_: TypeAlias = builtins.int
@@ -76,39 +46,7 @@ Float_: TypeAlias = builtins.float
 Bool_: TypeAlias = builtins.bool
 
 
-P = ParamSpec("P")
-
-
-def _in_place(
-    function: Callable[Concatenate[Tensor, P], Tensor], name: str | None = None
-) -> Callable[Concatenate[Tensor, P], Tensor]:
-    """The method that makes a handle stand for the function's result, which must fit its shape and dtype."""
-    label = name or f"{function.__name__}_"
-
-    @wraps(function)
-    def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self.become(label, function(self, *args, **kwargs).value)
-
-    method.__name__ = method.__qualname__ = label
-    method.__doc__ = f"In place: {function.__doc__}"
-    return method
-
-
-def _in_new_shape(
-    function: Callable[Concatenate[Tensor, P], Tensor], name: str
-) -> Callable[Concatenate[Tensor, P], Tensor]:
-    """As _in_place, for what changes the shape of the handle."""
-
-    @wraps(function)
-    def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self.in_shape(name, function(self, *args, **kwargs).value)
-
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"In place: {function.__doc__}"
-    return method
-
-
-class Tensor(Handle):
+class Tensor(InPlace, Methods):
     """An n-dimensional array of one dtype, computed when its values are needed.
 
     `weft.Tensor(data)` is `weft.tensor(data)`; a subclass such as a parameter is made the same way.
@@ -508,153 +446,6 @@ class Tensor(Handle):
         """Every element 0."""
         return self.copy_(0)
 
-    add_ = _in_place(elementwise.add)
-    sub_ = _in_place(elementwise.sub)
-    mul_ = _in_place(elementwise.mul)
-    div_ = _in_place(elementwise.div)
-    pow_ = _in_place(elementwise.pow)
-    lerp_ = _in_place(elementwise.lerp)
-    addcmul_ = _in_place(elementwise.addcmul)
-    addcdiv_ = _in_place(elementwise.addcdiv)
-    sqrt_ = _in_place(elementwise.sqrt)
-    neg_ = _in_place(elementwise.neg)
-    exp_ = _in_place(elementwise.exp)
-    clamp_ = _in_place(elementwise.clamp)
-    abs_ = _in_place(elementwise.abs)
-    reciprocal_ = _in_place(elementwise.reciprocal)
-    rsqrt_ = _in_place(elementwise.rsqrt)
-    square_ = _in_place(elementwise.square)
-    exp2_ = _in_place(elementwise.exp2)
-    expm1_ = _in_place(elementwise.expm1)
-    log_ = _in_place(elementwise.log)
-    log2_ = _in_place(elementwise.log2)
-    log10_ = _in_place(elementwise.log10)
-    log1p_ = _in_place(elementwise.log1p)
-    sin_ = _in_place(elementwise.sin)
-    cos_ = _in_place(elementwise.cos)
-    tan_ = _in_place(elementwise.tan)
-    tanh_ = _in_place(elementwise.tanh)
-    sinh_ = _in_place(elementwise.sinh)
-    cosh_ = _in_place(elementwise.cosh)
-    erf_ = _in_place(elementwise.erf)
-    sigmoid_ = _in_place(elementwise.sigmoid)
-    logit_ = _in_place(elementwise.logit)
-    sign_ = _in_place(elementwise.sign)
-    floor_ = _in_place(elementwise.floor)
-    ceil_ = _in_place(elementwise.ceil)
-    trunc_ = _in_place(elementwise.trunc)
-    round_ = _in_place(elementwise.round)
-    frac_ = _in_place(elementwise.frac)
-    nan_to_num_ = _in_place(elementwise.nan_to_num)
-    floor_divide_ = _in_place(elementwise.floor_divide)
-    remainder_ = _in_place(elementwise.remainder)
-    fmod_ = _in_place(elementwise.fmod)
-    bitwise_and_ = _in_place(elementwise.bitwise_and)
-    bitwise_or_ = _in_place(elementwise.bitwise_or)
-    bitwise_xor_ = _in_place(elementwise.bitwise_xor)
-    bitwise_not_ = _in_place(elementwise.bitwise_not)
-    bitwise_left_shift_ = _in_place(elementwise.bitwise_left_shift)
-    bitwise_right_shift_ = _in_place(elementwise.bitwise_right_shift)
-    lt_ = _in_place(elementwise.lt)
-    le_ = _in_place(elementwise.le)
-    gt_ = _in_place(elementwise.gt)
-    ge_ = _in_place(elementwise.ge)
-    eq_ = _in_place(elementwise.eq)
-    ne_ = _in_place(elementwise.ne)
-    logical_and_ = _in_place(elementwise.logical_and)
-    logical_or_ = _in_place(elementwise.logical_or)
-    logical_xor_ = _in_place(elementwise.logical_xor)
-    logical_not_ = _in_place(elementwise.logical_not)
-    clamp_min_ = _in_place(arithmetic.clamp_min)
-    clamp_max_ = _in_place(arithmetic.clamp_max)
-    float_power_ = _in_place(arithmetic.float_power)
-    heaviside_ = _in_place(arithmetic.heaviside)
-    sgn_ = _in_place(arithmetic.sgn)
-    gcd_ = _in_place(arithmetic.gcd)
-    lcm_ = _in_place(arithmetic.lcm)
-    copysign_ = _in_place(float_format.copysign)
-    nextafter_ = _in_place(float_format.nextafter)
-    ldexp_ = _in_place(float_format.ldexp)
-    asin_ = _in_place(trigonometry.asin)
-    acos_ = _in_place(trigonometry.acos)
-    atan_ = _in_place(trigonometry.atan)
-    atan2_ = _in_place(trigonometry.atan2)
-    asinh_ = _in_place(trigonometry.asinh)
-    acosh_ = _in_place(trigonometry.acosh)
-    atanh_ = _in_place(trigonometry.atanh)
-    hypot_ = _in_place(trigonometry.hypot)
-    sinc_ = _in_place(trigonometry.sinc)
-    deg2rad_ = _in_place(trigonometry.deg2rad)
-    rad2deg_ = _in_place(trigonometry.rad2deg)
-    erfc_ = _in_place(special.erfc)
-    erfinv_ = _in_place(special.erfinv)
-    lgamma_ = _in_place(special.lgamma)
-    digamma_ = _in_place(special.digamma)
-    mvlgamma_ = _in_place(special.mvlgamma)
-    i0_ = _in_place(special.i0)
-    xlogy_ = _in_place(special.xlogy)
-    cumsum_ = _in_place(scans.cumsum)
-    cumprod_ = _in_place(scans.cumprod)
-    masked_fill_ = _in_place(picking.masked_fill)
-    scatter_ = _in_place(picking.scatter)
-    scatter_add_ = _in_place(picking.scatter_add)
-    scatter_reduce_ = _in_place(picking.scatter_reduce)
-    index_add_ = _in_place(picking.index_add)
-    index_copy_ = _in_place(picking.index_copy)
-    index_fill_ = _in_place(picking.index_fill)
-    index_put_ = _in_place(indexing.index_put)
-    put_ = _in_place(arrangement.put)
-    masked_scatter_ = _in_place(arrangement.masked_scatter)
-    index_reduce_ = _in_place(arrangement.index_reduce)
-    tril_ = _in_place(movement.tril)
-    triu_ = _in_place(movement.triu)
-    addmm_ = _in_place(products.addmm)
-    addmv_ = _in_place(products.addmv)
-    baddbmm_ = _in_place(products.baddbmm)
-    addbmm_ = _in_place(composed_products.addbmm)
-    addr_ = _in_place(composed_products.addr)
-    renorm_ = _in_place(composed_products.renorm)
-    relu_ = _in_place(activations.relu)
-
-    def polygamma_(self, n: Int_) -> Tensor:
-        """In place: the n-th derivative of digamma."""
-        return self.become("polygamma_", special.polygamma(n, self).value)
-
-    igamma_ = _in_place(special.gammainc, "igamma_")
-    igammac_ = _in_place(special.gammaincc, "igammac_")
-    subtract_ = sub_
-    multiply_ = mul_
-    divide_ = div_
-    true_divide_ = div_
-    negative_ = neg_
-    absolute_ = abs_
-    fix_ = trunc_
-    clip_ = clamp_
-    less_ = lt_
-    less_equal_ = le_
-    greater_ = gt_
-    greater_equal_ = ge_
-    not_equal_ = ne_
-    arcsin_ = asin_
-    arccos_ = acos_
-    arctan_ = atan_
-    arctan2_ = atan2_
-    arcsinh_ = asinh_
-    arccosh_ = acosh_
-    arctanh_ = atanh_
-    squeeze_ = _in_new_shape(movement.squeeze, "squeeze_")
-    unsqueeze_ = _in_new_shape(movement.unsqueeze, "unsqueeze_")
-    transpose_ = _in_new_shape(movement.transpose, "transpose_")
-    swapaxes_ = _in_new_shape(movement.transpose, "swapaxes_")
-    swapdims_ = _in_new_shape(movement.transpose, "swapdims_")
-    t_ = _in_new_shape(movement.t, "t_")
-    resize_as_ = _in_new_shape(arrangement.resize_as, "resize_as_")
-    as_strided_ = _in_new_shape(arrangement.as_strided, "as_strided_")
-
-    def fill_diagonal_(self, fill_value: Number, wrap: Bool_ = False) -> Tensor:
-        """The main diagonal filled; with wrap, that of a tall matrix begins anew after each square."""
-        return self.become("fill_diagonal_", indexing.filled_diagonal(self, fill_value, wrap).value)
-
     def in_shape(self, op: str, result: Value) -> Tensor:
         """In-place syntax for what changes the shape."""
         old = self.value
@@ -670,107 +461,10 @@ class Tensor(Handle):
         """Another shape: the elements in row-major order, cut off or filled up with zeros."""
         return self.in_shape("resize_", indexing.resized(self, size).value)
 
-    def _drawn(self, op: str, drawn: Tensor) -> Tensor:
-        return self.become(op, broadcast.cast(creation.place(drawn.value, self.device), self.dtype))
-
-    def bernoulli_(self, p: TensorLike = 0.5, *, generator: random.Generator | None = None) -> Tensor:
-        """1 with probability p, else 0."""
-        if isinstance(p, Handle):
-            chances = broadcast.expand(p.value, self.shape)
-            return self._drawn("bernoulli_", random.bernoulli(wrap(chances), generator=generator))
-        return self._drawn("bernoulli_", random.bernoulli(self, Float_(p), generator=generator))
-
-    def exponential_(self, lambd: Float_ = 1.0, *, generator: random.Generator | None = None) -> Tensor:
-        """Exponentially distributed with rate lambd."""
-        return self._drawn("exponential_", random.exponential(self.shape, self.dtype, lambd, generator))
-
-    def cauchy_(
-        self, median: Float_ = 0.0, sigma: Float_ = 1.0, *, generator: random.Generator | None = None
-    ) -> Tensor:
-        """Cauchy distributed around median with scale sigma."""
-        if not sigma > 0:
-            raise ArgumentError(f"cauchy_: sigma must be positive, got {sigma}")
-        turn = random.rand(self.shape, generator=generator, dtype=self.dtype) - 0.5
-        return self._drawn("cauchy_", elementwise.tan(turn * 3.141592653589793) * sigma + median)
-
-    def log_normal_(
-        self, mean: Float_ = 1.0, std: Float_ = 2.0, *, generator: random.Generator | None = None
-    ) -> Tensor:
-        """The exponential of normal numbers."""
-        if not std > 0:
-            raise ArgumentError(f"log_normal_: std must be positive, got {std}")
-        drawn = random.randn(self.shape, generator=generator, dtype=self.dtype)
-        return self._drawn("log_normal_", elementwise.exp(drawn * std + mean))
-
-    def geometric_(self, p: Float_, *, generator: random.Generator | None = None) -> Tensor:
-        """How many trials of chance p up to the first success."""
-        if not 0 < p < 1:
-            raise ArgumentError(f"geometric_: p must be between 0 and 1, got {p}")
-        drawn = random.exponential(self.shape, dtypes.float32, 1.0, generator)
-        return self._drawn("geometric_", elementwise.ceil(drawn / -special.host_log1p(-p)))
-
-    def random_(
-        self, low: Int_ = 0, high: Int_ | None = None, *, generator: random.Generator | None = None
-    ) -> Tensor:
-        """Uniform integers low, ..., high - 1; up to what the dtype holds exactly when high is not given."""
-        if high is None:
-            low, high = (0, low) if low else (0, random.largest(self.dtype) + 1)
-        return self._drawn("random_", random.randint(low, high, self.shape, generator=generator))
-
-    def uniform_(
-        self, a: Number = 0.0, b: Number = 1.0, *, generator: random.Generator | None = None
-    ) -> Tensor:
-        """Uniform random numbers on [a, b)."""
-        if a > b:
-            raise ArgumentError(f"uniform_: {a} to {b} is no range")
-        drawn = random.rand(self.shape, generator=generator, dtype=self.dtype, device=self.value.node.device)
-        return self.become("uniform_", (drawn * (b - a) + a).value)
-
-    def normal_(
-        self, mean: Number = 0.0, std: Number = 1.0, *, generator: random.Generator | None = None
-    ) -> Tensor:
-        """Normal random numbers with the given mean and standard deviation."""
-        drawn = random.randn(self.shape, generator=generator, dtype=self.dtype, device=self.value.node.device)
-        return self.become("normal_", (drawn * std + mean).value)
+    resize = resize_
 
     def __setitem__(self, key: Any, value: TensorLike) -> None:
         self.become("index assignment", indexing.setitem(self, key, value))
-
-    def __iadd__(self, other: TensorLike) -> Tensor:
-        return self.add_(other)
-
-    def __isub__(self, other: TensorLike) -> Tensor:
-        return self.sub_(other)
-
-    def __imul__(self, other: TensorLike) -> Tensor:
-        return self.mul_(other)
-
-    def __itruediv__(self, other: TensorLike) -> Tensor:
-        return self.div_(other)
-
-    def __ifloordiv__(self, other: TensorLike) -> Tensor:
-        return self.floor_divide_(other)
-
-    def __imod__(self, other: TensorLike) -> Tensor:
-        return self.remainder_(other)
-
-    def __ipow__(self, other: TensorLike) -> Tensor:
-        return self.pow_(other)
-
-    def __iand__(self, other: TensorLike) -> Tensor:
-        return self.bitwise_and_(other)
-
-    def __ior__(self, other: TensorLike) -> Tensor:
-        return self.bitwise_or_(other)
-
-    def __ixor__(self, other: TensorLike) -> Tensor:
-        return self.bitwise_xor_(other)
-
-    def __ilshift__(self, other: TensorLike) -> Tensor:
-        return self.bitwise_left_shift_(other)
-
-    def __irshift__(self, other: TensorLike) -> Tensor:
-        return self.bitwise_right_shift_(other)
 
     # ------------------------------------------------------------------------------------------ making others
 
@@ -822,7 +516,7 @@ class Tensor(Handle):
 
     new = new_tensor
 
-    # ------------------------------------------------------------------------------------------ operators
+    # ------------------------------------------------------------------------------------------ comparison
 
     def __eq__(self, other: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  (as torch)
         return elementwise.eq(self, other) if _comparable(other) else NotImplemented
@@ -830,323 +524,7 @@ class Tensor(Handle):
     def __ne__(self, other: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  (as torch)
         return elementwise.ne(self, other) if _comparable(other) else NotImplemented
 
-    __add__ = __radd__ = elementwise.add
-    __sub__, __rsub__ = elementwise.sub, elementwise.rsub
-    __mul__ = __rmul__ = elementwise.mul
-    __truediv__, __rtruediv__ = elementwise.div, elementwise.rdiv
-    __floordiv__, __rfloordiv__ = elementwise.floor_divide, elementwise.rfloor_divide
-    __mod__, __rmod__ = elementwise.remainder, elementwise.rremainder
-    __pow__, __rpow__ = elementwise.pow, elementwise.rpow
-    __matmul__, __rmatmul__ = products.matmul, products.rmatmul
-    __and__ = __rand__ = elementwise.bitwise_and
-    __or__ = __ror__ = elementwise.bitwise_or
-    __xor__ = __rxor__ = elementwise.bitwise_xor
-    __lshift__, __rlshift__ = elementwise.bitwise_left_shift, elementwise.rshl
-    __rshift__, __rrshift__ = elementwise.bitwise_right_shift, elementwise.rshr
-    __lt__, __le__, __gt__, __ge__ = elementwise.lt, elementwise.le, elementwise.gt, elementwise.ge
-    __neg__, __pos__, __abs__ = elementwise.neg, elementwise.positive, elementwise.abs
-    __invert__ = elementwise.bitwise_not
-    __getitem__ = indexing.getitem
-
-    # ------------------------------------------------------------------------------------------ functions as methods
-
-    add = elementwise.add
-    sub = elementwise.sub
-    subtract = elementwise.sub
-    mul = elementwise.mul
-    multiply = elementwise.mul
-    div = elementwise.div
-    divide = elementwise.div
-    true_divide = elementwise.div
-    floor_divide = elementwise.floor_divide
-    remainder = elementwise.remainder
-    fmod = elementwise.fmod
-    pow = elementwise.pow
-    maximum = elementwise.maximum
-    minimum = elementwise.minimum
-    bitwise_and = elementwise.bitwise_and
-    bitwise_or = elementwise.bitwise_or
-    bitwise_xor = elementwise.bitwise_xor
-    bitwise_not = elementwise.bitwise_not
-    bitwise_left_shift = elementwise.bitwise_left_shift
-    bitwise_right_shift = elementwise.bitwise_right_shift
-    lt = elementwise.lt
-    less = elementwise.lt
-    le = elementwise.le
-    less_equal = elementwise.le
-    gt = elementwise.gt
-    greater = elementwise.gt
-    ge = elementwise.ge
-    greater_equal = elementwise.ge
-    eq = elementwise.eq
-    ne = elementwise.ne
-    not_equal = elementwise.ne
-    logical_and = elementwise.logical_and
-    logical_or = elementwise.logical_or
-    logical_xor = elementwise.logical_xor
-    logical_not = elementwise.logical_not
-    neg = elementwise.neg
-    negative = elementwise.neg
-    abs = elementwise.abs
-    absolute = elementwise.abs
-    reciprocal = elementwise.reciprocal
-    sqrt = elementwise.sqrt
-    rsqrt = elementwise.rsqrt
-    square = elementwise.square
-    exp = elementwise.exp
-    exp2 = elementwise.exp2
-    expm1 = elementwise.expm1
-    log = elementwise.log
-    log2 = elementwise.log2
-    log10 = elementwise.log10
-    log1p = elementwise.log1p
-    sin = elementwise.sin
-    cos = elementwise.cos
-    tan = elementwise.tan
-    tanh = elementwise.tanh
-    sinh = elementwise.sinh
-    cosh = elementwise.cosh
-    erf = elementwise.erf
-    sigmoid = elementwise.sigmoid
-    logit = elementwise.logit
-    sign = elementwise.sign
-    floor = elementwise.floor
-    ceil = elementwise.ceil
-    trunc = elementwise.trunc
-    fix = elementwise.trunc
-    round = elementwise.round
-    frac = elementwise.frac
-    isnan = elementwise.isnan
-    isinf = elementwise.isinf
-    isfinite = elementwise.isfinite
-    nan_to_num = elementwise.nan_to_num
-    clamp = elementwise.clamp
-    clip = elementwise.clamp
-    lerp = elementwise.lerp
-    addcmul = elementwise.addcmul
-    addcdiv = elementwise.addcdiv
-    isclose = elementwise.isclose
-
-    sum = reductions.sum
-    prod = reductions.prod
-    mean = reductions.mean
-    var = reductions.var
-    std = reductions.std
-    amax = reductions.amax
-    amin = reductions.amin
-    aminmax = reductions.aminmax
-    max = reductions.max
-    min = reductions.min
-    argmax = reductions.argmax
-    argmin = reductions.argmin
-    any = reductions.any
-    all = reductions.all
-    count_nonzero = reductions.count_nonzero
-    logsumexp = reductions.logsumexp
-    norm = reductions.norm
-    allclose = reductions.allclose
-    equal = reductions.equal
-
-    reshape = movement.reshape
-    view = movement.view
-    view_as = movement.view_as
-    reshape_as = movement.view_as
-    flatten = movement.flatten
-    ravel = movement.flatten
-    unflatten = movement.unflatten
-    squeeze = movement.squeeze
-    unsqueeze = movement.unsqueeze
-    expand = movement.expand
-    expand_as = movement.expand_as
-    broadcast_to = movement.broadcast_to
-    permute = movement.permute
-    transpose = movement.transpose
-    swapaxes = movement.transpose
-    swapdims = movement.transpose
-    t = movement.t
-    movedim = movement.movedim
-    moveaxis = movement.movedim
-    flip = movement.flip
-    roll = movement.roll
-    narrow = movement.narrow
-    shrink = movement.shrink
-    pad = padding.pad
-    select = movement.select
-    split = movement.split
-    chunk = movement.chunk
-    unbind = movement.unbind
-    unfold = movement.unfold
-    repeat = movement.repeat
-    tile = movement.tile
-    repeat_interleave = movement.repeat_interleave
-    tril = movement.tril
-    triu = movement.triu
-    diagonal = movement.diagonal
-    diag = movement.diag
-    contiguous = movement.contiguous
-
-    gather = picking.gather
-    take_along_dim = picking.take_along_dim
-    index_select = picking.index_select
-    take = picking.take
-    scatter = picking.scatter
-    scatter_add = picking.scatter_add
-    scatter_reduce = picking.scatter_reduce
-    index_add = picking.index_add
-    index_copy = picking.index_copy
-    index_fill = picking.index_fill
-    masked_fill = picking.masked_fill
-    masked_select = picking.masked_select
-    nonzero = picking.nonzero
-    argwhere = picking.argwhere
-    bincount = picking.bincount
-
-    index_put = indexing.index_put
-
-    matmul = products.matmul
-    mm = products.mm
-    bmm = products.bmm
-    mv = products.mv
-    dot = products.dot
-    outer = products.outer
-    addmm = products.addmm
-    baddbmm = products.baddbmm
-    addmv = products.addmv
-
-    relu = activations.relu
-    softmax = activations.softmax
-    log_softmax = activations.log_softmax
-
-    bernoulli = random.bernoulli
-
-    fmax = arithmetic.fmax
-    fmin = arithmetic.fmin
-    clamp_min = arithmetic.clamp_min
-    clamp_max = arithmetic.clamp_max
-    float_power = arithmetic.float_power
-    heaviside = arithmetic.heaviside
-    sgn = arithmetic.sgn
-    isposinf = arithmetic.isposinf
-    isneginf = arithmetic.isneginf
-    isreal = arithmetic.isreal
-    gcd = arithmetic.gcd
-    lcm = arithmetic.lcm
-    signbit = float_format.signbit
-    copysign = float_format.copysign
-    nextafter = float_format.nextafter
-    frexp = float_format.frexp
-    ldexp = float_format.ldexp
-    asin = trigonometry.asin
-    acos = trigonometry.acos
-    atan = trigonometry.atan
-    atan2 = trigonometry.atan2
-    asinh = trigonometry.asinh
-    acosh = trigonometry.acosh
-    atanh = trigonometry.atanh
-    hypot = trigonometry.hypot
-    sinc = trigonometry.sinc
-    deg2rad = trigonometry.deg2rad
-    rad2deg = trigonometry.rad2deg
-    erfc = special.erfc
-    erfinv = special.erfinv
-    lgamma = special.lgamma
-    digamma = special.digamma
-    mvlgamma = special.mvlgamma
-    i0 = special.i0
-    xlogy = special.xlogy
-    logaddexp = special.logaddexp
-    logaddexp2 = special.logaddexp2
-    cumsum = scans.cumsum
-    cumprod = scans.cumprod
-    cummax = scans.cummax
-    cummin = scans.cummin
-    logcumsumexp = scans.logcumsumexp
-    diff = scans.diff
-    sort = sorting.sort
-    argsort = sorting.argsort
-    msort = sorting.msort
-    topk = sorting.topk
-    kthvalue = sorting.kthvalue
-    median = sorting.median
-    nanmedian = sorting.nanmedian
-    quantile = sorting.quantile
-    nanquantile = sorting.nanquantile
-    mode = sorting.mode
-    unique = sorting.unique
-    unique_consecutive = sorting.unique_consecutive
-    histc = sorting.histc
-    histogram = sorting.histogram
-    nansum = reductions.nansum
-    nanmean = reductions.nanmean
-    tensor_split = arrangement.tensor_split
-    hsplit = arrangement.hsplit
-    vsplit = arrangement.vsplit
-    dsplit = arrangement.dsplit
-    fliplr = arrangement.fliplr
-    flipud = arrangement.flipud
-    rot90 = arrangement.rot90
-    diag_embed = arrangement.diag_embed
-    diagflat = arrangement.diagflat
-    as_strided = arrangement.as_strided
-    select_scatter = arrangement.select_scatter
-    slice_scatter = arrangement.slice_scatter
-    diagonal_scatter = arrangement.diagonal_scatter
-    as_strided_scatter = arrangement.as_strided_scatter
-    put = arrangement.put
-    masked_scatter = arrangement.masked_scatter
-    index_reduce = arrangement.index_reduce
-    nonzero_static = arrangement.nonzero_static
-    sum_to_size = arrangement.sum_to_size
-    resize_as = arrangement.resize_as
-    det = linear_algebra.det
-    slogdet = linear_algebra.slogdet
-    logdet = linear_algebra.logdet
-    matrix_power = linear_algebra.matrix_power
-    matrix_exp = linear_algebra.matrix_exp
-    pinv = linear_algebra.pinv
-    trace = linear_algebra.trace
-    qr = linear_algebra.qr
-    cholesky_solve = linear_algebra.cholesky_solve
-    cholesky_inverse = linear_algebra.cholesky_inverse
-    triangular_solve = linear_algebra.triangular_solve
-    ormqr = linear_algebra.ormqr
-    geqrf = linear_algebra.geqrf
-    inner = composed_products.inner
-    vdot = composed_products.vdot
-    kron = composed_products.kron
-    addbmm = composed_products.addbmm
-    addr = composed_products.addr
-    cross = composed_products.cross
-    dist = composed_products.dist
-    cov = composed_products.cov
-    corrcoef = composed_products.corrcoef
-    renorm = composed_products.renorm
-    multinomial = random.multinomial
-    arcsin = asin
-    arccos = acos
-    arctan = atan
-    arctan2 = atan2
-    arcsinh = asinh
-    arccosh = acosh
-    arctanh = atanh
-    positive = elementwise.positive
-    narrow_copy = narrow
-    split_with_sizes = split
-    unsafe_chunk = chunk
-    unsafe_split = split
-    unsafe_split_with_sizes = split
-    ger = outer
-    inverse = linear_algebra.inv
-    pinverse = pinv
-    svd = linear_algebra.torch_svd
-    igamma = special.gammainc
-    igammac = special.gammaincc
-    cholesky = linear_algebra.torch_cholesky
-    lu_solve = linear_algebra.torch_lu_solve
-    lu = linear_algebra.torch_lu
-    lstsq = linear_algebra.lstsq
-    index = indexing.index
-    resize = resize_
+    # ------------------------------------------------------------------------------------------ more of torch
 
     def polygamma(self, n: Int_) -> Tensor:
         """The n-th derivative of digamma."""

@@ -1,0 +1,58 @@
+"""Inspection of the namespace: what it offers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.array_api.data_types import isdtype
+from weft.core import devices, run
+from weft.core.defaults import get_default_dtype
+from weft.ir.dtypes import (
+    DType,
+    bool_,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
+
+class Info:
+    """What the namespace offers."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Boolean indexing and data-dependent shapes work; any number of axes."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
+
+    def default_device(self) -> str:
+        """The device of new arrays."""
+        return run.default_device()
+
+    def default_dtypes(self, *, device: str | None = None) -> dict[str, DType]:
+        """The dtypes of Python numbers and of indices."""
+        return {"real floating": get_default_dtype(), "integral": int64, "indexing": int64}
+
+    def devices(self) -> list[str]:
+        """The devices there are."""
+        return [d.name for d in devices.devices()]
+
+    def dtypes(
+        self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
+    ) -> dict[str, DType]:
+        """The standard's dtypes of a kind, by name."""
+        every = {
+            "bool": bool_, "int8": int8, "int16": int16, "int32": int32, "int64": int64, "uint8": uint8,
+            "uint16": uint16, "uint32": uint32, "uint64": uint64, "float32": float32, "float64": float64,
+        }  # fmt: skip
+        return every if kind is None else {n: d for n, d in every.items() if isdtype(d, kind)}
+
+
+def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
+    """What the namespace offers: capabilities, devices, dtypes."""
+    return Info()
