@@ -321,6 +321,7 @@ from weft.errors import (
     ArgumentError,
     DeviceError,
     DTypeError,
+    FileError,
     GradError,
     IndexError,
     MemoryPlanError,
@@ -544,7 +545,7 @@ if TYPE_CHECKING:
     from weft.core.vmap import vmap
 
 __all__ = [
-    "ArgumentError", "DType", "DTypeError", "DeviceError", "Generator", "GradError", "IndexError",
+    "ArgumentError", "DType", "DTypeError", "DeviceError", "FileError", "Generator", "GradError", "IndexError",
     "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs", "abs_",
     "absolute", "acos", "acos_", "acosh", "acosh_", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv",
     "addmv_", "addr", "adjoint", "alias_copy", "all", "allclose", "amax", "amin", "aminmax", "angle", "any",
@@ -704,9 +705,16 @@ def __getattr__(name: str) -> Any:
 
 
 def load(path: Any, device: str | None = None, **options: Any) -> Any:
-    """What torch.save wrote, without running code of the file; see weft.io.load_torch."""
-    from weft.io import load_torch
+    """What torch.save wrote, without running code of the file, or the tensors of a safetensors file by name.
 
+    See weft.io.load_torch and weft.io.load_safetensors: tensors are read when they are first used.
+
+    >>> weights = weft.load("model.safetensors", device="disk")
+    """
+    from weft.io import load_safetensors, load_torch
+
+    if str(path).endswith(".safetensors"):
+        return load_safetensors(path, device, **options)
     return load_torch(path, device, **options)
 
 

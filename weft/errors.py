@@ -56,6 +56,10 @@ class DeviceError(WeftError, RuntimeError):
     """A device does not exist, cannot be used, or two tensors live on different ones."""
 
 
+class FileError(WeftError, OSError):
+    """A file cannot be read or written, or is not what it was when it was opened."""
+
+
 class MemoryPlanError(WeftError, MemoryError):
     """A plan does not fit the memory it may use."""
 

@@ -525,6 +525,7 @@ def test_errors_are_the_builtins_that_a_python_user_would_catch() -> None:
         weft.DeviceError: RuntimeError,
         weft.MemoryPlanError: MemoryError,
         weft.GradError: RuntimeError,
+        weft.FileError: OSError,
     }
     for ours, theirs in pairs.items():
         assert issubclass(ours, theirs) and issubclass(ours, weft.WeftError)

@@ -19,13 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from weft.ir.dtypes import DTYPES, DType
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from weft.backends.limits import Limits
 
 
@@ -254,6 +257,15 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for everything that was started, on all queues."""
+        ...
+
+
+@runtime_checkable
+class Borrower(Protocol):
+    """A device whose programs can read the host's memory where it is, mapped files for instance. Optional."""
+
+    def borrow(self, data: npt.NDArray[np.uint8]) -> Memory:
+        """The bytes of `data` as memory for programs to read, which keeps them alive; never to be written."""
         ...
 
 

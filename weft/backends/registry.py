@@ -54,6 +54,10 @@ class DeviceStatus:
 def canonical(name: str) -> str:
     """The full name of a device: "cpu" is "cpu:0". DeviceError when it is malformed."""
     kind, _, index = name.partition(":")
+    if kind == "disk":
+        from weft.backends.disk.pool import ADVICE
+
+        raise DeviceError(ADVICE)
     if not kind or (index and not index.isdecimal()) or name.endswith(":"):
         raise DeviceError(
             f"{name!r} is no device name: use a backend and a number, such as 'cpu' or 'dummy:1'"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.protocol import Device, DeviceInfo, Memory
+from weft.backends.protocol import Borrower, Device, DeviceInfo, Memory
 from weft.errors import DTypeError, MemoryPlanError
 from weft.ir.dtypes import DType, to_numpy
 
@@ -22,6 +22,12 @@ class Storage:
     memory: Memory
     dtype: DType
     shape: tuple[int, ...]
+
+    @property
+    def home(self) -> str | None:
+        """The device that leaves over this storage live on; None for the disk, which computes nothing."""
+        info = self.device.info
+        return None if info.kind == "disk" else info.name
 
     @property
     def nbytes(self) -> int:
@@ -55,6 +61,19 @@ def moved_to(storage: Storage, device: Device) -> Storage:
     if nbytes and not device.copy_from(memory, storage.device, storage.memory, nbytes):
         device.write(memory, storage.device.read(storage.memory, nbytes))
     return Storage(device, memory, storage.dtype, storage.shape)
+
+
+def lent_to(storage: Storage, device: Device) -> Memory | None:
+    """The elements as memory that `device` may read, without a copy; None where there is no such way.
+
+    They must be in the host's memory, aligned to their size, and the device one that reads the host's memory itself.
+    """
+    if not (storage.device.info.host_memory and isinstance(device, Borrower)):
+        return None
+    if storage.dtype not in device.info.dtypes:
+        raise unsupported(device.info, storage.dtype)
+    data = np.frombuffer(storage.device.read(storage.memory, storage.nbytes), np.uint8)
+    return None if data.ctypes.data % storage.dtype.itemsize else device.borrow(data)
 
 
 def _room(device: Device, dtype: DType, shape: tuple[int, ...], nbytes: int) -> Memory:

@@ -139,6 +139,8 @@ class PlanReplay(Replay):
         drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
         self._template: list[Any] = _fixed_memory(self._leaves, device)
         self._from_tensor = [(i, number[n]) for i, n in enumerate(self._leaves) if n in number]
+        # What is on disk is at home on no device: it is lent, or copied, at each call.
+        self._from_disk = [(i, k) for i, k in self._from_tensor if r.specs[k].device.info.kind == "disk"]
         self._from_draw = [(i, drawn[n]) for i, n in enumerate(self._leaves) if n in drawn]
         # (output, leaf, tensor) for what is updated in place.
         owner = dict(self._from_tensor)
@@ -161,8 +163,9 @@ class PlanReplay(Replay):
         leaf_flags = [v.needs_grad and v.is_leaf for v in r.values]
         self._results = [(s, k, leaf_flags[k]) for k, s in zip(r.results, r.same, strict=True)]
         self._pure = (
-            len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)] and not r.draws
-            and not r.rebinds and not r.set_grads and r.build(["result"]) == "result"
+            len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)]
+            and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads
+            and r.build(["result"]) == "result"
         )  # fmt: skip
         r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
         r.differentiated = set()
@@ -224,6 +227,8 @@ class PlanReplay(Replay):
         shared = {i for _, i, k in self._in_place if not alone(objects[k])}
         for i, k in self._from_tensor:
             memories[i] = objects[k].value.node.storage.memory
+        for i, k in self._from_disk:
+            memories[i] = _memory_on(objects[k].value.node, self._device)
         for i in shared:
             memories[i] = self._copy(memories[i])
         for i, k in self._from_draw:
@@ -255,13 +260,18 @@ class PlanReplay(Replay):
         return fresh
 
 
+def _memory_on(leaf: Node, device: Device) -> Memory:
+    """The leaf's value in memory that `device` can read."""
+    from weft.scheduler.realize import memory_on
+
+    return memory_on(leaf, device)
+
+
 def _fixed_memory(leaves: Sequence[Node], device: Device) -> list[Memory | None]:
     """The memory of leaves that are the same at every call; None for the others."""
     if all(n.storage is None for n in leaves):
         return [None] * len(leaves)
-    from weft.scheduler.realize import memory_on
-
-    return [None if n.storage is None else memory_on(n, device) for n in leaves]
+    return [None if n.storage is None else _memory_on(n, device) for n in leaves]
 
 
 def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | None, Sequence[Node]]:

@@ -54,7 +54,7 @@ def realize_value(value: Value) -> None:
     if node.storage is None:
         realize([node])
     if value.is_leaf and node.op is not Op.BUFFER and node.storage is not None:
-        value.node = graph.buffer(node.shape, node.dtype, node.storage.device.info.name, node.storage)
+        value.node = graph.buffer(node.shape, node.dtype, node.storage.home, node.storage)
         if not node.inputs:  # a constant stays one for everybody else
             node.storage = None
 

@@ -16,6 +16,7 @@ from weft.core import (
     differentiate,
     display,
     elementwise,
+    files,
     handle,
     indexing,
     movement,
@@ -89,8 +90,8 @@ class Tensor(InPlace, Methods):
 
     @property
     def device(self) -> str:
-        """The device, such as "cpu:0", on which the tensor is or will be computed."""
-        return self.value.node.device or run.configured_device()
+        """The device, such as "cpu:0", on which the tensor is or will be computed; "disk:PATH" for one in a file."""
+        return self.value.node.device or files.place(self.value.node)
 
     @property
     def itemsize(self) -> Int_:
@@ -329,7 +330,11 @@ class Tensor(InPlace, Methods):
     # ------------------------------------------------------------------------------------------ conversion
 
     def to(self, *args: Any, dtype: DType | None = None, device: str | None = None) -> Tensor:
-        """The tensor in another dtype, on another device, or as another tensor is; itself if nothing changes."""
+        """The tensor in another dtype, on another device, or as another tensor is; itself if nothing changes.
+
+        "disk:PATH" computes it now and writes it to a file, in which it then stays. What was in a file of that name is
+        replaced when all is written.
+        """
         for x in args:
             if isinstance(x, DType):
                 dtype = x
@@ -337,9 +342,15 @@ class Tensor(InPlace, Methods):
                 device = x
             elif isinstance(x, Handle):
                 dtype, device = x.value.dtype, wrap(x.value).device
+                if files.is_disk(device):
+                    raise ArgumentError(
+                        "to: the other tensor is in a file; name this one's: .to('disk:PATH')"
+                    )
             elif not isinstance(x, Bool_) and x is not None:
                 raise DTypeError(f"to: expected a dtype, a device name or a Tensor, got {describe(x)}")
         out = self if dtype is None else elementwise.to_dtype(self, dtype)
+        if device is not None and files.is_disk(device):
+            return wrap(files.written(out.value, device))
         if device is not None and (name := run.device_name(device)) != out.device:
             out = wrap(apply(Op.COPY, (out.value,), Target(name)))
         return out
@@ -407,6 +418,8 @@ class Tensor(InPlace, Methods):
     def become(self, op: str, result: Value) -> Tensor:
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype."""
         old = self.value
+        if files.on_disk(old.node):
+            files.refuse_writing(op, old.node)
         if result.shape != old.shape:
             raise ShapeError(
                 f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}"
@@ -429,11 +442,15 @@ class Tensor(InPlace, Methods):
     def copy_(self, src: TensorLike) -> Tensor:
         """Take over the values of src, broadcast and converted to this tensor's shape and dtype."""
         v = broadcast.operand("copy_", src)
+        if files.on_disk(self.value.node):
+            files.refuse_writing("copy_", self.value.node)
         if not isinstance(v, Value):
             return self.become("copy_", broadcast.scalar(v, self.dtype, self.shape))
         if broadcast.broadcast_shape("copy_", (self.shape, v.shape)) != self.shape:
             raise ShapeError(f"copy_: shape {tuple(v.shape)} does not broadcast to {tuple(self.shape)}")
         moved = creation.place(v, self.device) if v.node.device is not None else v
+        if files.on_disk(v.node):
+            moved = wrap(v).to(self.device).value  # what is copied into memory is there
         return self.become("copy_", broadcast.expand(broadcast.cast(moved, self.dtype), self.shape))
 
     assign = copy_

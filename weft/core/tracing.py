@@ -84,9 +84,7 @@ class Trace:
                 run.realize_value(before)
         node = before.node
         # A result of other tensors is a leaf here: `went_back` refuses to differentiate past it.
-        placeholder = Value(
-            graph.buffer(node.shape, node.dtype, node.storage.device.info.name, None), before.needs_grad
-        )
+        placeholder = Value(graph.buffer(node.shape, node.dtype, node.storage.home, None), before.needs_grad)
         shadow = self.shadows[id(t)] = Shadow(t, before, placeholder, placeholder)
         if before.needs_grad and before.is_leaf:
             differentiate.watch(t)

@@ -21,9 +21,10 @@ Shape: TypeAlias = tuple[Int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """BUFFER: the device ("cpu:0") whose memory holds it. Each is a node of its own: they are not interned."""
+    """BUFFER: the device ("cpu:0") whose memory holds it; None: a file, at home on no device. Each is a node of its
+    own: they are not interned."""
 
-    device: str
+    device: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ _nodes: dict[tuple[Any, ...], ref[Node]] = {}
 """All nodes, weakly. A key names its inputs by id: a live node keeps its inputs alive, so their ids are theirs."""
 
 _sweep_at = 4096
-_leaves: dict[str, Leaf] = {}
+_leaves: dict[str | None, Leaf] = {}
 
 
 def _sweep() -> None:
@@ -164,7 +165,7 @@ def arange(size: Int, dtype: DType = int64) -> Node:
     return intern(Op.RANGE, (), None, (size,), dtype, None)
 
 
-def buffer(shape: Shape, dtype: DType, device: str, storage: Any) -> Node:
+def buffer(shape: Shape, dtype: DType, device: str | None, storage: Any) -> Node:
     """A leaf with storage of its own, and a node of its own: it is not looked up."""
     attrs = _leaves.get(device)
     if attrs is None:

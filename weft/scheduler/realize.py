@@ -11,7 +11,7 @@ from typing import Any
 from weft import settings
 from weft.backends import registry
 from weft.backends.protocol import Device, Memory
-from weft.backends.storage import Storage, moved_to
+from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
@@ -118,11 +118,12 @@ def _results(
 
 
 def memory_on(leaf: Node, device: Device) -> Memory:
-    """The leaf's value in the memory of `device`: a constant may have been computed on another one."""
+    """The leaf's value in memory that `device` can read: a constant may have been computed on another one, and a
+    tensor on disk is at home on none."""
     stored: Storage = leaf.storage
     if stored.device is device or leaf.device is not None:
         return stored.memory
-    return moved_to(stored, device).memory
+    return lent_to(stored, device) or moved_to(stored, device).memory
 
 
 def plan_for(

@@ -92,6 +92,20 @@ class Block:
         return f"Block({self.nbytes} bytes {where})"
 
 
+class Borrowed(Block):
+    """Bytes of somebody else, to be read: `owner` keeps them alive."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        super().__init__(_nothing, address, nbytes, nbytes)
+        self.owner = owner
+
+
+def _nothing(address: int) -> None:
+    """Borrowed bytes are given back by letting go of their owner."""
+
+
 class _Idle(deque[int]):
     """Addresses of idle small blocks of one size class. A living block holds it, and so the allocator's memory."""
 

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from weft import disk_cache, settings
 from weft.backends.limits import Limits, from_json, to_json
@@ -18,11 +20,14 @@ from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
-from .allocator import Block
+from .allocator import Block, Borrowed
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # What schedules are chosen by: two FMA units of the vector width at 3 GHz, and what one channel pair of DDR4 or better
 # gives. Not what `limits` measures, since programs on disk are found by the description, which must not vary.
@@ -173,12 +178,10 @@ class CpuDevice:
             only_queue(queue, self._info.name)
         block = _block(memory)
         check_range("write", data.nbytes, offset, block.nbytes)
-        source = (
-            (ctypes.c_char * data.nbytes).from_buffer_copy(data)
-            if data.readonly
-            else (ctypes.c_char * data.nbytes).from_buffer(data)
-        )
-        ctypes.memmove(block.address + offset, source, data.nbytes)
+        if isinstance(block, Borrowed):
+            raise ValueError("borrowed memory is only read")
+        source = np.frombuffer(data, np.uint8)  # ctypes takes writable memory only
+        ctypes.memmove(block.address + offset, source.ctypes.data, data.nbytes)
 
     def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
         if queue:
@@ -194,6 +197,10 @@ class CpuDevice:
             return False
         self.write(memory, self.read(source, nbytes), 0, queue)
         return True
+
+    def borrow(self, data: npt.NDArray[np.uint8]) -> Borrowed:
+        """The bytes where they are: kernels ask for no more than the elements' own alignment of what they read."""
+        return Borrowed(data.ctypes.data, data.nbytes, data)
 
     def queue(self, number: int = 0) -> SynchronousQueue:
         return only_queue(number, self._info.name)

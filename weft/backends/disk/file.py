@@ -1,0 +1,77 @@
+"""A file mapped into this process, for reading."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import BinaryIO
+
+from weft.errors import FileError
+
+_PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+class MappedFile:
+    """The bytes of a file as they were when it was opened.
+
+    The file may be deleted, or replaced by another of its name: the mapping keeps the old one alive. Written to in
+    place or cut short it is not what it was any more, and `check` refuses it. (A program that cuts a file while a
+    kernel reads it ends this process: the system has no gentler answer for mapped files.)
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "_mapping", "_stamp", "path", "size")
+
+    def __init__(self, file: BinaryIO) -> None:
+        """The contents of an open file, which need not stay open. FileError where it cannot be mapped."""
+        self.path = os.path.abspath(os.fspath(file.name))
+        self._descriptor = os.dup(file.fileno())
+        self._stamp = self._now()
+        self.size = self._stamp[0]
+        try:
+            self._mapping = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise FileError(f"{self.path} cannot be mapped into memory: {error}") from None
+
+    def _now(self) -> tuple[int, int]:
+        """What changes when somebody writes to the file: its size, and when it was last written to."""
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
+
+    def check(self) -> None:
+        """FileError unless the file is as it was when it was opened. A microsecond."""
+        size, written = self._now()
+        if (size, written) != self._stamp:
+            what = f"has {size:,} bytes now" if size != self.size else "was written to"
+            raise FileError(
+                f"{self.path} has changed since it was opened with {self.size:,} bytes: it {what}; open it again, and "
+                "replace files that are in use instead of writing into them (as save_safetensors does)"
+            )
+
+    def view(self, begin: int, end: int) -> memoryview:
+        """The bytes from `begin` to before `end`, which stay mapped as long as somebody holds the view."""
+        if not 0 <= begin <= end <= self.size:
+            raise FileError(f"{self.path} has {self.size:,} bytes, not {end:,}: it is cut short")
+        return memoryview(self._mapping)[begin:end]
+
+    def will_need(self, begin: int, end: int) -> None:
+        """Have the system read these bytes ahead, where it can be asked to."""
+        self._advise("MADV_WILLNEED", begin, end)
+
+    def release(self, begin: int, end: int) -> None:
+        """These bytes are not needed for now: they take no memory of this process any more, and come back when used."""
+        self._advise("MADV_DONTNEED", begin, end)
+
+    def _advise(self, advice: str, begin: int, end: int) -> None:
+        option, first = getattr(mmap, advice, None), begin // _PAGE * _PAGE
+        if option is not None and end > first:
+            try:
+                self._mapping.madvise(option, first, min(end, self.size) - first)
+            except OSError:
+                return  # advice only
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def __repr__(self) -> str:
+        return f"MappedFile({self.path!r})"
