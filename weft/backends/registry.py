@@ -26,6 +26,8 @@ _BUILT_IN: dict[str, str] = {
 _lock = threading.RLock()
 _backends: dict[str, Backend] = {}
 _devices: dict[str, Device] = {}
+_opened: tuple[Device, ...] = ()
+"""The values of `_devices`, each once: kept, since every `synchronize` asks for them."""
 
 
 class State(Enum):
@@ -86,14 +88,20 @@ def open_device(name: str) -> Device:
                 )
                 raise DeviceError(f"there is no device {full}: this machine has {have}")
             _devices[full] = backend.device(index)
+            _note_opened()
         _devices[name] = _devices[full]
         return _devices[full]
 
 
-def opened_devices() -> list[Device]:
+def opened_devices() -> tuple[Device, ...]:
     """The devices that this process has opened, each once."""
-    with _lock:
-        return list({id(d): d for d in _devices.values()}.values())
+    return _opened
+
+
+def _note_opened() -> None:
+    """Called with the lock held, where a device has come or gone."""
+    global _opened
+    _opened = tuple({id(d): d for d in _devices.values()}.values())
 
 
 def register(backend: Backend) -> None:
@@ -114,6 +122,7 @@ def _forget(kind: str) -> None:
     _backends.pop(kind, None)
     for name in [n for n in _devices if n.partition(":")[0] == kind]:
         del _devices[name]
+    _note_opened()
 
 
 def open_backend(kind: str) -> Backend:

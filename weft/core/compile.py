@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from weft.autograd import value as recording
 from weft.core import run, tracing
+from weft.core.direct_call import DirectCall
 from weft.core.handle import Handle, describe
 from weft.core.replay import Replay, make_replay
 from weft.core.structure import Key, Same, flatten, is_named_tuple
@@ -40,12 +41,18 @@ class Compiled(Generic[P, R]):
         self.fn = fn
         self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
         self._recent: Replay | None = None
+        self._direct: DirectCall | None = None  # that of the most recent trace
         self._tried: set[Key] = set()
         self._lock = threading.RLock()
         self._warned = False
         update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        direct = self._direct
+        if direct is not None and not kwargs:
+            result = direct(args)
+            if result is not None:
+                return result
         replay = self._recent
         if replay is not None and not kwargs and replay.accepts(args):
             objects = replay.gather(args)
@@ -72,7 +79,7 @@ class Compiled(Generic[P, R]):
             if found is None:
                 return self._trace(key, args, kwargs, tensors)
             self._replays.move_to_end(key)
-            self._recent = found[0]
+            self._recent, self._direct = found[0], found[0].direct
         return found[0].run(found[1])
 
     def _matching(self, key: Key, tensors: list[Tensor]) -> tuple[Replay, list[Any]] | None:
@@ -106,7 +113,7 @@ class Compiled(Generic[P, R]):
             variants = self._replays.setdefault(key, [])
             variants.insert(0, replay)
             del variants[VARIANTS_KEPT:]
-            self._recent = replay
+            self._recent, self._direct = replay, replay.direct
             if len(self._replays) > TRACES_KEPT:
                 self._replays.popitem(last=False)
         objects = replay.gather(tensors)

@@ -32,6 +32,11 @@ def set_tensor_class(cls: type[Tensor]) -> None:
     _class = cls
 
 
+def tensor_class() -> type[Tensor]:
+    """What `wrap` makes."""
+    return _class
+
+
 def wrap(value: Value) -> Tensor:
     """A new Tensor that stands for `value`."""
     t = _new(_class)

@@ -14,6 +14,7 @@ from weft.autograd.value import _mode as recording  # pyright: ignore[reportPriv
 from weft.backends.registry import open_device
 from weft.backends.storage import from_numpy
 from weft.core import run, tracing
+from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
 from weft.core.instantiate import instantiate
 from weft.core.ownership import alone, rebind
@@ -78,6 +79,8 @@ class Replay:
         self._device_name = run.chosen_device()
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
+        self.direct: DirectCall | None = None
+        """The shortest way, where there is one; see direct_call.py."""
 
     def accepts(self, args: tuple[Any, ...]) -> bool:
         """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
@@ -167,8 +170,22 @@ class PlanReplay(Replay):
             and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads
             and r.build(["result"]) == "result"
         )  # fmt: skip
+        if self._pure:
+            self.direct = self._direct_call()
         r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
         r.differentiated = set()
+
+    def _direct_call(self) -> DirectCall | None:
+        """The shortest way for a function of tensors, whose one result is computed and which does nothing else."""
+        if self._plan is None or self._classes is None or self._reads_state or self._device_name is not None:
+            return None
+        expected = [Expected(*check) for check in self._checks]
+        memories: list[Any] = self._template.copy()
+        for i, k in self._from_tensor:
+            memories[i] = k
+        if not expected or any(m is None for m in memories):
+            return None
+        return direct_call(self._plan, self._classes, self._captured, expected, memories, self._records)
 
     def run(self, objects: list[Any]) -> Any:
         plan = self._plan

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.autograd.value import Value
+    from weft.backends.protocol import Device
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -92,7 +93,8 @@ class _DeviceStack:
         self.names = []
 
 
-_chosen = _DeviceStack()
+chosen = _DeviceStack()
+"""Which devices were chosen; read directly where a call takes a microsecond."""
 
 
 def device_name(name: str) -> str:
@@ -112,35 +114,41 @@ def configured_device() -> str:
 
 def chosen_device() -> str | None:
     """The innermost `with weft.device(...)`, if there is one."""
-    return _chosen.names[-1] if _chosen.names else None
+    return chosen.names[-1] if chosen.names else None
 
 
 def default_device() -> str:
     """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
-    return _chosen.names[-1] if _chosen.names else _chosen.base or configured_device()
+    return chosen.names[-1] if chosen.names else chosen.base or configured_device()
 
 
 def set_default_device(name: str) -> None:
     """New tensors are made on this device where no context says otherwise."""
-    _chosen.base = device_name(name)
+    chosen.base = device_name(name)
 
 
 def push_device(name: str) -> None:
     """Make `name` the default device."""
-    _chosen.names.append(device_name(name))
+    chosen.names.append(device_name(name))
 
 
 def pop_device() -> None:
     """Undo the last `push_device`."""
-    _chosen.names.pop()
+    chosen.names.pop()
 
 
 def synchronize() -> None:
     """Wait until everything that was started on any open device is done."""
+    for device in _opened_devices()():
+        device.synchronize()
+
+
+@cache
+def _opened_devices() -> Callable[[], Sequence[Device]]:
+    """As `_scheduler`: not imported before it is needed, and not looked up each time."""
     from weft.backends.registry import opened_devices
 
-    for device in opened_devices():
-        device.synchronize()
+    return opened_devices
 
 
 def set_memory_limit(name: str, nbytes: int | None) -> None:

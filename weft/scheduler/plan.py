@@ -73,6 +73,10 @@ class Plan:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
 
+    def result_bytes(self) -> int:
+        """The bytes of the results, where no runtime variable has a say."""
+        return sum(nbytes for nbytes, _, _, replaces in self._fixed if replaces is None)
+
     def profile(
         self, inputs: Sequence[Memory], values: Sequence[int] = ()
     ) -> tuple[list[Storage], list[int]]:
@@ -101,9 +105,8 @@ class Plan:
 
     def _refusal(self, error: MemoryError) -> str:
         rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)
-        results = sum(nbytes for nbytes, _, _, replaces in self._fixed if replaces is None)
         return (
-            f"computing this takes {results:,} bytes for results and {self.commands.workspace_bytes:,} for what lies "
+            f"computing this takes {self.result_bytes():,} bytes for results and {self.commands.workspace_bytes:,} for what lies "
             f"between: {error}. Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the "
             "limit"
         )

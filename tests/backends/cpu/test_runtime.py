@@ -308,6 +308,39 @@ def test_fixed_pointers_may_be_replaced(runtime: Runtime) -> None:
         plan.set_pointers(1, (0, 0))
 
 
+class Bytes:
+    """Memory as a direct call sees it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.address = array, array.ctypes.data
+
+
+def test_direct_calls_run_or_say_that_they_did_not(runtime: Runtime) -> None:
+    source, target = Bytes(np.arange(8, dtype=np.uint8)), Bytes(np.zeros(8, np.uint8))
+    plan = runtime.plan([runtime.runner.copy_instruction(1, 0, 8)], externals=2)
+    direct = plan.direct
+    if sys.implementation.name != "cpython":
+        assert direct is None
+        return
+    assert direct is not None
+    before = [sys.getrefcount(x) for x in (source, source.address, True, False)]
+    for wrong in ((), (source,), (source, target, target), (source, 7), (source, None)):
+        assert direct(*wrong) is False
+    assert not target.array.any()
+    for _ in range(100):
+        assert direct(source, target) is True
+    assert (target.array == source.array).all()
+    after = [sys.getrefcount(x) for x in (source, source.address, True, False)]
+    assert all(abs(x - y) < 50 for x, y in zip(before, after, strict=True))
+    with pytest.raises(TypeError):
+        direct(source, target, queue=0)
+    del plan  # the function keeps what it runs
+    target.array[:] = 0
+    assert direct(source, target) and (target.array == source.array).all()
+    pointers = runtime.plan([runtime.runner.copy_instruction(1, 0, 8)], [target.address], externals=1)
+    assert pointers.direct is None
+
+
 def test_an_empty_plan_runs(runtime: Runtime) -> None:
     plan = runtime.plan([])
     plan.run()
@@ -350,10 +383,13 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
         source, target = ctypes.create_string_buffer(b"x" * (4 << 20)), ctypes.create_string_buffer(4 << 20)
         plan = runtime.plan([runtime.runner.copy_instruction(1, 0, 4 << 20)], externals=2)
         both = (ctypes.addressof(source), ctypes.addressof(target))
+        memories = [runtime.allocator.allocate(4 << 20) for _ in both]
         plan.run(both)
         child = os.fork()
         if child == 0:
+            assert plan.direct is None or not plan.direct(*memories)  # not before there are workers
             plan.run(both)
+            assert plan.direct is None or plan.direct(*memories)
             workers = [t for t in threading.enumerate() if t.name.startswith("weft-")]
             runtime.allocator.allocate(100)
             os._exit(0 if len(workers) == 2 and target.raw[-2:] == b"xx" else 1)

@@ -61,7 +61,7 @@ _address: Callable[[Any], int] = attrgetter("address")
 class CpuExecutable:
     """A native plan on the device's workspace."""
 
-    __slots__ = ("_bound", "_commands", "_device", "_native")
+    __slots__ = ("_bound", "_commands", "_device", "_native", "direct")
 
     def __init__(self, device: CpuDevice, codes: Sequence[CpuCode], commands: Commands) -> None:
         self._device, self._commands = device, commands
@@ -83,6 +83,7 @@ class CpuExecutable:
             variables=commands.variables,
             keep=tuple(codes),
         )
+        self.direct = self._native.direct
 
     def _prepare(self) -> None:
         commands = self._commands

@@ -53,14 +53,14 @@ class Pool:
         self._resize = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p)(
             functions.resize
         )
-        self._reset = ctypes.CFUNCTYPE(None)(functions.reset)
+        self._reset = ctypes.CFUNCTYPE(None, ctypes.c_int32)(functions.reset)
         self._cores = cores
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []
         self._wanted = 1
         self.forked = False
         """True in a forked child until `revive`: the parent's workers do not exist here."""
-        self._reset()
+        self._reset(0)
 
     @property
     def threads(self) -> int:
@@ -101,8 +101,8 @@ class Pool:
         """Forget the parent's threads and whatever they were doing. Workers come back with `revive`."""
         self._lock = threading.Lock()
         self._workers = []
-        self._reset()
         self.forked = self._wanted > 1
+        self._reset(int(self.forked))
 
     def _apply(self, count: int) -> bool:
         """Bring the native count and the threads to `count`; False while a job keeps the pool."""

@@ -11,13 +11,17 @@ import ctypes
 import struct
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from .direct import DirectCalls
 from .pool import Pool
 
 _WORD = 8
 _INT32_MASK = 0xFFFFFFFF
+
+_DIRECT_LIMIT = 256
+"""Memories of a direct call at most: their addresses are on the stack."""
 
 # Called without argument types: a ctypes object passed as such is the cheapest argument there is.
 _RUN_PLAN = ctypes.CFUNCTYPE(None)
@@ -75,6 +79,7 @@ class NativePlan:
         "_run_timed",
         "_slots",
         "count",
+        "direct",
         "externals",
         "variables",
     )
@@ -88,6 +93,7 @@ class NativePlan:
         *,
         externals: int = 0,
         variables: int = 0,
+        direct: DirectCalls | None = None,
         keep: object = None,
     ) -> None:
         """Slots are taken as they are: the kernels' meaning of them is the code generator's business."""
@@ -109,6 +115,12 @@ class NativePlan:
         self._record_address = ctypes.c_void_p(self._record.buffer_info()[0])
         self._run = _RUN_PLAN(functions.run_plan)
         self._run_timed = _RUN_TIMED(functions.run_timed)
+        self.direct: Callable[..., bool] | None = None
+        """Where all that a run takes is memories: `direct(*memories)`; see direct.py."""
+        if direct is not None and not variables and not pointers and externals <= _DIRECT_LIMIT:
+            at = self._instructions.buffer_info()[0]
+            owned = (keep, self._slots, self._instructions)
+            self.direct = direct.function(at, self.count, externals, owned)
 
     def _encode(self, instructions: Sequence[Instruction]) -> list[int]:
         words: list[int] = []

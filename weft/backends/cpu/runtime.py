@@ -14,7 +14,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from . import direct
 from .allocator import Allocator
+from .direct import DirectCalls
 from .llvm import Loaded, Optimization, Target, compile_ir, load_object
 from .machine import Machine, host
 from .native import EXPORTS, runtime_ir
@@ -38,6 +40,7 @@ class Runtime:
     allocator: Allocator
     symbols: dict[str, int]
     code: Loaded
+    direct: DirectCalls | None
 
     def plan(
         self,
@@ -56,6 +59,7 @@ class Runtime:
             pointers,
             externals=externals,
             variables=variables,
+            direct=self.direct,
             keep=(self, keep),
         )
 
@@ -66,8 +70,10 @@ class Runtime:
 
 def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool = True) -> Runtime:
     """A runtime of its own, single-threaded until `set_threads`. `build` may answer from a cache."""
-    native = build(runtime_ir(machine.target.triple, futex=futex), machine.target, _OPTIMIZATION)
-    code = load_object(native, EXPORTS, _system_symbols())
+    text = runtime_ir(machine.target.triple, futex=futex, python=direct.AVAILABLE)
+    native = build(text, machine.target, _OPTIMIZATION)
+    imports = _system_symbols() | (direct.symbols() if direct.AVAILABLE else {})
+    code = load_object(native, (*EXPORTS, *(["weft_direct"] if direct.AVAILABLE else [])), imports)
     at = code.address
     pool = Pool(PoolFunctions(at("weft_worker"), at("weft_resize"), at("weft_reset")), machine.cores)
     guard(pool)
@@ -75,7 +81,8 @@ def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool =
         at("weft_run_plan"), at("weft_run_timed"), at("weft_copy"), at("weft_copy_variable")
     )
     allocator = Allocator(idle_limit=machine.memory_bytes // 4)
-    return Runtime(machine, pool, runner, allocator, {"weft_parallel": at("weft_parallel")}, code)
+    calls = DirectCalls(at("weft_direct")) if direct.AVAILABLE else None
+    return Runtime(machine, pool, runner, allocator, {"weft_parallel": at("weft_parallel")}, code, calls)
 
 
 _opening = threading.Lock()
