@@ -105,8 +105,9 @@ class Plan:
 
     def _refusal(self, error: MemoryError) -> str:
         rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)
+        results = self.result_bytes()
         return (
-            f"computing this takes {self.result_bytes():,} bytes for results and {self.commands.workspace_bytes:,} for what lies "
+            f"computing this takes {results:,} bytes for results and {self.commands.workspace_bytes:,} for what lies "
             f"between: {error}. Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the "
             "limit"
         )
