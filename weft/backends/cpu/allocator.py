@@ -64,7 +64,7 @@ class Block:
     """`nbytes` bytes at `address`, of `size` that are its own; they return to the allocator when this object dies or
     is released. A released block has no address, so that every use of it fails."""
 
-    __slots__ = ("__weakref__", "give_back", "address", "nbytes", "size")
+    __slots__ = ("__weakref__", "address", "give_back", "nbytes", "size")
 
     def __init__(self, give_back: Callable[[int], None], address: int, nbytes: int, size: int) -> None:
         self.give_back = give_back  # may be called from any thread and at any point of the program

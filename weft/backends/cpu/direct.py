@@ -61,5 +61,5 @@ class DirectCalls:
     def function(self, instructions: int, count: int, memories: int, keep: Any) -> Callable[..., bool]:
         """A function of so many memories, each with an `address`, that runs the `count` instructions at that address.
         It keeps `keep` alive. True when it did run; False, and nothing has happened, where it cannot."""
-        record = struct.pack("=6q", instructions, count, memories, id(_ADDRESS), id(True), id(False))  # noqa: FBT003
+        record = struct.pack("=6q", instructions, count, memories, id(_ADDRESS), id(True), id(False))
         return self._make(ctypes.addressof(self._definition), (record, self, keep), None)

@@ -775,5 +775,5 @@ def runtime_ir(triple: str, *, futex: bool = True, python: bool = False) -> str:
         steer = _STEER.replace("GETTID", str(calls.gettid)).replace("SETAFFINITY", str(calls.setaffinity))
     declaration, pause = _PAUSES.get(architecture, ("", ""))
     pausing = _PAUSE.replace("PAUSE_DECLARATION", declaration).replace("PAUSE", pause)
-    runner = _RUNNER.replace("COPY_GRAIN", str(_COPY_GRAIN))
-    return f'target triple = "{triple}"\n{_DECLARATIONS}{wait}{steer}{clock}{pausing}{_POOL}{runner}{_DIRECT if python else ""}'
+    runner = _RUNNER.replace("COPY_GRAIN", str(_COPY_GRAIN)) + (_DIRECT if python else "")
+    return f'target triple = "{triple}"\n{_DECLARATIONS}{wait}{steer}{clock}{pausing}{_POOL}{runner}'
