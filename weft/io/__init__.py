@@ -1,10 +1,11 @@
 """Reading and writing tensors."""
 
 from weft.io.checkpoint import Loaded, load_torch
+from weft.io.nested import load, save
 from weft.io.safetensors import load_safetensors, safetensors_metadata, save_safetensors
 from weft.io.sharded import load_sharded, save_sharded
 
 __all__ = [
-    "Loaded", "load_safetensors", "load_sharded", "load_torch", "safetensors_metadata", "save_safetensors",
-    "save_sharded",
+    "Loaded", "load", "load_safetensors", "load_sharded", "load_torch", "safetensors_metadata", "save",
+    "save_safetensors", "save_sharded",
 ]  # fmt: skip
