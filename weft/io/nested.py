@@ -33,8 +33,8 @@ def save(obj: Any, path: StrPath) -> None:
     """Write tensors, and what is built of them, so that `load` gives the same back.
 
     `obj`: tensors and NumPy arrays in dicts, lists and tuples to any depth, with None, bools, numbers and texts. A
-    tensor that occurs twice is written once. The file appears whole or not at all: what was there stays until all is written.
-    ArgumentError, saying where it stands, for anything else.
+    tensor that occurs twice is written once. The file appears whole or not at all: what was there stays until all is
+    written. ArgumentError, saying where it stands, for anything else.
 
     >>> weft.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 100}, "run.safetensors")
     """
