@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
@@ -304,10 +305,29 @@ class Body:
                 t = register_type(dtype, group.lanes)
                 neutral = f"splat ({scalar_type} {identity(op, dtype)})"
                 every = f.emit(f"select {vector('i1', group.lanes)} {group.mask}, {t} {every}, {t} {neutral}")
-            totals.append(self._tree(op, dtype, group.lanes, every))
+            totals.append(every)
+        if op in (Op.MAX, Op.MIN) and dtype.is_float and not f.module.gpu:
+            total = self._extremum(op, dtype, [g.lanes for g in groups], totals)
+        else:
+            trees = [self._tree(op, dtype, g.lanes, x) for g, x in zip(groups, totals, strict=True)]
+            total = self._pairs(op, dtype, trees)
         mask, frame.now.mask = frame.now.mask, None
-        self._combine(op, place, at, Value(self._pairs(op, dtype, totals)))
+        self._combine(op, place, at, Value(total))
         frame.now.mask = mask
+
+    def _extremum(self, op: Op, dtype: DType, lanes: list[int], groups: list[str]) -> str:
+        """The largest or smallest lane of all groups. NaNs are looked for once, not at each step of the trees."""
+        f = self.frame.f
+        found: list[str] = []
+        for n, x in zip(lanes, groups, strict=True):
+            first, second = self._halves(dtype, n, x) if n > 1 else (x, x)
+            half = max(1, n // 2)
+            some = f.emit(f"fcmp uno {register_type(dtype, half)} {first}, {second}")
+            found.append(memory.any_lane(self.frame, some, half))
+        trees = [self._tree(op, dtype, n, x, ordered=True) for n, x in zip(lanes, groups, strict=True)]
+        total, nan = self._pairs(op, dtype, trees), self._pairs(Op.OR, dtypes.bool_, found)
+        t = register_type(dtype)
+        return f.emit(f"select i1 {nan}, {t} {literal(dtype, math.nan)}, {t} {total}")
 
     def _combine(self, op: Op, place: Place, at: Affine, *values: Value) -> None:
         """place[at] = op(values, place[at]); the operands' order matters to no op but to a NaN's bits."""
@@ -316,22 +336,37 @@ class Body:
         new = self._op(op, [dtype] * (len(values) + 1), dtype, (*values, old))
         memory.store(frame, place, at, new)
 
-    def _tree(self, op: Op, dtype: DType, lanes: int, x: str) -> str:
-        """A power of two of lanes combined: the first half with the second half, until one value is left."""
+    def _tree(self, op: Op, dtype: DType, lanes: int, x: str, *, ordered: bool = False) -> str:
+        """A power of two of lanes combined: the first half with the second half, until one value is left.
+
+        `ordered`: a maximum or minimum that need not mind NaNs.
+        """
         f = self.frame.f
         while lanes > 2:
-            t, half = register_type(dtype, lanes), lanes // 2
-            first, second = (
-                f.emit(
-                    f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
-                    f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>"
-                )
-                for start in (0, half)
-            )
-            x = scalar.render(f, op, (dtype, dtype), dtype, half, (first, second))
-            lanes = half
+            lanes //= 2
+            x = self._two(op, dtype, lanes, *self._halves(dtype, 2 * lanes, x), ordered)
         t = register_type(dtype, lanes)
-        return self._pairs(op, dtype, [f.emit(f"extractelement {t} {x}, i64 {k}") for k in range(lanes)])
+        ends = [f.emit(f"extractelement {t} {x}, i64 {k}") for k in range(lanes)]
+        return self._two(op, dtype, 0, *ends, ordered) if lanes == 2 else ends[0]
+
+    def _two(self, op: Op, dtype: DType, lanes: int, a: str, b: str, ordered: bool) -> str:
+        f, t = self.frame.f, register_type(dtype, lanes)
+        if not ordered:
+            return scalar.render(f, op, (dtype, dtype), dtype, lanes, (a, b))
+        wins = f.emit(f"fcmp {'ogt' if op is Op.MAX else 'olt'} {t} {a}, {b}")
+        return f.emit(f"select {vector('i1', lanes)} {wins}, {t} {a}, {t} {b}")
+
+    def _halves(self, dtype: DType, lanes: int, x: str) -> tuple[str, str]:
+        """The first and the second half of a vector's lanes."""
+        t, half = register_type(dtype, lanes), lanes // 2
+        first, second = (
+            self.frame.f.emit(
+                f"shufflevector {t} {x}, {t} poison, <{half} x i32> "
+                f"<{', '.join(f'i32 {k}' for k in range(start, start + half))}>"
+            )
+            for start in (0, half)
+        )
+        return first, second
 
     def _pairs(self, op: Op, dtype: DType, left: list[str]) -> str:
         """Scalars combined in the same way; an odd last one waits."""

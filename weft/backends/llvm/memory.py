@@ -193,9 +193,9 @@ def to_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
     return frame.f.emit(f"zext {vector('i1', lanes)} {x} to {vector('i8', lanes)}")
 
 
-def any_lane(frame: Frame, mask: str) -> str:
-    """Whether any lane of the mask is set."""
-    n = frame.now.lanes
+def any_lane(frame: Frame, mask: str, lanes: int = 0) -> str:
+    """Whether any lane of the mask, of `lanes` or as many as the current group has, is set."""
+    n = lanes or frame.now.lanes
     return frame.f.call(f"llvm.vector.reduce.or.v{n}i1", "i1", [(vector("i1", n), mask)])
 
 

@@ -113,6 +113,8 @@ def _extremum(name: str, compare: str) -> Rule:
                     # false for a NaN in `a`, which is then chosen
                     wins = s.f.emit(f"fcmp {compare} {s.type} {b}, {a}")
                     return s.one_of(wins, b, a)
+                if not s.f.module.gpu:
+                    return s.intrinsic(f"{name}imum", args, "nsz")
                 larger = s.one_of(s.f.emit(f"fcmp {compare} {s.type} {a}, {b}"), a, b)
                 return s.one_of(s.f.emit(f"fcmp uno {s.type} {a}, {a}"), a, larger)
             case Kind.INT:

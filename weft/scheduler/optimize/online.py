@@ -23,6 +23,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
+from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.online import OnlineReduce
@@ -262,6 +263,7 @@ class _OnePass:
         self.k = run(self.k, ComputeAt(scores.name, "scores", it, Scope.REGISTER))
         self.register_tile(scores.name)
         self.k = run(self.k, Unroll(ii), Vectorize(self.k.nests["scores"].loops[-1].var.name))
+        self.k = attempt(self.k, PrefetchNext("scores", it))
         if panel is not None:
             where = (self.out, batch) if many and batch is not None else at
             self.k = run(self.k, ComputeAt(panel, where[0], where[1]))
