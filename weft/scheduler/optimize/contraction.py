@@ -70,6 +70,9 @@ AWKWARD = 4.0
 MISSED = 4.0
 """Cycles to load one element from the second cache, over and over."""
 
+FEW = 2
+"""Uses of a panel that do not pay for packing it."""
+
 UNSIZED = 8
 """Rows of a tile at most where their number is only known at run time: it may be one."""
 
@@ -157,6 +160,10 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     macs = prod(high(a.extent) for a in c.value.all_axes)
     p, s = high(panel.extent), high(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
+    strided = fetched_anew(k, c, 1 - side, info)
+    packing, direct = _packing(k, c, side, panel)
+    blocks = prod(high(a.extent) for a in c.own(1 - side) if a is not stream)
+    seek = _seeking(k, c, 1 - side, panel)
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 7):
         if vectors > 1 and ((vectors - 1) * lanes >= p or vectors * lanes > UNROLL_LIMIT):
@@ -166,38 +173,52 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
         ):
             if vectors * tall + vectors + 1 > info.vector_registers:
                 break
-            tiles = ceildiv(p, vectors * lanes) * ceildiv(s, tall)
+            panels, tiles = ceildiv(p, vectors * lanes), ceildiv(s, tall)
             # per step of k: multiply-adds, or a dependent add every 4 cycles; loads at two a cycle are nearly hidden
             step = max(vectors * tall, 4.0) + 0.06 * (vectors + tall)
             if clash(apart, tall, info):
                 step += MISSED * tall
-            cost = tiles * step
+            elif strided and apart is not None:
+                step += MISSED * max(1, tall * min(apart, LINE) // LINE)
+            cost = panels * tiles * step * (macs / (p * s)) + panels * seek
+            if not (direct and blocks * tiles <= FEW):
+                cost += packing
             if best is None or cost < best[0]:
                 best = (cost, vectors, tall)
     assert best is not None
-    fma = best[0] * (macs / (p * s))
+    return Choice(side, panel, stream, best[1], best[2], best[0] + _storing(k, c, panel, stream))
+
+
+def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, bool]:
+    """Cycles to pack all panels of a factor, and whether it can be read where it is."""
     factor = c.factors[side]
     contiguous = all(
         coefficient(flatten(load.index, q.shape), panel.var) == 1
         for load in _loads(factor)
         if (q := k.algorithm.param(load.source)) is not None
     )
-    packed = prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(factor))
-    move = packed * (COPIED if contiguous else GATHERED)
-    stores = macs / prod(high(a.extent) for a in (c.value.reduce.axes if c.value.reduce else ()))
+    return _elements(c, side) * (COPIED if contiguous else GATHERED), contiguous and isinstance(factor, Load)
+
+
+def _storing(k: Kernel, c: Contraction, panel: Axis, stream: Axis) -> float:
+    """Cycles to store the results."""
     across, along = output_steps(k, c, panel), output_steps(k, c, stream)
-    store = stores * (
-        COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED
-    )
-    other = c.factors[1 - side]
-    if reachable(k, c, 1 - side) is not None:
-        moved = prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(other))
-        seek = COPIED * moved * ceildiv(p, best[1] * lanes)
-    elif awkward(k, other):
-        seek = AWKWARD * macs / (p * s) * ceildiv(p, best[1] * lanes) * s
-    else:
-        seek = 0.0
-    return Choice(side, panel, stream, best[1], best[2], fma + move + store + seek)
+    each = COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED
+    return each * prod(high(a.extent) for a in c.value.axes)
+
+
+def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis) -> float:
+    """Cycles to find the elements of the stream for the tiles of one panel (one tile's width of its axis)."""
+    if reachable(k, c, side) is not None:
+        return COPIED * _elements(c, side)
+    if not awkward(k, c.factors[side]):
+        return 0.0
+    return AWKWARD * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
+
+
+def _elements(c: Contraction, side: int) -> int:
+    """Of a factor, as often as the sum's axes name them."""
+    return prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
 
 
 def row_bytes(k: Kernel, e: Expr, stream: Axis) -> int | None:
@@ -208,6 +229,20 @@ def row_bytes(k: Kernel, e: Expr, stream: Axis) -> int | None:
         coefficient(flatten(load.index, p.shape), stream.var) if load is not None and p is not None else None
     )
     return None if step is None or p is None else abs(step) * p.dtype.itemsize
+
+
+def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
+    """A step along the innermost summed axis leads to another line of the factor's memory, and all steps' lines do not
+    fit into the first cache: where the next tile would use the rest of each line, it comes from the second again."""
+    load = plain_load(c.factors[side])
+    p = k.algorithm.param(load.source) if load is not None else None
+    assert c.value.reduce is not None
+    summed = c.value.reduce.axes
+    if load is None or p is None:
+        return False
+    step = coefficient(flatten(load.index, p.shape), summed[-1].var)
+    depth = prod(high(a.extent) for a in summed)
+    return step is not None and abs(step) * p.dtype.itemsize >= LINE and depth * LINE > info.l1_bytes
 
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
@@ -386,7 +421,7 @@ class _Tiled:
         staged: list[tuple[str, str]] = []
         load = plain_load(panel)
         direct = isinstance(panel, Load) and load is not None and self.lane_step(load, choice.panel.var) == 1
-        if not direct or (uses > 2 and self.panel_bytes > self.info.l1_bytes // 8):
+        if not direct or (uses > FEW and self.panel_bytes > self.info.l1_bytes // 8):
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
             staged.append(("panel", at))
