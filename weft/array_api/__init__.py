@@ -1,18 +1,20 @@
 """The Python array API standard, version 2024.12: `xp = weft.array_api`, or `xp = x.__array_namespace__()`.
 
-The arrays are weft's Tensors, the dtypes weft's. Unlike weft's own functions, which promote as torch does, arrays
-without dimensions promote like all others here, results keep the kind of their operands, and reductions of unsigned
-integers are unsigned. Source: https://data-apis.org/array-api/2024.12.
+Its arrays are `Array`s: weft's Tensors with the standard's operators; the dtypes are weft's. Unlike weft's own
+functions and Tensors, which promote as torch does, arrays without dimensions promote like all others here, results
+keep the kind of their operands, and reductions of unsigned integers are unsigned. Functions take any Tensor and give
+Arrays.
+Source: https://data-apis.org/array-api/2024.12.
 
 Left out: complex64, complex128, `conj` of anything but itself, `imag` and the extension `fft`, since weft has real
-numbers only; `linalg.eig` and `eigvals` for the same reason. `Tensor.size` is torch's method; the standard's number of
-elements is `x.numel()`. Operators on Tensors promote as torch's do where one side has no dimensions. `nonzero`,
-`unique_*` and boolean indexing compute their input when called, since their results' sizes depend on it.
+numbers only; `linalg.eig` and `eigvals` for the same reason. `nonzero`, `unique_*` and boolean indexing compute their
+input when called, since their results' sizes depend on it.
 """
 
 import math
 
 from weft.array_api import linalg
+from weft.array_api.array import Array, offer_arrays
 from weft.array_api.creation import (
     arange,
     asarray,
@@ -145,7 +147,7 @@ __array_api_version__ = "2024.12"
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
 
 __all__ = [
-    "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
+    "Array", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
     "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bitwise_and",
     "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
     "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign", "cos",
@@ -163,3 +165,5 @@ __all__ = [
     "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
     "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
 ]  # fmt: skip
+
+offer_arrays(globals(), __all__)

@@ -27,8 +27,8 @@ class Info:
     """What the namespace offers."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Boolean indexing and data-dependent shapes work; any number of axes."""
-        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
+        """Boolean indexing and data-dependent shapes work; NumPy, which shows results, has 64 axes."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
         """The device of new arrays."""
@@ -39,8 +39,8 @@ class Info:
         return {"real floating": get_default_dtype(), "integral": int64, "indexing": int64}
 
     def devices(self) -> list[str]:
-        """The devices there are."""
-        return [d.name for d in devices.devices()]
+        """The devices that can be used here."""
+        return [d.name for d in devices.devices() if d.info is not None]
 
     def dtypes(
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None

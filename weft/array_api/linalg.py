@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from weft.array_api.array import offer_arrays
 from weft.array_api.manipulation import broadcast_arrays
 from weft.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from weft.array_api.promotion import Axes, over_axes, together
@@ -122,3 +123,5 @@ __all__ = [
     "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
     "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+offer_arrays(globals(), __all__)

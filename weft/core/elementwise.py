@@ -202,7 +202,8 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     quotient = (a - rest) / b
     quotient = where(logical_and(rest != 0, xor_sign(rest, b)), quotient - 1, quotient)
     down = floor(quotient)  # the division above may land just beside an integer
-    return where(eq(b, 0), a / b, where(quotient - down > 0.5, down + 1, down))
+    down = where(quotient - down > 0.5, down + 1, down)
+    return where(eq(b, 0), a / b, where(eq(down, 0), (a / b) * 0.0, down))  # a zero has the quotient's sign
 
 
 def remainder(input: TensorLike, other: TensorLike) -> Tensor:
@@ -504,7 +505,8 @@ def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
     input = _as_float("sinh", input)
     e = expm1(abs(input))
-    return where(isinf(e), exp(abs(input) - math.log(2.0)), (e + e / (e + 1)) * 0.5) * sign(input)
+    size = where(isinf(e), exp(abs(input) - math.log(2.0)), (e + e / (e + 1)) * 0.5)
+    return where(lt(input, 0), neg(size), where(eq(input, 0), input, size))
 
 
 @rounded_once

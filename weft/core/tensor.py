@@ -292,6 +292,9 @@ class Tensor(InPlace, Methods):
     def __float__(self) -> Float_:
         return Float_(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __index__(self) -> Int_:
         if not self.dtype.is_int:
             raise DTypeError(

@@ -151,7 +151,7 @@ def acosh(input: Tensor) -> Tensor:
     def value(x: Tensor) -> Tensor:
         t = x - 1
         huge = gt(x, 1e15 if _is_double(x) else 1e7)
-        small = where(huge, 0.0, t)
+        small = where(huge, 0.0, where(lt(t, 0), math.nan, t))
         return where(huge, log1p(t) + math.log(2.0), log1p(small + sqrt(small * 2 + small * small)))
 
     return smooth("acosh", input, value, lambda x: rsqrt((x - 1) * (x + 1)))
