@@ -134,6 +134,17 @@ def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
     assert kernel.nests["sum_lanes"].scope is Scope.REGISTER
 
 
+def test_one_panel_is_shared_by_tasks_that_cut_another_axis() -> None:
+    """All output channels of a weight gradient are one panel, the kernel's columns one tile: input channels are cut."""
+    x, g = normal(4, 6, 36, 36), normal(4, 8, 36, 36, seed=1)
+    k, got = scheduled(lambda x, g: weight_gradient(x, g, 3), [x, g], info(64, 32, cores=3))
+    (parallel,) = [s.extent for n in k.nests.values() for s in n.loops if s.kind is LoopKind.PARALLEL]
+    assert parallel == 3
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (36, 36), (2, 3))
+    close(got, np.einsum("ncuvyx,noyx->ocuv", windows, g))
+
+
 def _loads(e: ex.Expr) -> list[ex.Load]:
     return [x for x in ex.walk([e]) if isinstance(x, ex.Load)]
 

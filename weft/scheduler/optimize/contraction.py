@@ -314,11 +314,16 @@ class _Tiled:
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again
             per_chunk = ceildiv(tiles_s, min(tiles_s, info.cores))
             chunks = ceildiv(tiles_s, per_chunk)
+        part: list[str] = []
+        if big and shared * chunks < info.cores and (cut := self.divisible(inside, shared * chunks)):
+            axis, parts = cut
+            self.k, o, i = split(self.k, axis, self.extent(axis) // parts, f"{axis}_task", f"{axis}_in")
+            inside, part = [i if n == axis else n for n in inside], [o]
         self.k = run(
             self.k, Pad(p, self.width), Pad(s, choice.rows * (per_chunk * chunks if self.sized else 1))
         )
         self.k, po, pi = split(self.k, p, self.width, "po", "pi")
-        tasks = [*around, po]
+        tasks = [*around, po, *part]
         if self.sized:
             self.k, sc, s = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
             tasks.append(sc)
@@ -330,6 +335,22 @@ class _Tiled:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
+
+    def divisible(self, loops: list[str], tasks: int) -> tuple[str, int] | None:
+        """The longest of these loops that can be cut into as many equal parts as make `tasks` tasks enough for all
+        cores, and into how many."""
+        found: tuple[str, int] | None = None
+        for loop in sorted(loops, key=self.extent):
+            n = self.extent(loop)
+            least = ceildiv(self.info.cores, tasks)
+            if self.fixed(loop) and (f := next((f for f in range(least, 2 * least + 1) if n % f == 0), 0)):
+                found = loop, f
+        return found
+
+    def fixed(self, loop: str) -> bool:
+        """Whether the loop's extent is known."""
+        spec = self.k.nests[self.c.out.name].loop(loop)
+        return spec is not None and isinstance(spec.extent, int)
 
     def reads_along(self) -> bool:
         """The epilogue reads a parameter at every result: in short runs, which no hardware foresees."""
