@@ -17,7 +17,7 @@ def pairs(*outputs: weft.Tensor) -> frozenset[tuple[str, str]]:
     """The (written, read) parameter names of the only kernel for these tensors."""
     (spec,) = kernelize([t.value.node for t in outputs])
     (kernel,) = compiled([spec.algorithm], open_device("dummy:0"))
-    names = [p.name for p in kernel.program.params]
+    names = [p.name for p in spec.algorithm.params]
     return frozenset((names[w], names[r]) for w, r in kernel.in_place)
 
 

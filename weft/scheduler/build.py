@@ -36,7 +36,7 @@ def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]
         for spec in specs:
             verify_algorithm(spec.algorithm)
     kernels = compiled([s.algorithm for s in specs], device)
-    where = [(c.image, c.program.name) for c in dict.fromkeys(kernels) if c.image is not None]
+    where = [(c.image, c.name) for c in dict.fromkeys(kernels) if c.image is not None]
     plan = _Assembly(job, device, specs, kernels).plan()
     return plan, where if len(where) == len(plan.codes) else None
 
@@ -204,7 +204,7 @@ class _Assembly:
                     steps.append(CopyBytes(self.slot(n), self.slot(base), nbytes(base)))
                     why = ("the old value is still needed",)
                     infos.append(KernelInfo("copy", 2 * nbytes(base), 0, why, nbytes(base)))
-            used = tuple(variables[v.name] for v in kernel.program.variables)
+            used = tuple(variables[v] for v in kernel.variables)
             steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
             infos.append(KernelInfo(name, moved, flops, spec.why, spec.written))

@@ -2,6 +2,7 @@
 
 A plan is found by its graph's signature, the device with its driver and compiler, and weft's own sources, so a second
 process neither kernelizes nor schedules nor compiles. An image may serve several plans and is kept by its content.
+Kernels that another plan has compiled are found one by one: see `kernel_cache`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ def key_of(sig: Signature, replaces: Mapping[int, int], device: Device) -> str |
     if settings.verify() or settings.cache_dir() is None:
         return None
     return disk_cache.digest(
-        sig.digest(), json.dumps(list(replaces.items())), _device_key(device), disk_cache.compiler()
+        sig.digest(), json.dumps(list(replaces.items())), device_key(device), disk_cache.compiler()
     )
 
 
-def _device_key(device: Device) -> str:
+def device_key(device: Device) -> str:
+    """The device, its driver and compiler, and its description."""
     if device not in _devices:
         _devices[device] = f"{device.fingerprint()} {describe(device.info)}"
     return _devices[device]
@@ -97,7 +99,7 @@ def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variable
     if record["key"] != key:
         raise ValueError("a plan of another name")
     where = [(str(image), str(name)) for image, name in record["codes"]]
-    codes: list[Code] = [_image(image, device)[name] for image, name in where]
+    codes: list[Code] = [image_codes(image, device)[name] for image, name in where]
     externals, offsets, workspace = record["commands"]
     steps = tuple([_step(s) for s in record["steps"]])
     commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace), len(variables))
@@ -138,7 +140,7 @@ def _check(commands: Commands, codes: int) -> None:
             raise ValueError("a step outside of the plan")
 
 
-def _image(key: str, device: Device) -> Mapping[str, Code]:
+def image_codes(key: str, device: Device) -> Mapping[str, Code]:
     """The programs of an image, by name. KeyError when it is not there, ValueError when it is not this device's."""
     at = (device, key)
     with _lock:

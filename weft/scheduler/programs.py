@@ -1,4 +1,8 @@
-"""Algorithms -> compiled programs, each distinct one once per process and device."""
+"""Algorithms -> compiled programs, each distinct one once per process and device.
+
+What an earlier process compiled is found on disk, kernel by kernel: of a model of which one layer changed, only the
+kernels of that layer are compiled.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from weft.ir.math.expand import EXPANSIONS, WITHOUT_UINT64, expand
 from weft.ir.ops import Op
 from weft.ir.passes import pipeline
 from weft.ir.passes.fma import contract
+from weft.scheduler import kernel_cache
 from weft.scheduler.disk_cache import store_image
 from weft.scheduler.inplace import in_place_pairs
 from weft.scheduler.optimize.rules import schedule
@@ -27,10 +32,11 @@ from weft.scheduler.supported import check_supported
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A program, its code, and the name of the image that it is in (None: it cannot be stored). `in_place`: (written,
-    read) parameters that may be one memory."""
+    """A program's name, the runtime variables that it takes, its code, and the name of the image that it is in (None:
+    it cannot be stored). `in_place`: (written, read) parameters that may be one memory."""
 
-    program: Program
+    name: str
+    variables: tuple[str, ...]
     code: Code
     image: str | None
     in_place: frozenset[tuple[int, int]]
@@ -61,19 +67,30 @@ def optimized(program: Program, info: DeviceInfo) -> Program:
 
 
 def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
-    """Code for all algorithms; what is not there yet is compiled together."""
+    """Code for all algorithms; what is neither here nor on disk yet is compiled together."""
+    distinct = list(dict.fromkeys(algorithms))
     with _lock:
-        missing = [a for a in dict.fromkeys(algorithms) if (a, device) not in _compiled]
+        missing = {a: kernel_cache.key_of(a, device) for a in distinct if (a, device) not in _compiled}
+        for a, key in list(missing.items()):
+            kept = None if key is None else kernel_cache.load(key, device)
+            if kept is not None:
+                names = (kept.name, kept.variables, kept.code, kept.image, kept.in_place)
+                _compiled[a, device] = Compiled(*names)
+                del missing[a]
         if missing:
             plain = [lower(schedule(a, device.info)) for a in missing]
             programs = [replace(optimized(p, device.info), name=f"{p.name}_{next(_numbers)}") for p in plain]
             codes, image = device.compile(programs)
             at = store_image(image, [p.name for p in programs]) if image else None
-            for a, p, program, code in zip(missing, plain, programs, codes, strict=True):
+            for (a, key), p, program, code in zip(missing.items(), plain, programs, codes, strict=True):
+                variables = tuple([v.name for v in program.variables])
                 # asked before loops were split, for one store: no pass reads an element later than it was read there
-                _compiled[a, device] = Compiled(program, code, at, in_place_pairs(p))
+                made = Compiled(program.name, variables, code, at, in_place_pairs(p))
+                _compiled[a, device] = made
+                if key is not None and at is not None:
+                    kernel_cache.store(key, at, made.name, variables, made.in_place)
         found = [_compiled[a, device] for a in algorithms]
-        for a in dict.fromkeys(algorithms):
+        for a in distinct:
             _compiled.move_to_end((a, device))
         while len(_compiled) > PROGRAMS_KEPT:
             _compiled.popitem(last=False)

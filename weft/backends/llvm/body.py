@@ -346,8 +346,8 @@ class Body:
             lanes //= 2
             x = self._two(op, dtype, lanes, *self._halves(dtype, 2 * lanes, x), ordered)
         t = register_type(dtype, lanes)
-        ends = [f.emit(f"extractelement {t} {x}, i64 {k}") for k in range(lanes)]
-        return self._two(op, dtype, 0, *ends, ordered) if lanes == 2 else ends[0]
+        first, *second = [f.emit(f"extractelement {t} {x}, i64 {k}") for k in range(lanes)]
+        return self._two(op, dtype, 0, first, second[0], ordered) if second else first
 
     def _two(self, op: Op, dtype: DType, lanes: int, a: str, b: str, ordered: bool) -> str:
         f, t = self.frame.f, register_type(dtype, lanes)
