@@ -42,7 +42,12 @@ def run(folder: Path, *argv: str) -> tuple[str, list[str]]:
     """What it printed, and the kernels that it compiled."""
     env = {**os.environ, "WEFT_CACHE_DIR": str(folder), "WEFT_VERIFY": "0", "PYTHONHASHSEED": "random"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *argv], env=env, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", PROGRAM, *argv],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     return done.stdout, eval(done.stderr.strip().splitlines()[-1])
 
@@ -68,7 +73,13 @@ def test_only_new_kernels_are_compiled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "null", "not json", '{"key": "k"}', '{"key":"k","image":"i","name":"n","variables":[],"in_place":[]}'],
+    [
+        "[]",
+        "null",
+        "not json",
+        '{"key": "k"}',
+        '{"key":"k","image":"i","name":"n","variables":[],"in_place":[]}',
+    ],
 )
 def test_a_record_that_makes_no_sense_is_ignored(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +112,9 @@ def test_everything_counts_and_shared_expressions_once() -> None:
         algorithm(ex.call(Op.MUL, x, ex.const(dtypes.float32, -0.0))),
         algorithm(ex.call(Op.MAX, x, x)),
         algorithm(ex.Load(dtypes.float32, "x", (Var("i", 0, 9) // 2,))),
-        algorithm(ex.Load(dtypes.float32, "x", (ex.as_index(ex.call(Op.CAST, x, dtype=dtypes.int64), 0, 9),))),
+        algorithm(
+            ex.Load(dtypes.float32, "x", (ex.as_index(ex.call(Op.CAST, x, dtype=dtypes.int64), 0, 9),))
+        ),
     ]
     assert len({digest(a) for a in some}) == len(some)
     assert digest(algorithm(deep)) == digest(some[2])
