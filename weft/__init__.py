@@ -331,6 +331,8 @@ from weft.errors import (
 from weft.ir.dtypes import (
     DType,
     bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
     float16,
     float32,
     float64,
@@ -568,7 +570,7 @@ __all__ = [
     "empty_like", "empty_strided", "enable_grad", "eq", "equal", "erf", "erf_", "erfc", "erfc_", "erfinv",
     "exp", "exp2", "exp2_", "exp_", "expand_copy", "explain", "expm1", "expm1_", "eye", "fill", "fill_",
     "finfo", "fix", "fix_", "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64",
-    "float_power", "floor", "floor_", "floor_divide", "fmax", "fmin", "fmod", "frac", "frac_", "frexp",
+    "float8_e4m3fn", "float8_e5m2", "float_power", "floor", "floor_", "floor_divide", "fmax", "fmin", "fmod", "frac", "frac_", "frexp",
     "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full", "full_like", "gather", "gcd", "gcd_",
     "ge", "geqrf", "ger", "get_default_device", "get_default_dtype", "get_device", "get_num_threads",
     "get_rng_state", "grad", "gradient", "gradients", "greater", "greater_equal", "gt", "half", "heaviside",

@@ -24,6 +24,17 @@ def user_location() -> str:
     return "<unknown>"
 
 
+def user_call() -> str:
+    """The name of weft's function that the user's code called; "<unknown>" when there is none."""
+    name, frame = "<unknown>", inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_HOME) and not file.startswith("<frozen"):
+            return name.strip("_")
+        name, frame = frame.f_code.co_name, frame.f_back
+    return name
+
+
 class WeftError(Exception):
     """Base of everything weft raises on purpose. `message` is the text, `location` the user's file:line."""
 

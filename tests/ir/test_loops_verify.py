@@ -126,7 +126,7 @@ BROKEN: dict[str, tuple[list[Stmt], str]] = {
     "accumulate by subtraction": ([Accumulate("y", 0, Op.SUB, ONE)], "sub cannot accumulate"),
     "accumulate in 16 bits": ([Accumulate("h", 0, Op.ADD, Const(H, 1))], "add cannot accumulate in float16"),
     "sum of bools": ([Accumulate("b", 0, Op.ADD, TRUE)], "add cannot accumulate in bool"),
-    "16-bit arithmetic": ([put(two(Op.ADD, H), to="h")], "16-bit floats are only loaded, stored and cast"),
+    "16-bit arithmetic": ([put(two(Op.ADD, H), to="h")], "narrow floats are only loaded, stored and cast"),
     "division of integers": ([put(two(Op.DIV, I), to="k")], "div needs floats, got int32, int32"),
     "floor division of floats": ([put(two(Op.FLOORDIV, F))], "floordiv needs integers"),
     "shift of floats": ([put(two(Op.SHL, F))], "shl needs integers"),

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from weft.errors import DTypeError
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Attrs, Node, Shape
-from weft.ir.ops import Op
+from weft.ir.graph import Attrs, Combine, Node, Shape
+from weft.ir.ops import MOVEMENT, Op
 
 Rule: TypeAlias = "Callable[..., tuple[Value | None, ...]]"
 """(gradient of the result, the result, *inputs) -> the gradient of each input, None where there is none."""
@@ -101,8 +102,31 @@ def apply(
     shape: Shape | None = None,
     dtype: DType | None = None,
 ) -> Value:
-    """`op` on values: the node, and the record if a gradient may be asked for."""
+    """`op` on values: the node, and the record if a gradient may be asked for.
+
+    The 8-bit floats only store numbers: DTypeError for arithmetic on them that torch does not have either.
+    """
+    if inputs and (small := inputs[-1].node.dtype).bits == 8 and small.is_float8:
+        if op not in FLOAT8_OPS or (isinstance(attrs, Combine) and attrs.op is not None):
+            raise no_arithmetic(op.symbol, small)
     return record(graph.apply(op, tuple([v.node for v in inputs]), attrs, shape, dtype), op, attrs, inputs)
+
+
+FLOAT8_OPS = MOVEMENT | frozenset(
+    {
+        Op.CAST, Op.BITCAST, Op.WHERE, Op.EQ, Op.NE, Op.ABS, Op.MUL, Op.GATHER, Op.SCATTER, Op.CONCAT, Op.UPDATE,
+        Op.CONTIGUOUS, Op.COPY,
+    }
+)  # fmt: skip
+"""What is defined on 8-bit floats."""
+
+
+def no_arithmetic(op: str, dtype: DType) -> DTypeError:
+    """That an op is not defined on an 8-bit float."""
+    return DTypeError(
+        f"{op}: not defined on {dtype.name}, which only stores numbers; compute in another dtype, as with .float(), "
+        f"and store the result with .to(weft.{dtype.name})"
+    )
 
 
 def record(node: Node, op: Op, attrs: Attrs, inputs: tuple[Value, ...]) -> Value:

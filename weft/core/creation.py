@@ -63,7 +63,7 @@ def to_array(op: str, data: Data, dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype is None or dtype is found:
         return array
     with np.errstate(all="ignore"):
-        return array.astype(dtypes.to_numpy(dtype))
+        return dtypes.convert_array(array, dtype)
 
 
 def is_array(x: Any) -> TypeGuard[np.ndarray[Any, Any]]:

@@ -22,7 +22,7 @@ def text(t: Tensor) -> str:
     if any(isinstance(n, Index) for n in v.shape):
         return f"tensor(..., shape={v.shape}, dtype={v.dtype!r})"
     array = run.to_numpy(v.node)
-    if v.dtype.name == "bfloat16":
+    if v.dtype.is_narrow:
         array = array.astype(np.float32)
     body = np.array2string(array, separator=", ", prefix="tensor(", precision=4, threshold=1000, edgeitems=3)
     if array.size == 0 and len(v.shape) > 1:

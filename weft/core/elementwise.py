@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from weft.autograd.value import Value, apply, record
+from weft.autograd.value import FLOAT8_OPS, Value, apply, no_arithmetic, record
 from weft.core.broadcast import (
     Operand,
     broadcast,
@@ -58,7 +58,11 @@ class Binary:
 
     def __post_init__(self) -> None:
         plain = {
-            d for d in DTYPES.values() if d.kind in self.kinds and (d is not bool_ or self.on_bool is None)
+            d
+            for d in DTYPES.values()
+            if d.kind in self.kinds
+            and (d is not bool_ or self.on_bool is None)
+            and (not d.is_float8 or self.op in FLOAT8_OPS)
         }
         pairs = {(d, t) for d in plain for t in (int, float) if d.is_float or (d.is_int and t is int)}
         object.__setattr__(self, "compares", self.op in COMPARE)
@@ -67,6 +71,8 @@ class Binary:
 
     def dtype(self, found: DType) -> DType:
         """The dtype to compute in for operands that promote to `found`; DTypeError where there is none."""
+        if found.is_float8 and self.op not in FLOAT8_OPS:
+            raise no_arithmetic(self.name, found)
         if found.kind in self.kinds:
             return found
         if self.kinds is _FLOAT:
@@ -618,6 +624,8 @@ def nan_to_num(
 def finite_max(dtype: DType) -> float:
     """The largest finite number of a float dtype."""
     return {
+        "float8_e4m3fn": 448.0,
+        "float8_e5m2": 57344.0,
         "float16": 65504.0,
         "bfloat16": 2.0**128 - 2.0**120,
         "float32": 2.0**128 - 2.0**104,

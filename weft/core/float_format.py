@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 _SAME_WIDTH: dict[int, DType] = {16: int16, 32: int32, 64: int64}
-MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+MANTISSA = {"float8_e4m3fn": 3, "float8_e5m2": 2, "float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 class Parts(NamedTuple):

@@ -15,7 +15,7 @@ from weft.core import run
 from weft.core.creation import tensor
 from weft.core.handle import describe
 from weft.errors import ArgumentError, DTypeError
-from weft.ir.dtypes import bfloat16, to_numpy
+from weft.ir.dtypes import to_numpy
 
 if TYPE_CHECKING:
     from weft.backends.storage import Storage
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _CPU = 1  # DLPack's kDLCPU
 
+_BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""What other libraries lack is passed on as the integers of its bits, and read there as what it is."""
+
 
 class _Export:
     """Holds a storage for as long as an array shows its memory."""
@@ -32,7 +35,7 @@ class _Export:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         array = storage.numpy()
-        plain = array.view(np.uint16) if storage.dtype is bfloat16 else array
+        plain = array.view(_BITS.get(storage.dtype.name, array.dtype))
         self.__array_interface__ = plain.__array_interface__
 
 
@@ -46,7 +49,7 @@ def shared_array(t: Tensor) -> Array:
         return array
     array = np.asarray(_Export(storage))
     array.flags.writeable = False
-    return array.view(to_numpy(bfloat16)) if storage.dtype is bfloat16 else array
+    return array.view(to_numpy(storage.dtype))
 
 
 def to_dlpack(
@@ -55,8 +58,11 @@ def to_dlpack(
     """A DLPack capsule of the values in the CPU's memory. Consumers that do not know read-only memory get a copy."""
     if dl_device is not None and tuple(dl_device) != (_CPU, 0):
         raise BufferError(f"__dlpack__: weft exports to the CPU (1, 0), not to device {tuple(dl_device)}")
-    if t.dtype is bfloat16:
-        raise BufferError("__dlpack__: NumPy cannot export bfloat16; convert it with .float()")
+    if t.dtype.name in _BITS:
+        raise BufferError(
+            f"__dlpack__: NumPy cannot export {t.dtype.name}; convert it with .float(), or export its bits, "
+            f".view(weft.{_BITS[t.dtype.name]})"
+        )
     versioned = max_version is not None and max_version[0] >= 1
     array = shared_array(t)
     if copy or not versioned:
@@ -102,11 +108,11 @@ def from_torch(t: Any, *, device: str | None = None, requires_grad: bool | None 
     if str(plain.layout) != "torch.strided":
         plain = plain.to_dense()
     plain = plain.contiguous()
-    if name == "bfloat16":
-        array = plain.view(_torch().int16).numpy().view(to_numpy(bfloat16))
-    else:
-        from weft.ir.dtypes import DTYPES
+    from weft.ir.dtypes import DTYPES
 
+    if name in _BITS:
+        array = plain.view(getattr(_torch(), _BITS[name])).numpy().view(to_numpy(DTYPES[name]))
+    else:
         if name not in DTYPES:
             raise DTypeError(f"from_torch: weft has no {name}; convert the torch tensor first")
         array = plain.numpy()
@@ -124,8 +130,9 @@ def _torch() -> Any:
 def to_torch(t: Tensor) -> Any:
     """A torch tensor with a copy of the values."""
     torch = _torch()
-    if t.dtype is bfloat16:
-        return torch.from_numpy(t.numpy().view(np.int16)).view(torch.bfloat16)
+    if t.dtype.name in _BITS:
+        bits = torch.from_numpy(t.numpy().view(_BITS[t.dtype.name]))
+        return bits.view(getattr(torch, t.dtype.name))
     return torch.from_numpy(t.numpy() if t.shape else t.numpy().reshape(()))
 
 

@@ -63,7 +63,7 @@ class finfo:  # noqa: N801  (torch's name)
     @property
     def resolution(self) -> float:
         """The decimal resolution."""
-        return {10: 1e-3, 7: 1e-2, 23: 1e-6, 52: 1e-15}[MANTISSA[self._kind.name]]
+        return {3: 1.0, 2: 1.0, 10: 1e-3, 7: 1e-2, 23: 1e-6, 52: 1e-15}[MANTISSA[self._kind.name]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from weft.core.handle import Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import bool_, promote
+from weft.ir.dtypes import accumulator, bool_, promote
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -35,9 +35,10 @@ def _pair(op: str, x: Tensor, y: Tensor) -> tuple[Value, Value]:
 
 
 def _contract(a: Value, b: Value, over: int) -> Value:
-    """SUM of MUL over the last `over` axes; a and b broadcast. 16-bit floats are rounded once, at the end."""
+    """SUM of MUL over the last `over` axes; a and b broadcast. Narrow floats are rounded once, at the end."""
     shape = bc.broadcast_shape("matmul", (a.shape, b.shape))
-    product = apply(Op.MUL, (bc.expand(widened(a), shape), bc.expand(widened(b), shape)))
+    wide = accumulator(a.dtype)
+    product = apply(Op.MUL, (bc.expand(bc.cast(a, wide), shape), bc.expand(bc.cast(b, wide), shape)))
     total = apply(Op.SUM, (product,), Axes(tuple(range(len(shape) - over, len(shape)))))
     return bc.cast(total, a.dtype)
 

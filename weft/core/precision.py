@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, no_arithmetic
 from weft.core.handle import value_of, wrap
+from weft.errors import user_call
 from weft.ir.dtypes import accumulator
 from weft.ir.ops import Op
 
@@ -18,7 +19,9 @@ P = ParamSpec("P")
 
 
 def widened(v: Value) -> Value:
-    """`v` in the dtype that accumulates it: float32 for the 16-bit floats, else as it is."""
+    """`v` in the dtype that accumulates it: float32 for the 16-bit floats, else as it is. No 8-bit floats."""
+    if v.dtype.is_float8:
+        raise no_arithmetic(user_call(), v.dtype)
     wide = accumulator(v.dtype)
     return v if v.dtype is wide else apply(Op.CAST, (v,), None, None, wide)
 

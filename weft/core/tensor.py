@@ -248,7 +248,7 @@ class Tensor(InPlace, Methods):
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Computes the tensor."""
         array = run.to_numpy(self.realize().value.node)
-        if self.dtype is dtypes.bfloat16:
+        if self.dtype.is_narrow:
             array = array.astype("float32")
         return array.tolist()
 

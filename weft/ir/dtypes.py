@@ -7,6 +7,8 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from weft.errors import DTypeError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -42,6 +44,16 @@ class DType:
     def is_int(self) -> bool:
         """True for signed and unsigned integers, not for bool."""
         return self.kind is Kind.INT or self.kind is Kind.UINT
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for floats of 8 and 16 bits, which kernels load and store, but compute with in f32."""
+        return self.kind is Kind.FLOAT and self.bits < 32
+
+    @property
+    def is_float8(self) -> bool:
+        """True for the floats of 8 bits, which store numbers: there is next to no arithmetic on them."""
+        return self.kind is Kind.FLOAT and self.bits == 8
 
     @property
     def min(self) -> int | float | bool:
@@ -85,6 +97,8 @@ int8 = DType("int8", "i8", Kind.INT, 8)
 int16 = DType("int16", "i16", Kind.INT, 16)
 int32 = DType("int32", "i32", Kind.INT, 32)
 int64 = DType("int64", "i64", Kind.INT, 64)
+float8_e4m3fn = DType("float8_e4m3fn", "f8e4m3", Kind.FLOAT, 8)
+float8_e5m2 = DType("float8_e5m2", "f8e5m2", Kind.FLOAT, 8)
 float16 = DType("float16", "f16", Kind.FLOAT, 16)
 bfloat16 = DType("bfloat16", "bf16", Kind.FLOAT, 16)
 float32 = DType("float32", "f32", Kind.FLOAT, 32)
@@ -102,6 +116,8 @@ DTYPES: dict[str, DType] = {
         int16,
         int32,
         int64,
+        float8_e4m3fn,
+        float8_e5m2,
         float16,
         bfloat16,
         float32,
@@ -119,11 +135,18 @@ def by_name(name: str) -> DType:
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation on tensors of dtypes `a` and `b`, as torch.promote_types.
 
+    The 8-bit floats meet only themselves: a DTypeError says what to do.
+
     >>> promote(uint8, int8), promote(int64, float16), promote(float16, bfloat16)
     (weft.int16, weft.float16, weft.float32)
     """
     if a is b:
         return a
+    if a.is_float8 or b.is_float8:
+        small = a if a.is_float8 else b
+        raise DTypeError(
+            f"{a.name} and {b.name} do not combine: {small.name} only stores numbers; convert it, as in x.float()"
+        )
     if a.kind is Kind.BOOL or b.kind is Kind.BOOL:
         return b if a.kind is Kind.BOOL else a
     if a.kind is Kind.FLOAT or b.kind is Kind.FLOAT:
@@ -140,19 +163,19 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The dtype in which reductions over `dtype` accumulate: f32 for the 16-bit floats, else `dtype` itself."""
-    return float32 if dtype is float16 or dtype is bfloat16 else dtype
+    """The dtype in which reductions over `dtype` accumulate: f32 for the narrow floats, else `dtype` itself."""
+    return float32 if dtype.is_narrow else dtype
 
 
 @cache
 def to_numpy(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype with the same bits; bfloat16 comes from ml_dtypes."""
+    """The NumPy dtype with the same bits; bfloat16 and the 8-bit floats come from ml_dtypes."""
     import numpy as np
 
-    if dtype is bfloat16:
+    if dtype is bfloat16 or dtype.is_float8:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(getattr(ml_dtypes, dtype.name))
     return np.dtype(dtype.name)
 
 
@@ -160,3 +183,20 @@ def to_numpy(dtype: DType) -> np.dtype[Any]:
 def from_numpy(dtype: np.dtype[Any]) -> DType:
     """The weft dtype of a NumPy dtype; KeyError when weft has none."""
     return DTYPES[dtype.name]
+
+
+def convert_array(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """A NumPy array as `dtype`: narrow floats are reached by way of f32, as everywhere; what float8_e4m3fn cannot hold,
+    infinities included, becomes its largest number (torch's rule), and float8_e5m2 has one NaN for each sign.
+    """
+    import numpy as np
+
+    target = to_numpy(dtype)
+    with np.errstate(all="ignore"):
+        if array.dtype == target or not dtype.is_float8:
+            return array.astype(target)
+        wide = np.asarray(array.astype(np.float32))
+        if dtype is float8_e4m3fn:
+            return np.clip(wide, -448, 448).astype(target)
+        word = np.asarray(wide.astype(target)).view(np.uint8)
+        return (word | (np.isnan(wide) * np.uint8(0x7F))).view(target)

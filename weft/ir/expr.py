@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
+from weft.ir.float8 import decode, encode
 from weft.ir.index import (
     NEVER,
     Guard,
@@ -202,10 +203,16 @@ def _truncate(dtype: DType, value: float) -> int:
 
 
 def _round(dtype: DType, value: float) -> float:
-    if dtype is dtypes.float64 or math.isnan(value) or math.isinf(value):
+    if dtype is dtypes.float64 or math.isnan(value):
+        return value
+    if dtype is dtypes.float8_e4m3fn:
+        return decode(dtype, encode(dtype, value))
+    if math.isinf(value):
         return value
     if dtype is dtypes.bfloat16:
         return _round_bfloat16(value)
+    if dtype is dtypes.float8_e5m2:
+        return decode(dtype, encode(dtype, value))
     try:
         code = "<f" if dtype is dtypes.float32 else "<e"
         return float(struct.unpack(code, struct.pack(code, value))[0])

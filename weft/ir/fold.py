@@ -17,6 +17,7 @@ from typing import Any
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, Scalar, normalize
+from weft.ir.float8 import decode, encode
 from weft.ir.ops import Op
 
 _FORMAT = {
@@ -54,8 +55,8 @@ def fold(op: Op, dtype: DType, args: tuple[Expr, ...]) -> Scalar | None:
 
 
 def _rounded(dtype: DType, value: Scalar) -> Scalar:
-    """`value` as `dtype` holds it. What a 16-bit float holds was computed in f32, as on every device."""
-    if dtype is dtypes.float16 or dtype is dtypes.bfloat16:
+    """`value` as `dtype` holds it. What a narrow float holds was computed in f32, as on every device."""
+    if dtype.is_narrow:
         value = normalize(dtypes.float32, value)
     return normalize(dtype, value)
 
@@ -69,10 +70,14 @@ def _cast(source: DType, dtype: DType, value: Any) -> Scalar:
 def _bitcast(source: DType, dtype: DType, value: Any) -> Scalar | None:
     if source.bits != dtype.bits or dtypes.bool_ in (source, dtype):
         return None
-    if source is dtypes.bfloat16:
+    if source.is_float8:
+        raw = bytes([encode(source, value)])
+    elif source is dtypes.bfloat16:
         raw = struct.pack("<f", value)[2:]
     else:
         raw = struct.pack("<" + _FORMAT[source], value)
+    if dtype.is_float8:
+        return decode(dtype, raw[0])
     if dtype is dtypes.bfloat16:
         return struct.unpack("<f", b"\0\0" + raw)[0]
     return struct.unpack("<" + _FORMAT[dtype], raw)[0]

@@ -52,11 +52,6 @@ def verify(program: Program) -> None:
     _Verifier(program).program()
 
 
-def half(d: DType) -> bool:
-    """True for the 16-bit floats."""
-    return d is dtypes.float16 or d is dtypes.bfloat16
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """What surrounds a statement."""
@@ -222,7 +217,7 @@ class _Verifier:
             if isinstance(s, Accumulate):
                 if s.op not in _ACCUMULATE:
                     raise self.fail(f"{s.op.symbol} cannot accumulate")
-                if half(b.dtype) or (b.dtype.kind is Kind.BOOL and s.op in _NO_BOOL):
+                if b.dtype.is_narrow or (b.dtype.kind is Kind.BOOL and s.op in _NO_BOOL):
                     raise self.fail(f"{s.op.symbol} cannot accumulate in {b.dtype.name}")
 
     def barrier(self) -> None:
@@ -355,8 +350,8 @@ def call_error(e: Call) -> str | None:
     expected = dtypes.bool_ if op in COMPARE else first
     if out is not expected:
         return f"{op.symbol} of {listed} gives {expected.name}, not {out.name}"
-    if half(first):
-        return f"{op.symbol} on {first.name}: 16-bit floats are only loaded, stored and cast"
+    if first.is_narrow:
+        return f"{op.symbol} on {first.name}: narrow floats are only loaded, stored and cast"
     if op in FLOAT_ONLY and not first.is_float:
         return f"{op.symbol} needs floats, got {listed}"
     if op in _INT_ONLY and not first.is_int:

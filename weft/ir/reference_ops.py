@@ -1,6 +1,6 @@
 """What each elementwise op means on NumPy arrays: one table, written for plainness, used by the interpreter and tests.
 
-A rule sees operands of one dtype, bool, integer, f32 or f64. `apply` adds what is common: casts, and that 16-bit
+A rule sees operands of one dtype, bool, integer, f32 or f64. `apply` adds what is common: casts, and that narrow
 floats are computed in f32 and rounded. Call it under `np.errstate(all="ignore")` to silence NumPy's warnings.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.ir import dtypes
-from weft.ir.dtypes import DType, to_numpy
+from weft.ir.dtypes import DType, convert_array, to_numpy
 from weft.ir.ops import Op
 
 Array: TypeAlias = Any
@@ -35,19 +35,19 @@ def apply(op: Op, dtype: DType, *args: Array) -> Array:
             return _where(*args)[()]
         case _:
             wide = [
-                a.astype(np.float32) if a.dtype.itemsize == 2 and a.dtype.kind not in "iu" else a
+                a.astype(np.float32) if a.dtype.itemsize < 4 and a.dtype.kind not in "biu" else a
                 for a in args
             ]
             return cast(np.asarray(REFERENCE[op](*wide))[()], dtype)
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """`x` converted: float to integer truncates and saturates, NaN gives 0; to 16-bit floats by way of f32."""
+    """`x` converted: float to integer truncates and saturates, NaN gives 0; to narrow floats by way of f32."""
     target = to_numpy(dtype)
     if x.dtype == target:
         return x
-    if dtype is dtypes.float16 or dtype is dtypes.bfloat16:
-        return x.astype(np.float32).astype(target)
+    if dtype.is_narrow:
+        return convert_array(x.astype(np.float32), dtype)[()]
     if not dtype.is_int or x.dtype.kind in "iub":
         return x.astype(target)
     wide = np.asarray(x.astype(np.float64))

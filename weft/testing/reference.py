@@ -1,7 +1,7 @@
 """The reference: what a graph means, in NumPy, one plain function per op.
 
 It is slow and shares nothing with what it checks: movement ops move data here, they are not index functions.
-16-bit floats are computed in float32 and rounded after each op; reductions over them accumulate in float32.
+Narrow floats are computed in float32 and rounded after each op; reductions over them accumulate in float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.ir import dtypes, index
-from weft.ir.dtypes import DType, to_numpy
+from weft.ir.dtypes import DType, convert_array, from_numpy, to_numpy
 from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, toposort
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -91,11 +91,11 @@ def _range(c: Context) -> Array:
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """`x` as `dtype`: float to integer truncates and saturates, NaN is 0; 16-bit floats are reached by way of f32."""
+    """`x` as `dtype`: float to integer truncates and saturates, NaN is 0; narrow floats are reached by way of f32."""
     if x.dtype == to_numpy(dtype):
         return x
-    if dtype in (dtypes.float16, dtypes.bfloat16):
-        return x.astype(np.float32).astype(to_numpy(dtype))
+    if dtype.is_narrow:
+        return convert_array(x.astype(np.float32), dtype)
     if not dtype.is_int or x.dtype.kind in "iub":
         return x.astype(to_numpy(dtype))
     x = np.trunc(x.astype(np.float64))
@@ -106,7 +106,7 @@ def cast(x: Array, dtype: DType) -> Array:
 
 
 def _elementwise(f: Callable[..., Any]) -> Rule:
-    """`f` on the inputs, 16-bit floats widened to f32 first; the result is rounded to the node's dtype."""
+    """`f` on the inputs, narrow floats widened to f32 first; the result is rounded to the node's dtype."""
 
     def rule(c: Context, *xs: Array) -> Array:
         return cast(np.asarray(f(*(_wide(x) for x in xs))), c.dtype)
@@ -115,7 +115,7 @@ def _elementwise(f: Callable[..., Any]) -> Rule:
 
 
 def _wide(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype in (np.dtype(np.float16), to_numpy(dtypes.bfloat16)) else x
+    return x.astype(np.float32) if from_numpy(x.dtype).is_narrow else x
 
 
 def _precise(f: Callable[..., Any]) -> Rule:

@@ -19,6 +19,8 @@ from weft.ir.ops import ELEMENTWISE, Op
 from weft.testing.reference import REFERENCE, Array, Context, evaluate
 
 EPSILON: dict[DType, float] = {
+    dtypes.float8_e4m3fn: 2.0**-3,
+    dtypes.float8_e5m2: 2.0**-2,
     dtypes.float16: 2.0**-10,
     dtypes.bfloat16: 2.0**-7,
     dtypes.float32: 2.0**-23,

@@ -67,7 +67,7 @@ BAD: dict[str, Callable[[], Algorithm]] = {
     "a reduction combines over one axis or more by ADD, MUL, MAX or MIN": lambda: items(
         replace(ROW, reduce=Reduce(Op.SUB, (r,))), OUT
     ),
-    "values are no 16-bit floats: they are computed in f32": lambda: items(
+    "values are no narrow floats: they are computed in f32": lambda: items(
         replace(ROW, expr=ex.cast(ROW.expr, H)), OUT
     ),
     "an output carries an earlier output, with one index per axis": lambda: items(

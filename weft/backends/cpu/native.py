@@ -28,6 +28,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from . import half
+from .half import CONVERSIONS
+
 MAX_THREADS = 1023
 """`members` has ten bits."""
 
@@ -44,6 +47,7 @@ EXPORTS = (
     "weft_run_timed",
     "weft_copy",
     "weft_copy_variable",
+    *half.EXPORTS,
 )
 
 _DECLARATIONS = """
@@ -776,4 +780,4 @@ def runtime_ir(triple: str, *, futex: bool = True, python: bool = False) -> str:
     declaration, pause = _PAUSES.get(architecture, ("", ""))
     pausing = _PAUSE.replace("PAUSE_DECLARATION", declaration).replace("PAUSE", pause)
     runner = _RUNNER.replace("COPY_GRAIN", str(_COPY_GRAIN)) + (_DIRECT if python else "")
-    return f'target triple = "{triple}"\n{_DECLARATIONS}{wait}{steer}{clock}{pausing}{_POOL}{runner}'
+    return f'target triple = "{triple}"\n{_DECLARATIONS}{wait}{steer}{clock}{pausing}{_POOL}{runner}{CONVERSIONS}'

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import direct
+from . import direct, half
 from .allocator import Allocator
 from .direct import DirectCalls
 from .llvm import Loaded, Optimization, Target, compile_ir, load_object
@@ -82,7 +82,8 @@ def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool =
     )
     allocator = Allocator(idle_limit=machine.memory_bytes // 4)
     calls = DirectCalls(at("weft_direct")) if direct.AVAILABLE else None
-    return Runtime(machine, pool, runner, allocator, {"weft_parallel": at("weft_parallel")}, code, calls)
+    symbols = {name: at(name) for name in ("weft_parallel", *half.EXPORTS)}
+    return Runtime(machine, pool, runner, allocator, symbols, code, calls)
 
 
 _opening = threading.Lock()

@@ -32,12 +32,14 @@ DTYPES: dict[str, DType] = {
     "I16": dtypes.int16,
     "I32": dtypes.int32,
     "I64": dtypes.int64,
+    "F8_E4M3": dtypes.float8_e4m3fn,
+    "F8_E5M2": dtypes.float8_e5m2,
     "F16": dtypes.float16,
     "BF16": dtypes.bfloat16,
     "F32": dtypes.float32,
     "F64": dtypes.float64,
 }
-"""The format's names. It has others (8-bit floats and smaller), which weft lacks."""
+"""The format's names. It has others (floats of fewer bits, other 8-bit ones), which weft lacks."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAX_HEADER = 100_000_000  # as the reference implementation

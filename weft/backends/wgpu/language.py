@@ -25,7 +25,7 @@ _TYPES = {
 }  # fmt: skip
 _SUFFIXES = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}
 
-DTYPES = frozenset(_TYPES) - {dtypes.int64, dtypes.uint64}
+DTYPES = frozenset(_TYPES) - {dtypes.int64, dtypes.uint64} | {dtypes.float8_e4m3fn, dtypes.float8_e5m2}
 """Of every device; 64-bit integers where the device has them, float64 never."""
 
 RESERVED = c_family.words(

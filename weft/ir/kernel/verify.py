@@ -9,7 +9,7 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, indices, walk
 from weft.ir.index import NEVER, Guard, Int, Opaque, Var, atoms, high, in_range, variables
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, StoreTo, Value, reads
-from weft.ir.loops_verify import call_error, half
+from weft.ir.loops_verify import call_error
 from weft.ir.ops import Op
 
 _REDUCE = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
@@ -20,7 +20,7 @@ def verify(algorithm: Algorithm) -> None:
 
     Names are unique; items come before their readers; an expression uses only its item's axes and the runtime
     variables; loads have one index per axis, which stays inside a value's axes; written parameters are not read;
-    16-bit floats are only loaded, stored and cast; every value has a reader and every written parameter a store.
+    narrow floats are only loaded, stored and cast; every value has a reader and every written parameter a store.
     """
     _Verifier(algorithm).run()
 
@@ -88,8 +88,8 @@ class _Verifier:
             raise self.fail(f"the extent {x.extent!r} uses unknown variables")
 
     def value(self, item: Value) -> None:
-        if half(item.dtype):
-            raise self.fail("values are no 16-bit floats: they are computed in f32")
+        if item.dtype.is_narrow:
+            raise self.fail("values are no narrow floats: they are computed in f32")
         if item.reduce is None:
             return
         if item.reduce.op not in _REDUCE or not item.reduce.axes:
@@ -105,7 +105,7 @@ class _Verifier:
             raise self.fail(f"{s.param} has {len(p.shape)} axes", s.index)
         if s.expr.dtype is not p.dtype:
             raise self.fail(f"a {s.expr.dtype.name} value is stored to {s.param}, which is {p.dtype.name}")
-        if s.combine is not None and (s.combine not in _REDUCE or half(p.dtype)):
+        if s.combine is not None and (s.combine not in _REDUCE or p.dtype.is_narrow):
             raise self.fail(f"{s.combine.symbol} cannot combine {p.dtype.name} in memory")
         for i, n in zip(s.index, p.shape, strict=True):
             self.index(i, scope)

@@ -11,6 +11,7 @@ from weft.ir.expr import Call, Expr, cast, transform
 from weft.ir.loops import Program
 from weft.ir.math.error_function import erf
 from weft.ir.math.exponential import exp, exp2
+from weft.ir.math.float8 import converted, stored_as_bytes
 from weft.ir.math.hyperbolic import tanh
 from weft.ir.math.integer_power import integer_power
 from weft.ir.math.logarithm import log, log2
@@ -58,13 +59,18 @@ WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {
 
 
 def expand(program: Program, native: Set[Op], expansions: Mapping[Op, Expansion] = EXPANSIONS) -> Program:
-    """The program with every function in `expansions` expanded, but for the ops in `native`; others are left alone."""
+    """The program with every function in `expansions` expanded, but for the ops in `native`; others are left alone.
+
+    8-bit floats are gone as well: they are bytes, and what converts them is written out.
+    """
     memo: dict[Expr, Expr] = {}
 
     def expr(e: Expr) -> Expr:
         return expand_expr(e, native, expansions, memo)
 
-    return with_body(program, map_block(program.body, expr, index_map(expr)))
+    out = with_body(program, map_block(program.body, expr, index_map(expr)))
+    small = any(e.dtype.is_float8 for e in memo) or any(b.dtype.is_float8 for b in program.params)
+    return stored_as_bytes(out) if small else out
 
 
 def expand_expr(
@@ -76,7 +82,11 @@ def expand_expr(
     """`expand` for one expression. One memo keeps sharing over several."""
 
     def leaf(x: Expr) -> Expr | None:
-        if not isinstance(x, Call) or x.op in native:
+        if not isinstance(x, Call):
+            return None
+        if x.op is Op.CAST:
+            return converted(x)
+        if x.op in native:
             return None
         rule = _INTEGER.get(x.op) if x.dtype.is_int else expansions.get(x.op)
         return None if rule is None else rule(x)

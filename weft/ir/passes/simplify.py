@@ -183,6 +183,10 @@ def _contains(wide: DType, narrow: DType) -> bool:
 
 
 _EXACT = {
+    (dtypes.float32, dtypes.float8_e4m3fn),
+    (dtypes.float32, dtypes.float8_e5m2),
+    (dtypes.float64, dtypes.float8_e4m3fn),
+    (dtypes.float64, dtypes.float8_e5m2),
     (dtypes.float32, dtypes.float16),
     (dtypes.float32, dtypes.bfloat16),
     (dtypes.float64, dtypes.float16),

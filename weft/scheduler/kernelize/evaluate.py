@@ -1,6 +1,6 @@
 """Sites -> scalar expressions: what a frame computes, over its own variables.
 
-16-bit floats are computed in f32 and rounded after each op, as an eager run would.
+Narrow floats are computed in f32 and rounded after each op, as an eager run would.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ _EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.FLOOR, Op.CEIL,
 """Ops that need no rounding: their results are operands, or whole."""
 
 
-def half(dtype: DType) -> bool:
-    """A 16-bit float."""
-    return dtype is dtypes.float16 or dtype is dtypes.bfloat16
-
-
 def widen(e: Expr) -> Expr:
-    """A 16-bit float as f32."""
-    return ex.cast(e, dtypes.float32) if half(e.dtype) else e
+    """A narrow float as f32."""
+    return ex.cast(e, dtypes.float32) if e.dtype.is_narrow else e
 
 
 def narrow(e: Expr, dtype: DType) -> Expr:
@@ -38,7 +33,29 @@ def narrow(e: Expr, dtype: DType) -> Expr:
         return e
     if isinstance(e, Call) and e.op is Op.CAST and e.args[0].dtype is dtype:
         return e.args[0]
-    return ex.cast(e, dtype)
+    bits = _moved_bits(e, dtype) if isinstance(e, Call) and e.op is Op.WHERE and dtype.is_narrow else None
+    return ex.cast(e, dtype) if bits is None else ex.call(Op.BITCAST, bits, dtype=dtype)
+
+
+_CHOICES = 16
+"""How many choices in a row are looked through for elements that only move."""
+
+
+def _moved_bits(e: Expr, dtype: DType, depth: int = _CHOICES) -> Expr | None:
+    """The bits of a widened element of `dtype`, or of a choice between such: they need no rounding. None for others."""
+    word = dtypes.uint8 if dtype.bits == 8 else dtypes.uint16
+    match e:
+        case Const():
+            small = Const(dtype, e.value)
+            return ex.call(Op.BITCAST, small, dtype=word) if ex.bits(small.value) == ex.bits(e.value) else None
+        case Call(op=Op.CAST, args=(x,)) if x.dtype is dtype:
+            return ex.call(Op.BITCAST, x, dtype=word)
+        case Call(op=Op.WHERE, args=(c, a, b)) if depth:
+            yes = _moved_bits(a, dtype, depth - 1)
+            no = None if yes is None else _moved_bits(b, dtype, depth - 1)
+            return None if yes is None or no is None else ex.where(c, yes, no)
+        case _:
+            return None
 
 
 def converted(e: Expr, dtype: DType) -> Expr:
@@ -116,19 +133,19 @@ class Evaluator:
         if op is Op.CAST:
             (x,) = args
             source = node.inputs[0].dtype
-            if half(dtype) and not half(source):
+            if dtype.is_narrow and not source.is_narrow:
                 return widen(ex.cast(x, dtype))
-            if half(dtype):
+            if dtype.is_narrow:
                 return x if source is dtype else widen(narrow(x, dtype))
             return converted(x, dtype)
         if op is Op.BITCAST:
             return widen(ex.call(op, narrow(args[0], node.inputs[0].dtype), dtype=dtype))
         out = ex.call(op, *args)
-        return widen(narrow(out, dtype)) if half(dtype) and op not in _EXACT else out
+        return widen(narrow(out, dtype)) if dtype.is_narrow and op not in _EXACT else out
 
     def constant(self, site: Site) -> Expr:
         node = site.node
-        dtype = dtypes.float32 if half(node.dtype) else node.dtype
+        dtype = dtypes.float32 if node.dtype.is_narrow else node.dtype
         if site.fill is None:
             assert isinstance(node.attrs, Fill)
             return Const(dtype, node.attrs.value)

@@ -50,9 +50,9 @@ def single(scatter: Node) -> bool:
 
 
 def _narrow_scatter(n: Node) -> Node | None:
-    """A scatter that combines 16-bit floats does so in f32: memory accumulates no narrower ones."""
+    """A scatter that combines narrow floats does so in f32: memory accumulates no narrower ones."""
     if (
-        n.dtype not in (dtypes.float16, dtypes.bfloat16)
+        not n.dtype.is_narrow
         or not isinstance(n.attrs, Combine)
         or n.attrs.op is None
     ):
