@@ -147,7 +147,7 @@ MISTAKES: dict[str, Mistake] = {
         weft.DTypeError,
         (
             "tensor: cannot hold complex128 elements; weft has bool, uint8, uint16, uint32, uint64, int8, "
-            "int16, int32, int64, float16, bfloat16, float32, float64"
+            "int16, int32, int64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64"
         ),
     ),
     "unknown dtype": (

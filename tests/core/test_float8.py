@@ -1,4 +1,4 @@
-"""The 8-bit floats: torch's rounding, to the bit; moved, stored and converted anywhere; arithmetic refused with a remedy."""
+"""The 8-bit floats: torch's rounding, to the bit; moved and stored anywhere; arithmetic refused with a remedy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ def test_elements_move_bit_by_bit(dtype: weft.DType) -> None:
         "slice": (x[3:250:7], b[3:250:7]),
         "mask": (x[keep], b[b % 3 == 0]),
         "where": (weft.where(keep, x, x.flip(0)), np.where(b % 3 == 0, b, b[::-1])),
-        "gather": (x.reshape(2, 128).gather(1, weft.tensor([[5], [6]])), b.reshape(2, 128)[[0, 1], [5, 6]][:, None]),
+        "gather": (
+            x.reshape(2, 128).gather(1, weft.tensor([[5], [6]])),
+            b.reshape(2, 128)[[0, 1], [5, 6]][:, None],
+        ),
         "pad": (weft.nn.functional.pad(x, (1, 2)), np.pad(b, (1, 2))),
         "clone": (x.clone(), b),
     }
@@ -98,7 +101,12 @@ def test_elements_move_bit_by_bit(dtype: weft.DType) -> None:
         assert np.array_equal(raw(got), want), name
     y = weft.zeros(4, dtype=dtype)
     y[1:3] = 3.3
-    assert y.tolist() == [0.0, 3.25 if dtype is weft.float8_e4m3fn else 3.5, 3.25 if dtype is weft.float8_e4m3fn else 3.5, 0.0]
+    assert y.tolist() == [
+        0.0,
+        3.25 if dtype is weft.float8_e4m3fn else 3.5,
+        3.25 if dtype is weft.float8_e4m3fn else 3.5,
+        0.0,
+    ]
     assert "dtype=weft." + dtype.name in repr(y)
     assert y.element_size() == 1
     assert weft.full((2,), 1.5, dtype=dtype).tolist() == [1.5, 1.5]

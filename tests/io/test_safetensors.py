@@ -53,9 +53,10 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_the_reference_implementation_reads_what_weft_writes(tmp_path: Path) -> None:
     reference = pytest.importorskip("safetensors.numpy")
-    save_safetensors({n: weft.tensor(a) for n, a in arrays().items()}, tmp_path / "x", {"a": "b"})
+    known = {n: a for n, a in arrays().items() if not n.startswith("F8")}  # which its NumPy side lacks
+    save_safetensors({n: weft.tensor(a) for n, a in known.items()}, tmp_path / "x", {"a": "b"})
     found = reference.load_file(tmp_path / "x")
-    for name, a in arrays().items():
+    for name, a in known.items():
         np.testing.assert_array_equal(found[name].astype(a.dtype) if name == "BF16" else found[name], a)
 
 
@@ -167,8 +168,8 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
 def test_other_mistakes(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_safetensors(tmp_path / "nowhere")
-    written(tmp_path / "x", {"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, b"1")
-    with pytest.raises(weft.DTypeError, match="'a' has elements of type F8_E4M3; weft has BOOL, U8"):
+    written(tmp_path / "x", {"a": {"dtype": "F4", "shape": [1], "data_offsets": [0, 1]}}, b"1")
+    with pytest.raises(weft.DTypeError, match="'a' has elements of type F4; weft has BOOL, U8"):
         load_safetensors(tmp_path / "x")
     with pytest.raises(weft.ArgumentError, match="cannot be called '__metadata__'"):
         save_safetensors({"__metadata__": weft.ones(1)}, tmp_path / "x")

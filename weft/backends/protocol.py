@@ -59,7 +59,8 @@ class DeviceInfo:
     PARALLEL loops, or BLOCK loops over a grid with THREAD loops inside.
 
     `native` are the elementwise ops that the device computes within 4 ULP; functions that are missing are expanded
-    into others before `compile`. `dtypes` are those that programs may use; others are refused by a DTypeError.
+    into others before `compile`. `dtypes` are those that tensors may have; others are refused by a DTypeError. Programs
+    that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before.
     `queues` is how many queues there are. `host_memory`: `read` gives a view, not a copy.
     """
 

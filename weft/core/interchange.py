@@ -35,7 +35,8 @@ class _Export:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         array = storage.numpy()
-        plain = array.view(_BITS.get(storage.dtype.name, array.dtype))
+        bits = _BITS.get(storage.dtype.name)
+        plain = array if bits is None else array.view(bits)
         self.__array_interface__ = plain.__array_interface__
 
 

@@ -66,7 +66,7 @@ def encode(dtype: DType, value: float) -> int:
 
 @cache
 def _magnitudes(dtype: DType) -> tuple[float, ...]:
-    """The numbers from 0 up, by byte. Where infinities begin stands the number that would follow the last finite one."""
+    """The numbers from 0 up, by byte. In infinity's place stands what would follow the last finite number."""
     if dtype is float8_e4m3fn:
         return tuple(decode(dtype, b) for b in range(largest(dtype) + 1))
     return (*(decode(dtype, b) for b in range(largest(dtype))), 65536.0)

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.ir import dtypes
 from weft.ir.dtypes import DType, convert_array, to_numpy
 from weft.ir.ops import Op
 

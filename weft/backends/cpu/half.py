@@ -82,5 +82,7 @@ def _narrow(name: str, real: str, bits: int, fraction: int, bias: int) -> str:
     return text.replace("INT", f"i{bits}")
 
 
-CONVERSIONS = _narrow("__truncdfhf2", "double", 64, 52, 1023) + _narrow("__truncsfhf2", "float", 32, 23, 127) + _WIDEN
+CONVERSIONS = (
+    _narrow("__truncdfhf2", "double", 64, 52, 1023) + _narrow("__truncsfhf2", "float", 32, 23, 127) + _WIDEN
+)
 """LLVM IR that defines them."""

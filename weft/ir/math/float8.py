@@ -111,5 +111,7 @@ def from_f32(number: Expr, dtype: DType) -> Expr:
     shift = Value(Const(dtypes.uint32, magic << 23)).bits_as(dtypes.float32)
     tiny = (size.bits_as(dtypes.float32) + shift).bits_as(dtypes.uint32) - (magic << 23)
     finite = where(size < ((128 - bias) << 23), tiny, normal)
-    magnitude = where(Value(Const(dtypes.uint32, 0x7F800000)) < size, Value(Const(dtypes.uint32, NAN)), finite)
+    magnitude = where(
+        Value(Const(dtypes.uint32, 0x7F800000)) < size, Value(Const(dtypes.uint32, NAN)), finite
+    )
     return (magnitude | ((word >> 24) & 0x80)).to(dtypes.uint8).expr

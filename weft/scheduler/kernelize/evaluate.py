@@ -47,7 +47,9 @@ def _moved_bits(e: Expr, dtype: DType, depth: int = _CHOICES) -> Expr | None:
     match e:
         case Const():
             small = Const(dtype, e.value)
-            return ex.call(Op.BITCAST, small, dtype=word) if ex.bits(small.value) == ex.bits(e.value) else None
+            return (
+                ex.call(Op.BITCAST, small, dtype=word) if ex.bits(small.value) == ex.bits(e.value) else None
+            )
         case Call(op=Op.CAST, args=(x,)) if x.dtype is dtype:
             return ex.call(Op.BITCAST, x, dtype=word)
         case Call(op=Op.WHERE, args=(c, a, b)) if depth:

@@ -51,11 +51,7 @@ def single(scatter: Node) -> bool:
 
 def _narrow_scatter(n: Node) -> Node | None:
     """A scatter that combines narrow floats does so in f32: memory accumulates no narrower ones."""
-    if (
-        not n.dtype.is_narrow
-        or not isinstance(n.attrs, Combine)
-        or n.attrs.op is None
-    ):
+    if not n.dtype.is_narrow or not isinstance(n.attrs, Combine) or n.attrs.op is None:
         return None
     x, index, src = n.inputs
     wide = [apply(Op.CAST, (i,), dtype=dtypes.float32) for i in (x, src)]
