@@ -130,7 +130,7 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
         case "stream":
             return Stream(one(items))
         case "prefetch":
-            return PrefetchNext(one(items), loop)
+            return PrefetchNext(one(items), loop, draw(st.sampled_from((1, 3))))
         case _:
             return OnlineReduce(value.name, one(values).name, loop, one(loops))
 

@@ -50,12 +50,12 @@ CASES: dict[str, Case] = {
 }
 
 
-def device(vector_bytes: int, tiny: bool, slow: bool = False) -> DeviceInfo:
+def device(vector_bytes: int, tiny: bool, slow: bool = False, l2_bytes: int = 1 << 20) -> DeviceInfo:
     """With a `tiny` last cache every output is larger; on a `slow` device all work is worth spreading."""
     cores, bandwidth = (3, 1e5) if slow else (2, 4e10)
     return DeviceInfo(
         name="test:0", kind="test", description="", cores=cores, vector_bytes=vector_bytes, vector_registers=32,
-        l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=1 if tiny else 32 << 20, memory_bytes=1 << 34,
+        l1_bytes=32 << 10, l2_bytes=l2_bytes, l3_bytes=1 if tiny else 32 << 20, memory_bytes=1 << 34,
         local_bytes=1 << 20, bandwidth=bandwidth, flops=2e11, launch_ns=20.0, native=NATIVE,
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ DEVICES = {
     "large": device(64, False),
     "tiny": device(64, True),
     "narrow": device(16, True),
-    "slow": device(32, True, True),
+    "slow": device(32, True, True, 4 << 10),  # whose second-level cache holds few parameters
 }
 
 
@@ -128,6 +128,21 @@ def test_what_the_rules_do_depends_on_the_caches() -> None:
     assert "staged" in small.nests and not small.nests["staged"].prefetch and not small.nests["out"].stream
     long = schedule(softmax(16, 1 << 20).algorithm, case)
     assert "staged" not in long.nests, "a row that no cache holds is computed twice"
+
+
+def asked_ahead(case: Case, info: DeviceInfo) -> list[Prefetch]:
+    return [s for s in every(lowered(case.algorithm, info).body) if isinstance(s, Prefetch)]
+
+
+def test_large_parameters_are_asked_for_ahead_in_each_stream() -> None:
+    large = DEVICES["large"]
+    for over, row in (("ij", False), ("j", False), ("i", True)):
+        (ahead,) = asked_ahead(total(4096, 4096, over), large)
+        assert ahead.buffer == "x"
+        (nest,) = [n for n in schedule(total(4096, 4096, over).algorithm, large).nests.values() if n.prefetch]
+        assert nest.prefetch is not None and nest.prefetch.steps * 256 == (1024 if row else 2048)
+    assert not asked_ahead(total(256, 256, "ij"), large), "a cache holds it"
+    assert not asked_ahead(total(1 << 16, 64, "i"), large), "short runs"
 
 
 @pytest.mark.parametrize("inner", [False, True])

@@ -13,7 +13,7 @@ from weft.backends.llvm.frame import groups_of
 from weft.ir import dtypes
 from weft.ir.expr import Load, call, const
 from weft.ir.index import Int, Var, in_range
-from weft.ir.loops import Alloc, Block, Buffer, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops import Alloc, Block, Buffer, Loop, LoopKind, Prefetch, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
 
 F32 = dtypes.float32
@@ -107,9 +107,32 @@ def test_streams_need_a_proof_of_alignment() -> None:
     assert "!nontemporal" not in stream(i * 17 + v)
 
 
-@pytest.mark.parametrize(("lanes", "sizes"), [(16, [16]), (48, [32, 16]), (21, [16, 4, 1]), (3, [2, 1])])
-def test_lanes_come_in_powers_of_two(lanes: int, sizes: list[int]) -> None:
-    assert [g.lanes for g in groups_of(lanes)] == sizes
+@pytest.mark.parametrize(
+    ("lanes", "most", "sizes"),
+    [
+        (16, 16, [16]),
+        (48, 48, [32, 16]),
+        (21, 21, [16, 4, 1]),
+        (3, 3, [2, 1]),
+        (64, 16, [16] * 4),
+        (21, 8, [8, 8, 4, 1]),
+    ],
+)
+def test_lanes_come_in_powers_of_two(lanes: int, most: int, sizes: list[int]) -> None:
+    assert [g.lanes for g in groups_of(lanes, most)] == sizes
+
+
+def test_lines_are_read_in_order_where_memory_is_asked_for_ahead() -> None:
+    i, v = var("i", 10), var("v", 64)
+    ahead = Prefetch("x", i * 64 + v + 256)
+    shown = text(
+        (loop(i, loop(v, ahead, Store("y", i * 64 + v, load("x", i * 64 + v)), kind=VECTOR)),), x=640, y=640
+    )
+    assert shown.count("call void @llvm.prefetch.p0(") == 4 and shown.count("load <16 x float>") == 4
+    alone = text(
+        (loop(i, loop(v, Store("y", i * 64 + v, load("x", i * 64 + v)), kind=VECTOR)),), x=640, y=640
+    )
+    assert "load <64 x float>" in alone
 
 
 def test_several_programs_share_a_module() -> None:

@@ -213,11 +213,22 @@ class Body:
             return
         frame = self.frame
         outer = frame.groups
-        frame.lane, frame.lanes, frame.groups = loop.var, loop.extent, groups_of(loop.extent)
+        frame.lane, frame.lanes = loop.var, loop.extent
+        frame.groups = groups_of(loop.extent, self._most_together(loop, loop.extent))
         frame.now = frame.groups[0]
         self.block(loop.body)
         frame.lane, frame.lanes, frame.groups = None, 0, outer
         frame.now = outer[0]
+
+    def _most_together(self, loop: Loop, extent: int) -> int:
+        """How many lanes go together: all, but where memory is asked for ahead those of a line of it.
+
+        The hardware follows lines read in order, and LLVM reads the parts of a wider vector in any order.
+        """
+        ahead = [s.buffer for s in loop.body if isinstance(s, Prefetch)]
+        if not ahead or self.frame.f.module.gpu:
+            return extent
+        return max(1, memory.LINE // max(self.frame.place(b).buffer.dtype.itemsize for b in ahead))
 
     # other statements
 

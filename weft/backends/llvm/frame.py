@@ -74,12 +74,12 @@ class Group:
     """The values of the current statement's subexpressions."""
 
 
-def groups_of(lanes: int) -> list[Group]:
-    """`lanes` in groups that are powers of two: LLVM splits those well, and other lengths badly."""
+def groups_of(lanes: int, most: int) -> list[Group]:
+    """`lanes` in groups of at most `most` that are powers of two: LLVM splits those well, and other lengths badly."""
     out: list[Group] = []
     start = 0
     while start < lanes:
-        size = 1 << ((lanes - start).bit_length() - 1)
+        size = 1 << (min(lanes - start, most).bit_length() - 1)
         out.append(Group(start, size))
         start += size
     return out

@@ -187,10 +187,11 @@ class _Lowering:
                 ]
 
     def ahead(self, item: Item, nest: Nest) -> list[Stmt]:
-        """Hints for what the next iteration of the loop `nest.prefetch` will read of parameters, and write to them
-        through the caches."""
-        var = next((v for v in self.extents if v.name == nest.prefetch), None)
-        if var is None:
+        """Hints for what a later iteration of a loop, as `nest.prefetch` says, will read of parameters, and write to
+        them through the caches."""
+        wish = nest.prefetch
+        var = None if wish is None else next((v for v in self.extents if v.name == wish.loop), None)
+        if wish is None or var is None:
             return []
         places = [(r.source, r.index) for r in reads(item)]
         if isinstance(item, Output) and not nest.stream:
@@ -198,9 +199,9 @@ class _Lowering:
         out: dict[Stmt, None] = {}
         for name, index in places:
             param = self.params.get(name)
-            if param is not None:
+            if param is not None and name in (wish.params or self.params):
                 here = flatten([self.index(item, nest, i) for i in index], param.shape)
-                there = substitute(here, {var: var + 1})
+                there = substitute(here, {var: var + wish.steps})
                 if there != here and not (isinstance(there, Index) and there.computed):
                     out[Prefetch(param.name, there)] = None
         return list(out)

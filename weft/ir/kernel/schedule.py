@@ -61,12 +61,21 @@ class Online:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What the iteration of `loop` that comes `steps` later will read of `params` (all, if empty) is asked for now."""
+
+    loop: str
+    steps: int = 1
+    params: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Nest:
     """Where and how an item is computed.
 
     `bind` gives each axis in terms of loop variables (own ones, and those of enclosing nests). The region computed per
     visit starts at `origin` and has at most `size` elements per axis; it is kept in a buffer of `scope`. `stream`: an
-    output is stored past the caches. `prefetch` names a loop around whose next iteration's reads are asked for here.
+    output is stored past the caches. `prefetch`: what is asked for here before it is read.
     """
 
     loops: tuple[LoopSpec, ...]
@@ -78,7 +87,7 @@ class Nest:
     scope: Scope = Scope.LOCAL
     online: Online | None = None
     stream: bool = False
-    prefetch: str = ""
+    prefetch: Ahead | None = None
 
     def loop(self, name: str) -> LoopSpec | None:
         """The loop over the variable called `name`, if it is one of this nest's."""

@@ -1,4 +1,6 @@
-"""Rows that are read several times: while a later pass computes on one row, the next one comes from memory.
+"""Asking for what comes next before it is read.
+
+Rows that are read several times: while a later pass computes on one row, the next one comes from memory.
 
     for i:                                      for i:
       m = max j: x[i, j]        from memory       m = max j: x[i, j]                   from cache
@@ -7,13 +9,22 @@
 
 The first pass over a row waits for memory and computes little, the others compute and leave memory idle. The second
 pass asks for what the first one will read.
+
+What is read once, in order: some way ahead of where the loop is, into the second-level cache. The hardware follows such
+a stream by itself, but only within a page, and not far enough ahead to keep memory busy.
+
+    for i:                            for i:
+      y(i) = f(x[i])            ->      prefetch x[i + steps]
+                                        y(i) = f(x[i])
 """
 
 from __future__ import annotations
 
+from math import prod
+
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
-from weft.ir.index import Int, coefficient, flatten, high, substitute
+from weft.ir.index import Int, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Item, Param, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt
@@ -24,10 +35,65 @@ ROWS = 8
 """A row takes at most one of so many parts of the second-level cache: two are there, beside what is computed."""
 
 
+AHEAD = 2048
+"""Bytes from what is read to what is asked for: what memory delivers while one access waits for it."""
+
+NEAR = 1024
+"""The least of them where several streams share them."""
+
+LONG = 4 * NEAR
+"""Shorter runs are left to the hardware: much of what lies behind their end would be asked for in vain."""
+
+
+def prefetch(k: Kernel, info: DeviceInfo) -> Kernel:
+    """`k` asking for what it will read next of large parameters."""
+    return prefetch_streams(prefetch_rows(k, info), info)
+
+
+def prefetch_streams(k: Kernel, info: DeviceInfo) -> Kernel:
+    """`k` with items that read large parameters in order asking for what lies some way ahead of it.
+
+    Not where another item asks for it already (`prefetch_rows`)."""
+    asked = [i for i in k.algorithm.items if k.nests[i.name].prefetch is not None]
+    new = [p for p in _large(k, info) if all(_run(k, i, p) is None for i in asked)]
+    for item in k.algorithm.items:
+        around = _around(k, item)
+        inner = next((s for s in reversed(around) if s.kind is not LoopKind.UNROLL), None)
+        if item in asked or inner is None:
+            continue
+        steps: dict[str, int] = {}
+        for p in new:
+            at = _run(k, item, p)
+            step = 0 if at is None else (coefficient(at, inner.var) or 0) * p.dtype.itemsize
+            if at is not None and 0 < step <= NEAR and _length(at, around) * p.dtype.itemsize >= LONG:
+                steps[p.name] = step
+        if steps:
+            streams = len(steps) * prod(high(s.extent) for s in around if s.kind is LoopKind.UNROLL)
+            count = ceildiv(max(AHEAD // streams, NEAR), max(steps.values()))
+            k = attempt(k, PrefetchNext(item.name, inner.var.name, count, tuple(steps)))
+    return k
+
+
+def _large(k: Kernel, info: DeviceInfo) -> list[Param]:
+    """The parameters that the second-level cache does not hold."""
+    return [p for p in k.algorithm.params if high(elements(p.shape)) * p.dtype.itemsize > info.l2_bytes]
+
+
+def _length(at: Int, around: list[LoopSpec]) -> int:
+    """Elements that the loops run over without a gap, the innermost of them first."""
+    loops = [s for s in reversed(around) if s.kind is not LoopKind.UNROLL]
+    length = coefficient(at, loops[0].var) or 0
+    for spec in loops:
+        if coefficient(at, spec.var) != length:
+            break
+        length *= high(spec.extent)
+    return length
+
+
 def prefetch_rows(k: Kernel, info: DeviceInfo) -> Kernel:
     """`k` with the second pass over each row of a large parameter fetching the next row."""
-    for p in k.algorithm.params:
-        if p.written or high(elements(p.shape)) * p.dtype.itemsize <= info.l2_bytes:
+    for p in _large(k, info):
+        if p.written:
             continue
         passes = [(item, at) for item in k.algorithm.items if (at := _run(k, item, p)) is not None]
         if len(passes) < 2:

@@ -20,7 +20,7 @@ from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import Stream
-from weft.ir.kernel.transforms.mark import Bind, Vectorize
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
@@ -29,7 +29,7 @@ from weft.ir.loops import LoopKind, Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
-from weft.scheduler.optimize.prefetch import prefetch_rows
+from weft.scheduler.optimize.prefetch import prefetch
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import split
 
@@ -45,6 +45,9 @@ STREAMED = 4
 PARTS_PER_CORE = 2
 """Partial sums of a column per core."""
 
+FEW = 8
+"""Rows of a column's sum that are added in registers before they are added to what is in memory."""
+
 SHORT = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
 
@@ -57,8 +60,8 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
         if staged or whole:
             done = _nests(once, info, frozenset((*staged, *whole)))
             if fits(done, staged, whole, info):
-                return prefetch_rows(stream(done, info), info)
-    return prefetch_rows(stream(_nests(k, info), info), info)
+                return prefetch(stream(done, info), info)
+    return prefetch(stream(_nests(k, info), info), info)
 
 
 def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) -> Kernel:
@@ -438,7 +441,9 @@ def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
 def _run(k: Kernel, item: Value) -> tuple[Kernel, str]:
     """A long sum down columns in runs of rows, which bounds its error; the name of the runs' sums ("": none).
 
-    s(j) = sum i: x[i, j]   ->   r(j, i) = sum l in 0..64: x[64*i + l, j];   s(j) = sum i: r(j, i)
+        s(j) = sum i: x[i, j]   ->   r(j, i) = sum l in 0..64: x[64*i + l, j];   s(j) = sum i: r(j, i)
+
+    A run adds a few rows at a time in registers, so that its sums are read and written once for them.
     """
     assert item.reduce is not None
     axis = max(item.reduce.axes, key=lambda a: high(a.extent))
@@ -448,7 +453,8 @@ def _run(k: Kernel, item: Value) -> tuple[Kernel, str]:
         return k, ""
     if any(k.algorithm.param(r.source) is None for r in reads(item)) or step.check(k) is not None:
         return k, ""
-    return run(k, step), name
+    k = run(k, step)
+    return run(k, SplitReduce(name, _reduce_axis(k, name, f"{axis.var.name}i"), FEW, f"{name}_few")), name
 
 
 def _within(k: Kernel, name: str, rows: str, info: DeviceInfo) -> Kernel:
@@ -459,7 +465,19 @@ def _within(k: Kernel, name: str, rows: str, info: DeviceInfo) -> Kernel:
     k = run(k, ComputeAt(rows, name, step[-1], Scope.LOCAL))
     item = k.algorithm.item(rows)
     assert isinstance(item, Value)
-    return _column(k, item, info)
+    return _in_registers(_column(k, item, info), rows)
+
+
+def _in_registers(k: Kernel, name: str) -> Kernel:
+    """The sums of a few rows computed for the vector that `name` adds them to."""
+    few = f"{name}_few"
+    loops = k.nests[name].loops
+    if few not in k.nests or len(loops) < 2 or loops[-1].kind is not LoopKind.VECTOR:
+        return k
+    k = run(k, ComputeAt(few, name, loops[-2].var.name, Scope.REGISTER))
+    own = k.nests[few].loops
+    rows, columns = [s.var.name for s in own if s.reduce], [s.var.name for s in own if not s.reduce]
+    return run(k, Permute(few, (*rows, *columns)), *(Unroll(n) for n in rows), Vectorize(columns[-1]))
 
 
 def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Output
-from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.schedule import Ahead, Kernel
 from weft.ir.kernel.transforms.base import Refusal, Transform
 
 
@@ -33,8 +33,9 @@ class Stream(Transform):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchNext(Transform):
-    """Where the item reads parameters, it asks for what the next iteration of `loop`, around it, will read there.
-    An output asks for the places that it will write too, unless it streams.
+    """Where the item reads parameters, it asks for what the next iteration of `loop`, around it, will read there, or
+    the one that comes `steps` later; only of `params`, if some are named. An output asks for the places that it will
+    write too, unless it streams.
 
         for i:                          for i:
           for j: s += x[i, j]   ->        for j:
@@ -46,8 +47,12 @@ class PrefetchNext(Transform):
 
     item: str
     loop: str
+    steps: int = 1
+    params: tuple[str, ...] = ()
 
     def check(self, k: Kernel) -> Refusal | None:
+        if self.steps < 1:
+            return Refusal(f"{self.steps} iterations are not ahead")
         if self.item not in k.nests:
             return Refusal(f"there is no item {self.item}")
         around = [*k.enclosing(self.item), *k.nests[self.item].loops[:-1]]
@@ -56,4 +61,6 @@ class PrefetchNext(Transform):
         return None
 
     def apply(self, k: Kernel) -> Kernel:
-        return k.with_nest(self.item, replace(k.nests[self.item], prefetch=self.loop))
+        return k.with_nest(
+            self.item, replace(k.nests[self.item], prefetch=Ahead(self.loop, self.steps, self.params))
+        )
