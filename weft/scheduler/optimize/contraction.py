@@ -48,6 +48,7 @@ from weft.scheduler.optimize import dots, parallel, rows
 from weft.scheduler.optimize.access import axes_of, plain_load
 from weft.scheduler.optimize.contraction_form import (
     CHAIN,
+    COPIED,
     GATHERED,
     Contraction,
     fill,
@@ -60,9 +61,6 @@ from weft.scheduler.optimize.steps import merge, split
 
 SCATTERED = 20.0
 """Cycles to store one element when neither lanes nor rows of a tile are contiguous in the output."""
-
-COPIED = 0.15
-"""Cycles to move one element that is."""
 
 AWKWARD = 4.0
 """Cycles to find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""

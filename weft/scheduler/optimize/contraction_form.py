@@ -28,6 +28,9 @@ from weft.scheduler.optimize.steps import merge
 GATHERED = 2.5
 """Cycles to move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
 
+COPIED = 0.15
+"""Cycles to move one element that is."""
+
 CHAIN = 1024
 """Products added in sequence; longer sums are made of steps of about half as many."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
+from weft.ir.expr import Expr, Load, walk
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Axis, Value, reads
 from weft.ir.kernel.schedule import Kernel
@@ -26,7 +27,7 @@ from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
 from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.access import axes_of, plain_load
-from weft.scheduler.optimize.contraction_form import CHAIN, GATHERED, Contraction, fill, output_steps
+from weft.scheduler.optimize.contraction_form import CHAIN, COPIED, GATHERED, Contraction, fill, output_steps
 from weft.scheduler.optimize.steps import merge, split
 
 ACROSS = 10.0
@@ -61,8 +62,9 @@ def choose(k: Kernel, c: Contraction, info: DeviceInfo) -> Dots | None:
         whole = prod(high(a.extent) for a in c.value.reduce.axes)
         if not isinstance(lane.extent, int) or depth < 2 * width or whole > CHAIN * width:
             continue
-        direct = [_along(k, c, side, lane.var) for side in (0, 1)]
-        moved = [0.0 if direct[s] else GATHERED * _elements(c, s) for s in (0, 1)]
+        loads = [plain_load(c.factors[side]) for side in (0, 1)]
+        direct = [load is not None and _along(k, load, lane.var) for load in loads]
+        moved = [0.0 if direct[s] else _packing(k, c.factors[s], lane.var) * _elements(c, s) for s in (0, 1)]
         for a in c.own(0):
             for b in c.own(1):
                 tile, cost = _tile(c, (a, b), lane, width, info.vector_registers)
@@ -72,16 +74,16 @@ def choose(k: Kernel, c: Contraction, info: DeviceInfo) -> Dots | None:
     return best
 
 
-def _along(k: Kernel, c: Contraction, side: int, lane: Var) -> bool:
-    """The factor is read directly, and neighbours along `lane` are neighbours in memory."""
-    load = plain_load(c.factors[side])
-    p = k.algorithm.param(load.source) if load is not None else None
-    return (
-        load is not None
-        and p is not None
-        and not load.guard
-        and coefficient(flatten(load.index, p.shape), lane) == 1
-    )
+def _packing(k: Kernel, factor: Expr, lane: Var) -> float:
+    """Cycles for each element of a factor that is computed first, into memory in which it lies along `lane`."""
+    found = [x for x in walk([factor], into_indices=False) if isinstance(x, Load)]
+    return COPIED if all(_along(k, load, lane, (0, 1)) for load in found) else GATHERED
+
+
+def _along(k: Kernel, load: Load, lane: Var, steps: tuple[int, ...] = (1,)) -> bool:
+    """What is read lies in memory along `lane` (or is the same there: step 0), and there are no conditions."""
+    p = k.algorithm.param(load.source)
+    return p is not None and not load.guard and coefficient(flatten(load.index, p.shape), lane) in steps
 
 
 def _elements(c: Contraction, side: int) -> int:
