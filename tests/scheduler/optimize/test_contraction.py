@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,6 +128,18 @@ def test_a_window_of_the_image_is_copied_once_for_all_taps() -> None:
     assert all(c.guard == () for e in kernel.algorithm.item("sum").exprs() for c in _loads(e))
 
 
+def test_windows_are_of_blocks_that_share_little() -> None:
+    """Three by three taps of 8 x 8 places: windows of one place copy each element nine times, of blocks hardly once."""
+    x, w = normal(1, 4, 8, 8), normal(16, 4, 3, 3, seed=1)
+    turned = [np.ascontiguousarray(a.transpose(0, 2, 3, 1)) for a in (x, w)]
+    k, got = scheduled(conv_nhwc, turned, info(64, 32, l2_bytes=8 << 10, cores=1))
+    close(got, reference_conv(x, w).transpose(0, 2, 3, 1))
+    size = np.prod([int(a.extent) for a in k.algorithm.item("window").axes])
+    loads = [s for s in k.nests["window"].loops]
+    copied = np.prod([int(s.extent) for s in loads]) * np.prod([int(s.extent) for s in k.enclosing("window")])
+    assert size <= copied <= 2 * size
+
+
 def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
     kernel, _ = scheduled(lambda x, w: x @ w.T, [normal(4, 256), normal(64, 256)], DEVICES["avx512"])
     assert set(kernel.nests) == {"sum", "sum_lanes", "out"}
@@ -136,12 +149,13 @@ def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
 
 def test_one_panel_is_shared_by_tasks_that_cut_another_axis() -> None:
     """All output channels of a weight gradient are one panel, the kernel's columns one tile: input channels are cut."""
-    x, g = normal(4, 6, 36, 36), normal(4, 8, 36, 36, seed=1)
-    k, got = scheduled(lambda x, g: weight_gradient(x, g, 3), [x, g], info(64, 32, cores=3))
+    x, g = normal(2, 6, 8, 8), normal(2, 8, 8, 8, seed=1)
+    slow = replace(info(64, 32, cores=3), flops=1e9)  # even this little work is worth three tasks
+    k, got = scheduled(lambda x, g: weight_gradient(x, g, 3), [x, g], slow)
     (parallel,) = [s.extent for n in k.nests.values() for s in n.loops if s.kind is LoopKind.PARALLEL]
     assert parallel == 3
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (36, 36), (2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), (2, 3))
     close(got, np.einsum("ncuvyx,noyx->ocuv", windows, g))
 
 

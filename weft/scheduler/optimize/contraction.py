@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -277,6 +278,15 @@ def _piece(extent: int, inner: int) -> int:
     return ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
 
 
+def divisors(n: int) -> list[int]:
+    """Numbers that divide n, ascending from 1 to n, but only one of those that are near each other."""
+    found = [1]
+    for d in range(2, n):
+        if n % d == 0 and d >= 1.5 * found[-1]:
+            found.append(d)
+    return [*found, n] if n > 1 else found
+
+
 class _Tiled:
     """Applies a choice."""
 
@@ -302,7 +312,7 @@ class _Tiled:
         tiles_s = ceildiv(high(choice.stream.extent), choice.rows)
         panels = ceildiv(high(choice.panel.extent), self.width)
         others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (p, s)]
-        stream_only = {self.loop_of(a) for a in c.own(1 - choice.side)}
+        stream_only = {self.loop_of(a): a for a in c.own(1 - choice.side)}
         around = [n for n in others if n not in stream_only]
         inside = [n for n in others if n in stream_only]
         shared = prod(self.extent(n) for n in around) * panels
@@ -317,6 +327,8 @@ class _Tiled:
             axis, parts = cut
             self.k, o, i = split(self.k, axis, self.extent(axis) // parts, f"{axis}_task", f"{axis}_in")
             inside, part = [i if n == axis else n for n in inside], [o]
+            stream_only[i] = stream_only[axis]
+        inside = self.blocked(inside, stream_only, choice.rows * per_chunk)
         self.k = run(
             self.k, Pad(p, self.width), Pad(s, choice.rows * (per_chunk * chunks if self.sized else 1))
         )
@@ -333,6 +345,41 @@ class _Tiled:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
+
+    def blocked(self, inside: list[str], axes: dict[str, Axis], rows: int) -> list[str]:
+        """The stream's loops cut into blocks whose window is small, so that windows share little: the sizes for which the
+        fewest elements are copied. `rows` of the tiled axis are in one window."""
+        reached = reachable(self.k, self.c, 1 - self.choice.side)
+        if reached is None or not inside or self.deep():
+            return inside
+        room = self.info.l2_bytes // WINDOW_SHARE // self.c.value.dtype.itemsize
+        sizes = {a.var: high(a.extent) for a in (self.c.value.reduce.axes if self.c.value.reduce else ())}
+        sizes[self.choice.stream.var] = rows
+        best: tuple[float, int, tuple[int, ...]] | None = None
+        for blocks in product(*(divisors(self.extent(n)) for n in inside)):
+            of = sizes | {axes[n].var: b for n, b in zip(inside, blocks, strict=True)}
+            size = prod(
+                1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items()) for i in reached.index
+            )
+            copied = size * prod(self.extent(n) / b for n, b in zip(inside, blocks, strict=True))
+            if size <= room and (best is None or (copied, size) < best[:2]):
+                best = copied, size, blocks
+        if best is None:
+            return inside
+        outer: list[str] = []
+        inner: list[str] = []
+        for n, b in zip(inside, best[2], strict=True):
+            if 1 < b < self.extent(n):
+                self.k, o, i = split(self.k, n, b, f"{n}_block", f"{n}_in")
+                outer.append(o)
+                inner.append(i)
+            else:
+                (inner if b > 1 else outer).append(n)
+        return [*outer, *inner]
+
+    def deep(self) -> bool:
+        """The panel of the whole depth would not stay in the cache: the depth is cut into blocks."""
+        return self.sized and self.depth > CHAIN and self.panel_bytes > self.info.l2_bytes // PANEL_SHARE
 
     def divisible(self, loops: list[str], tasks: int) -> tuple[str, int] | None:
         """The longest of these loops that can be cut into as many equal parts as make `tasks` tasks enough for all
@@ -455,7 +502,7 @@ class _Tiled:
         if chain is None:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
             self.accumulate(value, Scope.REGISTER)
-        elif self.sized and self.panel_bytes > self.info.l2_bytes // PANEL_SHARE:
+        elif self.deep():
             self.blocks(value, chain, at, staged, window)
             self.k = merge_even(self.k, chain)
             return
