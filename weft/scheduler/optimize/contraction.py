@@ -347,8 +347,8 @@ class _Tiled:
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
 
     def blocked(self, inside: list[str], axes: dict[str, Axis], rows: int) -> list[str]:
-        """The stream's loops cut into blocks whose window is small, so that windows share little: the sizes for which the
-        fewest elements are copied. `rows` of the tiled axis are in one window."""
+        """The stream's loops cut into blocks, of sizes for which the fewest elements are copied while a window stays
+        small. `rows` of the tiled axis are in one window."""
         reached = reachable(self.k, self.c, 1 - self.choice.side)
         if reached is None or not inside or self.deep():
             return inside
