@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from weft.backends import registry
-from weft.backends.cuda import compile as compiling
 from weft.backends.cuda import device as devices
 from weft.backends.cuda.device import CudaBackend
 from weft.backends.cuda.driver import Driver
-from weft.ir.loops import Program
 
 
 def load(name: str) -> Any:
@@ -37,15 +35,8 @@ def cuda_module() -> Callable[[str], Any]:
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The driver under "cuda:0", which runs every grid that the backend compiles."""
+    """The driver under "cuda:0", which executes the PTX that the backend compiles."""
     driver = load("emulated").EmulatedDriver()
-    render = compiling.render_module
-
-    def remember(grids: Sequence[Program]) -> Any:
-        driver.grids.update({g.name: g for g in grids})
-        return render(grids)
-
-    monkeypatch.setattr(compiling, "render_module", remember)
     monkeypatch.setattr(devices, "open_driver", lambda: Driver(driver))
     monkeypatch.setattr(registry, "_backends", {**registry._backends, "cuda": CudaBackend()})
     monkeypatch.setattr(registry, "_devices", dict(registry._devices))

@@ -1,4 +1,4 @@
-"""NVIDIA's driver without a GPU: memory is the host's, and a kernel is its grid, run by the interpreter.
+"""NVIDIA's driver without a GPU: memory is the host's, and a kernel's PTX is run, thread by thread, by `ptx.machine`.
 
 Stands in for `cuda.bindings.driver` under the backend's `Driver`: the calls that the backend makes, with the checks
 that the real one makes (addresses, sizes, launch limits), and streams that run at once but while they are captured.
@@ -15,15 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.dummy.interpreter import interpret
-from weft.ir.dtypes import to_numpy
-from weft.ir.index import evaluate
-from weft.ir.loops import Program
-from weft.ir.passes.grid import grid_parts
+from tests.backends.cuda.ptx.machine import launch
+from tests.backends.cuda.ptx.text import Module, parse
 
 ATTRIBUTES = {
-    "COMPUTE_CAPABILITY_MAJOR": 9,
-    "COMPUTE_CAPABILITY_MINOR": 0,
     "MULTIPROCESSOR_COUNT": 4,
     "CLOCK_RATE": 1_000_000,
     "MEMORY_CLOCK_RATE": 1_000_000,
@@ -47,21 +42,34 @@ class Status(IntEnum):
 OK, BAD = Status.CUDA_SUCCESS, Status.CUDA_ERROR_INVALID_VALUE
 
 
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A kernel of a loaded module."""
+
+    module: Module
+    name: str
+
+
 @dataclass
 class EmulatedDriver:
-    """`grids` finds the grid of a kernel's name; `memory_bytes` is what can be allocated."""
+    """`memory_bytes` is what can be allocated; with `races`, accesses to shared memory are held against barriers."""
 
-    grids: dict[str, Program] = field(default_factory=dict)
     memory_bytes: int = 1 << 30
-    races: bool = True
+    races: bool = False
+    capability: tuple[int, int] = (9, 0)
     live: dict[int, Any] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     recorded: list[Callable[[], None]] | None = None
     launches: int = 0
     graph_launches: int = 0
-    shared_allowed: dict[str, int] = field(default_factory=dict)
+    shared_allowed: dict[Function, int] = field(default_factory=dict)
 
-    CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{n}": n for n in ATTRIBUTES})
+    CUdevice_attribute = SimpleNamespace(
+        **{
+            f"CU_DEVICE_ATTRIBUTE_{n}": n
+            for n in (*ATTRIBUTES, "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
+        }
+    )
     CUjitInputType = SimpleNamespace(CU_JIT_INPUT_PTX="ptx")
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
@@ -85,7 +93,8 @@ class EmulatedDriver:
         return OK, self.memory_bytes
 
     def cuDeviceGetAttribute(self, name: str, device: int) -> tuple[Any, ...]:
-        return OK, ATTRIBUTES[name]
+        own = {f"COMPUTE_CAPABILITY_{n}": v for n, v in zip(("MAJOR", "MINOR"), self.capability, strict=True)}
+        return OK, {**ATTRIBUTES, **own}[name]
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
         return OK, "context"
@@ -175,50 +184,42 @@ class EmulatedDriver:
         return (OK,)
 
     def cuModuleLoadData(self, image: bytes) -> tuple[Any, ...]:
-        return OK, image
+        return OK, parse(image.rstrip(b"\0").decode())
 
-    def cuModuleGetFunction(self, module: bytes, name: bytes) -> tuple[Any, ...]:
-        assert b".entry " + name + b"(" in module, name
-        return OK, name.decode()
+    def cuModuleGetFunction(self, module: Module, name: bytes) -> tuple[Any, ...]:
+        return OK, Function(module, name.decode())
 
-    def cuFuncSetAttribute(self, function: str, attribute: str, value: int) -> tuple[Any, ...]:
+    def cuFuncSetAttribute(self, function: Function, attribute: str, value: int) -> tuple[Any, ...]:
         self.shared_allowed[function] = value
         return (OK if value <= ATTRIBUTES["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] else BAD,)
 
-    def cuLaunchKernel(self, function: str, *shape_and_args: Any) -> tuple[Any, ...]:
+    def cuLaunchKernel(self, function: Function, *shape_and_args: Any) -> tuple[Any, ...]:
         gx, gy, gz, bx, by, bz, shared, _, arguments, _ = shape_and_args
         if (
             min(gx, gy, gz, bx, by, bz) < 1
+            or (gy, gz, by, bz) != (1, 1, 1, 1)
             or bx > 1024
             or shared > self.shared_allowed.get(function, 48 << 10)
         ):
             return (BAD,)
-        grid = self.grids[function]
-        block, _, thread = grid_parts(grid)
-        assert thread.extent == bx
         # the arguments are read when the call is made, as the driver does
-        count = len(grid.params) + len(grid.variables)
+        count = len(function.module.kernels[function.name].params)
         cells = (ctypes.c_void_p * count).from_address(arguments)
         words = [ctypes.c_uint64.from_address(c or 0).value for c in cells]
-        addresses = words[: len(grid.params)]
-        values = {
-            v.name: ctypes.c_int64(w).value
-            for v, w in zip(grid.variables, words[len(grid.params) :], strict=True)
-        }
-        assert int(evaluate(block.extent, values)) == gx
 
         def execute() -> None:
             self.launches += 1
-            buffers = {}
-            for b, address in zip(grid.params, addresses, strict=True):
-                nbytes = int(evaluate(b.size, values)) * b.dtype.itemsize
-                assert address % 64 == 0 and self.room(address) >= nbytes, (grid.name, b.name, nbytes)
-                raw = (ctypes.c_char * nbytes).from_address(address)
-                buffers[b.name] = np.frombuffer(raw, np.uint8).view(to_numpy(b.dtype))
-            interpret(grid, buffers, values, races=self.races)
+            memory = {a: self.bytes_at(a) for a in self.sizes}
+            launch(function.module, function.name, gx, bx, shared, words, memory, self.races)
 
         self.do(execute)
         return (OK,)
+
+    def bytes_at(self, address: int) -> Any:
+        """The bytes of the allocation that begins there."""
+        memory = self.live[address]
+        start = address - memory.ctypes.data
+        return memory[start : start + self.sizes[address]]
 
     def do(self, action: Callable[[], Any]) -> None:
         if self.recorded is None:

@@ -1,5 +1,5 @@
-"""The conformance suite's tests that ask for most of the driver, over the emulated one: memory, copies, queues, errors,
-plans, schedules. A real GPU runs all of it (`pytest --pyargs weft.testing.conformance --device cuda`)."""
+"""The conformance suite's tests that ask for most of the driver, over the emulated one, which executes the
+PTX: memory, copies, queues, errors, plans, schedules. A real GPU runs all of it (`pytest --pyargs weft.testing.conformance --device cuda`)."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ TESTS: dict[str, Callable[[Harness], None]] = {
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_conformance(emulated: Any, name: str) -> None:
+def test_conformance(emulated: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_queues, "N", 64)  # one thread's loop, an instruction at a time
     emulated.races = name in ("threads", "empty schedule", "schedule of the rules")
     TESTS[name](Harness(open_device("cuda:0")))
