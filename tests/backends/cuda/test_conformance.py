@@ -1,5 +1,6 @@
-"""The conformance suite's tests that ask for most of the driver, over the emulated one, which executes the
-PTX: memory, copies, queues, errors, plans, schedules. A real GPU runs all of it (`pytest --pyargs weft.testing.conformance --device cuda`)."""
+"""The conformance suite's tests that ask for most of the driver, over the emulated one, which executes the PTX: memory,
+copies, queues, errors, plans, schedules. A real GPU runs all of it (`pytest --pyargs weft.testing.conformance --device
+cuda`)."""
 
 from __future__ import annotations
 
