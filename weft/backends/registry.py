@@ -26,6 +26,7 @@ _BUILT_IN: dict[str, str] = {
 _lock = threading.RLock()
 _backends: dict[str, Backend] = {}
 _devices: dict[str, Device] = {}
+_limits: dict[str, int | None] = {}
 _opened: tuple[Device, ...] = ()
 """The values of `_devices`, each once: kept, since every `synchronize` asks for them."""
 
@@ -104,6 +105,19 @@ def _note_opened() -> None:
     _opened = tuple({id(d): d for d in _devices.values()}.values())
 
 
+def set_memory_limit(name: str, nbytes: int | None) -> None:
+    """How many bytes may be in use on a device; None for what it has."""
+    device = open_device(name)
+    device.set_memory_limit(nbytes)
+    _limits[device.info.name] = nbytes
+
+
+def available_bytes(device: Device) -> int:
+    """What may still be allocated on a device."""
+    limit = _limits.get(device.info.name)
+    return max(0, (device.info.memory_bytes if limit is None else limit) - device.used_bytes())
+
+
 def register(backend: Backend) -> None:
     """Make a backend known by its name in this process, in place of one that is: simulated devices, for instance.
     Devices that are open stay what they are."""
@@ -122,6 +136,7 @@ def _forget(kind: str) -> None:
     _backends.pop(kind, None)
     for name in [n for n in _devices if n.partition(":")[0] == kind]:
         del _devices[name]
+        _limits.pop(name, None)
     _note_opened()
 
 

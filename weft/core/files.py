@@ -80,11 +80,25 @@ def written(v: Value, device: str) -> Value:
 
 
 def write_values(file: BinaryIO, values: Sequence[Value]) -> None:
-    """Write the elements of each value, one value after the other."""
-    run.realize([v.node for v in values])
-    for v in values:
-        run.realize_value(v)
-        file.write(run.to_numpy(v.node).reshape(-1).view("uint8").data)
+    """Write the elements of each value, one value after the other: all computed in one plan where there is memory
+    enough for that, else one by one, in pieces if need be."""
+    nodes = [v.node for v in values]
+    together = run.fit_together(nodes)
+    if together:
+        run.realize(nodes)
+    for v, node in zip(values, nodes, strict=True):
+        if together:
+            run.realize_value(v)
+            file.write(_bytes_of(v.node))
+        elif not run.written_in_pieces(node, file.write):
+            computed_here = node.storage is None
+            file.write(_bytes_of(node))
+            if computed_here:
+                node.storage = None
+
+
+def _bytes_of(node: Node) -> memoryview:
+    return run.to_numpy(node).reshape(-1).view("uint8").data
 
 
 def refuse_writing(op: str, node: Node) -> None:

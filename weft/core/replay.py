@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def make_replay(
     """Run `fn` once on placeholders, and plan what it computes.
 
     There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
-    that are bound later, or where they span devices.
+    that are bound later, where they span devices, or where they are computed in pieces from large files.
     """
     from weft.scheduler.signature import signature
 
@@ -55,11 +55,20 @@ def make_replay(
     order = toposort(wanted)
     devices = {n.device for n in order if n.device is not None}
     unbound = bool(signature(list(wanted)).variables)
-    if needs_tape or unbound or len(devices) > 1 or any(n.op is Op.COPY for n in order):
+    pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
+    if needs_tape or unbound or pieces or len(devices) > 1 or any(n.op is Op.COPY for n in order):
         return LazyReplay(r, classes, realize=not needs_tape and not unbound)
     return PlanReplay(
         r, classes, open_device(devices.pop() if devices else run.default_device()), list(wanted)
     )
+
+
+def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
+    """Whether what is to be computed has to be computed in pieces, from files larger than memory."""
+    from weft.scheduler.stream import needed_for
+
+    files = [r.placeholders[k].node for k, s in r.specs.items() if s.device.info.kind == "disk"]
+    return needed_for(list(wanted), files, open_device(next(iter(devices), run.default_device())))
 
 
 class Replay:

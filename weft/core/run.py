@@ -49,6 +49,31 @@ def to_numpy(node: Node) -> Array:
     return array
 
 
+def fit_together(nodes: Sequence[Node]) -> bool:
+    """Whether there is ample memory for what is not computed yet of these nodes, on each device."""
+    from weft.backends.registry import available_bytes, open_device
+    from weft.ir.graph import elements
+    from weft.ir.index import high
+
+    wanted: dict[str, int] = {}
+    for n in nodes:
+        if n.storage is None:
+            name = n.device or configured_device()
+            wanted[name] = wanted.get(name, 0) + high(elements(n.shape)) * n.dtype.itemsize
+    return all(nbytes <= available_bytes(open_device(name)) // 4 for name, nbytes in wanted.items())
+
+
+def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
+    """Give the bytes of a value that is too large for memory to `sink`, piece by piece. False, with nothing done, for
+    one that is computed at once."""
+    if node.storage is not None:
+        return False
+    from weft.backends.registry import open_device
+    from weft.scheduler import stream
+
+    return stream.write(node, open_device(node.device or configured_device()), sink)
+
+
 def realize_value(value: Value) -> None:
     """Compute what `value` stands for. Unless recorded, it lets go of what it was computed from."""
     node = value.node
@@ -153,9 +178,9 @@ def _opened_devices() -> Callable[[], Sequence[Device]]:
 
 def set_memory_limit(name: str, nbytes: int | None) -> None:
     """How many bytes may be in use on a device; None for what it has."""
-    from weft.backends.registry import open_device
+    from weft.backends import registry
 
-    open_device(name).set_memory_limit(nbytes)
+    registry.set_memory_limit(name, nbytes)
 
 
 def set_num_threads(n: int) -> None:

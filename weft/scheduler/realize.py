@@ -80,7 +80,7 @@ def run(
     nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
 ) -> None:
     """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value."""
-    for node, storage in zip(nodes, _results(nodes, sig, device, bindings), strict=True):
+    for node, storage in zip(nodes, values_of(nodes, sig, device, bindings), strict=True):
         node.storage = storage
 
 
@@ -97,13 +97,26 @@ def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage
                 "bind: what is computed must be on one device; realize the copies to it before"
             )
         device = registry.open_device(names.pop() if names else default_device())
-        values.update(zip(todo, _results(todo, sig, device, bindings), strict=True))
+        values.update(zip(todo, values_of(todo, sig, device, bindings), strict=True))
     return [values[n] for n in nodes]
 
 
-def _results(
-    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None
+def values_of(
+    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
 ) -> list[Storage]:
+    """The values of nodes on a device: in pieces where they are computed from files that are too large for it."""
+    if sig.homeless and not sig.variables and any(n.op is Op.BUFFER and n.device is None for n in sig.leaves):
+        from weft.scheduler import stream
+
+        if stream.needed(nodes, sig.leaves, device):
+            return stream.compute(nodes, device)
+    return planned(nodes, sig, device, bindings)
+
+
+def planned(
+    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
+) -> list[Storage]:
+    """The values of nodes on a device, by one plan."""
     plan = plan_for(nodes, sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:

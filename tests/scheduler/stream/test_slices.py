@@ -1,0 +1,101 @@
+"""A slice of a result from slices of its inputs is the result's slice, for every op and axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft.ir.graph import Node, toposort
+from weft.ir.index import Var, variables
+from weft.ir.ops import Op
+from weft.scheduler.realize import evaluate
+from weft.scheduler.stream.slices import SLICE, Slice, Slicer, UnevenError
+
+Make = Callable[[weft.Tensor, weft.Tensor], weft.Tensor]
+
+# from a (6, 4, 5) tensor and a (4, 5) one
+EXPRESSIONS: dict[str, Make] = {
+    "elementwise": lambda x, y: weft.where(x > 0, x * 2 + y, y.exp()).to(weft.float64),
+    "sum": lambda x, y: x.sum((0, 2)) + y.amax(1),
+    "first axis": lambda x, y: x.prod(0),
+    "permute": lambda x, y: x.permute(2, 0, 1) * 3,
+    "reshape merged": lambda x, y: (x + 1).reshape(24, 5) * 2,
+    "reshape split": lambda x, y: (x + 1).reshape(2, 3, 2, 2, 5) * 2,
+    "reshape flat": lambda x, y: (x * y).reshape(-1) + 1,
+    "ones": lambda x, y: (x + 1).reshape(1, 6, 1, 20).expand(3, 6, 2, 20) * 2,
+    "pad": lambda x, y: F.pad(x + 1, (1, 2)) * 2,
+    "pad first": lambda x, y: F.pad(x + 1, (0, 0, 0, 0, 1, 1)) * 2,
+    "shifted": lambda x, y: x[1:] * x[:-1],
+    "steps": lambda x, y: (x[::2] + 1)[:, 1::2] * (x + y)[1::2, 1::2],
+    "flip": lambda x, y: (x + 1).flip(0, 2) * 2,
+    "windows": lambda x, y: (x + 1).unfold(1, 2, 2) * 2,
+    "convolution": lambda x, y: F.conv1d(x, y.reshape(5, 4, 1).expand(5, 4, 2)),
+    "its gradient": lambda x, y: F.conv_transpose1d(x, y.reshape(4, 5, 1).expand(4, 5, 2), stride=2),
+    "gather": lambda x, y: (x * 2)[weft.tensor([5, 0, 0, 3])] + y,
+    "gather within": lambda x, y: weft.gather(x + 1, 1, weft.tensor([[[3, 0, 1, 1, 2]]]).expand(6, 2, 5)),
+    "scatter": lambda x, y: weft.scatter_add(x, 1, weft.zeros(6, 4, 5, dtype=weft.int64), x * 2),
+    "concat": lambda x, y: weft.cat([x, x * 2], 1),
+    "update": lambda x, y: weft.select_scatter(x * 2, y, 0, 3) + weft.select_scatter(x, x[:, 0] * 2, 1, 2),
+    "product": lambda x, y: x @ y.T + weft.arange(4),
+    "contiguous": lambda x, y: (x + 1).contiguous().softmax(-1),
+    "counted": lambda x, y: x + weft.arange(30.0).reshape(6, 1, 5),
+    "constant": lambda x, y: x + weft.full((6, 4, 5), 2.0),
+    "random": lambda x, y: x + weft.rand(6, 4, 5),
+}
+
+
+def slices_of(name: str, node: Node) -> list[tuple[Slice, Node]]:
+    """Along each axis, slices of 1, and of a larger size, that begin at a multiple of their size."""
+    out: list[tuple[Slice, Node]] = []
+    for axis, n in enumerate(node.shape):
+        for size in {1, max(1, n // 2)}:
+            part = Slice(axis, Var(f"{name}_{axis}_{size}".replace(" ", "_"), 0, n // size - 1) * size, size)
+            try:
+                out.append((part, Slicer().sliced(node, part)))
+            except UnevenError as error:
+                assert error.multiple > 1
+    return out
+
+
+@pytest.fixture(scope="module")
+def operands() -> tuple[weft.Tensor, weft.Tensor]:
+    rng = np.random.default_rng(3)
+    return weft.tensor(rng.standard_normal((6, 4, 5))), weft.tensor(rng.standard_normal((4, 5)))
+
+
+def test_slices_of_results(operands: tuple[weft.Tensor, weft.Tensor]) -> None:
+    """All slices in one plan, run for the first piece and the last of each."""
+    roots = {name: make(*operands).value.node for name, make in EXPRESSIONS.items()}
+    found = [(name, part, node) for name, root in roots.items() for part, node in slices_of(name, root)]
+    whole = dict(zip(roots, evaluate(list(roots.values()), {}), strict=True))
+    assert len(found) > 100
+    for piece in (0, 1):
+        kept = [f for f in found if f[1].start == 0 or roots[f[0]].shape[f[1].axis] // f[1].size > piece]
+        numbers = {v.name: piece for _, part, _ in kept for v in variables(part.start)}
+        values = evaluate([node for _, _, node in kept], numbers)
+        for (name, part, _), got in zip(kept, values, strict=True):
+            start = 0 if part.start == 0 else piece * part.size
+            wanted = np.take(whole[name].numpy(), range(start, start + part.size), part.axis)
+            np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-12, err_msg=f"{name} {part}")
+
+
+def test_the_table_knows_every_op_and_the_test_nearly_all(operands: tuple[weft.Tensor, weft.Tensor]) -> None:
+    assert set(SLICE) == set(Op)
+    seen = {n.op for make in EXPRESSIONS.values() for n in toposort([make(*operands).value.node])}
+    moving = {op for op in Op if op.value >= Op.RESHAPE.value} - {Op.COPY}
+    assert moving <= seen, moving - seen
+
+
+def test_what_is_needed_whole_is_named(operands: tuple[weft.Tensor, weft.Tensor]) -> None:
+    x, _ = operands
+    mean = x.mean(0)
+    slicer = Slicer()
+    slicer.sliced((x - mean).value.node, Slice(0, 2, 2))
+    assert [n.shape for n in slicer.whole] == [(1, 4, 5)]
+    slicer = Slicer()
+    slicer.sliced((x - mean).value.node, Slice(1, 2, 2))
+    assert not slicer.whole
