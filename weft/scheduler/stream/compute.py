@@ -17,14 +17,13 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage
 from weft.errors import MemoryPlanError
-from weft.ir.graph import Box, Node, apply, buffer, strides, toposort
-from weft.ir.index import high
+from weft.ir.graph import Node, apply, buffer, toposort
 from weft.ir.ops import Op
 from weft.scheduler import realize
 from weft.scheduler.signature import signature
 from weft.scheduler.stream.pieces import Pieces
 from weft.scheduler.stream.slices import rebuilt
-from weft.scheduler.stream.split import Kind, Split, Terms, choose, nbytes
+from weft.scheduler.stream.split import Kind, Split, Terms, choose, nbytes, reach
 
 MOST_PIECE_BYTES = 64 << 20
 LEAST_PIECE_BYTES = 1 << 16
@@ -67,14 +66,6 @@ def write(node: Node, device: Device, sink: Callable[[memoryview], object]) -> b
         return False
     job.run(split, lambda s: sink(device.read(s.memory, s.nbytes)))
     return True
-
-
-def _reach(part: Node) -> int:
-    """Bytes from the first to the last element of a SHRINK of a leaf: what reading it touches at most."""
-    box = part.attrs
-    assert isinstance(box, Box)
-    steps = zip(part.shape, box.step, strides(part.inputs[0].shape), strict=True)
-    return (sum(high(n - 1) * step * high(s) for n, step, s in steps) + 1) * part.dtype.itemsize
 
 
 def _is_known(order: Sequence[Node]) -> bool:
@@ -129,7 +120,7 @@ class _Job:
                 if is_source(n) and nbytes(n) > small:
                     heavy.add(n)
             elif n.op is Op.SHRINK and self._picks(n):
-                if _reach(n) > small:
+                if reach(n) > small:
                     heavy.add(n)
             elif any(i in heavy for i in self._read(n)):
                 heavy.add(n)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from weft.ir.dtypes import float32
-from weft.ir.graph import Axes, Node, apply, elements
-from weft.ir.index import Int, Var
+from weft.ir.graph import Axes, Box, Node, apply, elements, strides
+from weft.ir.index import Int, Var, high
 from weft.ir.ops import REDUCE, Op
 from weft.scheduler.stream.slices import Slice, Slicer, UnevenError, regions
 
@@ -80,14 +80,20 @@ class _Option:
     axis: int
     total: int
     unit: int
-    cost: int  # bytes of a piece of one unit
+    unit_bytes: int  # what one more unit adds to a piece
+    other_bytes: int  # of a piece, whatever its size
     contiguous: bool
     node: Node
     whole: tuple[Node, ...]
 
+    def units(self, piece_bytes: int) -> int:
+        """How many units a piece of so many bytes may have; 0: not even one."""
+        return (piece_bytes - self.other_bytes) // max(self.unit_bytes, 1)
+
     def rank(self, terms: Terms) -> tuple[bool, bool, bool, int]:
         """The better the smaller: fits; reads files in one go; needs nothing combined; small."""
-        return self.cost > terms.piece_bytes, not self.contiguous, self.kind is Kind.COMBINE, self.cost
+        combines = self.kind is Kind.COMBINE
+        return self.units(terms.piece_bytes) < 1, not self.contiguous, combines, self.unit_bytes
 
 
 def choose(target: Node, terms: Terms, rows_only: bool = False) -> Split | None:
@@ -103,12 +109,11 @@ def choose(target: Node, terms: Terms, rows_only: bool = False) -> Split | None:
         best = min(options, key=lambda o: o.rank(terms))
         before += [n for n in best.whole if n not in whole]
         whole.update(best.whole)
-        fits = best.cost <= terms.piece_bytes
-        units = max(1, terms.piece_bytes // max(best.cost, 1)) if fits else 1
-        size = min(best.total, units * best.unit)
+        units = best.units(terms.piece_bytes)
+        size = min(best.total, max(1, units) * best.unit)
         number = Var(f"piece{len(levels)}", 0, max(best.total // size - 1, 0))
         levels = (*levels, Level(best.kind, best.axis, best.total, size, number))
-        if fits:
+        if units >= 1:
             kept = wide if _combines(levels) else target
             return Split(kept, levels, tuple(before))
         node = best.node
@@ -145,6 +150,14 @@ def nbytes(node: Node) -> int:
     return int(elements(node.shape)) * node.dtype.itemsize  # pyright: ignore[reportArgumentType]
 
 
+def reach(part: Node) -> int:
+    """Bytes from the first to the last element of a SHRINK of a leaf: what reading it touches at most."""
+    box = part.attrs
+    assert isinstance(box, Box)
+    steps = zip(part.shape, box.step, strides(part.inputs[0].shape), strict=True)
+    return (sum(high(n - 1) * step * high(s) for n, step, s in steps) + 1) * part.dtype.itemsize
+
+
 def _combines(levels: Sequence[Level]) -> bool:
     return any(level.kind is Kind.COMBINE for level in levels)
 
@@ -179,14 +192,18 @@ def _option(
             continue
         whole = [n for n in slicer.whole if _has_work(n)]
         parts = regions(piece, terms.is_source, known | set(whole))
-        read = {n: nbytes(n) for n in parts}
-        before = sum(map(nbytes, regions(node, terms.is_source, known | set(whole))))
+        read = {n: nbytes(n) if n is leaf else reach(n) for n, leaf in parts.items()}
+        parts_before = regions(node, terms.is_source, known | set(whole)).items()
+        before = sum(nbytes(n) if n is leaf else reach(n) for n, leaf in parts_before)
         if before and sum(read.values()) >= before:
             return None
-        counted = [n for n, leaf in parts.items() if not (terms.borrows and n is leaf)]
-        cost = sum(read[n] for n in counted) + nbytes(piece)
+        mapped = sum(read[n] for n, leaf in parts.items() if terms.borrows and n is leaf)
+        # The parts of a unit may be small though those of two lie far apart: what all units read says what one adds.
+        each = max(sum(read.values()), before * unit // total) - mapped
+        rows = kind is Kind.ROWS
+        each, other = (each + nbytes(piece), 0) if rows else (each, nbytes(piece))
         contiguous = all(in_one_go(leaf.shape, n.shape) for n, leaf in parts.items())
-        return _Option(kind, axis, total, unit, cost, contiguous, piece, tuple(whole))
+        return _Option(kind, axis, total, unit, each, other, contiguous, piece, tuple(whole))
     return None
 
 
