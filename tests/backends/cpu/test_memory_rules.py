@@ -130,6 +130,12 @@ def test_what_the_rules_do_depends_on_the_caches() -> None:
     assert "staged" not in long.nests, "a row that no cache holds is computed twice"
 
 
+@pytest.mark.parametrize(("over", "count"), [("ij", 16), ("j", 16), ("i", 8)])
+def test_tasks_are_more_than_cores(over: str, count: int) -> None:
+    body = lowered(total(4096, 4096, over).algorithm, DEVICES["large"]).body
+    assert [s.extent for s in every(body) if isinstance(s, Loop) and s.kind is LoopKind.PARALLEL] == [count]
+
+
 def asked_ahead(case: Case, info: DeviceInfo) -> list[Prefetch]:
     return [s for s in every(lowered(case.algorithm, info).body) if isinstance(s, Prefetch)]
 

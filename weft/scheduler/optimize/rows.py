@@ -15,7 +15,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
-from weft.ir.kernel.algorithm import Item, Output, Value, reads
+from weft.ir.kernel.algorithm import Axis, Item, Output, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -42,7 +42,7 @@ VECTORS = 4
 STREAMED = 4
 """Only outputs larger than the last-level cache divided by this are stored past it: smaller ones may stay."""
 
-PARTS_PER_CORE = 2
+PARTS_PER_CORE = 4
 """Partial sums of a column per core."""
 
 FEW = 8
@@ -224,7 +224,8 @@ def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tup
     assert spec is not None and isinstance(spec.extent, int)
     register = min(info.lanes(_widest(out)), spec.extent)
     if shape.column:
-        width = _panel(spec.extent, register, info, big and not shape.shared)
+        tasks = _tasks(k, info) if big and not shape.shared else 1
+        width = _panel(spec.extent, register, info, tasks)
         k = run(k, Pad(v, width))
         k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
         k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
@@ -262,12 +263,33 @@ def lanes(k: Kernel, loop: str, count: int) -> Kernel:
     return attempt(k, Vectorize(inner))
 
 
-def _panel(extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
-    """Columns per panel: its accumulators fill half of the first-level cache, but there is one for each core."""
+def _panel(extent: int, lanes: int, info: DeviceInfo, tasks: int) -> int:
+    """Results per panel: they fill half of the first-level cache, but there is a panel for each of the `tasks`."""
     width = min(extent, info.l1_bytes // 8)
-    if big:
-        width = min(width, max(lanes * VECTORS, ceildiv(extent, info.cores)))
+    if tasks > 1:
+        width = min(width, max(lanes * VECTORS, ceildiv(extent, tasks)))
     return ceildiv(width, lanes) * lanes
+
+
+def _tasks(k: Kernel, info: DeviceInfo) -> int:
+    """How many panels to spread over the cores: one for each where values run down columns, since narrow panels read
+    short pieces of rows; more where they run along rows, to even out what the cores are slowed by."""
+    for item in k.algorithm.items:
+        if isinstance(item, Value) and item.reduce is not None and not _along_rows(k, item):
+            return info.cores
+    return info.cores * parallel.TASKS_PER_CORE
+
+
+def _along_rows(k: Kernel, item: Value) -> bool:
+    """The reduction's lanes run along what it reduces over."""
+    assert item.reduce is not None
+    return _fastest(k, item) in item.reduce.axes
+
+
+def _fastest(k: Kernel, item: Value) -> Axis:
+    """The axis along which the item's reads are contiguous."""
+    axes = [a for a in item.all_axes if a.extent != 1]
+    return max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
 
 
 def _prefix(k: Kernel, outer: tuple[str, ...]) -> list[str]:
@@ -345,9 +367,13 @@ def _value(
     depends = _reduces_over_values(k, item, staged)
     if not axes:
         return place(k, item, Scope.REGISTER, closed)
-    best = max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
-    reduces = best in item.reduce.axes
-    if reduces and best.var not in depends and isinstance(best.extent, int) and best.extent >= SHORT:
+    best = _fastest(k, item)
+    if (
+        best in item.reduce.axes
+        and best.var not in depends
+        and isinstance(best.extent, int)
+        and best.extent >= SHORT
+    ):
         return _row(k, item, best.var.name, best.extent, info, closed)
     k, rows = _run(k, item)
     k = place(k, item, Scope.LOCAL, closed)
