@@ -61,7 +61,9 @@ class DeviceInfo:
     `native` are the elementwise ops that the device computes within 4 ULP; functions that are missing are expanded
     into others before `compile`. `dtypes` are those that tensors may have; others are refused by a DTypeError. Programs
     that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before.
-    `queues` is how many queues there are. `host_memory`: `read` gives a view, not a copy.
+    `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
+    blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
+    not a copy.
     """
 
     name: str
@@ -83,6 +85,7 @@ class DeviceInfo:
     dtypes: frozenset[DType] = field(default_factory=lambda: frozenset(DTYPES.values()), repr=False)
     host_memory: bool = False
     warp: int = 1
+    scratchpad: bool = True
     queues: int = 1
     link_bandwidth: float = 16e9
     bounds: Bounds = field(default_factory=Bounds)

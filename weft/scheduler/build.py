@@ -30,7 +30,7 @@ class Job:
 
 def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
-    specs = kernelize(job.outputs)
+    specs = kernelize(job.outputs, device.info.bounds.parameters)
     if settings.verify():
         verify_graph(job.outputs)
         for spec in specs:

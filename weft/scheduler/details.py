@@ -56,5 +56,5 @@ def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
             s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.algorithm,
             schedule(s.algorithm, device.info), device,
         )
-        for s in kernelize(nodes)
+        for s in kernelize(nodes, device.info.bounds.parameters)
     ]  # fmt: skip

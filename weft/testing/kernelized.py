@@ -20,6 +20,7 @@ from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.verify import verify
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.programs import lowered
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -57,17 +58,21 @@ def on_device(device: Device, scheduler: Callable[[Algorithm, DeviceInfo], Kerne
 
 
 def execute(
-    outputs: Sequence[Node], bindings: Mapping[str, int] | None = None, launch: Launch = unscheduled
+    outputs: Sequence[Node],
+    bindings: Mapping[str, int] | None = None,
+    launch: Launch = unscheduled,
+    buffers: int = NO_LIMIT,
 ) -> list[Array]:
-    """The values of `outputs`: kernelized, each kernel verified, and run by `launch`.
+    """The values of `outputs`: kernelized for at most `buffers` tensors a kernel, each kernel verified, and run by
+    `launch`.
 
     A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables by name. Copies to other
     devices are made first, and stay.
     """
     for n in toposort(outputs):
         if n.op is Op.COPY and n.storage is None:
-            (n.storage,) = execute(n.inputs, bindings, launch)
-    return run(kernelize(outputs), outputs, bindings, launch)
+            (n.storage,) = execute(n.inputs, bindings, launch, buffers)
+    return run(kernelize(outputs, buffers), outputs, bindings, launch)
 
 
 def run(

@@ -57,6 +57,21 @@ def test_a_farm_is_used_by_name(farm: DummyBackend) -> None:
     assert sum(s.name.startswith("farm:") for s in weft.devices()) == 20
 
 
+def test_a_device_that_binds_few_buffers() -> None:
+    registry.register(DummyBackend([describe(0, "few", bounds=Bounds(parameters=8))], "few"))
+    try:
+        with weft.device("few"):
+            parts = [weft.tensor(np.arange(4.0) + k) for k in range(20)]
+            stacked = weft.stack(parts)
+            assert (
+                sum(parts, start=weft.zeros(4)).tolist()
+                == stacked.sum(0).tolist()
+                == [190.0, 210.0, 230.0, 250.0]
+            )
+    finally:
+        registry.unregister("few")
+
+
 def test_what_is_registered_can_be_replaced(farm: DummyBackend) -> None:
     first = registry.open_device("farm:0")
     registry.register(DummyBackend(name="farm"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 
+from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.testing.kernelized import execute
 from weft.testing.programs import Program, numpy_leaf
 from weft.testing.reference import evaluate
@@ -13,11 +15,12 @@ from weft.testing.tolerance import allowed, difference
 QUIET = {"suppress_health_check": list(HealthCheck), "deadline": None, "database": None}
 
 
-def check(program: Program) -> None:
+def check(program: Program, buffers: int = NO_LIMIT) -> None:
     nodes = program.build(numpy_leaf)
     want, bounds = evaluate(nodes), allowed(nodes)
-    for got, value, bound in zip(execute(nodes), want, bounds, strict=True):
+    for got, value, bound in zip(execute(nodes, buffers=buffers), want, bounds, strict=True):
         assert difference(got, value, bound) is None
+    assert all(len(s.algorithm.params) <= buffers for s in kernelize(nodes, buffers))
 
 
 @settings(max_examples=200, derandomize=True, **QUIET)
@@ -36,3 +39,9 @@ def test_programs_of_views(program: Program) -> None:
 @given(reduction_programs())
 def test_programs_of_reductions(program: Program) -> None:
     check(program)
+
+
+@settings(max_examples=60, derandomize=True, **QUIET)
+@given(programs())
+def test_programs_with_few_buffers(program: Program) -> None:
+    check(program, 4)

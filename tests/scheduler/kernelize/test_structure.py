@@ -328,3 +328,21 @@ def test_operations_are_counted_once_for_what_they_depend_on() -> None:
     relu = unary(Op.ABS, x)
     (spec,) = checked(matmul(relu, w))
     assert spec.flops == 2 * 8 * 16 * 32 + 8 * 16
+
+
+@pytest.mark.parametrize("buffers", [4, 8])
+def test_a_device_that_binds_few_buffers_gets_more_kernels(buffers: int) -> None:
+    leaves = [leaf(4, k + 1) for k in range(20)]
+    parts = [total(x, 1) for x in leaves]
+    whole = parts[0]
+    for x in parts[1:]:
+        whole = add(whole, x)
+    joined = apply(Op.CONCAT, tuple(leaves), Along(1))
+    (one,) = kernelize([whole])
+    assert len(one.algorithm.params) == 21
+    for out in (whole, joined):
+        specs = kernelize([out], buffers)
+        assert max(len(s.algorithm.params) for s in specs) <= buffers
+        assert len(specs) >= 20 // (buffers - 1)
+        np.testing.assert_allclose(execute([out], buffers=buffers)[0], evaluate([out])[0], rtol=1e-5)
+    assert any("buffers on this device" in w for s in kernelize([whole], buffers) for w in s.why)

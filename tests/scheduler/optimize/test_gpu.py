@@ -11,7 +11,8 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Load
 from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
-from weft.ir.loops import LoopKind
+from weft.ir.loops import Barrier, LoopKind
+from weft.ir.loops_names import every
 from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import ELEMENTWISE, Op
@@ -22,11 +23,12 @@ from weft.scheduler.programs import lowered
 from weft.testing.kernels import CASES, Case, F, attention, axis, columns, convolution, matmul, mul, softmax
 
 
-def info(cores: int) -> DeviceInfo:
+def info(cores: int, scratchpad: bool = True) -> DeviceInfo:
     return DeviceInfo(
         name="test:0", kind="test", description="", cores=cores, vector_bytes=16, vector_registers=255,
         l1_bytes=228 << 10, l2_bytes=50 << 20, l3_bytes=0, memory_bytes=1 << 34, local_bytes=227 << 10,
         bandwidth=4e12, flops=6e13, launch_ns=2000.0, task_kind=LoopKind.BLOCK, native=ELEMENTWISE & scalar.NATIVE,
+        scratchpad=scratchpad, warp=8,
     )  # fmt: skip
 
 
@@ -79,8 +81,8 @@ SMALL: dict[str, Case] = {
 }
 
 
-def split(case: Case, cores: int) -> Launches:
-    device = info(cores)
+def split(case: Case, cores: int, scratchpad: bool = True) -> Launches:
+    device = info(cores, scratchpad)
     return launches(lowered(case.algorithm, device), device.local_bytes)
 
 
@@ -103,6 +105,19 @@ def test_right_for_every_size(name: str, cores: int) -> None:
     out = results(case, split(case, cores), races=small)
     expected = case.reference(case.inputs(2))
     for k, v in out.items():
+        np.testing.assert_allclose(v, expected[k], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_without_a_scratchpad_threads_share_nothing(name: str) -> None:
+    case = SMALL[name]
+    grids = split(case, 2, scratchpad=False)
+    wide = [g for g in grids.grids if grid_parts(g)[0].extent != 1]  # what is small is one block
+    assert not any(grid_parts(g)[1] for g in wide)
+    assert not any(isinstance(s, Barrier) for g in wide for s in every(g.body))
+    small = sum(int(np.prod(p.shape)) for p in case.algorithm.params) < 1000
+    expected = case.reference(case.inputs(2))
+    for k, v in results(case, grids, races=small).items():
         np.testing.assert_allclose(v, expected[k], rtol=1e-4, atol=1e-4)
 
 

@@ -11,7 +11,7 @@ is written for one group after another. Where it has none, every statement becom
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -50,7 +50,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.loops_names import names_of_guard, names_of_index
+from weft.ir.loops_names import every, names_of_guard, names_of_index, written
 from weft.ir.ops import Op
 
 LONGEST = 100
@@ -162,6 +162,8 @@ class Body:
         self.shared: dict[Expr, Value] = {}
         self.index_dtype = dtypes.int64 if language.index_bits == 64 else dtypes.int32
         self.index = IndexText(self.names, self._opaque, self.helpers)
+        self.read: dict[tuple[str, Int, Guard], str] = {}
+        """Names of elements that have been read, by buffer, offset and guard: unrolled loops read them again."""
         self._counter = 0
 
     # text
@@ -175,7 +177,9 @@ class Body:
         """Lines between `head`, which ends with a brace, and the closing one."""
         self.do(head)
         self.depth += 1
+        outer = dict(self.read)
         yield
+        self.read = {k: v for k, v in outer.items() if k in self.read}
         self.depth -= 1
         self.do("}")
 
@@ -227,16 +231,30 @@ class Body:
                 self._let(s)
             case Store():
                 self._store(s)
+                self._forget({s.buffer})
             case Accumulate():
                 self._accumulate(s)
+                self._forget({s.buffer})
             case If():
                 self._if(s)
             case Prefetch():
                 self._prefetch(s)
             case Barrier():
                 self.hooks.barrier(self)
+                self._forget(None)
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
+
+    def _forget(self, buffers: Set[str] | None) -> None:
+        """What was read of these buffers may have changed; None: of all that other threads can write to."""
+        if self.read:
+            self.read = {k: v for k, v in self.read.items() if buffers is not None and k[0] not in buffers}
+
+    def _forget_written(self, body: Block) -> None:
+        """Before a loop over `body`: what its iterations change is not what was read before it."""
+        if self.read:
+            inside = list(every(body))
+            self._forget(None if any(isinstance(s, Barrier) for s in inside) else written(body))
 
     def loop(self, loop: Loop) -> None:
         """A loop of any kind."""
@@ -253,6 +271,7 @@ class Body:
                 self.unroll(loop)
             case LoopKind.SERIAL | LoopKind.UNROLL:
                 self._begin((loop.extent,))
+                self._forget_written(loop.body)
                 last = self.index.bare(self.at(loop.extent))
                 with self.inside(self.language.loop(self.define(loop.var.name), "0", last)):
                     self.block(loop.body)
@@ -751,7 +770,7 @@ class Body:
         shared: list[InRange] = []
         mask: str | None = None
         for c in guard:
-            parts = [InRange(self.at(c.value), *(None if b is None else self.at(b) for b in (c.lo, c.hi)))]
+            parts = [self._here(c)]
             if not self.now.lanes or all(self._uniform(i) for i in _parts(parts[0])):
                 shared += parts
             else:
@@ -764,6 +783,10 @@ class Body:
                     return Condition(never=True)
         shared = [c for c in shared if not all(isinstance(i, int) for i in _parts(c))]
         return Condition(self.index.holds(tuple(shared)) if shared else None, mask)
+
+    def _here(self, c: InRange) -> InRange:
+        """The condition with what is constant here put in."""
+        return InRange(self.at(c.value), *(None if b is None else self.at(b) for b in (c.lo, c.hi)))
 
     def _lanes_in(self, c: InRange) -> str:
         """One condition in each lane."""
@@ -973,6 +996,8 @@ class Body:
         if when.never:
             return Value(zero)
         at = self.offset(place, e.index[0])
+        if not group.lanes and group.mask is None and place.where is not Where.PRIVATE:
+            return Value(self._read_once(e, place, at.base, when.shared, zero))
         if not group.lanes:
             own = group.mask if self.lane is not None and language.widths else None
             conditions = [c for c in (own, when.shared) if c is not None]
@@ -1014,6 +1039,22 @@ class Body:
                     base = self.index.bare(at.base)
                     self.do(language.assign(got, language.load_some(place, base, n, mask)))
         return Value(got, n)
+
+    def _read_once(self, e: Load, place: Place, at: Int, condition: str | None, zero: str) -> str:
+        """The name of an element, read now or before."""
+        guard = tuple([self._here(c) for c in e.guard])
+        computed = any(_opaques(i) for i in (at, *(i for c in guard for i in _parts(c))))
+        again = not computed and bool(self.constants or len(self.groups) > 1)
+        key = (e.source, at, guard)
+        if again and key in self.read:
+            return self.read[key]
+        if condition is None:
+            text = self.language.load(place, self.index.bare(at))
+        else:
+            text = self._load_if(place, condition, at, zero)
+        if again:
+            text = self.read[key] = self.bind(e.dtype, 0, text)
+        return text
 
     def _load_if(self, place: Place, condition: str, at: Int, zero: str) -> str:
         """One element where the condition holds, else zero. Without a branch: element 0 is read instead."""

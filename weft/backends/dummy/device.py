@@ -177,7 +177,13 @@ class DummyDevice:
         return list(self._queues.values())
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
-        """The programs as they are; there is nothing to store."""
+        """The programs as they are; there is nothing to store. DeviceError for more buffers than the device binds."""
+        most = self.info.bounds.parameters
+        for p in programs:
+            if len(p.params) > most:
+                raise DeviceError(
+                    f"{self.info.name} binds {most} buffers at most; {p.name} has {len(p.params)}"
+                )
         return [DummyCode(p) for p in programs], b""
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[DummyCode]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -320,11 +321,12 @@ def describe(adapter: Any, index: int) -> DeviceInfo:
     wide = {dtypes.int64, dtypes.uint64} if INT64 in adapter.features else set[dtypes.DType]()
     local_bytes = limits["max-compute-workgroup-storage-size"]
     largest = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+    on_cpu = info["adapter_type"] == "CPU"
     return DeviceInfo(
         name=f"wgpu:{index}",
         kind="wgpu",
         description=f"{info['device']} ({info['backend_type']}, {info['description']})",
-        cores=16,
+        cores=(os.cpu_count() or 1) if on_cpu else 16,
         vector_bytes=4,
         vector_registers=128,
         l1_bytes=local_bytes,
@@ -338,7 +340,8 @@ def describe(adapter: Any, index: int) -> DeviceInfo:
         task_kind=LoopKind.BLOCK,
         native=NATIVE - {Op.FMA},  # WGSL's fma may round twice, and llvmpipe's does
         dtypes=DTYPES | wide,
-        warp=32,
+        warp=8 if on_cpu else 32,
+        scratchpad=not on_cpu,
         bounds=Bounds(
             threads=min(
                 limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weft import settings
 from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
+from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.kernelize.emit import emit
 from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
@@ -15,13 +16,13 @@ from weft.scheduler.kernelize.spec import CopySpec, KernelSpec
 __all__ = ["CopySpec", "KernelSpec", "copies", "kernelize"]
 
 
-def kernelize(outputs: Sequence[Node]) -> list[KernelSpec]:
+def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec]:
     """The kernels that compute `outputs` from what is in memory, in an order in which they can run.
 
     Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.
-    The result depends on the graph's structure only.
+    No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only.
     """
-    partition = Partition(outputs)
+    partition = Partition(outputs, buffers)
     position = {id(n): k for k, n in enumerate(partition.order)}
     specs = [emit(g, partition.why) for g in ordered(partition.groups, position)]
     partition.dissolve()

@@ -31,6 +31,12 @@ MAX_OPS = 512
 MAX_READS = 48
 """Tensors read by one kernel."""
 
+NO_LIMIT = 1 << 16
+"""Buffers of a kernel, where a device binds as many as anybody may want."""
+
+MIN_BUFFERS = 4
+"""Buffers of a kernel that selects between two tensors."""
+
 MAX_SITES = 12
 """Different places at which one kernel may compute the same tensor's elements anew."""
 

@@ -113,6 +113,9 @@ class Group:
         self.online: frozenset[int] = frozenset()
         self.ops = 0
         self.read: set[int] = set()
+        self.needs: set[int] = (
+            set()
+        )  # what it reads, or may yet have to read: nodes that are not computed here so far
         self.bases: set[int] = set()  # see Facts
         # contractions' products (False), and what is computed of their operands (True)
         self.staged: dict[Node, bool] = {}

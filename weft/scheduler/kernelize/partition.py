@@ -25,10 +25,12 @@ from weft.scheduler.kernelize.sharing import adopt, join, remember, ride, twin
 
 
 class Partition:
-    """The groups of a graph. `why` gives the reason behind each stored node, by id."""
+    """The groups of a graph. `why` gives the reason behind each stored node, by id. No group has more than `buffers`
+    tensors (but for devices with less than any op needs)."""
 
-    def __init__(self, outputs: Sequence[Node]) -> None:
-        prepared = prepare(outputs)
+    def __init__(self, outputs: Sequence[Node], buffers: int = cost.NO_LIMIT) -> None:
+        self.buffers = max(buffers, cost.MIN_BUFFERS)
+        prepared = prepare(outputs, min(cost.MAX_PIECES, self.buffers - 1))
         self.order, self.forced, self.alias = prepared.order, prepared.forced, prepared.alias
         self.facts: dict[int, Facts] = gather_facts(self.order, self.forced)
         self.groups: list[Group] = []
@@ -73,6 +75,8 @@ class Partition:
             self.depend(site)
         if self.facts[id(node)].size == 0:
             site.kind, site.fill = Kind.CONST, 0
+        if site.kind in (Kind.OPEN, Kind.LOAD):
+            group.needs.add(id(node))
         return site
 
     def load(self, site: Site) -> None:
@@ -106,11 +110,28 @@ class Partition:
             self.store(node, f, sites, Cut(why, not self.alone(node)))
             return
         cut = decide(self, node, f, sites) if sites else None
+        groups = dict.fromkeys(s.group for s in sites)
+        if cut is None and not all(self.room(g, node) for g in groups):
+            cut = Cut(f"a kernel has at most {self.buffers} buffers on this device", False)
+            for g in groups:
+                g.online = frozenset()
         if cut is not None:
             self.store(node, f, sites, cut)
             return
         for s in sites:
             self.compute(s)
+
+    def room(self, group: Group, node: Node, stores: int = 0) -> bool:
+        """Whether the group may compute the node, and store so many more, with the buffers that a kernel can have."""
+        if self.buffers == cost.NO_LIMIT:
+            return True
+        other = self.alias.get(id(node))
+        inputs = node.inputs if other is None else (other,)
+        more = {id(i) for i in inputs if is_leaf(i) or i.op not in (Op.CONST, Op.RANGE)}
+        after = len((group.needs - {id(node)}) | more)
+        if not stores and after <= len(group.needs):
+            return True
+        return after + len(group.stored) + stores <= self.buffers
 
     def alone(self, node: Node) -> bool:
         """The node is stored by a kernel of its own kind, never computed inside another."""
@@ -128,6 +149,7 @@ class Partition:
     def compute(self, site: Site) -> None:
         """Compute the node at this site, from sites of its inputs."""
         node, group, index, frames = site.node, site.group, site.index, site.frames
+        group.needs.discard(id(node))
         other = self.alias.get(id(node))
         if other is not None:
             site.kind = Kind.SAME

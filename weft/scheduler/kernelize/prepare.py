@@ -22,15 +22,15 @@ class Prepared:
     alias: dict[int, Node]
 
 
-def prepare(outputs: Sequence[Node]) -> Prepared:
-    """The graph as the walk needs it."""
+def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_PIECES) -> Prepared:
+    """The graph as the walk needs it; no concatenation has more than `pieces` inputs."""
     # the largest results are visited first: their kernels can store smaller ones along the way
     nodes = toposort(sorted(outputs, key=lambda n: high(elements(n.shape))))
     alias: dict[int, Node] = {}
     order: dict[Node, None] = {}
     for n in nodes:
         if n.op in (Op.SCATTER, Op.CONCAT) and not is_leaf(n):
-            other = _narrow_scatter(n) if n.op is Op.SCATTER else _long_concat(n)
+            other = _narrow_scatter(n) if n.op is Op.SCATTER else _long_concat(n, pieces)
             if other is not None:
                 alias[id(n)] = other
                 order.update((m, None) for m in toposort([other]) if m not in order)
@@ -58,14 +58,14 @@ def _narrow_scatter(n: Node) -> Node | None:
     return apply(Op.CAST, (apply(Op.SCATTER, (wide[0], index, wide[1]), n.attrs),), dtype=n.dtype)
 
 
-def _long_concat(n: Node) -> Node | None:
+def _long_concat(n: Node, pieces: int) -> Node | None:
     """A concatenation of very many pieces goes in stages."""
-    if len(n.inputs) <= cost.MAX_PIECES:
+    if len(n.inputs) <= pieces:
         return None
     assert isinstance(n.attrs, Along)
-    chunks = [n.inputs[k : k + cost.MAX_PIECES] for k in range(0, len(n.inputs), cost.MAX_PIECES)]
+    chunks = [n.inputs[k : k + pieces] for k in range(0, len(n.inputs), pieces)]
     joined = apply(Op.CONCAT, tuple(apply(Op.CONCAT, c, n.attrs) for c in chunks), n.attrs)
-    return _long_concat(joined) or joined
+    return _long_concat(joined, pieces) or joined
 
 
 def _buffers(n: Node) -> list[tuple[Node, str]]:

@@ -29,7 +29,7 @@ def join(p: Partition, node: Node, f: Facts, group: Group, sites: list[Site]) ->
     """
     mine = [s for s in sites if s.group is group]
     others = p.users(node, [s for s in sites if s.group is not group])
-    if len(mine) != 1 or group in others or id(node) in group.online:
+    if len(mine) != 1 or group in others or id(node) in group.online or not p.room(group, node, 1):
         return False
     (site,) = mine
     axes = one_to_one(site.index, node.shape, group.extents)
@@ -75,6 +75,7 @@ def adopt(p: Partition, node: Node, f: Facts, sites: list[Site]) -> bool:
         if join(p, node, f, group, [*sites, mine]):
             return True
         del p.sites[id(node)][group.number, here]
+        group.needs.discard(id(node))
     return False
 
 
@@ -89,6 +90,8 @@ def ride(p: Partition, node: Node, f: Facts, groups: list[Group], sites: list[Si
     if not groups or id(node) in p.based or any(s.group.contraction & s.frames for s in sites):
         return False
     home = groups[0]
+    if not all(p.room(g, node, g is home) for g in groups):
+        return False
     frame, index = home.domain(node.shape)
     site = p.need(node, home, index, frame.bit)
     frame.stores.append(Store(node, index, site))
@@ -123,6 +126,7 @@ def twin(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Group | None:
             or group.contraction
             or group.ops + f.ops > cost.MAX_OPS
             or len(group.outputs()) != 1
+            or not p.room(group, node, 1)
         ):
             continue
         if not any(p.facts[k].size >= f.size for k in group.bases & f.bases):

@@ -7,6 +7,9 @@
 
 A block's values are LOCAL and its loops bound to threads one by one; `weft.ir.passes.grid` makes one program of
 threads of them, with what only one thread touches in its registers.
+
+Devices without a scratchpad (`DeviceInfo.scratchpad`) get threads that share nothing: rows are a thread each, and the
+terms of long reductions are cut into parts.
 """
 
 from __future__ import annotations
@@ -124,6 +127,10 @@ class Lanes:
     width: int
 
 
+ALONE = Lanes(1, 1)
+"""A row of its own for each thread."""
+
+
 def cut(n: int, itemsize: int, most: int = THREADS) -> Lanes:
     """A row of `n` elements over at most `most` threads, without a remainder if there is such a cut."""
     for width in (ACCESS_BYTES // max(1, itemsize), 4, 2, 1):
@@ -167,12 +174,18 @@ def _rows(k: Kernel, info: DeviceInfo) -> Kernel | None:
     if count < info.cores and length * count > THREADS * CHAIN * 4:
         return None
     most = MOST_THREADS if count < info.cores * 2 and length >= MOST_THREADS * 8 else THREADS
+    if not info.scratchpad:
+        if any(high(elements(tuple(a.extent for a in v.axes))) != count for v in values):
+            return None  # a row's threads would have to share the value
+        if count < info.cores * info.warp and length > CHAIN:
+            return None
     itemsize = max(p.dtype.itemsize for p in k.algorithm.params)
-    lanes = cut(length, itemsize, most)
+    lanes = cut(length, itemsize, most) if info.scratchpad else ALONE
     tall = max(1, min(THREADS // lanes.threads, extent(k, row_loops[-1])))
     kept = ""
     if (
-        length % (lanes.threads * lanes.width) == 0
+        lanes is not ALONE
+        and length % (lanes.threads * lanes.width) == 0
         and length <= lanes.threads * KEPT
         and set(lengths) == {length}
     ):
@@ -270,6 +283,8 @@ def _blocks_of_rows(
 
 def _lanes(k: Kernel, loop: str, lanes: Lanes, written_out: bool) -> Kernel:
     """A loop over threads and vectors; what one thread does of it written out if asked."""
+    if lanes is ALONE:
+        return k
     n = extent(k, loop)
     width = lanes.width if n % (lanes.threads * lanes.width) == 0 else 1
     threads = min(lanes.threads, int(ceildiv(n, width)))
@@ -512,7 +527,7 @@ def _reduction(k: Kernel, v: Value, info: DeviceInfo) -> Kernel:
         return _grid_of_points(k, v.name)
     axis = along[0]
     wanted = info.cores * BLOCKS_PER_CORE * THREADS
-    if _reduces_well(k, v) and terms >= FINAL:
+    if info.scratchpad and _reduces_well(k, v) and terms >= FINAL:
         length = high(axis.extent)
         if points < info.cores and length > THREADS * CHAIN:
             pieces = min(int(ceildiv(length, THREADS * CHAIN)), int(ceildiv(wanted, THREADS * points)))

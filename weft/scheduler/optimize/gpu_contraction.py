@@ -4,6 +4,8 @@ tile in the registers of each thread.
     block (s, p):  for k0:  panels a[s, k0 ..], b[k0 .., p] -> LOCAL
                             thread: for k: acc[4 x 4 ..] += a[.., k] * b[k, ..]
                    thread: store
+
+Without a scratchpad every thread reads what it needs where it is, and no thread waits for another.
 """
 
 from __future__ import annotations
@@ -46,6 +48,13 @@ TILES = (Tile(128, 128, 8, 8, 8), Tile(64, 64, 16, 4, 4), Tile(32, 32, 16, 2, 4)
 """From the one with most reuse; the first that gives every multiprocessor a block is taken."""
 
 
+OWN = ((8, 8), (4, 8), (4, 4), (2, 4), (1, 4))
+"""Results in the registers of a thread that shares nothing, rows and columns."""
+
+OWN_THREADS = 32
+"""Of a block of such threads."""
+
+
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The tiled schedule of a kernel around one contraction; None when it has none, or a small one."""
     c = contraction.find(k)
@@ -60,7 +69,8 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     depth = max(c.value.reduce.axes, key=lambda a: (high(a.extent), a.var.name))
     if high(depth.extent) < 4 or high(s.extent) * high(p.extent) < 64:
         return None
-    return _Tiled(k, c, s, p, side, depth, _tile(c, s, p, info)).schedule()
+    tile = _tile(c, s, p, info) if info.scratchpad else _own_tile(c, s, p, depth, info)
+    return _Tiled(k, c, s, p, side, depth, tile, info.scratchpad).schedule()
 
 
 def _axes(k: Kernel, c: contraction.Contraction) -> tuple[Axis, Axis, int] | None:
@@ -90,10 +100,42 @@ def _tile(c: contraction.Contraction, s: Axis, p: Axis, info: DeviceInfo) -> Til
     return enough[0] if enough else max(TILES, key=blocks)
 
 
+def _own_tile(c: contraction.Contraction, s: Axis, p: Axis, depth: Axis, info: DeviceInfo) -> Tile:
+    """Where threads share nothing: the largest tile in registers that leaves work for all threads that run at once."""
+    rows, columns = high(s.extent), high(p.extent)
+    others = prod(high(a.extent) for a in c.value.axes if a.var not in (s.var, p.var))
+
+    def threads(own: tuple[int, int]) -> int:
+        return ceildiv(rows, own[0]) * ceildiv(columns, own[1]) * others
+
+    fits = [own for own in OWN if own[0] < 2 * rows and own[1] < 2 * columns]
+    enough = [own for own in fits if threads(own) >= info.cores * info.warp]
+    tall, wide = enough[0] if enough else OWN[-1]
+    across = _power(min(info.warp, ceildiv(columns, wide)))
+    down = _power(min(max(1, OWN_THREADS // across), ceildiv(rows, tall)))
+    terms = high(depth.extent)
+    steps = next((n for n in (4, 3, 2) if terms % n == 0), 4)
+    return Tile(down * tall, across * wide, steps, tall, wide)
+
+
+def _power(n: int) -> int:
+    """The largest power of two up to n."""
+    return 1 << n.bit_length() - 1
+
+
 class _Tiled:
     def __init__(
-        self, k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, side: int, depth: Axis, tile: Tile
+        self,
+        k: Kernel,
+        c: contraction.Contraction,
+        s: Axis,
+        p: Axis,
+        side: int,
+        depth: Axis,
+        tile: Tile,
+        panels: bool,
     ) -> None:
+        self.panels = panels
         self.k, self.c, self.s, self.p, self.side, self.depth, self.tile = k, c, s, p, side, depth, tile
         self.value, self.out = c.value.name, c.out.name
 
@@ -119,7 +161,7 @@ class _Tiled:
             self.k, name = merge(self.k, name, inner)
         self.k = run(self.k, Bind(name, LoopKind.BLOCK), *self.threads(st, pt))
         self.k = attempt(attempt(self.k, Unroll(sr)), Vectorize(pr)) if t.wide <= 4 else self.vectors(sr, pr)
-        panels = self.stage()
+        panels = self.stage() if self.panels else []
         self.k = run(self.k, ComputeAt(self.value, self.out, name))
         at = self.accumulate()
         for panel, tiled in panels:
