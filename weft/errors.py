@@ -7,21 +7,53 @@ from __future__ import annotations
 
 import builtins
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 _HOME = str(Path(__file__).parent)
 
+# Functions that users do not call by these names.
+_SYNTAX = frozenset({"getitem", "setitem", "gradients"})
 
-def user_location() -> str:
-    """file:line of the innermost frame outside weft; "<unknown>" when there is none."""
-    frame = inspect.currentframe()
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Where a user called weft: file:line of the innermost frame outside weft, and the function called there."""
+
+    location: str
+    function: str
+
+
+def user_call() -> Call:
+    """The user's call; "<unknown>" and no function when every frame is weft's."""
+    frame, function = inspect.currentframe(), ""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_HOME) and not name.startswith("<frozen"):
-            return f"{name}:{frame.f_lineno}"
+        if not name.startswith(_HOME) and not name.startswith(("<frozen", "<weft")):
+            return Call(f"{name}:{frame.f_lineno}", function)
+        code = frame.f_code
+        if "<locals>" in code.co_qualname:  # what a decorator made, and users call otherwise
+            function = ""
+        elif code.co_name != "forward" and code.co_qualname != "Module.__call__":
+            function = code.co_name
         frame = frame.f_back
-    return "<unknown>"
+    return Call("<unknown>", "")
+
+
+def named(message: str, function: str) -> str:
+    """The message of a helper, "sub: ...", under the name of the function that the user called: "lerp: sub: ..."."""
+    op, colon, _ = message.partition(": ")
+    if (
+        function in _SYNTAX
+        or not function.isidentifier()
+        or function.startswith("_")
+        or not colon
+        or " " in op
+    ):
+        return message
+    known = {op, op.rpartition(".")[2], op.removesuffix("_"), f"{op}_"}
+    return message if function in known else f"{function}: {message}"
 
 
 def user_call() -> str:
@@ -39,9 +71,11 @@ class WeftError(Exception):
     """Base of everything weft raises on purpose. `message` is the text, `location` the user's file:line."""
 
     def __init__(self, message: str, location: str | None = None) -> None:
-        self.message = message
-        self.location = user_location() if location is None else location
-        super().__init__(f"{message}\n  at {self.location}")
+        if location is None:
+            call = user_call()
+            message, location = named(message, call.function), call.location
+        self.message, self.location = message, location
+        super().__init__(f"{message}\n  at {location}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         return type(self), (self.message, self.location)

@@ -379,7 +379,7 @@ MISTAKES: dict[str, Mistake] = {
     "one hot classes": (
         lambda: F.one_hot(weft.tensor([0, 4]), 3),
         weft.IndexError,
-        "one_hot: class 4 is out of range for 3 classes",
+        "one_hot: class 4 is out of range for 3 classes; they count from 0",
     ),
     "conv channels": (
         lambda: F.conv2d(weft.ones(1, 3, 8, 8), weft.ones(4, 2, 3, 3)),

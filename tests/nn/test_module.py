@@ -177,7 +177,7 @@ def test_printing() -> None:
         ),
         (
             lambda: nn.init.xavier_uniform_(weft.zeros(3)),
-            "init: fans need a weight of at least 2 dimensions, got shape (3,)",
+            "xavier_uniform_: init: fans need a weight of at least 2 dimensions, got shape (3,)",
         ),
     ],
 )

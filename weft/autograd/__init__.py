@@ -7,6 +7,7 @@ which this package knows nothing, so they are in weft.core, and looked up there 
 from __future__ import annotations
 
 import importlib
+from operator import attrgetter
 from typing import Any
 
 _TOOLS = {
@@ -16,6 +17,10 @@ _TOOLS = {
     "backward": "weft.core.differentiate:backward_all",
     "grad": "weft.core.differentiate:gradients",
     "functional": "weft.core.jacobians:functional",
+    "hessian": "weft.core.jacobians:functional.hessian",
+    "jacobian": "weft.core.jacobians:functional.jacobian",
+    "jvp": "weft.core.jacobians:functional.jvp",
+    "vjp": "weft.core.jacobians:functional.vjp",
     "gradcheck": "weft.core.gradcheck:gradcheck",
     "gradgradcheck": "weft.core.gradcheck:gradgradcheck",
     "no_grad": "weft.core.modes:no_grad",
@@ -31,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in _TOOLS:
         raise AttributeError(f"module 'weft.autograd' has no attribute {name!r}")
     module, _, attribute = _TOOLS[name].partition(":")
-    found = globals()[name] = getattr(importlib.import_module(module), attribute)
+    found = globals()[name] = attrgetter(attribute)(importlib.import_module(module))
     return found
 
 

@@ -361,7 +361,9 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
         num_classes = known[1] + 1
     if known is not None and not (known[0] >= 0 and known[1] < num_classes):
         bad = known[0] if known[0] < 0 else known[1]
-        raise IndexError(f"one_hot: class {bad} is out of range for {num_classes} classes")
+        raise IndexError(
+            f"one_hot: class {bad} is out of range for {max(num_classes, 0)} classes; they count from 0"
+        )
     shape = (*i.shape, num_classes)
     column = wrap(positions(shape, len(shape) - 1, i.dtype))
     return wrap(bc.cast(eq(wrap(bc.expand(bc.reshape(i, (*i.shape, 1)), shape)), column).value, int64))
@@ -371,6 +373,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     """How often each nonnegative integer occurs. Computes the input's maximum, on which the size depends."""
     i = index_value("bincount", input)
     array = run.to_numpy(i.node)
+    if array.size and array.min() < 0:
+        raise ArgumentError(f"bincount: needs integers that are not negative, got {array.min()}")
     n = max(minlength, int(array.max()) + 1 if array.size else 0)
     source = wrap(bc.scalar(1, int64, i.shape)) if weights is None else weights
     if source.value.shape != i.shape:

@@ -220,6 +220,8 @@ def randperm(
     n: int, *, generator: Generator | None = None, dtype: DType = int64, device: str | None = None
 ) -> Tensor:
     """The integers 0, ..., n - 1 in random order. Drawn at once, on the host."""
+    if not is_int(n) or n < 0:
+        raise ArgumentError(f"randperm: n must be an int that is not negative, got {n!r}")
     tracing.host_only("randperm")
     key0, key1, offset = (default_generator if generator is None else generator).words(n)
     counter = (np.arange(n, dtype=np.uint64) + np.uint64(offset)).astype(np.uint32)
@@ -265,6 +267,8 @@ def normal(
     for x in (mean, std):
         if isinstance(x, Handle) and not x.value.dtype.is_float:
             raise DTypeError(f"normal: mean and std must be float tensors, got {x.value.dtype.name}")
+    if isinstance(std, int | float) and std < 0:
+        raise ArgumentError(f"normal: std must not be negative, got {std}")
     if isinstance(size, float):
         raise ArgumentError(f"normal: the size must be ints, got {size}")
     if size is None:

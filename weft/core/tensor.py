@@ -370,6 +370,10 @@ class Tensor(InPlace, Methods):
         """The tensor on the CPU."""
         return self.to("cpu")
 
+    def cuda(self, device: Int_ | None = None) -> Tensor:
+        """The tensor on an NVIDIA GPU, the first one unless a number is given."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
     def bool(self) -> Tensor:
         """True where nonzero."""
         return self.to(dtypes.bool_)

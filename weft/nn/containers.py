@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, cast, overload
 
 from weft.core.tensor import Tensor
+from weft.errors import DTypeError
 from weft.nn.module import Module, Parameter
+
+
+def _module(container: type[Module], module: object) -> Module:
+    """The module, or a DTypeError for what is none."""
+    if not isinstance(module, Module):
+        raise DTypeError(f"{container.__name__}: expected modules, got {module!r}")
+    return module
 
 
 class _Numbered(Module):
@@ -14,7 +22,7 @@ class _Numbered(Module):
 
     def _add(self, modules: Iterable[Module]) -> None:
         for module in modules:
-            setattr(self, str(len(self)), module)
+            setattr(self, str(len(self)), _module(type(self), module))
 
     def _place(self, index: int) -> str:
         if not -len(self) <= index < len(self):

@@ -41,10 +41,14 @@ class _Conv(Module):
             )
         if padding_mode not in _MODES:
             raise ArgumentError(f"{name}: padding_mode must be one of {_MODES}, got {padding_mode!r}")
+        if isinstance(padding, str) and padding not in ("same", "valid"):
+            raise ArgumentError(f"{name}: padding must be 'same', 'valid' or sizes, got {padding!r}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.rank, 1)
         self.stride = per_axis(name, "stride", stride, self.rank, 1)
         self.dilation = per_axis(name, "dilation", dilation, self.rank, 1)
+        if padding == "same" and max(self.stride) > 1:
+            raise ArgumentError(f"{name}: padding='same' needs stride 1, got {self.stride}; pad by sizes")
         self.padding = padding if isinstance(padding, str) else per_axis(name, "padding", padding, self.rank)
         self.padding_mode = padding_mode
         shape = (out_channels, in_channels // groups, *self.kernel_size)

@@ -141,7 +141,11 @@ class Module:
         self.training, self._buffers = True, {}
         return self
 
-    forward: Callable[..., Any]
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What calling the module computes: each kind of module defines it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no forward; define forward(self, ...) in its class"
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tracing.note_mode(self)

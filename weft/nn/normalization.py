@@ -69,6 +69,10 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}: needs input of {' or '.join(map(str, self.ranks))} dimensions, "
                 f"got shape {tuple(x.shape)}"
             )
+        if x.shape[1 if x.ndim > 1 else 0] != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: needs {self.num_features} channels in dimension 1, got shape {tuple(x.shape)}"
+            )
         if self.training and self.num_batches_tracked is not None:
             with no_grad():
                 self.num_batches_tracked += 1

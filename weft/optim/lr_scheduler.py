@@ -8,15 +8,22 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, DTypeError
 from weft.optim.optimizer import Group, Optimizer
+
+
+def _optimizer(scheduler: str, given: object) -> Optimizer:
+    """What was given, or a DTypeError."""
+    if not isinstance(given, Optimizer):
+        raise DTypeError(f"{scheduler}: expected an optimizer, got {given!r}")
+    return given
 
 
 class LRScheduler(ABC):
     """Base: a subclass gives each group's learning rate at an epoch, from the one it began with."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        self.optimizer = optimizer
+        self.optimizer = _optimizer(type(self).__name__, optimizer)
         if last_epoch == -1:
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", group["lr"])

@@ -78,11 +78,15 @@ class Optimizer(Hooked, ABC):
     state: dict[Tensor, dict[str, Tensor]]
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            raise DTypeError(
+                f"{self._name}: expected parameters in a list or another iterable, got one Tensor; write [tensor]"
+            )
         self.defaults = dict(defaults)
         self.param_groups, self.state = [], {}
         items: list[Any] = list(params)
         if not items:
-            raise ArgumentError(f"{self._name}: got no parameters")
+            raise ArgumentError(f"{self._name}: got no parameters; an iterator gives them only once")
         if not isinstance(items[0], Mapping):
             items = [{"params": items}]
         for group in items:

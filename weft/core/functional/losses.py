@@ -303,6 +303,11 @@ def cross_entropy(
     v, t = value_of("cross_entropy", input), value_of("cross_entropy", target)
     k = axis("cross_entropy", 0 if len(v.shape) == 1 else 1, v.shape)
     if t.dtype.is_float:
+        if t.shape != v.shape:
+            raise ShapeError(
+                f"cross_entropy: a float target is a probability per class and has the shape of the input, "
+                f"{tuple(v.shape)}, got {tuple(t.shape)}; make class numbers integers with .long()"
+            )
         return _soft_cross_entropy(input, target, k, weight, reduction, label_smoothing)
     _, y, k = _classes("cross_entropy", input, target)
     logs = log_softmax(input, k)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any, cast
 
 from weft.core.creation import tensor
 from weft.core.elementwise import clamp
@@ -11,7 +12,7 @@ from weft.core.modes import no_grad
 from weft.core.movement import stack
 from weft.core.reductions import amax, norm
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError, GradError
+from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.dtypes import DType, accumulator, float32
 
 
@@ -41,6 +42,12 @@ def clip_grads_with_norm_(
             p.grad = g.detach() * scale.to(g.dtype)
 
 
+def _listed(op: str, parameters: Any) -> list[Tensor]:
+    if not isinstance(parameters, Iterable):
+        raise DTypeError(f"{op}: expected Tensors, got {parameters!r}")
+    return [parameters] if isinstance(parameters, Tensor) else list(cast("Iterable[Tensor]", parameters))
+
+
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
     error_if_nonfinite: bool = False, foreach: bool | None = None,
@@ -52,7 +59,7 @@ def clip_grad_norm_(
     """
     if norm_type <= 0:
         raise ArgumentError(f"clip_grad_norm_: norm_type must be positive, got {norm_type}")
-    items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    items = _listed("clip_grad_norm_", parameters)
     learned = _with_gradients(items)
     if not learned:
         raise ArgumentError("clip_grad_norm_: no parameter has a gradient; call backward() first")
