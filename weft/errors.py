@@ -44,27 +44,11 @@ def user_call() -> Call:
 def named(message: str, function: str) -> str:
     """The message of a helper, "sub: ...", under the name of the function that the user called: "lerp: sub: ..."."""
     op, colon, _ = message.partition(": ")
-    if (
-        function in _SYNTAX
-        or not function.isidentifier()
-        or function.startswith("_")
-        or not colon
-        or " " in op
-    ):
+    public = function.isidentifier() and not function.startswith("_") and function not in _SYNTAX
+    if not public or not colon or " " in op:
         return message
     known = {op, op.rpartition(".")[2], op.removesuffix("_"), f"{op}_"}
     return message if function in known else f"{function}: {message}"
-
-
-def user_call() -> str:
-    """The name of weft's function that the user's code called; "<unknown>" when there is none."""
-    name, frame = "<unknown>", inspect.currentframe()
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_HOME) and not file.startswith("<frozen"):
-            return name.strip("_")
-        name, frame = frame.f_code.co_name, frame.f_back
-    return name
 
 
 class WeftError(Exception):

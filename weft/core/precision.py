@@ -21,7 +21,7 @@ P = ParamSpec("P")
 def widened(v: Value) -> Value:
     """`v` in the dtype that accumulates it: float32 for the 16-bit floats, else as it is. No 8-bit floats."""
     if v.dtype.is_float8:
-        raise no_arithmetic(user_call(), v.dtype)
+        raise no_arithmetic(user_call().function.strip("_"), v.dtype)
     wide = accumulator(v.dtype)
     return v if v.dtype is wide else apply(Op.CAST, (v,), None, None, wide)
 
