@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from weft.autograd.ops import add
+from weft.autograd.joins import total
 from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.autograd.vjp import VJP
 
@@ -21,22 +21,26 @@ def gradients(
     order = _tape(outputs)
     wanted = dict.fromkeys([v for v in order if v.is_leaf] if inputs is None else inputs)
     useful = _leading_to(order, wanted)
+    parts: dict[Value, list[Value]] = {}
     found: dict[Value, Value] = {}
     with grad_mode(create_graph):
         for output, seed in zip(outputs, seeds, strict=True):
-            _accumulate(found, output, seed)
+            parts.setdefault(output, []).append(seed)
         for value in reversed(order):
-            g = found.get(value) if value in wanted else found.pop(value, None)
+            own = parts.pop(value, None)
+            g = None if own is None else total(own)
             if g is not None and value in HOOKS:
                 g = _hooked(g, value)
-                if value in wanted:
-                    found[value] = g
+            if g is not None and value in wanted:
+                found[value] = g
             rule = value.rule or (VJP[value.op] if value.op else None)
             if g is None or rule is None or value not in useful:
                 continue
             for x, part in zip(value.inputs, rule(g, value, *value.inputs), strict=True):
                 if part is not None and x in useful:
-                    _accumulate(found, x, part)
+                    parts.setdefault(x, []).append(part)
+        # what is wanted may be none of the tape's values: a seed is its gradient where it is an output
+        found.update((v, total(own)) for v, own in parts.items() if v in wanted)
     return {v: found[v] for v in wanted if v in found}
 
 
@@ -46,11 +50,6 @@ def _hooked(g: Value, value: Value) -> Value:
         new = hook(g)
         g = g if new is None else new
     return g
-
-
-def _accumulate(found: dict[Value, Value], value: Value, part: Value) -> None:
-    before = found.get(value)
-    found[value] = part if before is None else add(before, part)
 
 
 def _tape(outputs: Iterable[Value]) -> list[Value]:

@@ -73,7 +73,7 @@ def direct_call(
 ) -> DirectCall | None:
     """The call for a plan whose one result is the function's. `memories`: what the plan runs on, each the number of
     the tensor that has it, or memory that never changes. `records`: the grad mode. None where sizes vary."""
-    if plan.variables or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
+    if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
         return None
     out, device = plan.outputs[0], plan.device
     shape = tuple(n for n in out.shape if isinstance(n, int))

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.autograd.joins import joined
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
 from weft.core.handle import Dims, Handle, Number, describe, value_of, wrap
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import DType, int64, promote
-from weft.ir.graph import Along, Axes, Box, Padding, Shape, Window, arange, elements
+from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
 from weft.ir.index import low as least
 from weft.ir.ops import Op
@@ -400,7 +401,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             raise ShapeError(
                 f"cat: shapes {tuple(first.shape)} and {tuple(v.shape)} differ in more than dimension {dim}"
             )
-    return wrap(apply(Op.CONCAT, tuple(values), Along(k)) if len(values) > 1 else first)
+    return wrap(joined(values, k))
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -412,7 +413,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         if v.shape != shape:
             raise ShapeError(f"stack: all shapes must be equal, got {tuple(shape)} and {tuple(v.shape)}")
     parts = [bc.reshape(v, (*shape[:k], 1, *shape[k:])) for v in values]
-    return wrap(apply(Op.CONCAT, tuple(parts), Along(k)) if len(parts) > 1 else parts[0])
+    return wrap(joined(parts, k))
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:

@@ -213,6 +213,8 @@ class RNNBase(Module):
             getattr(self, kind + suffix) if self.bias else None for kind in ("bias_ih", "bias_hh")
         )
         shares = F.linear(x, getattr(self, "weight_ih" + suffix), bias_ih)
+        if bias_hh is not None and self.mode != "GRU":  # gates that are sums take it for all steps at once
+            shares, bias_hh = shares + bias_hh, None
         project = getattr(self, "weight_hr" + suffix) if self.proj_size else None
         weight = getattr(self, "weight_hh" + suffix)
         count = x.shape[0]

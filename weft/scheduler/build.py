@@ -12,6 +12,7 @@ from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var, high
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
+from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, kernelize
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 from weft.scheduler.programs import Compiled, compiled
@@ -35,9 +36,13 @@ def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]
         verify_graph(job.outputs)
         for spec in specs:
             verify_algorithm(spec.algorithm)
-    kernels = compiled([s.algorithm for s in specs], device)
+    general = generalize([s.algorithm for s in specs])
+    if settings.verify():
+        for g in dict.fromkeys(g.algorithm for g in general):
+            verify_algorithm(g)
+    kernels = compiled([g.algorithm for g in general], device)
     where = [(c.image, c.name) for c in dict.fromkeys(kernels) if c.image is not None]
-    plan = _Assembly(job, device, specs, kernels).plan()
+    plan = _Assembly(job, device, specs, kernels, [g.constants for g in general]).plan()
     return plan, where if len(where) == len(plan.codes) else None
 
 
@@ -50,9 +55,16 @@ class _Assembly:
     """Gives every tensor of the plan a slot: externals first (leaves, then outputs), then the workspace."""
 
     def __init__(
-        self, job: Job, device: Device, specs: Sequence[KernelSpec], kernels: Sequence[Compiled]
+        self,
+        job: Job,
+        device: Device,
+        specs: Sequence[KernelSpec],
+        kernels: Sequence[Compiled],
+        constants: Sequence[Mapping[str, int]],
     ) -> None:
         self.job, self.device, self.specs, self.kernels = job, device, specs, kernels
+        self.constants = constants
+        """For each kernel the values of the variables that are constants of the plan."""
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
         self.output = {n: k for k, n in enumerate(job.outputs)}
         self.made = {n: k for k, s in enumerate(specs) for n in s.writes}
@@ -174,9 +186,9 @@ class _Assembly:
         steps, infos = self.steps()
         codes = tuple(c.code for c in dict.fromkeys(self.kernels))
         externals = len(self.leaf) + len(self.output)
-        commands = Commands(
-            tuple(steps), externals, tuple(layout.offsets), layout.nbytes, len(self.job.variables)
-        )
+        fixed = tuple(self.numbers())
+        count = len(self.job.variables) + len(fixed)
+        commands = Commands(tuple(steps), externals, tuple(layout.offsets), layout.nbytes, count)
         return Plan(
             device=self.device,
             commands=commands,
@@ -185,18 +197,25 @@ class _Assembly:
                 OutputSpec(n.dtype, n.shape, self.replaces.get(k)) for k, n in enumerate(self.job.outputs)
             ),
             variables=self.job.variables,
+            constants=fixed,
             steps=tuple(infos),
             executable=self.device.link(codes, commands),
             largest=self.largest(),
         )
+
+    def numbers(self) -> dict[int, int]:
+        """The constants that kernels take as variables -> which of the plan's they are, after the runtime ones."""
+        values = sorted({x for own in self.constants for x in own.values()})
+        return {x: len(self.job.variables) + k for k, x in enumerate(values)}
 
     def steps(self) -> tuple[list[Step], list[KernelInfo]]:
         """The launches, in order, with a copy before what is updated while its old value is still needed."""
         steps: list[Step] = []
         infos: list[KernelInfo] = []
         number = {c: i for i, c in enumerate(dict.fromkeys(self.kernels))}
-        variables = {v.name: i for i, v in enumerate(self.job.variables)}
-        for spec, kernel in zip(self.specs, self.kernels, strict=True):
+        runtime = {v.name: i for i, v in enumerate(self.job.variables)}
+        numbers = self.numbers()
+        for spec, kernel, own in zip(self.specs, self.kernels, self.constants, strict=True):
             nodes = self.param_nodes(spec)
             for p, n in zip(spec.algorithm.params, nodes, strict=True):
                 base = spec.inplace.get(p.name)
@@ -204,6 +223,7 @@ class _Assembly:
                     steps.append(CopyBytes(self.slot(n), self.slot(base), nbytes(base)))
                     why = ("the old value is still needed",)
                     infos.append(KernelInfo("copy", 2 * nbytes(base), 0, why, nbytes(base)))
+            variables = runtime | {name: numbers[x] for name, x in own.items()}
             used = tuple(variables[v] for v in kernel.variables)
             steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)

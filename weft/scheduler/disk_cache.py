@@ -77,6 +77,7 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
         "commands": [c.externals, c.offsets, c.workspace_bytes],
         "replaces": [o.replaces for o in plan.outputs],
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written] for k in plan.steps],
+        "constants": plan.constants,
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
     }
@@ -102,7 +103,9 @@ def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variable
     codes: list[Code] = [image_codes(image, device)[name] for image, name in where]
     externals, offsets, workspace = record["commands"]
     steps = tuple([_step(s) for s in record["steps"]])
-    commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace), len(variables))
+    constants = tuple(map(int, record["constants"]))
+    count = len(variables) + len(constants)
+    commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace), count)
     _check(commands, len(codes))
     outputs = tuple(
         [OutputSpec(n.dtype, n.shape, at) for n, at in zip(nodes, record["replaces"], strict=True)]
@@ -115,7 +118,7 @@ def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variable
     )
     largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])
     executable = device.link(codes, commands)
-    return Plan(device, commands, tuple(codes), outputs, variables, infos, executable, largest)
+    return Plan(device, commands, tuple(codes), outputs, variables, infos, executable, largest, constants)
 
 
 def _step(s: Any) -> Step:

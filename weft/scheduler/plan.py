@@ -43,7 +43,8 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory."""
+    """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory;
+    `constants`: variables of the commands after the runtime ones, with the same values in every run."""
 
     device: Device
     commands: Commands
@@ -53,6 +54,7 @@ class Plan:
     steps: tuple[KernelInfo, ...]
     executable: Executable
     largest: tuple[Tenant, ...] = ()
+    constants: tuple[int, ...] = ()
     _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class Plan:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
             results, memories = self._with_results(inputs, values)
-            self.executable.run(memories, values)
+            self.executable.run(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
@@ -82,7 +84,7 @@ class Plan:
     ) -> tuple[list[Storage], list[int]]:
         """Run and wait: the results, and the nanoseconds of each step."""
         results, memories = self._with_results(inputs, values)
-        return results, self.executable.run_timed(memories, values)
+        return results, self.executable.run_timed(memories, (*values, *self.constants))
 
     def _with_results(
         self, inputs: Sequence[Memory], values: Sequence[int]
