@@ -60,7 +60,8 @@ class DeviceInfo:
 
     `native` are the elementwise ops that the device computes within 4 ULP; functions that are missing are expanded
     into others before `compile`. `dtypes` are those that tensors may have; others are refused by a DTypeError. Programs
-    that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before.
+    that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before. `emulated` are
+    those dtypes that are exact, but made of others and many times slower.
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
     not a copy.
@@ -83,6 +84,7 @@ class DeviceInfo:
     task_kind: LoopKind = LoopKind.PARALLEL
     native: frozenset[Op] = field(default=frozenset(), repr=False)
     dtypes: frozenset[DType] = field(default_factory=lambda: frozenset(DTYPES.values()), repr=False)
+    emulated: frozenset[DType] = field(default=frozenset(), repr=False)
     host_memory: bool = False
     warp: int = 1
     scratchpad: bool = True

@@ -59,7 +59,7 @@ def lowered(algorithm: Algorithm, info: DeviceInfo, scheduler: Scheduler = sched
 
 def optimized(program: Program, info: DeviceInfo) -> Program:
     """The loops that `info`'s device compiles. DTypeError or DeviceError where it cannot."""
-    wide = dtypes.uint64 in info.dtypes
+    wide = dtypes.uint64 in info.dtypes - info.emulated
     program = expand(program, info.native, EXPANSIONS if wide else WITHOUT_UINT64)
     check_supported(program, info)
     passes = [p for p in pipeline.DEFAULT if p is not contract or Op.FMA in info.native]

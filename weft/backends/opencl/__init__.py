@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .device import OpenCLBackend
+    from weft.backends.found import FoundDevices
+
+    from .device import OpenCLDevice
 
 
-def open_backend() -> OpenCLBackend:
+def open_backend() -> FoundDevices[OpenCLDevice]:
     """The entry point of the backend."""
-    from .device import OpenCLBackend
+    from weft.backends.found import FoundDevices
 
-    return OpenCLBackend()
+    from .device import OpenCLDevice
+    from .driver import all_devices
+
+    return FoundDevices("opencl", all_devices, OpenCLDevice)

@@ -24,7 +24,7 @@ from weft.errors import DeviceError
 from weft.ir.loops import Program
 
 from .describe import describe
-from .driver import all_devices, failed, is_cpu, pyopencl
+from .driver import failed, is_cpu, pyopencl
 from .executable import OpenCLExecutable
 from .language import OpenCL
 from .memory import Block, Pool
@@ -257,26 +257,3 @@ class OpenCLDevice:
 
 def _codes(entries: Sequence[Entry], names: Mapping[str, str], built: Any, text: str) -> list[OpenCLCode]:
     return [OpenCLCode(e, built, tuple(names[p.name] for p in e.parts), text) for e in entries]
-
-
-class OpenCLBackend:
-    """All devices of all installed drivers."""
-
-    name = "opencl"
-
-    def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self._devices: dict[int, OpenCLDevice] = {}
-
-    def _found(self) -> list[Any]:
-        if not self._handles:
-            self._handles = all_devices()
-        return self._handles
-
-    def count(self) -> int:
-        return len(self._found())
-
-    def device(self, index: int) -> OpenCLDevice:
-        if index not in self._devices:
-            self._devices[index] = OpenCLDevice(self._found()[index], index)
-        return self._devices[index]

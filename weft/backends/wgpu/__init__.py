@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .device import WgpuBackend
+    from weft.backends.found import FoundDevices
+
+    from .device import WgpuDevice
 
 
-def open_backend() -> WgpuBackend:
+def open_backend() -> FoundDevices[WgpuDevice]:
     """The entry point of the backend."""
-    from .device import WgpuBackend
+    from weft.backends.found import FoundDevices
 
-    return WgpuBackend()
+    from .device import WgpuDevice
+    from .driver import all_adapters
+
+    return FoundDevices("wgpu", all_adapters, WgpuDevice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,11 +18,12 @@ from weft.backends.protocol import Bounds, Code, Commands, Device, DeviceInfo, E
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir import dtypes
+from weft.ir.dtypes import DType
 from weft.ir.index import high
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import Op
 
-from .driver import INT64, all_adapters, wgpu
+from .driver import FEATURES, INT64, wgpu
 from .executable import WgpuExecutable
 from .language import DTYPES
 from .loop_limit import LIMITED_DRIVERS, iterations, shortened, too_long
@@ -48,11 +49,12 @@ class WgpuCode:
 
 
 class WgpuDevice:
-    """One adapter, opened on first use."""
+    """One adapter, opened on first use, with those of the features that weft knows which it has and `wanted` names."""
 
-    def __init__(self, adapter: Any, index: int) -> None:
+    def __init__(self, adapter: Any, index: int, wanted: Set[str] = FEATURES) -> None:
         self.adapter = adapter
-        self._info = describe(adapter, index)
+        self.features = frozenset(f for f in wanted if f in adapter.features)
+        self._info = describe(adapter, index, self.features)
         self._handle: Any = None
         self._pool: Pool | None = None
         self._workspace: Block | None = None
@@ -69,7 +71,6 @@ class WgpuDevice:
         """The driver's device, with all that the adapter offers."""
         with self.lock:
             if self._handle is None:
-                features = [f for f in (INT64,) if f in self.adapter.features]
                 wanted = (
                     "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
                     "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup",
@@ -78,7 +79,7 @@ class WgpuDevice:
                 limits = {k: self.adapter.limits[k] for k in wanted}
                 try:
                     self._handle = self.adapter.request_device_sync(
-                        required_features=features, required_limits=limits
+                        required_features=sorted(self.features), required_limits=limits
                     )
                 except (RuntimeError, ValueError) as error:
                     raise DeviceError(f"{self._info.name} could not be opened: {error}") from error
@@ -184,7 +185,7 @@ class WgpuDevice:
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[WgpuCode], bytes]:
         grids, entries = self._split(programs)
-        texts = {g.name: render(g) for g in grids}
+        texts = {g.name: self._render(g) for g in grids}
         known = describe_entries(entries)
         image = b"" if known is None else _MAGIC + json.dumps([known, texts]).encode()
         return self._codes(entries, texts), image
@@ -259,11 +260,15 @@ class WgpuDevice:
 
     def fingerprint(self) -> str:
         i = self.adapter.info
-        return f"wgpu {__version__} {wgpu().__version__} {i['vendor']} {i['device']} {i['description']}"
+        device = f"{i['vendor']} {i['device']} {i['description']} {sorted(self.features)}"
+        return f"wgpu {__version__} {wgpu().__version__} {device}"
 
     def listings(self, program: Program) -> Mapping[str, str]:
         grids, _ = self._split([program])
-        return {"wgsl": "\n".join(render(g) for g in grids)}
+        return {"wgsl": "\n".join(map(self._render, grids))}
+
+    def _render(self, grid: Program) -> str:
+        return render(grid, INT64 not in self.features)
 
     def limits(self) -> Limits:
         return described(self._info)
@@ -315,10 +320,9 @@ class WgpuQueue:
         self._device.synchronize()
 
 
-def describe(adapter: Any, index: int) -> DeviceInfo:
-    """An adapter as the scheduler sees it: WebGPU tells limits, and nothing of speed."""
+def describe(adapter: Any, index: int, features: Set[str]) -> DeviceInfo:
+    """An adapter as the scheduler sees it, with these features: WebGPU tells limits, and nothing of speed."""
     info, limits = adapter.info, adapter.limits
-    wide = {dtypes.int64, dtypes.uint64} if INT64 in adapter.features else set[dtypes.DType]()
     local_bytes = limits["max-compute-workgroup-storage-size"]
     largest = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
     on_cpu = info["adapter_type"] == "CPU"
@@ -339,7 +343,8 @@ def describe(adapter: Any, index: int) -> DeviceInfo:
         launch_ns=30_000.0,
         task_kind=LoopKind.BLOCK,
         native=NATIVE - {Op.FMA},  # WGSL's fma may round twice, and llvmpipe's does
-        dtypes=DTYPES | wide,
+        dtypes=DTYPES,
+        emulated=frozenset[DType]() if INT64 in features else frozenset({dtypes.int64, dtypes.uint64}),
         warp=8 if on_cpu else 32,
         scratchpad=not on_cpu,
         bounds=Bounds(
@@ -352,26 +357,3 @@ def describe(adapter: Any, index: int) -> DeviceInfo:
             index_bits=32,
         ),
     )
-
-
-class WgpuBackend:
-    """All adapters."""
-
-    name = "wgpu"
-
-    def __init__(self) -> None:
-        self._adapters: list[Any] = []
-        self._devices: dict[int, WgpuDevice] = {}
-
-    def _found(self) -> list[Any]:
-        if not self._adapters:
-            self._adapters = all_adapters()
-        return self._adapters
-
-    def count(self) -> int:
-        return len(self._found())
-
-    def device(self, index: int) -> WgpuDevice:
-        if index not in self._devices:
-            self._devices[index] = WgpuDevice(self._found()[index], index)
-        return self._devices[index]

@@ -10,6 +10,9 @@ from weft.errors import DeviceError
 
 INT64 = "shader-int64"
 
+FEATURES = frozenset({INT64})
+"""What is used where an adapter offers it."""
+
 
 @cache
 def wgpu() -> Any:

@@ -2,7 +2,8 @@
 
 Integers of 8 and 16 bits are held in 32, wrapped after each operation; 16-bit floats are their bits. In storage they
 are packed into words, as the host has them: reading takes a word apart, writing clears and sets bits of it atomically,
-since the neighbours in the word may be another thread's. 64-bit integers need the device's feature.
+since the neighbours in the word may be another thread's. 64-bit integers are the device's, or pairs of words (see
+`pairs`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from weft.backends.clike import c_family
 from weft.backends.clike.c import NoVectorsError
 from weft.backends.clike.language import Place, Where
+from weft.backends.wgpu import pairs
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.expr import Scalar
@@ -25,8 +27,8 @@ _TYPES = {
 }  # fmt: skip
 _SUFFIXES = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}
 
-DTYPES = frozenset(_TYPES) - {dtypes.int64, dtypes.uint64} | {dtypes.float8_e4m3fn, dtypes.float8_e5m2}
-"""Of every device; 64-bit integers where the device has them, float64 never."""
+DTYPES = frozenset(_TYPES) | {dtypes.float8_e4m3fn, dtypes.float8_e5m2}
+"""Of every device; float64 never."""
 
 RESERVED = c_family.words(
     """
@@ -96,8 +98,19 @@ HELPERS = {
   e -= up;
   return bitcast<f32>(sign | select((m & 0x7fffffu) | (e << 23u), m, m < 0x800000u));
 }""",
+    **pairs.HELPERS,
 }
 """Functions of the text, by name."""
+
+
+def needed(text: str) -> frozenset[str]:
+    """The helpers that a text calls, and those that they call."""
+    used = {name for name in HELPERS if f"{name}(" in text}
+    new = used
+    while new:
+        new = {n for name in new for n in HELPERS if f"{n}(" in HELPERS[name]} - used
+        used = used | new
+    return frozenset(used)
 
 
 def is_packed(dtype: DType) -> bool:
@@ -107,7 +120,13 @@ def is_packed(dtype: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wgsl:
-    """The language as the renderer asks for it. Of vectors nothing is ever asked."""
+    """The language as the renderer asks for it. Of vectors nothing is ever asked. `pairs`: 64-bit integers are."""
+
+    pairs: bool = False
+
+    def paired(self, dtype: DType) -> bool:
+        """Whether values of this dtype are pairs of words."""
+        return self.pairs and pairs.is_pair(dtype)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -122,19 +141,19 @@ class Wgsl:
         return 32
 
     def type(self, dtype: DType, lanes: int = 0) -> str:
-        return _TYPES[dtype]
+        return pairs.TYPE if self.paired(dtype) else _TYPES[dtype]
 
     def constant(self, dtype: DType, lanes: int, name: str, value: str) -> str:
-        return f"let {name}: {_TYPES[dtype]} = {value};"
+        return f"let {name}: {self.type(dtype)} = {value};"
 
     def variable(self, dtype: DType, lanes: int, name: str, value: str) -> str:
-        return f"var {name}: {_TYPES[dtype]} = {value};"
+        return f"var {name}: {self.type(dtype)} = {value};"
 
     def assign(self, name: str, value: str) -> str:
         return f"{name} = {value};"
 
     def array(self, place: Place, size: int) -> str:
-        return f"var {place.name}: array<{_TYPES[place.buffer.dtype]}, {size}>;"
+        return f"var {place.name}: array<{self.type(place.buffer.dtype)}, {size}>;"
 
     def loop(self, name: str, first: str, last: str) -> str:
         return f"for (var {name}: i32 = {first}; {name} < {last}; {name}++) {{"
@@ -145,6 +164,8 @@ class Wgsl:
     def literal(self, dtype: DType, value: Scalar) -> str:
         if dtype is dtypes.bool_:
             return "true" if value else "false"
+        if self.paired(dtype):
+            return pairs.literal(int(value))
         t = _TYPES[dtype]
         if dtype.is_float:
             bits = c_family.float_bits(float(value), dtype)
@@ -174,15 +195,21 @@ class Wgsl:
     def binary(self, symbol: str, dtype: DType, lanes: int, a: str, b: str) -> str:
         if dtype is dtypes.bool_:
             return f"({a} {'!=' if symbol == '^' else symbol} {b})"
+        if self.paired(dtype):
+            return pairs.binary(symbol, dtype, a, b)
         return self._wrapped(dtype, f"({a} {symbol} {b})")
 
     def shift(self, symbol: str, dtype: DType, lanes: int, a: str, amount: str) -> str:
+        if self.paired(dtype):
+            return pairs.shift(symbol, dtype, a, amount)
         return self._wrapped(dtype, f"({a} {symbol} u32({amount}))")
 
     def inverted(self, dtype: DType, lanes: int, x: str) -> str:
         return f"(!{x})" if dtype is dtypes.bool_ else self._wrapped(dtype, f"(~{x})")
 
     def compare(self, symbol: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+        if self.paired(dtype):
+            return pairs.compare(symbol, dtype, a, b)
         if dtype.bits == 64:  # llvmpipe compares some lanes of 64 bits wrongly, but none of their halves
             t = _TYPES[dtype]
             match symbol:
@@ -204,7 +231,13 @@ class Wgsl:
     def convert(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         if src is dtypes.bool_:
             return f"select({self.literal(dst, 0)}, {self.literal(dst, 1)}, {x})"
-        a, b = _TYPES[src], _TYPES[dst]
+        a, b = self.type(src), self.type(dst)
+        if self.paired(src) or self.paired(dst):
+            if self.paired(src):
+                x = x if a == b else pairs.narrowed(src, b, x)
+            else:
+                x = pairs.widened(a, x)
+            return self._wrapped(dst, x)
         # naga extends by the sign of the type that it converts to
         between = {("u32", "i64"): "u64", ("i32", "u64"): "i64"}.get((a, b))
         text = x if a == b else f"{b}({x})" if between is None else f"bitcast<{b}>({between}({x}))"
@@ -217,7 +250,7 @@ class Wgsl:
         return f"weft_rounded({x})" if dtype is dtypes.float32 else x
 
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
-        a, b = _TYPES[src], _TYPES[dst]
+        a, b = self.type(src), self.type(dst)
         text = x if a == b else f"bitcast<{b}>({x})"
         return self._wrapped(dst, text) if dst.bits < 32 else text
 
@@ -256,11 +289,15 @@ class Wgsl:
         return ""
 
     def index(self, x: str, dtype: DType) -> str:
+        if self.paired(dtype):
+            return pairs.narrowed(dtype, "i32", x)
         return x if _TYPES[dtype] == "i32" else f"i32({x})"
 
     def from_index(self, x: str, dtype: DType) -> str:
         text = f"i32({x})"
         t = _TYPES[dtype]
+        if self.paired(dtype):
+            return pairs.widened("i32", text)
         if t == "u32":
             text = f"bitcast<u32>({text})"
         elif t != "i32":

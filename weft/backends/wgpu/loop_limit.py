@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.backends.clike.body import MAX_COPIES, copies
+from weft.backends.wgpu.pairs import DIVISION_STEPS, is_pair
 from weft.ir.expr import Call, walk
 from weft.ir.index import Var, high
 from weft.ir.loops import Block, If, Loop, LoopKind, Program
@@ -31,9 +32,7 @@ def iterations(body: Block) -> int:
     """The most iterations of loops that one invocation runs."""
     total = 0
     for s in body:
-        inner = REMAINDER * sum(
-            isinstance(e, Call) and e.op is Op.MOD and e.dtype.is_float for e in walk(roots(s))
-        )
+        inner = sum(_steps_of(e) for e in walk(roots(s)) if isinstance(e, Call))
         match s:
             case Loop(kind=LoopKind.VECTOR):
                 inner += high(s.extent) * iterations(s.body)
@@ -47,6 +46,13 @@ def iterations(body: Block) -> int:
                 pass
         total += inner
     return total
+
+
+def _steps_of(call: Call) -> int:
+    """Iterations that are behind one operation: remainders of floats, divisions of pairs of words."""
+    if call.op is Op.MOD and call.dtype.is_float:
+        return REMAINDER
+    return DIVISION_STEPS if call.op in (Op.MOD, Op.FLOORDIV) and is_pair(call.dtype) else 0
 
 
 def shortened(grid: Program) -> Program:

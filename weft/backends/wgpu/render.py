@@ -16,15 +16,15 @@ from weft.ir.index import high
 from weft.ir.loops import Loop, Program
 from weft.ir.passes.grid import grid_parts
 
-from .language import HELPERS, Wgsl, is_packed
+from .language import Wgsl, is_packed, needed
 
 WIDE = 32768
 """Workgroups along the first dimension of a dispatch that has more of them."""
 
 
-def render(grid: Program) -> str:
-    """The text of one grid; its entry point is `main`."""
-    language = Wgsl()
+def render(grid: Program, pairs: bool = False) -> str:
+    """The text of one grid; its entry point is `main`. `pairs`: without 64-bit integers of the device."""
+    language = Wgsl(pairs)
     block, local, thread = grid_parts(grid)
     assert isinstance(thread.extent, int), "grids have a constant number of threads"
     body = Body(language, _Threads(thread.extent), ["weft_numbers", "weft_group", "weft_thread"])
@@ -57,15 +57,12 @@ def render(grid: Program) -> str:
         body.do(f"let {body.define(thread.var.name)}: i32 = i32(weft_thread);")
     body.block(thread.body)
     lines = "\n".join(body.lines)
-    used = {name for name in HELPERS if f"{name}(" in lines}
-    if "weft_fmod" in used:
-        used.add("weft_float")
     entry = (
         f"@compute @workgroup_size({thread.extent})\n"
         "fn main(@builtin(workgroup_id) weft_group: vec3<u32>, "
         "@builtin(local_invocation_index) weft_thread: u32) {"
     )
-    return "\n".join([*head, language.helpers(frozenset(used)) + entry, lines, "}\n"])
+    return "\n".join([*head, language.helpers(needed(lines)) + entry, lines, "}\n"])
 
 
 def number(k: int) -> str:
