@@ -387,3 +387,47 @@ def test_lbfgs(search: str | None) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
     with pytest.raises(weft.ArgumentError, match="LBFGS: step needs a closure"):
         optim.LBFGS([weft.ones(2, requires_grad=True)]).step()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_cycled_momentum_reaches_compiled_steps_without_new_plans(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weft.core.compile import Compiled
+
+    def trained(xp: Any, steps: int) -> tuple[list[Any], list[int]]:
+        params, loss = problem(xp)
+        options = {"momentum": 0.9, "weight_decay": 0.01} if name == "SGD" else {}
+        optimizer = getattr(xp.optim, name)(params, lr=0.05, **options)
+        schedule = xp.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=8)
+
+        def step() -> Any:
+            value = loss()
+            for p in params:
+                p.grad = None
+            value.backward()
+            optimizer.step()
+            return value.detach()
+
+        compiled: Any = weft.compile(step) if xp is weft else step
+        kept: list[int] = []
+        for k in range(steps):
+            compiled()
+            schedule.step()
+            for group in optimizer.param_groups:
+                if k == 3:
+                    group["weight_decay"] = 0.1
+            if isinstance(compiled, Compiled):
+                kept.append(len(traces))
+        return [p.detach().numpy() for p in params], kept
+
+    import torch
+
+    traces: list[int] = []
+    original = Compiled._trace
+    monkeypatch.setattr(Compiled, "_trace", lambda self, *a: (traces.append(1), original(self, *a))[1])
+    got, kept = trained(weft, 6)
+    want, _ = trained(torch, 6)
+    assert kept[-1] == kept[1]
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)

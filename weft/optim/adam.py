@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from weft.core.elementwise import maximum
@@ -53,28 +52,29 @@ class Adam(Optimizer):
     def rule(
         self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        (b1, b2), decay = group["betas"], group["weight_decay"]
+        b1, b2 = (b.to(p.dtype) for b in group.factors("betas"))
         rate, t = group.rate, group.count.to(group.rate.dtype)
-        if decay:
+        if group["weight_decay"]:
+            (decay,) = group.factors("weight_decay")
             if self.decoupled:
-                p = p * (1 - rate * decay).to(p.dtype)
+                p = p * (1 - rate * decay.value).to(p.dtype)
             else:
-                g = g + p * decay
-        m = state["exp_avg"] * b1 + g * (1 - b1)
-        v = state["exp_avg_sq"] * b2 + g * g * (1 - b2)
+                g = g + p * decay.value.to(p.dtype)
+        m = state["exp_avg"] * b1.value + g * b1.rest
+        v = state["exp_avg_sq"] * b2.value + g * g * b2.rest
         new = {"exp_avg": m, "exp_avg_sq": v}
         largest = v
         if group["amsgrad"]:
             largest = new["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], v)
         # the scalar parts first, in their own precision: once per step, not once per element
-        step_size = (rate / one_minus_power(b1, t)).to(p.dtype)
-        scale = (1 / one_minus_power(b2, t).sqrt()).to(p.dtype)
+        step_size = (rate / one_minus_power(b1.log, t)).to(p.dtype)
+        scale = (1 / one_minus_power(b2.log, t).sqrt()).to(p.dtype)
         return p - step_size * m / (largest.sqrt() * scale + group["eps"]), new
 
 
-def one_minus_power(b: float, t: Tensor) -> Tensor:
-    """1 - b**t, also where b is so near to 1 that the difference would lose its digits."""
-    return -(t * (math.log(b) if b > 0 else -math.inf)).expm1()
+def one_minus_power(log: Tensor, t: Tensor) -> Tensor:
+    """1 - b**t from log b, also where b is so near to 1 that the difference would lose its digits."""
+    return -(t * log.to(t.dtype)).expm1()
 
 
 class AdamW(Adam):

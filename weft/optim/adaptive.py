@@ -23,12 +23,12 @@ State = dict[str, Tensor]
 
 def _decayed(group: Group, p: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """The parameter and gradient after weight decay: added to the gradient, or, decoupled, taken off the parameter."""
-    decay = group["weight_decay"]
-    if not decay:
+    if not group["weight_decay"]:
         return p, g
+    decay = group.factors("weight_decay")[0].value
     if group.get("decoupled_weight_decay"):
         return p * (1 - group.rate * decay).to(p.dtype), g
-    return p, g + p * decay
+    return p, g + p * decay.to(p.dtype)
 
 
 def _scalar(x: Tensor, p: Tensor) -> Tensor:
@@ -119,10 +119,10 @@ class Adadelta(Optimizer):
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
         p, g = _decayed(group, p, g)
-        rho, eps = group["rho"], group["eps"]
-        v = state["square_avg"] * rho + g * g * (1 - rho)
+        rho, eps = group.factors("rho")[0].to(p.dtype), group["eps"]
+        v = state["square_avg"] * rho.value + g * g * rho.rest
         d = (state["acc_delta"] + eps).sqrt() / (v + eps).sqrt() * g
-        u = state["acc_delta"] * rho + d * d * (1 - rho)
+        u = state["acc_delta"] * rho.value + d * d * rho.rest
         return p - d * _scalar(group.rate, p), {"square_avg": v, "acc_delta": u}
 
 
@@ -165,16 +165,17 @@ class RMSprop(Optimizer):
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
         p, g = _decayed(group, p, g)
-        alpha = group["alpha"]
-        v = state["square_avg"] * alpha + g * g * (1 - alpha)
+        alpha = group.factors("alpha")[0].to(p.dtype)
+        v = state["square_avg"] * alpha.value + g * g * alpha.rest
         new = {"square_avg": v}
         spread = v
         if group["centered"]:
-            mean = new["grad_avg"] = state["grad_avg"] * alpha + g * (1 - alpha)
+            mean = new["grad_avg"] = state["grad_avg"] * alpha.value + g * alpha.rest
             spread = v - mean * mean
         step = g / (spread.sqrt() + group["eps"])
         if group["momentum"]:
-            step = new["momentum_buffer"] = state["momentum_buffer"] * group["momentum"] + step
+            momentum = group.factors("momentum")[0].to(p.dtype).value
+            step = new["momentum_buffer"] = state["momentum_buffer"] * momentum + step
         return p - step * _scalar(group.rate, p), new
 
 
@@ -206,11 +207,11 @@ class Adamax(Optimizer):
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
         p, g = _decayed(group, p, g)
-        b1, b2 = group["betas"]
+        b1, b2 = (b.to(p.dtype) for b in group.factors("betas"))
         t = group.count.to(group.rate.dtype)
-        m = state["exp_avg"] * b1 + g * (1 - b1)
-        u = maximum(state["exp_inf"] * b2, g.abs() + group["eps"])
-        return p - _scalar(group.rate / one_minus_power(b1, t), p) * m / u, {"exp_avg": m, "exp_inf": u}
+        m = state["exp_avg"] * b1.value + g * b1.rest
+        u = maximum(state["exp_inf"] * b2.value, g.abs() + group["eps"])
+        return p - _scalar(group.rate / one_minus_power(b1.log, t), p) * m / u, {"exp_avg": m, "exp_inf": u}
 
 
 def _check_adam(name: str, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
@@ -257,15 +258,16 @@ class NAdam(Optimizer):
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
         p, g = _decayed(group, p, g)
-        b1, b2 = group["betas"]
+        b1, b2 = (b.to(p.dtype) for b in group.factors("betas"))
         t = group.count.double()
         decay = math.log(0.96) * group["momentum_decay"]
-        mu, after = ((1 - (n * decay).exp() * 0.5) * b1 for n in (t, t + 1))
+        beta = group.factors("betas")[0].value.double()
+        mu, after = ((1 - (n * decay).exp() * 0.5) * beta for n in (t, t + 1))
         product = state["mu_product"] * mu
-        m = state["exp_avg"] * b1 + g * (1 - b1)
-        v = state["exp_avg_sq"] * b2 + g * g * (1 - b2)
+        m = state["exp_avg"] * b1.value + g * b1.rest
+        v = state["exp_avg_sq"] * b2.value + g * g * b2.rest
         rate = group.rate.double()
-        scale = _scalar(1 / one_minus_power(b2, t), p)
+        scale = _scalar(1 / one_minus_power(b2.log, t), p)
         root = (v * scale).sqrt() + group["eps"]
         now = _scalar(rate * (1 - mu) / (1 - product), p)
         later = _scalar(rate * after / (1 - product * after), p)
@@ -300,16 +302,16 @@ class RAdam(Optimizer):
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
         p, g = _decayed(group, p, g)
-        b1, b2 = group["betas"]
+        b1, b2 = (b.to(p.dtype) for b in group.factors("betas"))
         t = group.count.double()
-        m = state["exp_avg"] * b1 + g * (1 - b1)
-        v = state["exp_avg_sq"] * b2 + g * g * (1 - b2)
-        left = one_minus_power(b2, t)
-        longest = 2 / (1 - b2) - 1
+        m = state["exp_avg"] * b1.value + g * b1.rest
+        v = state["exp_avg_sq"] * b2.value + g * g * b2.rest
+        left = one_minus_power(b2.log, t)
+        longest = 2 / group.factors("betas")[1].rest.double() - 1
         rho = longest - t * 2 * (1 - left) / left
         safe = maximum(rho, 5.1)
         shape = ((safe - 4) * (safe - 2) * longest / ((longest - 4) * (longest - 2) * safe)).sqrt()
-        rate = group.rate.double() / one_minus_power(b1, t)
+        rate = group.rate.double() / one_minus_power(b1.log, t)
         adaptive = _scalar(rate * shape * left.sqrt(), p) / (v.sqrt() + group["eps"])
         step = where(gt(rho, 5.0), adaptive, _scalar(rate, p))
         return p - m * step, {"exp_avg": m, "exp_avg_sq": v}
@@ -388,7 +390,7 @@ class ASGD(Optimizer):
         p, g = _decayed(group, p, g)
         t, rate, lambd = group.count.double(), group.rate.double(), group["lambd"]
         before = t - 1  # the rate of this step was set at the end of the one before
-        eta = rate / ((before * rate * lambd + 1).log() * group["alpha"]).exp()
+        eta = rate / ((before * rate * lambd + 1).log() * group.factors("alpha")[0].value.double()).exp()
         new = p * _scalar(1 - eta * lambd, p) - g * _scalar(eta, p)
         mu = _scalar(1 / maximum(before - group["t0"], 1.0), p)
         return new, {"ax": state["ax"] + (new - state["ax"]) * mu}

@@ -47,14 +47,14 @@ class LAMB(Optimizer):
         return ("exp_avg", "exp_avg_sq")
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
-        b1, b2 = group["betas"]
+        b1, b2 = (b.to(p.dtype) for b in group.factors("betas"))
         t = group.count.to(group.rate.dtype)
-        m = state["exp_avg"] * b1 + g * (1 - b1)
-        v = state["exp_avg_sq"] * b2 + g * g * (1 - b2)
-        first, second = (1 / one_minus_power(b, t) for b in (b1, b2))
+        m = state["exp_avg"] * b1.value + g * b1.rest
+        v = state["exp_avg_sq"] * b2.value + g * g * b2.rest
+        first, second = (1 / one_minus_power(b.log, t) for b in (b1, b2))
         u = (
             m * first.to(p.dtype) / ((v * second.to(p.dtype)).sqrt() + group["eps"])
-            + p * group["weight_decay"]
+            + p * group.factors("weight_decay")[0].to(p.dtype).value
         )
         wide = accumulator(p.dtype)
         size, step = (x.to(wide).square().sum().sqrt() for x in (p, u))
@@ -94,12 +94,12 @@ class Lion(Optimizer):
         return False
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
-        b1, b2 = group["betas"]
+        b1, b2 = (b.to(p.dtype) for b in group.factors("betas"))
         m, rate = state["exp_avg"], group.rate
         if group["weight_decay"]:
-            p = p * (1 - rate * group["weight_decay"]).to(p.dtype)
-        step = sign(m * b1 + g * (1 - b1))
-        return p - step * rate.to(p.dtype), {"exp_avg": m * b2 + g * (1 - b2)}
+            p = p * (1 - rate * group.factors("weight_decay")[0].value).to(p.dtype)
+        step = sign(m * b1.value + g * b1.rest)
+        return p - step * rate.to(p.dtype), {"exp_avg": m * b2.value + g * b2.rest}
 
 
 class Muon(Optimizer):
@@ -152,16 +152,16 @@ class Muon(Optimizer):
         return False
 
     def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
-        momentum = group["momentum"]
-        b = state["momentum_buffer"] * momentum + g * (1 - momentum)
-        step = g * (1 - momentum) + b * momentum if group["nesterov"] else b
+        momentum = group.factors("momentum")[0].to(p.dtype)
+        b = state["momentum_buffer"] * momentum.value + g * momentum.rest
+        step = g * momentum.rest + b * momentum.value if group["nesterov"] else b
         rows, columns = (n for n in p.shape if isinstance(n, int))
         if group["adjust_lr_fn"] == "match_rms_adamw":
             ratio = 0.2 * max(rows, columns) ** 0.5
         else:
             ratio = max(1.0, rows / columns) ** 0.5
         step = _orthogonal(step, group["ns_coefficients"], group["ns_steps"], group["eps"])
-        p = p * (1 - group.rate * group["weight_decay"]).to(p.dtype)
+        p = p * (1 - group.rate * group.factors("weight_decay")[0].value).to(p.dtype)
         return p - step * (group.rate * ratio).to(p.dtype), {"momentum_buffer": b}
 
 
@@ -224,7 +224,7 @@ class Adafactor(Optimizer):
         size: Callable[[Tensor], Tensor] = lambda x: x.square().mean().sqrt()  # noqa: E731
         alpha = maximum(size(p), eps2) * rate.to(p.dtype)
         if group["weight_decay"]:
-            p = p * (1 - group.rate * group["weight_decay"]).to(p.dtype)
+            p = p * (1 - group.rate * group.factors("weight_decay")[0].value).to(p.dtype)
         if p.ndim > 1:
             row = state["row_var"] + (g.square().mean(-1, keepdim=True) - state["row_var"]) * keep
             col = state["col_var"] + (g.square().mean(-2, keepdim=True) - state["col_var"]) * keep

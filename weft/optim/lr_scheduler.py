@@ -258,8 +258,7 @@ def _each(name: str, optimizer: Optimizer, value: float | Sequence[float]) -> li
 
 class CyclicLR(LRScheduler):
     """lr up from base_lr to max_lr and down again. mode "triangular2" halves the height each cycle, "exp_range" scales
-    it by gamma ** step. With cycle_momentum, momentum goes the other way: each new value of it is a number in
-    the computation, so it costs a plan.
+    it by gamma ** step. With cycle_momentum, momentum goes the other way.
 
     Source: Smith 2015, arXiv:1506.01186.
     """
@@ -316,8 +315,9 @@ class CyclicLR(LRScheduler):
 class OneCycleLR(LRScheduler):
     """lr from max_lr / div_factor up to max_lr in pct_start of the steps, then down to that / final_div_factor.
 
-    With three_phase it first goes down symmetrically. With cycle_momentum, momentum goes the other way: each new value
-    of it is a number in the computation, so it costs a plan. Source: Smith & Topin 2017, arXiv:1708.07120.
+    With three_phase it first goes down symmetrically. With cycle_momentum, momentum goes the other way.
+
+    Source: Smith & Topin 2017, arXiv:1708.07120.
     """
 
     def __init__(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,16 +16,44 @@ from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
-from weft.ir.dtypes import float32, float64, int64, to_numpy
+from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
 """Parameters, named parameters, or groups {"params": ..., and options of their own}."""
 
 
-class Group(dict[str, Any]):
-    """Parameters and their options. `rate` is the learning rate as a tensor, which setting "lr" changes.
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A number b that rules multiply by, as tensors: b, 1 - b and log b, each rounded once from the exact one."""
 
-    A number would be part of the computation, so that each new learning rate would need a program of its own.
+    value: Tensor
+    rest: Tensor
+    log: Tensor
+
+    def to(self, dtype: DType) -> Factor:
+        """b and 1 - b in a parameter's dtype; the logarithm, which counts steps, as it is."""
+        return Factor(self.value.to(dtype), self.rest.to(dtype), self.log)
+
+    def become(self, number: float) -> None:
+        """Have the tensors stand for another number."""
+        for old, new in zip((self.value, self.rest, self.log), _forms(number), strict=True):
+            old.copy_(tensor(new, dtype=old.dtype, device=old.device))
+
+
+def _forms(b: float) -> tuple[float, float, float]:
+    return b, 1 - b, math.log(b) if b > 0 else -math.inf
+
+
+FACTORS = ("alpha", "betas", "momentum", "rho", "weight_decay")
+"""Options that a schedule may change from step to step, as it may the learning rate."""
+
+
+class Group(dict[str, Any]):
+    """Parameters and their options. `rate` is the learning rate as a tensor, which setting "lr" changes; `factors`
+    gives such tensors of other options.
+
+    A number would be part of the computation, so that each new value would need a program of its own, and a compiled
+    step would not see it.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -34,6 +64,18 @@ class Group(dict[str, Any]):
             super().__setitem__("lr", float(self["lr"].item()))
         self.rate = tensor(float(self["lr"]), dtype=kind, device=params[0].device)
         self.count = tensor(0, dtype=int64, device=params[0].device)
+        self._factors = {
+            key: [
+                Factor(*(tensor(x, dtype=kind, device=params[0].device) for x in _forms(b)))
+                for b in _numbers(self[key])
+            ]
+            for key in FACTORS
+            if key in self
+        }
+
+    def factors(self, key: str) -> list[Factor]:
+        """The numbers of an option, one or several, as tensors."""
+        return self._factors[key]
 
     @property
     def params(self) -> list[Tensor]:
@@ -44,7 +86,14 @@ class Group(dict[str, Any]):
         if key == "lr":
             value = float(value.item()) if isinstance(value, Tensor) else value
             self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+        elif key in self._factors:
+            for factor, number in zip(self._factors[key], _numbers(value), strict=True):
+                factor.become(number)
         super().__setitem__(key, value)
+
+
+def _numbers(option: float | Sequence[float]) -> list[float]:
+    return [float(b) for b in option] if isinstance(option, Sequence) else [float(option)]
 
 
 class Hooked:

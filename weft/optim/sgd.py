@@ -50,12 +50,12 @@ class SGD(Optimizer):
     def rule(
         self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        momentum, dampening = group["momentum"], group["dampening"]
-        rate = group.rate.to(p.dtype)
+        dampening, rate = group["dampening"], group.rate.to(p.dtype)
         if group["weight_decay"]:
-            g = g + p * group["weight_decay"]
-        if not momentum:
+            g = g + p * group.factors("weight_decay")[0].to(p.dtype).value
+        if not group["momentum"]:
             return p - g * rate, {}
+        momentum = group.factors("momentum")[0].to(p.dtype).value
         b = state["momentum_buffer"] * momentum + g * (1 - dampening)
         if dampening:
             b = where(group.count == 1, g, b)
