@@ -1,10 +1,4 @@
-"""Ordering: sort and what follows from it.
-
-Sorting is stable and runs on the device: blocks of 32 by counting, for each element, those that belong before it; then
-runs are merged pairwise, each element of the result finding by binary search how many elements of either run precede
-it. That is two kernels for the blocks and one pass per doubling, n log(n)**2 comparisons in all. A result of which only
-the first k are wanted cuts the runs to k as they grow.
-"""
+"""Ordering: sort and what follows from it. Sorting is stable and runs on the device: see `merge_sort`."""
 
 from __future__ import annotations
 
@@ -30,9 +24,7 @@ from weft.core.elementwise import (
     lerp,
     logical_and,
     logical_not,
-    logical_or,
     lt,
-    maximum,
     minimum,
     ne,
     round,
@@ -41,8 +33,8 @@ from weft.core.elementwise import (
 from weft.core.float_format import raw_bits
 from weft.core.gather import gather
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
+from weft.core.merge_sort import order
 from weft.core.movement import (
-    box,
     flatten,
     narrow,
     pad_value,
@@ -57,13 +49,11 @@ from weft.core.reductions import any, argmax, sum
 from weft.core.scans import cummax
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32, int64, uint8
-from weft.ir.graph import Axes, elements
+from weft.ir.graph import elements
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
-
-_BLOCK = 32
 
 
 class Sorted(NamedTuple):
@@ -98,59 +88,6 @@ def _keys(v: Value, descending: bool) -> Value:
     return (bitwise_not(key) if descending else key).value
 
 
-def _order(keys: Value, keep: int) -> Value:
-    """The indices, int32, of the `keep` smallest keys along the last axis, in order; equal ones in place."""
-    lead, n = keys.shape[:-1], keys.shape[-1]
-    assert isinstance(n, int)
-    size = min(_BLOCK, n)
-    runs = -(-n // size)
-    none = [0] * len(lead)
-    padded = pad_value(keys, [*none, 0], [*none, runs * size - n], int(keys.dtype.max))
-    blocks = wrap(apply(Op.CONTIGUOUS, (bc.reshape(padded, (*lead, runs, size)),)))
-    mine, other = unsqueeze(blocks, -1), unsqueeze(blocks, -2)
-    square = (size, size)
-    earlier = wrap(positions(square, 1, int32)) < wrap(positions(square, 0, int32))
-    before = logical_or(lt(other, mine), logical_and(eq(other, mine), earlier))
-    rank = apply(Op.CONTIGUOUS, (apply(Op.SUM, (bc.cast(before.value, int32),), Axes((len(lead) + 2,))),))
-    hit = eq(unsqueeze(wrap(rank), -2), wrap(positions(square, 0, int32)))
-    column = where(hit, wrap(positions(square, 1, int32)), wrap(bc.scalar(0, int32, ())))
-    place = wrap(apply(Op.SUM, (column.value,), Axes((len(lead) + 2,))))
-    kept = min(size, keep)
-    place = narrow(place, -1, 0, kept).contiguous()
-    keys_ = gather(blocks, -1, place)
-    indices = place + wrap(positions((runs, kept), 0, int32)) * size
-    while runs > 1:
-        if runs % 2:
-            none = [0] * len(lead)
-            keys_ = wrap(pad_value(keys_.value, [*none, 0, 0], [*none, 1, 0], int(keys.dtype.max)))
-            indices = wrap(pad_value(indices.value, [*none, 0, 0], [*none, 1, 0], n))
-            runs += 1
-        runs //= 2
-        keys_ = reshape(keys_, (*lead, runs, 2 * kept)).contiguous()
-        indices = reshape(indices, (*lead, runs, 2 * kept))
-        keys_, indices, kept = _merged(keys_, indices, kept, min(2 * kept, keep))
-    return box(bc.reshape(indices.value, (*lead, kept)), (0,) * len(keys.shape), (*lead, keep))
-
-
-def _merged(keys: Tensor, indices: Tensor, half: int, kept: int) -> tuple[Tensor, Tensor, int]:
-    """The first `kept` elements of two ordered runs side by side along the last axis, merged."""
-    shape = (*keys.value.shape[:-1], kept)
-    k = wrap(positions(shape, len(shape) - 1, int32))
-    low, high = maximum(k - half, k * 0), minimum(k, wrap(bc.scalar(half, int32, shape)))
-    for _ in range(half.bit_length()):
-        middle = (low + high) >> 1
-        left, right = gather(keys, -1, middle), gather(keys, -1, k - middle + (half - 1))
-        open_ = lt(low, high)
-        goes = logical_and(open_, le(left, right))
-        low, high = where(goes, middle + 1, low), where(logical_and(open_, logical_not(goes)), middle, high)
-    other = k - low
-    left = gather(keys, -1, minimum(low, wrap(bc.scalar(half - 1, int32, shape))))
-    right = gather(keys, -1, minimum(other, wrap(bc.scalar(half - 1, int32, shape))) + half)
-    from_left = logical_and(lt(low, half), logical_or(ge(other, half), le(left, right)))
-    source = where(from_left, low, other + half).contiguous()
-    return gather(keys, -1, source), gather(indices, -1, source), kept
-
-
 def _known(op: str, v: Value, dim: int) -> tuple[int, int]:
     k = axis(op, dim, v.shape)
     n = v.shape[k] if v.shape else 1
@@ -173,7 +110,7 @@ def _ordered(op: str, input: Tensor, dim: int, descending: bool, keep: int | Non
     if n == 1:
         return Sorted(input, wrap(bc.scalar(0, int64, v.shape)))
     keys = transpose(wrap(_keys(v, descending)), k, -1)
-    indices = transpose(wrap(bc.cast(_order(keys.value, count), int64)), k, -1)
+    indices = transpose(wrap(bc.cast(order(keys.value, count), int64)), k, -1)
     return Sorted(gather_free(input, k, indices), indices)
 
 

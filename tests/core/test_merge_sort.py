@@ -1,0 +1,47 @@
+"""Sorting: the orders of rows of all kinds of lengths, and how many kernels that takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+
+RNG = np.random.default_rng(0)
+
+CASES = {
+    "one block": (RNG.integers(0, 9, (3, 100)).astype(np.float32), None),
+    "equal keys, the last run short": (RNG.integers(0, 50, (2, 330)).astype(np.float32), None),
+    "the last run alone": (RNG.standard_normal(1060), None),
+    "64 bits": (RNG.integers(-(2**62), 2**62, 300), None),
+    "unsigned": (RNG.integers(0, 2**32, 300).astype(np.uint32), None),
+    "few of many": (RNG.integers(0, 500, 2000).astype(np.float32), 5),
+    "runs are cut": (RNG.integers(0, 5000, 3100).astype(np.int32), 70),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_order_is_stable(name: str) -> None:
+    x, keep = CASES[name]
+    order = np.argsort(x, -1, kind="stable")[..., :keep]
+    t = weft.tensor(x)
+    values, indices = t.sort(-1) if keep is None else t.topk(keep, largest=False)
+    np.testing.assert_array_equal(indices.numpy(), order)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, order, -1))
+
+
+def test_examples_are_sorted_together() -> None:
+    x = RNG.standard_normal((3, 140)).astype(np.float32)
+
+    def ordered(row: weft.Tensor) -> weft.Tensor:
+        return row.sort().values
+
+    got = weft.vmap(ordered)(weft.tensor(x))
+    np.testing.assert_array_equal(got.numpy(), np.sort(x, -1))
+
+
+def test_stages_share_kernels() -> None:
+    """Runs of 32 elements to 8,192 take eight stages; each has the same kernels but for the search."""
+    explained = weft.explain(weft.zeros(9000).contiguous().argsort())
+    algorithms = {k.show("algorithm") for k in explained.kernels}
+    assert len(explained.kernels) > 40 and len(algorithms) < 20
