@@ -140,6 +140,15 @@ def test_windows_are_of_blocks_that_share_little() -> None:
     assert size <= copied <= 2 * size
 
 
+@pytest.mark.parametrize(("depth", "asked"), [(64, False), (130, True), (700, False)])
+def test_short_rows_from_memory_are_asked_for(depth: int, asked: bool) -> None:
+    """The hardware follows long rows, and short ones are one run; those between are asked for a tile early."""
+    a, b = normal(12, depth), normal(depth, 20, seed=1)
+    k, got = scheduled(lambda x, y: x @ y, [a, b], info(64, 32, l2_bytes=1 << 10))
+    assert any(n.prefetch is not None for n in k.nests.values()) is asked
+    close(got, a.astype(np.float64) @ b)
+
+
 def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
     kernel, _ = scheduled(lambda x, w: x @ w.T, [normal(4, 256), normal(64, 256)], DEVICES["avx512"])
     assert set(kernel.nests) == {"sum", "sum_lanes", "out"}

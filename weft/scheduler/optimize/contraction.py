@@ -18,6 +18,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
+from weft.ir.graph import elements
 from weft.ir.index import (
     FloorDiv,
     Mod,
@@ -77,6 +78,12 @@ UNSIZED = 8
 
 LINE, WAYS = 64, 8
 """Bytes of a cache line; lines of one set of the first cache."""
+
+SHORT = 512, 2560
+"""Bytes of a stream's row whose end the hardware runs into: it follows longer ones, and shorter ones are one run."""
+
+BEYOND = 2
+"""Second-level caches that a stream fills before it counts as being in memory."""
 
 WINDOW_SHARE = 4
 """What a stream reaches is copied in pieces that leave the panel its place: the cache's share of a core over this."""
@@ -518,6 +525,22 @@ class _Tiled:
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
         self.k = merge_even(self.k, chain or value)
+        self.follow(chain or value, stream, tile)
+
+    def follow(self, name: str, stream: Expr, tile: str) -> None:
+        """Ask for the next tile's rows of a stream from memory, where the hardware does not find them in time."""
+        load = plain_load(stream)
+        p = self.k.algorithm.param(load.source) if load is not None and not load.guard else None
+        reduce = self.c.value.reduce
+        if load is None or p is None or reduce is None:
+            return
+        size, last = p.dtype.itemsize, reduce.axes[-1]
+        if (
+            coefficient(flatten(load.index, p.shape), last.var) == 1
+            and SHORT[0] <= high(last.extent) * size <= SHORT[1]
+            and high(elements(p.shape)) * size > self.info.l2_bytes * BEYOND
+        ):
+            self.k = attempt(self.k, PrefetchNext(name, tile, 1, (p.name,)))
 
     def blocks(
         self, value: str, chain: str, at: str, staged: list[tuple[str, str]], window: str | None
