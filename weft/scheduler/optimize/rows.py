@@ -4,12 +4,13 @@
     columns  y(j) = f(r(j)),  r(j) = sum i: x(i, j)             r is computed for a panel of j, lanes along j
     whole    r = sum k: x(k)                                    partial sums over chunks on all cores, then their sum
 
-A long sum is cut into levels of at most 64 sequential additions, which makes its error that of pairwise summation.
+A long sum is cut into levels of few sequential additions (`levels`), which makes its error that of pairwise summation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.dtypes import DType, accumulator
@@ -29,12 +30,10 @@ from weft.ir.loops import LoopKind, Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
+from weft.scheduler.optimize.levels import CHAIN, apart, in_levels, long, summed
 from weft.scheduler.optimize.prefetch import prefetch
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import split
-
-CHAIN = 64
-"""Additions in sequence before a partial sum is set aside."""
 
 VECTORS = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
@@ -139,20 +138,21 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """A partial sum: tasks outside, then rows, lanes along the columns."""
     item = k.algorithm.item(name)
     assert isinstance(item, Value)
-    k, rows = _run(k, item)
+    across = _across(k, replace(item, axes=item.axes[:-1]))
+    k, rows = _runs(k, item)
     nest = k.nests[name]
     pure = [s.var.name for s in nest.loops if not s.reduce]
     axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
     task = next(n for n in pure if axis[n] == item.axes[-1].var)
     columns = [n for n in pure if n != task]
-    inner = max(columns, key=lambda n: (vector_score(k.algorithm, item, axis[n]), columns.index(n)))
+    inner = next(n for n in columns if axis[n] == item.axes[across].var)
     reduced = [s.var.name for s in nest.loops if s.reduce]
     order = (task, *reduced, *(n for n in columns if n != inner), inner)
     rank = len(item.axes)
     layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
     k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
     k = lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, _extent(k, inner)))
-    return _within(k, name, rows, info)
+    return _within(k, name, rows, across, info)
 
 
 # the output ----------------------------------------------------------------------------------------------------------
@@ -224,12 +224,11 @@ def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tup
     assert spec is not None and isinstance(spec.extent, int)
     register = min(info.lanes(_widest(out)), spec.extent)
     if shape.column:
-        tasks = _tasks(k, info) if big and not shape.shared else 1
-        width = _panel(spec.extent, register, info, tasks)
+        width = _panel(k, spec.extent, register, info, big and not shape.shared)
         k = run(k, Pad(v, width))
         k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
         k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
-        k = lanes(k, within, register)
+        k = lanes(k, within, min(register, width))
         k = parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
         return k, frozenset(s.var.name for s in k.nests[out.name].loops if s.var.name.startswith(within))
     outer = (*shape.shared, *shape.outer)
@@ -263,21 +262,21 @@ def lanes(k: Kernel, loop: str, count: int) -> Kernel:
     return attempt(k, Vectorize(inner))
 
 
-def _panel(extent: int, lanes: int, info: DeviceInfo, tasks: int) -> int:
-    """Results per panel: they fill half of the first-level cache, but there is a panel for each of the `tasks`."""
+def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
+    """Results per panel: they fill half of the first-level cache, but each core has some.
+
+    One panel for each where values run down columns, since narrow panels read short pieces of rows; more where they
+    run along rows, to even out what the cores are slowed by.
+    """
     width = min(extent, info.l1_bytes // 8)
-    if tasks > 1:
-        width = min(width, max(lanes * VECTORS, ceildiv(extent, tasks)))
+    if big and all(
+        _along_rows(k, i) for i in k.algorithm.items if isinstance(i, Value) and i.reduce is not None
+    ):
+        width = min(width, ceildiv(extent, parallel.tasks(extent, info)))
+        return width if width < lanes else ceildiv(width, lanes) * lanes
+    if big:
+        width = min(width, max(lanes * VECTORS, ceildiv(extent, info.cores)))
     return ceildiv(width, lanes) * lanes
-
-
-def _tasks(k: Kernel, info: DeviceInfo) -> int:
-    """How many panels to spread over the cores: one for each where values run down columns, since narrow panels read
-    short pieces of rows; more where they run along rows, to even out what the cores are slowed by."""
-    for item in k.algorithm.items:
-        if isinstance(item, Value) and item.reduce is not None and not _along_rows(k, item):
-            return info.cores
-    return info.cores * parallel.TASKS_PER_CORE
 
 
 def _along_rows(k: Kernel, item: Value) -> bool:
@@ -375,9 +374,10 @@ def _value(
         and best.extent >= SHORT
     ):
         return _row(k, item, best.var.name, best.extent, info, closed)
-    k, rows = _run(k, item)
-    k = place(k, item, Scope.LOCAL, closed)
-    return _within(_column(k, item, info), item.name, rows, info)
+    inner = _across(k, item)
+    k, rows = _runs(k, item)
+    k = place(k, k.algorithm.item(item.name), Scope.LOCAL, closed)
+    return _within(_column(k, item.name, inner, info), item.name, rows, inner, info)
 
 
 def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[Var]:
@@ -404,39 +404,39 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, close
     )
     big = whole and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
     block = width * CHAIN
-    names = [name]
-    others = [a for a in item.reduce.axes if a.var.name != axis] if item.reduce else []
-    if big and others and isinstance(others[0].extent, int):
-        part = f"{name}_part"
-        chunk = ceildiv(others[0].extent, info.cores * parallel.TASKS_PER_CORE)
-        k = run(k, SplitReduce(name, others[0].var.name, chunk, part))
-        names, axis = [part], _reduce_axis(k, part, axis)
-    elif extent > 2 * block:
-        steps = ceildiv(extent, block)
-        k = run(k, SplitReduce(name, axis, block, f"{name}_block"))
-        inner_axis = _reduce_axis(k, f"{name}_block", f"{axis}i")
-        names = [f"{name}_block"]
-        outer_axis = _reduce_axis(k, name, f"{axis}o")
-        total = name
-        if big or steps > 2 * CHAIN:
+    leaf, task = name, ""
+    outer = next((a for a in summed(k, name) if a.var.name != axis), None)
+    if big and outer is not None and isinstance(outer.extent, int):
+        leaf = task = f"{name}_part"
+        chunk = ceildiv(outer.extent, info.cores * parallel.TASKS_PER_CORE)
+        k = run(k, SplitReduce(name, outer.var.name, chunk, task))
+        axis = _reduce_axis(k, task, axis)
+    order = [name, task] if task else [name]
+    k, part, axis = apart(k, leaf, axis, min(ceildiv(extent, width), CHAIN))
+    if part != leaf:
+        k, below = in_levels(k, leaf)
+        order += [*below, part]
+        leaf = part
+    if extent > 2 * block:
+        total, steps = leaf, ceildiv(extent, block)
+        leaf = f"{total}_block"
+        k = run(k, SplitReduce(total, axis, block, leaf))
+        axis, far = _reduce_axis(k, leaf, f"{axis}i"), _reduce_axis(k, total, f"{axis}o")
+        if big and not task:
+            task = f"{name}_part"
             chunk = ceildiv(steps, max(info.cores * parallel.TASKS_PER_CORE, ceildiv(steps, CHAIN)))
-            k = run(k, SplitReduce(total, outer_axis, max(chunk, 1), f"{name}_part"))
-            part = f"{name}_part"
-            k = place(k, k.algorithm.item(name), Scope.LOCAL, closed)
-            if not big:
-                k = place(k, k.algorithm.item(part), Scope.LOCAL, closed)
-            else:
-                first = k.nests[part].loops[0].var.name
-                k = attempt(k, Bind(first, info.task_kind))
+            k = run(k, SplitReduce(total, far, chunk, task))
+            order.append(task)
         else:
-            k = place(k, k.algorithm.item(name), Scope.REGISTER, closed)
-        axis = inner_axis
-    leaf = names[0]
+            k, below = in_levels(k, total)
+            order += below
+        order.append(leaf)
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
-    if leaf == f"{name}_part":  # a task for each
-        k = attempt(k, Bind(k.nests[leaf].loops[0].var.name, info.task_kind))
-    else:
-        k = place(k, k.algorithm.item(leaf), Scope.REGISTER, closed)
+    for n in order[order.index(task) if task else 0 :]:
+        if n == task:
+            k = attempt(k, Bind(k.nests[n].loops[0].var.name, info.task_kind))
+        else:
+            k = place(k, k.algorithm.item(n), Scope.REGISTER, closed)
     k = _beside(k, f"{leaf}_lanes", leaf)
     k = attempt(k, Vectorize(k.nests[leaf].loops[-1].var.name))
     nest = k.nests[f"{leaf}_lanes"]
@@ -464,34 +464,52 @@ def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
     return next(a.var.name for a in item.reduce.axes if a.var.name.startswith(wish))
 
 
-def _run(k: Kernel, item: Value) -> tuple[Kernel, str]:
-    """A long sum down columns in runs of rows, which bounds its error; the name of the runs' sums ("": none).
+def _runs(k: Kernel, item: Value) -> tuple[Kernel, tuple[str, ...]]:
+    """A long sum down columns in runs of rows, which bounds its error; the names of the runs' sums, and of those of
+    many of them, outermost first.
 
         s(j) = sum i: x[i, j]   ->   r(j, i) = sum l in 0..64: x[64*i + l, j];   s(j) = sum i: r(j, i)
 
     A run adds a few rows at a time in registers, so that its sums are read and written once for them.
     """
     assert item.reduce is not None
-    axis = max(item.reduce.axes, key=lambda a: high(a.extent))
-    name = f"{item.name}_run"
-    step = SplitReduce(item.name, axis.var.name, CHAIN, name)
-    if item.reduce.op is not Op.ADD or not isinstance(axis.extent, int) or axis.extent < 2 * CHAIN:
-        return k, ""
-    if any(k.algorithm.param(r.source) is None for r in reads(item)) or step.check(k) is not None:
-        return k, ""
+    axes = item.reduce.axes
+    axis = max(axes, key=lambda a: high(a.extent))
+    rest = tuple(a for a in axes if a is not axis and a.extent != 1)
+    others, name = tuple(a.var.name for a in rest), f"{item.name}_run"
+    if item.reduce.op is not Op.ADD or not long(axes) or any(_computed(k, item)):
+        return k, ()
+    if isinstance(axis.extent, int) and axis.extent >= 2 * CHAIN:
+        step = SplitReduce(item.name, axis.var.name, CHAIN, name, whole=others if long(rest, CHAIN) else ())
+    elif others:
+        step = SplitReduce(item.name, others[-1], 0, name, whole=others[:-1])
+    else:
+        return k, ()
+    if step.check(k) is not None:
+        return k, ()
     k = run(k, step)
-    return run(k, SplitReduce(name, _reduce_axis(k, name, f"{axis.var.name}i"), FEW, f"{name}_few")), name
+    inner = summed(k, name)[0]
+    if isinstance(inner.extent, int) and inner.extent >= 2 * FEW and inner.extent % FEW == 0:
+        k = attempt(k, SplitReduce(name, inner.var.name, FEW, f"{name}_few"))
+    k, below = in_levels(k, item.name)
+    return k, (*below, name)
 
 
-def _within(k: Kernel, name: str, rows: str, info: DeviceInfo) -> Kernel:
-    """The runs' sums `rows` computed where `name` adds them up: a panel of each."""
-    step = [s.var.name for s in k.nests[name].loops if s.reduce]
-    if not rows or not step:
-        return k
-    k = run(k, ComputeAt(rows, name, step[-1], Scope.LOCAL))
-    item = k.algorithm.item(rows)
-    assert isinstance(item, Value)
-    return _in_registers(_column(k, item, info), rows)
+def _computed(k: Kernel, item: Item) -> Iterator[bool]:
+    """For each read of the item: whether it is of another item."""
+    return (k.algorithm.param(r.source) is None for r in reads(item))
+
+
+def _within(k: Kernel, name: str, rows: tuple[str, ...], inner: int, info: DeviceInfo) -> Kernel:
+    """The runs' sums `rows` computed each where the one before it, `name` first, adds them up: a panel of each."""
+    for inside in rows:
+        step = [s.var.name for s in k.nests[name].loops if s.reduce]
+        if not step:
+            return k
+        k = run(k, ComputeAt(inside, name, step[-1], Scope.LOCAL))
+        k = _in_registers(_column(k, inside, inner, info), inside)
+        name = inside
+    return k
 
 
 def _in_registers(k: Kernel, name: str) -> Kernel:
@@ -506,22 +524,29 @@ def _in_registers(k: Kernel, name: str) -> Kernel:
     return run(k, Permute(few, (*rows, *columns)), *(Unroll(n) for n in rows), Vectorize(columns[-1]))
 
 
-def _column(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
-    """Lanes along an axis that stays: the reduction outside, a panel of accumulators inside."""
-    nest = k.nests[item.name]
+def _across(k: Kernel, item: Value) -> int:
+    """Which of the item's own axes lanes run along: where its reads are contiguous."""
+    return max(
+        range(len(item.axes)), key=lambda n: (vector_score(k.algorithm, item, item.axes[n].var), n), default=0
+    )
+
+
+def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
+    """Lanes along the axis number `inner`, which stays: the reduction outside, a panel of accumulators inside."""
+    item, nest = k.algorithm.item(name), k.nests[name]
+    assert isinstance(item, Value)
     pure = [s.var.name for s in nest.loops if not s.reduce]
-    if not pure or nest.at is None:
+    if not pure or nest.at is None or _children(k, name):
         return k
-    axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
-    inner = max(pure, key=lambda n: (vector_score(k.algorithm, item, axis[n]), pure.index(n)))
-    spec = nest.loop(inner)
+    along = {v.name for v in variables(nest.bind[item.axes[inner].var])}
+    lane = next((n for n in reversed(pure) if n in along), pure[-1])
+    spec = nest.loop(lane)
     assert spec is not None
-    if not isinstance(spec.extent, int) or _children(k, item.name):
+    if not isinstance(spec.extent, int):
         return k
-    others = [n for n in pure if n != inner]
     reduced = [s.var.name for s in nest.loops if s.reduce]
-    k = run(k, Permute(item.name, (*others, *reduced, inner)))
-    return lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, spec.extent))
+    k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
+    return lanes(k, lane, min(info.lanes(item.dtype) * VECTORS, spec.extent))
 
 
 def _children(k: Kernel, name: str) -> bool:
