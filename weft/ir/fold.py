@@ -51,10 +51,10 @@ def fold(op: Op, dtype: DType, args: tuple[Expr, ...]) -> Scalar | None:
             return not values[0] if source is dtypes.bool_ else normalize(dtype, ~values[0])
         case _:
             rule = (_FLOAT if source.is_float else _INTEGER).get(op)
-            return None if rule is None else _rounded(dtype, rule(*values))
+            return None if rule is None else rounded(dtype, rule(*values))
 
 
-def _rounded(dtype: DType, value: Scalar) -> Scalar:
+def rounded(dtype: DType, value: Scalar) -> Scalar:
     """`value` as `dtype` holds it. What a narrow float holds was computed in f32, as on every device."""
     if dtype.is_narrow:
         value = normalize(dtypes.float32, value)
@@ -64,7 +64,7 @@ def _rounded(dtype: DType, value: Scalar) -> Scalar:
 def _cast(source: DType, dtype: DType, value: Any) -> Scalar:
     if dtype.is_float and source.is_int and dtype is not dtypes.float64:
         value = _to_odd(Fraction(value))
-    return _rounded(dtype, value)
+    return rounded(dtype, value)
 
 
 def _bitcast(source: DType, dtype: DType, value: Any) -> Scalar | None:

@@ -6,6 +6,7 @@ broadcasting and promotion are made explicit by `weft.core` (EXPAND, CAST).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
@@ -300,8 +301,10 @@ def simplify(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype
         if op is Op.CAST and inputs[0].dtype is dtype:
             return inputs[0]
         return _fold(op, inputs, shape, dtype) if inputs[0].op is Op.CONST else None
-    if op in REDUCE and not _axes(attrs):
-        return inputs[0]
+    if op in REDUCE:
+        if not _axes(attrs):
+            return inputs[0]
+        return _reduce_constant(op, inputs[0], attrs, shape, dtype) if inputs[0].op is Op.CONST else None
     if op is Op.CONCAT and len(inputs) == 1:
         return inputs[0]
     if op is Op.UPDATE and inputs[0].shape == inputs[1].shape:
@@ -313,6 +316,28 @@ def simplify(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype
 
 def _axes(attrs: Attrs) -> tuple[int, ...]:
     return attrs.axes if isinstance(attrs, Axes) else ()
+
+
+def _reduce_constant(op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) -> Node | None:
+    """The sum of n equal numbers is n times that number, without adding it n times."""
+    from weft.ir.fold import rounded
+
+    sizes = [x.shape[a] for a in _axes(attrs)]
+    count = math.prod(n for n in sizes if isinstance(n, int))
+    if not isinstance(x.attrs, Fill) or count == 0 or not all(isinstance(n, int) for n in sizes):
+        return None
+    value = x.attrs.value
+    match op:
+        case Op.REDUCE_MAX | Op.REDUCE_MIN:
+            return const(value, dtype, shape)
+        case Op.PROD if value in (0, 1):
+            return const(value, dtype, shape)
+        case Op.SUM if dtype.is_float:
+            return const(rounded(dtype, float(value) * count), dtype, shape)
+        case Op.SUM if dtype.is_int:
+            return const(rounded(dtype, int(value) * count), dtype, shape)
+        case _:
+            return None
 
 
 def _fold(op: Op, inputs: tuple[Node, ...], shape: Shape, dtype: DType) -> Node | None:
