@@ -27,8 +27,8 @@ LANES = 64
 """fp32 units of a GPU's compute unit, where nothing else is known."""
 
 
-def describe(device: Any, index: int) -> DeviceInfo:
-    """The description of device number `index`."""
+def describe(device: Any, index: int, on_cpu: bool | None = None) -> DeviceInfo:
+    """The description of device number `index`; as a processor's or not, whatever it is, if `on_cpu` says so."""
     cl = pyopencl()
     has_fma = bool(device.single_fp_config & cl.device_fp_config.FMA)
     missing: set[DType] = set() if device.double_fp_config else {dtypes.float64}
@@ -60,7 +60,7 @@ def describe(device: Any, index: int) -> DeviceInfo:
             buffer_bytes=device.max_mem_alloc_size,
         ),
     )
-    if not is_cpu(device):
+    if not (is_cpu(device) if on_cpu is None else on_cpu):
         return info
     cpu = describe_cpu(host())
     return replace(

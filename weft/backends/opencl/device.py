@@ -51,11 +51,13 @@ class OpenCLCode:
 
 
 class OpenCLDevice:
-    """One device with its memory and queues."""
+    """One device with its memory and queues. With `on_cpu` False a processor is used as any other device is: blocks of
+    threads, LOCAL memory, memory that the driver keeps."""
 
-    def __init__(self, handle: Any, index: int) -> None:
+    def __init__(self, handle: Any, index: int, on_cpu: bool | None = None) -> None:
         self.handle = handle
-        self._info = describe(handle, index)
+        self._on_cpu = is_cpu(handle) if on_cpu is None else on_cpu
+        self._info = describe(handle, index, self._on_cpu)
         self._queues: dict[int, OpenCLQueue] = {}
         self._context: Any = None
         self._pool: Pool | None = None
@@ -86,9 +88,7 @@ class OpenCLDevice:
         with self.lock:
             if self._pool is None:
                 info = self._info
-                self._pool = Pool(
-                    self.context, is_cpu(self.handle), info.memory_bytes, info.bounds.buffer_bytes
-                )
+                self._pool = Pool(self.context, self._on_cpu, info.memory_bytes, info.bounds.buffer_bytes)
             return self._pool
 
     # memory
@@ -219,7 +219,7 @@ class OpenCLDevice:
     def _text(self, programs: Sequence[Program]) -> tuple[str, list[Entry], dict[str, str]]:
         info = self._info
         grids, entries = split(programs, info.local_bytes, info.bounds.threads)
-        return render_module(grids, OpenCL(on_cpu=is_cpu(self.handle))), entries, kernel_names(grids)
+        return render_module(grids, OpenCL(on_cpu=self._on_cpu)), entries, kernel_names(grids)
 
     def _options(self) -> list[str]:
         config = pyopencl().device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
