@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
 from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
@@ -46,6 +47,9 @@ PARTS_PER_CORE = 4
 
 FEW = 8
 """Rows of a column's sum that are added in registers before they are added to what is in memory."""
+
+HEAVY = 32
+"""Operations that keep a core's pipelines busy with one vector."""
 
 SHORT = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
@@ -312,8 +316,9 @@ def _extent(k: Kernel, loop: str) -> int:
 
 
 def _heavy(item: Item) -> bool:
-    """Expressions that fill the registers by themselves: one vector at a time."""
-    return any(is_costly(e) for e in item.exprs())
+    """Expressions that fill the registers by themselves: one vector at a time, which is also a quarter of the code."""
+    exprs = item.exprs()
+    return any(is_costly(e) for e in exprs) or sum(bool(e.operands()) for e in ex.walk(exprs)) > HEAVY
 
 
 def _widest(out: Output) -> DType:
