@@ -355,7 +355,7 @@ from weft.ir.dtypes import int32 as int
 from weft.ir.dtypes import int64 as long
 
 if TYPE_CHECKING:
-    from weft import array_api, io, linalg, nn, optim, special
+    from weft import array_api, io, linalg, nn, optim, quantization, special
     from weft.core.arithmetic import (
         clamp_max,
         clamp_min,
@@ -592,7 +592,7 @@ __all__ = [
     "neg_", "negative", "negative_", "nextafter", "nn", "no_grad", "nonzero", "nonzero_static", "norm",
     "normal", "not_equal", "numel", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "permute",
     "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod", "promote",
-    "promote_types", "put", "qr", "quantile", "rad2deg", "rad2deg_", "rand", "rand_like", "randint",
+    "promote_types", "put", "qr", "quantization", "quantile", "rad2deg", "rad2deg_", "rand", "rand_like", "randint",
     "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real", "realize", "reciprocal",
     "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave", "reshape", "resize_as_",
     "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round", "round_", "row_stack", "rsqrt",
@@ -676,7 +676,19 @@ _LAZY = {
     "set_default_device": "weft.core.devices",
 }
 _PACKAGES = frozenset(
-    {"array_api", "autograd", "data", "func", "io", "linalg", "nn", "optim", "special", "testing"}
+    (
+        "array_api",
+        "autograd",
+        "data",
+        "func",
+        "io",
+        "linalg",
+        "nn",
+        "optim",
+        "quantization",
+        "special",
+        "testing",
+    )
 )
 # functions of weft.nn.functional that torch offers here as well
 _FUNCTIONAL = frozenset({

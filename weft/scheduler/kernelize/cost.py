@@ -25,6 +25,10 @@ PROLOGUE = 4
 PROLOGUE_BYTES = 1.5
 """How much more than the operand itself its inputs may hold for that."""
 
+PROLOGUE_SAVED = 0.5
+"""The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
+operand (weights of few bits): the rest is for panels that are staged more than once."""
+
 MAX_OPS = 512
 """Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
 
@@ -66,6 +70,12 @@ def recompute(kernels: int, nbytes: int, ops: float, size: int, leaf_bytes: int 
         return False
     again = (kernels - 1) * (leaf_bytes * PER_BYTE + ops * size)
     return again <= max(kernels * nbytes * PER_BYTE, LAUNCH)
+
+
+def prologue(ops: float, size: int, nbytes: int, read: int | None) -> bool:
+    """Whether a product computes an operand of `size` elements, `nbytes` large, from `read` bytes as it stages it."""
+    saved = 0 if read is None else max(0, nbytes - read)
+    return ops <= PROLOGUE + PROLOGUE_SAVED * PER_BYTE * saved / max(size, 1)
 
 
 def repeat(times: int, ops: float, itemsize: int, size: int) -> bool:

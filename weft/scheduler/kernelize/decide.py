@@ -125,9 +125,9 @@ def _prologue(p: Partition, node: Node, f: Facts, site: Site) -> str | None:
             for v in (*frame.axes, *frame.reduced):
                 points *= v.hi + 1
         if f.ops * points > cost.LAUNCH:
-            if f.ops > cost.PROLOGUE:
-                return _REUSED + "computing it every time costs more than storing it"
             read = leaf_bytes(f.leaves, p.facts)
+            if not cost.prologue(f.ops, f.size, f.nbytes, read):
+                return _REUSED + "computing it every time costs more than storing it"
             if read is None or read > cost.PROLOGUE_BYTES * f.nbytes:
                 return _REUSED + "what it is computed from is larger"
     _stage(node, site.group)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Int, Var, coefficient, flatten, variables
+from weft.ir.index import Int, Var, coefficient, flatten, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, reads
 from weft.ir.ops import Op
 
@@ -50,6 +50,17 @@ def vector_score(algorithm: Algorithm, item: Item, axis: Var) -> float:
             case _:
                 score -= weight
     return score
+
+
+def lane_step(offset: Int, axis: Var, width: int) -> int | None:
+    """The step of an offset from lane to lane of vectors along `axis`, where all have the same one: that of the axis
+    itself, or of aligned blocks of it (a scale for 32 elements, four bits of a byte in one half of a block)."""
+    step = coefficient(offset, axis)
+    if step is not None or axis.hi < width:
+        return step
+    block = Var(f"{axis.name}_block", 0, axis.hi // width)
+    within = Var(f"{axis.name}_lane", 0, width - 1)
+    return coefficient(substitute(offset, {axis: width * block + within}), within)
 
 
 def axes_of(e: Expr) -> set[Var]:

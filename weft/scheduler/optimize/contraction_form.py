@@ -22,7 +22,7 @@ from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
-from weft.scheduler.optimize.access import axes_of
+from weft.scheduler.optimize.access import axes_of, lane_step
 from weft.scheduler.optimize.steps import merge
 
 GATHERED = 2.5
@@ -197,7 +197,7 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     for spec in nest.loops:
         if not isinstance(spec.extent, int) or spec.extent < 2:
             continue
-        mine = _score(k, item, spec.var) + (0.1 if spec.var.name == inner else 0)
+        mine = _score(k, item, spec.var, width) + (0.1 if spec.var.name == inner else 0)
         if spec.extent % width and spec.extent < width:
             mine -= 0.5  # lanes that are not full
         if mine > score:
@@ -225,13 +225,14 @@ def _vectors(extent: int, width: int, most: int) -> int:
     return min(extent, width * min(most, 4))
 
 
-def _score(k: Kernel, item: Value, loop: Var) -> float:
+def _score(k: Kernel, item: Value, loop: Var, width: int) -> float:
     """How well lanes along a loop suit what the item reads."""
     nest = k.nests[item.name]
     total = 0.0
     for load in reads(item):
         p = k.algorithm.param(load.source)
         if p is not None:
-            step = coefficient(flatten(tuple(substitute(i, nest.bind) for i in load.index), p.shape), loop)
+            offset = flatten(tuple(substitute(i, nest.bind) for i in load.index), p.shape)
+            step = lane_step(offset, loop, width)
             total += 1.0 if step == 1 else 0.25 if step == 0 else -1.0
     return total

@@ -10,11 +10,12 @@ a few rows times a matrix need (a token, a small batch): packing the matrix woul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.expr import Expr, Load, walk
-from weft.ir.index import Var, ceildiv, coefficient, flatten, high, substitute
+from weft.ir.expr import Call, Expr, Load, walk
+from weft.ir.index import Var, ceildiv, flatten, high, substitute
 from weft.ir.kernel.algorithm import Axis, Value, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
@@ -26,7 +27,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
 from weft.scheduler.optimize import parallel, rows
-from weft.scheduler.optimize.access import axes_of, plain_load
+from weft.scheduler.optimize.access import COSTLY, axes_of, lane_step, plain_load
 from weft.scheduler.optimize.contraction_form import CHAIN, COPIED, GATHERED, Contraction, fill, output_steps
 from weft.scheduler.optimize.steps import merge, split
 
@@ -35,6 +36,9 @@ ACROSS = 10.0
 
 LOADED = 0.6
 """Cycles to load a vector; a tile of r by c needs r + c of them for r * c products."""
+
+CALL, COSTLY_CALL = 0.5, 12.0
+"""Cycles to compute one operation, or one function such as an exponential, on a vector."""
 
 TALLEST, WIDEST = 8, 12
 """The largest tiles tried."""
@@ -62,28 +66,57 @@ def choose(k: Kernel, c: Contraction, info: DeviceInfo) -> Dots | None:
         whole = prod(high(a.extent) for a in c.value.reduce.axes)
         if not isinstance(lane.extent, int) or depth < 2 * width or whole > CHAIN * width:
             continue
-        loads = [plain_load(c.factors[side]) for side in (0, 1)]
-        direct = [load is not None and _along(k, load, lane.var) for load in loads]
-        moved = [0.0 if direct[s] else _packing(k, c.factors[s], lane.var) * _elements(c, s) for s in (0, 1)]
-        for a in c.own(0):
-            for b in c.own(1):
-                tile, cost = _tile(c, (a, b), lane, width, info.vector_registers)
-                found = Dots((a, b), tile, lane, (not direct[0], not direct[1]), cost + sum(moved))
-                if best is None or found.cost < best.cost:
-                    best = found
+        ways = (_ways(k, c.factors[0], lane.var, width), _ways(k, c.factors[1], lane.var, width))
+        for axes, (first, second) in product(product(c.own(0), c.own(1)), product(*ways)):
+            moved = first.moving * _elements(c, 0) + second.moving * _elements(c, 1)
+            tile, cost = _tile(c, axes, lane, width, info.vector_registers, (first.work, second.work))
+            found = Dots(axes, tile, lane, (first.packed, second.packed), cost + moved)
+            if best is None or found.cost < best.cost:
+                best = found
     return best
 
 
-def _packing(k: Kernel, factor: Expr, lane: Var) -> float:
-    """Cycles for each element of a factor that is computed first, into memory in which it lies along `lane`."""
-    found = [x for x in walk([factor], into_indices=False) if isinstance(x, Load)]
-    return COPIED if all(_along(k, load, lane, (0, 1)) for load in found) else GATHERED
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a factor comes to the tile: computed into packed memory first, `moving` cycles for each element; or computed
+    at each use from what it reads, `work` cycles for each vector."""
+
+    packed: bool
+    moving: float
+    work: float
 
 
-def _along(k: Kernel, load: Load, lane: Var, steps: tuple[int, ...] = (1,)) -> bool:
-    """What is read lies in memory along `lane` (or is the same there: step 0), and there are no conditions."""
-    p = k.algorithm.param(load.source)
-    return p is not None and not load.guard and coefficient(flatten(load.index, p.shape), lane) in steps
+def _ways(k: Kernel, factor: Expr, lane: Var, width: int) -> list[_Way]:
+    """The ways there are; what is just a load along the lanes is not packed."""
+    steps = _steps(k, factor, lane, width)
+    along = steps is not None and steps <= {0, 1}
+    work = _work(factor)
+    packed = _Way(True, (COPIED if along else GATHERED) + work / width, 0.0)
+    if steps is None or not along or 1 not in steps:
+        return [packed]
+    direct = _Way(False, 0.0, work)
+    return [packed, direct] if work else [direct]
+
+
+def _steps(k: Kernel, factor: Expr, lane: Var, width: int) -> set[int | None] | None:
+    """From lane to lane along `lane`, how far apart what the factor reads is: 1 for neighbours, 0 for one element for
+    a whole vector (a scale for a block). None where a condition stands in the way."""
+    steps: set[int | None] = set()
+    for load in walk([factor], into_indices=False):
+        if isinstance(load, Load):
+            p = k.algorithm.param(load.source)
+            if p is None or load.guard:
+                return None
+            steps.add(lane_step(flatten(load.index, p.shape), lane, width))
+    return steps
+
+
+def _work(e: Expr) -> float:
+    """Cycles per vector to compute a factor from what is loaded; a conversion alone rides along with the load."""
+    if plain_load(e) is not None:
+        return 0.0
+    calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
+    return sum(COSTLY_CALL if x.op in COSTLY else CALL for x in calls)
 
 
 def _elements(c: Contraction, side: int) -> int:
@@ -91,7 +124,12 @@ def _elements(c: Contraction, side: int) -> int:
 
 
 def _tile(
-    c: Contraction, axes: tuple[Axis, Axis], lane: Axis, width: int, registers: int
+    c: Contraction,
+    axes: tuple[Axis, Axis],
+    lane: Axis,
+    width: int,
+    registers: int,
+    work: tuple[float, float],
 ) -> tuple[tuple[int, int], float]:
     """The tile that takes the fewest cycles, and how many."""
     assert c.value.reduce is not None
@@ -104,7 +142,7 @@ def _tile(
         for s in range(1, min(n, WIDEST if m < n else TALLEST) + 1):
             if r * s + min(r, s) + 1 <= registers:
                 tiles = results / (m * n) * ceildiv(m, r) * ceildiv(n, s)
-                step = max(r * s, 4.0) + LOADED * (r + s)
+                step = max(r * s, 4.0) + (LOADED + work[0]) * r + (LOADED + work[1]) * s
                 options.append((tiles * (steps * step + ACROSS * r * s), r, s))
     cost, r, s = min(options)
     return (r, s), cost

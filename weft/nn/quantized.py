@@ -1,0 +1,192 @@
+"""Layers whose weights are stored in 8 or 4 bits; see `weft.quantization`."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from weft.core import broadcast as bc
+from weft.core import functional as F
+from weft.core.creation import zeros
+from weft.core.gather import index_select
+from weft.core.handle import value_of, wrap
+from weft.core.movement import flatten, narrow, reshape
+from weft.core.quantization import QuantizedTensor, check_layout, known, quantize, unpack
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ir.dtypes import DType, accumulator, float16, float32, int8, uint8
+from weft.nn.linear import Embedding, Linear
+from weft.nn.module import Module, Parameter
+
+
+class _Blocks(Module):
+    """A (rows, columns) weight in blocks along its columns: buffers `qweight`, `scale` and, if affine, `offset`."""
+
+    qweight: Tensor
+    scale: Tensor
+    offset: Tensor | None
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        bits: int,
+        block: int,
+        symmetric: bool,
+        scale_dtype: DType,
+        device: str | None,
+    ) -> None:
+        check_layout(type(self).__name__, bits, block, scale_dtype)
+        self.bits, self.block, self.columns = bits, block, columns
+        count = -(-columns // block)
+        dtype = int8 if symmetric and bits == 8 else uint8
+        self.register_buffer("qweight", zeros(rows, count, block * bits // 8, dtype=dtype, device=device))
+        self.register_buffer("scale", zeros(rows, count, 1, dtype=scale_dtype, device=device))
+        offset = None if symmetric else zeros(rows, count, 1, dtype=scale_dtype, device=device)
+        self.register_buffer("offset", offset)
+
+    def fill(self, weight: QuantizedTensor) -> None:
+        """Take over what was quantized."""
+        if weight.bits != self.bits or weight.block != self.block or weight.axis != 1:
+            raise ArgumentError(
+                f"{type(self).__name__}: needs {self.bits} bits in blocks of {self.block} along axis 1, got {weight}"
+            )
+        self.qweight, self.scale, self.offset = weight.data, weight.scale, weight.offset
+
+    def quantized(self, dtype: DType = float32) -> QuantizedTensor:
+        """The weight."""
+        rows = known(self.qweight.shape)[0]
+        return QuantizedTensor(
+            self.qweight, self.scale, self.offset, self.bits, 1, (rows, self.columns), dtype
+        )
+
+    def _layout(self) -> str:
+        return f"bits={self.bits}, block={self.block}, {'symmetric' if self.offset is None else 'affine'}"
+
+
+class QuantizedLinear(_Blocks):
+    """y = x @ weight.T + bias, the weight in `bits` (8 or 4) per element and a scale per block of each row.
+
+    Shapes as `Linear`. The weight is widened where the product loads it, never as a whole; float16 and bfloat16 inputs
+    are multiplied in float32. Gradients flow to the input and the bias, not to the weight;
+    `.half()` and its kin convert the scales and the bias only.
+
+    >>> layer = weft.nn.QuantizedLinear.from_linear(weft.nn.Linear(768, 3072), bits=4, block=32)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        bits: int = 8,
+        block: int = 32,
+        symmetric: bool = True,
+        scale_dtype: DType = float16,
+        device: str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__(out_features, in_features, bits, block, symmetric, scale_dtype, device)
+        self.in_features, self.out_features = in_features, out_features
+        self.bias = Parameter(zeros(out_features, device=device, dtype=dtype)) if bias else None
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: Linear,
+        bits: int = 8,
+        block: int = 32,
+        symmetric: bool = True,
+        scale_dtype: DType = float16,
+        weight: QuantizedTensor | None = None,
+    ) -> Self:
+        """A layer with the weight of `linear`, quantized (or given quantized already), and its bias."""
+        if weight is None:
+            weight = quantize(linear.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype)
+        layer = cls(linear.in_features, linear.out_features, False, bits, block, symmetric, scale_dtype)
+        layer.fill(weight)
+        layer.bias = linear.bias
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        v = value_of("QuantizedLinear", x)
+        if not v.dtype.is_float:
+            raise DTypeError(
+                f"QuantizedLinear: needs a float input, got {v.dtype.name}; convert it with .float()"
+            )
+        if not v.shape or v.shape[-1] != self.in_features:
+            raise ShapeError(
+                f"QuantizedLinear: the input's last dimension must be {self.in_features}, got shape {tuple(v.shape)}"
+            )
+        wide = accumulator(v.dtype)
+        bias = None if self.bias is None else wrap(bc.cast(self.bias.value, wide))
+        out = F.linear(wrap(bc.cast(v, wide)), self.quantized(wide).dequantize(), bias)
+        return wrap(bc.cast(out.value, v.dtype))
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"{self._layout()}"
+        )
+
+
+class QuantizedEmbedding(_Blocks):
+    """y[..., :] = weight[x[...]], the weight in `bits` (8 or 4) per element: only the rows that are read are widened.
+
+    Shapes: (...) of int -> (..., embedding_dim), in `dtype`. No gradients.
+
+    >>> table = weft.nn.QuantizedEmbedding.from_embedding(weft.nn.Embedding(50257, 768), bits=8)
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        bits: int = 8,
+        block: int = 32,
+        symmetric: bool = True,
+        scale_dtype: DType = float16,
+        device: str | None = None,
+        dtype: DType = float32,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, bits, block, symmetric, scale_dtype, device)
+        self.num_embeddings, self.embedding_dim, self.dtype = num_embeddings, embedding_dim, dtype
+
+    @classmethod
+    def from_embedding(
+        cls,
+        embedding: Embedding,
+        bits: int = 8,
+        block: int = 32,
+        symmetric: bool = True,
+        scale_dtype: DType = float16,
+        weight: QuantizedTensor | None = None,
+    ) -> Self:
+        """A layer with the rows of `embedding`, quantized (or given quantized already)."""
+        if embedding.max_norm is not None:
+            raise ArgumentError(
+                "QuantizedEmbedding: max_norm changes the weight at each call; quantize one without it"
+            )
+        if weight is None:
+            weight = quantize(embedding.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype)
+        rows, columns = embedding.num_embeddings, embedding.embedding_dim
+        layer = cls(rows, columns, bits, block, symmetric, scale_dtype, dtype=embedding.weight.dtype)
+        layer.fill(weight)
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        v = value_of("QuantizedEmbedding", x)
+        if not v.dtype.is_int:
+            raise DTypeError(
+                f"QuantizedEmbedding: needs integers, got {v.dtype.name}; convert them with .long()"
+            )
+        at = flatten(x) if v.shape else reshape(x, (1,))
+        parts = [
+            None if t is None else index_select(t, 0, at) for t in (self.qweight, self.scale, self.offset)
+        ]
+        assert parts[0] is not None and parts[1] is not None
+        rows = unpack(parts[0], parts[1], parts[2], self.bits, accumulator(self.dtype))
+        found = narrow(reshape(rows, (rows.shape[0], -1)), -1, 0, self.columns)
+        return wrap(bc.cast(reshape(found, (*v.shape, self.columns)).value, self.dtype))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, {self._layout()}"
