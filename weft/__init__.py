@@ -155,6 +155,7 @@ from weft.core.gather import (
     take_along_dim,
 )  # fmt: skip
 from weft.core.indexing import index_put
+from weft.core.keywords import offer, offered
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
 from weft.core.matmul import outer as ger
 from weft.core.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
@@ -712,7 +713,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("weft.core.functional"), name)
     if name in _LAZY_FUNCTIONS:
         module, function = _LAZY_FUNCTIONS[name]
-        found = getattr(importlib.import_module(module), function)
+        found = offered(getattr(importlib.import_module(module), function), name, "weft")
         globals()[name] = found
         return found
     if name in _LAZY:
@@ -872,3 +873,5 @@ arctanh_ = Tensor.arctanh_
 clip_ = Tensor.clip_
 fix_ = Tensor.fix_
 negative_ = Tensor.negative_
+
+offer(globals(), [n for n in __all__ if n in globals()], "weft")

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 _HOME = str(Path(__file__).parent)
 
+_KEYWORDS = str(Path(__file__).parent / "core" / "keywords.py")
+
 # Functions that users do not call by these names.
 _SYNTAX = frozenset({"getitem", "setitem", "gradients"})
 
@@ -33,6 +35,9 @@ def user_call() -> Call:
         if not name.startswith(_HOME) and not name.startswith(("<frozen", "<weft")):
             return Call(f"{name}:{frame.f_lineno}", function)
         code = frame.f_code
+        if name == _KEYWORDS:  # translates keywords around what the user calls
+            frame = frame.f_back
+            continue
         if "<locals>" in code.co_qualname:  # what a decorator made, and users call otherwise
             function = ""
         elif code.co_name != "forward" and code.co_qualname != "Module.__call__":

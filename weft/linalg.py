@@ -1,5 +1,6 @@
 """Linear algebra under torch's names. Factorizations run through LAPACK on the host, at the call."""
 
+from weft.core.keywords import offer
 from weft.core.linear_algebra import (
     LinAlgError,
     cholesky,
@@ -46,3 +47,5 @@ __all__ = [
     "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
     "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+offer(globals(), __all__, "weft.linalg")

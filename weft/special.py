@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.core.elementwise import erf, exp2, expm1, log1p, logit, round
 from weft.core.elementwise import sigmoid as expit
 from weft.core.functional.activations import log_softmax, softmax
+from weft.core.keywords import offer
 from weft.core.reductions import logsumexp
 from weft.core.special_functions import (
     bessel_j0,
@@ -135,3 +136,5 @@ __all__ = [
     "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
     "shifted_chebyshev_polynomial_w", "sinc", "softmax", "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
+
+offer(globals(), __all__, "weft.special")

@@ -20,6 +20,7 @@ from weft.core.deferred import (
 )
 from weft.core.functional import activations
 from weft.core.handle import Handle, Number, TensorLike, wrap
+from weft.core.keywords import with_aliases
 from weft.errors import ArgumentError
 from weft.ir import dtypes
 
@@ -33,11 +34,11 @@ def _in_place(
     function: Callable[Concatenate[Tensor, P], Tensor], name: str | None = None
 ) -> Callable[Concatenate[Tensor, P], Tensor]:
     """The method that makes a handle stand for the function's result, which must fit its shape and dtype."""
-    label = name or f"{function.__name__}_"
+    label, call = name or f"{function.__name__}_", with_aliases(function)
 
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self.become(label, function(self, *args, **kwargs).value)
+        return self.become(label, call(self, *args, **kwargs).value)
 
     method.__name__ = method.__qualname__ = label
     method.__doc__ = f"In place: {function.__doc__}"
@@ -48,10 +49,11 @@ def _in_new_shape(
     function: Callable[Concatenate[Tensor, P], Tensor], name: str
 ) -> Callable[Concatenate[Tensor, P], Tensor]:
     """As _in_place, for what changes the shape of the handle."""
+    call = with_aliases(function)
 
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self.in_shape(name, function(self, *args, **kwargs).value)
+        return self.in_shape(name, call(self, *args, **kwargs).value)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"In place: {function.__doc__}"

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from weft.core.keywords import translated
+
 
 class LazyModule:
     """Stands for a module of functions: each attribute is a function that imports the module when it is called."""
@@ -19,7 +21,8 @@ class LazyModule:
         module = self._name
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return getattr(importlib.import_module(module), function)(*args, **kwargs)
+            found = getattr(importlib.import_module(module), function)
+            return found(*args, **translated(found, kwargs)) if kwargs else found(*args)
 
         call.__name__ = call.__qualname__ = function
         call.__doc__ = f"See {module}.{function}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from weft.core import elementwise, indexing, movement, random, reductions
 from weft.core import gather as picking
 from weft.core import matmul as products
@@ -18,6 +20,7 @@ from weft.core.deferred import (
 )
 from weft.core.functional import activations, padding
 from weft.core.handle import Handle
+from weft.core.keywords import with_aliases
 
 
 class Methods(Handle):
@@ -341,3 +344,8 @@ class Methods(Handle):
     lu = linear_algebra.torch_lu
     lstsq = linear_algebra.lstsq
     index = indexing.index
+
+
+for _name, _function in list(vars(Methods).items()):
+    if isinstance(_function, FunctionType):
+        setattr(Methods, _name, with_aliases(_function))

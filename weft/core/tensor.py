@@ -576,6 +576,18 @@ class Tensor(InPlace, Methods):
 
     is_conj = is_neg = is_inference = is_coalesced = is_distributed = is_pinned = is_shared = is_complex
 
+    @property
+    def is_cuda(self) -> Bool_:
+        """True on an NVIDIA GPU."""
+        return self.device.startswith("cuda")
+
+    @property
+    def is_sparse(self) -> Bool_:
+        """False: weft's tensors are dense. So are `is_quantized`, `is_nested` and `is_meta`."""
+        return False
+
+    is_quantized = is_nested = is_meta = is_mps = is_xpu = is_sparse
+
     def is_same_size(self, other: Tensor) -> Bool_:
         """True for equal shapes."""
         return self.shape == other.shape

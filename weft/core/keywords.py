@@ -1,0 +1,134 @@
+"""Keywords that torch takes besides its own: NumPy's names (axis, keepdims, x, x1, x2, a), and `out=`.
+
+Every function of torch's namespaces takes them, whatever its own parameters are called, so they are translated in one
+place, around the functions, which stay plain.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from weft.autograd.value import grad_enabled
+from weft.core import broadcast as bc
+from weft.core.handle import Handle, describe
+from weft.errors import DTypeError, GradError
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+ALIASES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+"""NumPy's name -> torch's."""
+
+
+@cache
+def _aliases(function: Callable[..., Any]) -> Mapping[str, str]:
+    """The aliases of a function's parameters."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {alias: name for alias, name in ALIASES.items() if name in own and alias not in own}
+
+
+def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords under the function's own names. TypeError where one is given under both."""
+    aliases = _aliases(function)
+    if aliases.keys().isdisjoint(given):
+        return given
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        name = aliases.get(key, key)
+        if name in out or (name is not key and name in given):
+            raise TypeError(f"{function.__name__}() got {name!r} also as {key!r}")
+        out[name] = value
+    return out
+
+
+def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that takes NumPy's names too; the function itself where it has no such parameters."""
+    if not _aliases(function):
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **translated(function, kwargs)) if kwargs else function(*args)
+
+    return _like(call, function)
+
+
+def with_out(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function of the namespace: NumPy's names, and `out=`, a tensor or a tuple of some to stand for the results."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return function(*args)
+        out = kwargs.pop("out", None)
+        result = function(*args, **translated(function, kwargs))
+        return result if out is None else _given_to(name, result, out)
+
+    return _like(call, function)
+
+
+def offer(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
+    """Have the tensor functions among `names` of a namespace take these keywords."""
+    for name in names:
+        function = namespace[name]
+        if isinstance(function, types.FunctionType) and function.__module__.startswith("weft.core."):
+            namespace[name] = offered(function, name, home)
+
+
+def offered(function: Any, name: str, home: str) -> Any:
+    """The function as a namespace offers it: as it is where it makes no tensors of tensors."""
+    if not isinstance(function, types.FunctionType) or function.__module__ not in _MODULES:
+        return function
+    call = with_out(function, name)
+    call.__module__, call.__name__, call.__qualname__ = home, name, name
+    return call
+
+
+_MODULES = frozenset(f"weft.core.{m}" for m in (
+    "arithmetic", "arrangement", "creation", "elementwise", "float_format", "gather", "indexing",
+    "matmul", "movement", "products", "random", "reductions", "scans", "sorting", "special_functions",
+    "trigonometry", "linear_algebra.cholesky_factors", "linear_algebra.inverse",
+    "linear_algebra.lu_factors", "linear_algebra.norms", "linear_algebra.orthogonal_factors",
+    "linear_algebra.products", "linear_algebra.pseudoinverse", "linear_algebra.solving",
+    "linear_algebra.spectra",
+))  # fmt: skip
+"""Those whose functions make tensors of tensors."""
+
+
+def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    call.__name__, call.__qualname__, call.__doc__ = (
+        function.__name__,
+        function.__qualname__,
+        function.__doc__,
+    )
+    call.__module__ = function.__module__
+    call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
+    return call
+
+
+def _given_to(name: str, result: Any, out: Any) -> Any:
+    """`out`, standing for the results."""
+    if isinstance(result, tuple) and isinstance(out, (tuple, list)):
+        results, outs = list(cast("tuple[Any, ...]", result)), list(cast("tuple[Any, ...]", out))
+        if len(results) != len(outs):
+            raise TypeError(f"{name}: out must be {len(results)} tensors, got {len(outs)}")
+        for r, o in zip(results, outs, strict=True):
+            _given_to(name, r, o)
+        kind = type(cast("tuple[Any, ...]", result))
+        return kind(*outs) if hasattr(kind, "_fields") else tuple(outs)
+    if not isinstance(out, Handle) or not isinstance(result, Handle):
+        raise DTypeError(f"{name}: out must be a Tensor for each result, got {describe(out)}")
+    target, value = cast("Tensor", out), result.value
+    if grad_enabled() and (value.needs_grad or target.requires_grad):
+        raise GradError(
+            f"{name}: out= has no gradients; write x = {name}(...), or call it under weft.no_grad()"
+        )
+    if not bc.can_cast(value.dtype, target.dtype):
+        raise DTypeError(
+            f"{name}: the result is {value.dtype.name}, which out of {target.dtype.name} cannot hold"
+        )
+    return target.in_shape(name, bc.cast(value, target.dtype))
