@@ -30,7 +30,7 @@ def show_attrs(attrs: Attrs) -> str:
         case Fill():
             return str(attrs.value).lower() if isinstance(attrs.value, bool) else repr(attrs.value)
         case Leaf():
-            return attrs.device
+            return attrs.device or "anywhere"  # in a file, which every device reads
         case _:
             return ", ".join(
                 f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.name != "fill_bits"
