@@ -18,6 +18,7 @@ _BUILT_IN: dict[str, str] = {
     "cpu": "weft.backends.cpu:open_backend",
     "cuda": "weft.backends.cuda:open_backend",
     "dummy": "weft.backends.dummy:open_backend",
+    "hip": "weft.backends.hip:open_backend",
     "opencl": "weft.backends.opencl:open_backend",
     "wgpu": "weft.backends.wgpu:open_backend",
 }

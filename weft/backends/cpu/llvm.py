@@ -216,6 +216,11 @@ def load_objects(
         ) from None
 
 
+def data_layout(target: Target) -> str:
+    """LLVM's description of a target's types and address spaces, which a module for it states."""
+    return str(_target_machine(target, DEFAULT_OPTIMIZATION.codegen).target_data)
+
+
 def _pass_builder(target: Target, optimization: Optimization) -> Any:
     options = _llvm.create_pipeline_tuning_options(optimization.level)
     options.loop_vectorization = optimization.loop_vectorize

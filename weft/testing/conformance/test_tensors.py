@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+import weft.io
 from weft import Tensor
+from weft.backends.protocol import Borrower, Device
 from weft.testing.conformance.harness import Array, Harness
 
 R = np.random.default_rng(0)
@@ -105,3 +108,32 @@ def test_compiled_functions_replay(harness: Harness, device_name: str) -> None:
         kept.append((got, ((a / a.sum(0)) ** 2).sum(1)))
     for got, want in kept:
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-4)
+
+
+def test_tensors_in_files(device: Device, device_name: str, tmp_path: Path) -> None:
+    """A tensor on disk is an operand wherever the other one is: read in place or copied, at any alignment."""
+    path = tmp_path / "x.safetensors"
+    a = X[:5].copy()
+    weft.io.save_safetensors({"x": weft.tensor(a, device="cpu")}, path)
+    head, data = path.read_bytes()[8:].split(b"}}", 1)
+    spaces = len(data) - a.nbytes
+    text = head + b"}}" + b" " * (spaces + 1)  # the elements begin at an odd byte
+    (tmp_path / "odd").write_bytes(len(text).to_bytes(8, "little") + text + data[spaces:])
+    y = weft.tensor(Y, device=device_name)
+
+    @weft.compile
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return (x @ y).relu()
+
+    for name in ("x.safetensors", "odd"):
+        x = weft.io.load_safetensors(tmp_path / name, device="disk")["x"]
+        for _ in range(2):
+            got = product(x, y)
+            assert got.device == device_name
+            np.testing.assert_allclose(got.numpy(), np.maximum(a @ Y, 0), rtol=2e-5, atol=1e-5)
+        assert x.to(device_name).numpy().tobytes() == a.tobytes()
+    if isinstance(device, Borrower):
+        lent = device.borrow(np.arange(100, dtype=np.uint8))
+        assert lent.nbytes == 100 and bytes(device.read(lent, 3, 7)) == b"\x07\x08\x09"
+        with pytest.raises(ValueError):
+            device.write(lent, memoryview(b"1"))
