@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
@@ -166,7 +166,7 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     macs = prod(high(a.extent) for a in c.value.all_axes)
     p, s = high(panel.extent), high(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
-    strided = fetched_anew(k, c, 1 - side, info)
+    strided, crowd = fetched_anew(k, c, 1 - side, info), crowded(k, c, 1 - side, info)
     packing, direct = _packing(k, c, side, panel)
     blocks = prod(high(a.extent) for a in c.own(1 - side) if a is not stream)
     seek = _seeking(k, c, 1 - side, panel)
@@ -179,6 +179,8 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
         ):
             if vectors * tall + vectors + 1 > info.vector_registers:
                 break
+            if crowd and s % tall:
+                continue
             panels, tiles = ceildiv(p, vectors * lanes), ceildiv(s, tall)
             # per step of k: multiply-adds, or a dependent add every 4 cycles; loads at two a cycle are nearly hidden
             step = max(vectors * tall, 4.0) + 0.06 * (vectors + tall)
@@ -249,6 +251,20 @@ def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool
     step = coefficient(flatten(load.index, p.shape), summed[-1].var)
     depth = prod(high(a.extent) for a in summed)
     return step is not None and abs(step) * p.dtype.itemsize >= LINE and depth * LINE > info.l1_bytes
+
+
+def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
+    """The steps along the innermost summed axis are so many lines apart that their lines share few sets of the second
+    cache, which hold less than half of them: each tile would fetch them from further away."""
+    load = plain_load(c.factors[side])
+    p = k.algorithm.param(load.source) if load is not None else None
+    if load is None or p is None or load.guard or not fetched_anew(k, c, side, info):
+        return False
+    assert c.value.reduce is not None
+    step = coefficient(flatten(load.index, p.shape), c.value.reduce.axes[-1].var) or 0
+    sets = max(info.l2_bytes // (LINE * WAYS), 1)
+    apart = abs(step) * p.dtype.itemsize // LINE
+    return high(c.value.reduce.axes[-1].extent) > 2 * WAYS * (sets // gcd(sets, apart))
 
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
@@ -345,12 +361,19 @@ class _Tiled:
             self.k, sc, s = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
             tasks.append(sc)
         self.k, so, si = split(self.k, s, choice.rows, "so", "si")
+        block = so
+        if self.sized and not self.deep() and crowded(self.k, c, 1 - choice.side, info):
+            room = info.l2_bytes // WINDOW_SHARE // (self.depth * choice.rows * c.value.dtype.itemsize)
+            together = max(d for d in divisors(per_chunk) if d <= max(room, 1))
+            self.k, block, so = split(self.k, so, together, "sb", "so")
+            inside.append(block)
         self.k = run(self.k, Permute(out, (*tasks, *inside, so, si, pi)))
         at = self.parallel(tasks, big)
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
-        self.tiles(at, so, tiles_s * prod(self.extent(n) for n in inside), inside)
+        uses = prod(self.extent(n) for n in (*inside, so)) * chunks
+        self.tiles(at, block, so, uses, inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
 
     def blocked(self, inside: list[str], axes: dict[str, Axis], rows: int) -> list[str]:
@@ -484,9 +507,10 @@ class _Tiled:
             self.k = attempt(self.k, Bind(task, self.info.task_kind))
         return loops[-1]
 
-    def tiles(self, at: str, tile: str, uses: int, inside: list[str]) -> None:
+    def tiles(self, at: str, block: str, tile: str, uses: int, inside: list[str]) -> None:
         """The accumulators of one tile in registers, in the loop `tile`; the panel packed in the loop `at` when it has
-        `uses` enough; the stream's tile staged when it is more than a load."""
+        `uses` enough; the stream's tile staged when it is more than a load, or in the loop `block` some of them when
+        that is another loop."""
         c, choice = self.c, self.choice
         value = c.value.name
         panel, stream = c.factors[choice.side], c.factors[1 - choice.side]
@@ -501,10 +525,10 @@ class _Tiled:
         window = None
         if (reached := reachable(self.k, c, 1 - choice.side)) is not None:
             self.k, window = run(self.k, Window(value, reached, "window")), "window"
-        elif not isinstance(stream, Load) and plain_load(stream) is None:
+        elif block != tile or (not isinstance(stream, Load) and plain_load(stream) is None):
             axes = self.ordered(stream, [choice.stream.var.name], k_axes)
             self.k = run(self.k, Stage(value, stream, "stream", axes))
-            staged.append(("stream", tile))
+            staged.append(("stream", block))
         chain = self.chain(value)
         if chain is None:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
