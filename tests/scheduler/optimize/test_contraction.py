@@ -149,6 +149,25 @@ def test_short_rows_from_memory_are_asked_for(depth: int, asked: bool) -> None:
     close(got, a.astype(np.float64) @ b)
 
 
+def test_a_stream_whose_lines_share_few_sets_is_packed_in_blocks() -> None:
+    """Steps 256 bytes apart: a quarter of the sets of the second cache, which have room for 32 lines, not for 70."""
+    a, b = normal(70, 64), normal(70, 64, seed=1)
+    caches = replace(info(64, 32, l2_bytes=8 << 10), l1_bytes=2 << 10)
+    k, got = scheduled(lambda x, y: x.T @ y, [a, b], caches)
+    rows = k.nests["stream"].size[1]
+    assert rows > 1 and 64 % rows == 0
+    close(got, a.T.astype(np.float64) @ b)
+
+
+def test_as_many_tasks_as_cores_have_alike() -> None:
+    """192 columns: three panels of 64 would keep one of two cores waiting."""
+    a, b = normal(8, 3), normal(3, 192, seed=1)
+    k, got = scheduled(lambda x, y: x @ y, [a, b], replace(info(64, 32), flops=1e7))
+    (tasks,) = [s.extent for n in k.nests.values() for s in n.loops if s.kind is LoopKind.PARALLEL]
+    assert isinstance(tasks, int) and tasks % 2 == 0
+    close(got, a.astype(np.float64) @ b)
+
+
 def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
     kernel, _ = scheduled(lambda x, w: x @ w.T, [normal(4, 256), normal(64, 256)], DEVICES["avx512"])
     assert set(kernel.nests) == {"sum", "sum_lanes", "out"}

@@ -170,6 +170,9 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     packing, direct = _packing(k, c, side, panel)
     blocks = prod(high(a.extent) for a in c.own(1 - side) if a is not stream)
     seek = _seeking(k, c, 1 - side, panel)
+    free = {a.var for a in (*c.own(1 - side), panel)}
+    around = prod(high(a.extent) for a in c.value.axes if a.var not in free)
+    spread = parallel.work_ns(2.0 * macs, rows.total_bytes(k), info) > parallel.WORTH_NS
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 7):
         if vectors > 1 and ((vectors - 1) * lanes >= p or vectors * lanes > UNROLL_LIMIT):
@@ -191,6 +194,8 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
             cost = panels * tiles * step * (macs / (p * s)) + panels * seek
             if not (direct and blocks * tiles <= FEW):
                 cost += packing
+            if spread and around * panels >= info.cores:  # the last tasks leave cores idle
+                cost *= ceildiv(around * panels, info.cores) * info.cores / (around * panels)
             if best is None or cost < best[0]:
                 best = (cost, vectors, tall)
     assert best is not None
