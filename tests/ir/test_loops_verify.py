@@ -29,7 +29,7 @@ F, H, I, B = dtypes.float32, dtypes.float16, dtypes.int32, dtypes.bool_
 ONE, TRUE = Const(F, 1), Const(B, True)
 N = Var("n", 1, 100)
 i, j = Var("i", 0, 7), Var("j", 0, 7)
-SERIAL, UNROLL, VECTOR, PARALLEL, BLOCK, THREAD = LoopKind
+SERIAL, UNROLL, MATRIX, VECTOR, PARALLEL, BLOCK, THREAD = LoopKind
 
 
 def loop(*body: Stmt, var: Var = i, extent: Int = 8, kind: LoopKind = SERIAL) -> Loop:

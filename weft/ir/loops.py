@@ -30,6 +30,9 @@ class LoopKind(Enum):
 
     SERIAL = "for"
     UNROLL = "unroll"  # constant extent; written out
+    MATRIX = (
+        "matrix"  # constant extent; the terms that one instruction of a matrix unit sums, see `ir.matrix`
+    )
     VECTOR = "vector"  # constant extent; iterations are SIMD lanes, statement by statement
     PARALLEL = "parallel"  # independent tasks, any order, on any core
     BLOCK = "block"  # independent thread blocks of a GPU grid

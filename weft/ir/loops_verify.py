@@ -166,7 +166,7 @@ class _Verifier:
         for outer in self.place.loops:
             if kind in _FORBIDDEN_INSIDE.get(outer.kind, ()):
                 raise self.fail(f"a {kind.value} loop may not stand inside a {outer.kind.value} loop")
-        if kind in (LoopKind.UNROLL, LoopKind.VECTOR) and not isinstance(s.extent, int):
+        if kind in (LoopKind.UNROLL, LoopKind.VECTOR, LoopKind.MATRIX) and not isinstance(s.extent, int):
             raise self.fail(f"the extent of a {kind.value} loop must be constant")
         if isinstance(s.extent, int) and s.extent < 0:
             raise self.fail("the extent is negative")

@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from weft.backends.cuda.compile import compile_programs, target
+from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
@@ -26,6 +27,7 @@ INFO = DeviceInfo(
     name="cuda:0", kind="cuda", description="", cores=132, vector_bytes=16, vector_registers=255,
     l1_bytes=228 << 10, l2_bytes=50 << 20, l3_bytes=0, memory_bytes=1 << 37, local_bytes=227 << 10,
     bandwidth=4.8e12, flops=6.7e13, launch_ns=2500.0, task_kind=LoopKind.BLOCK, native=ELEMENTWISE & scalar.NATIVE,
+    matrix_units=units((9, 0)),
 )  # fmt: skip
 
 ARCHITECTURES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0)}
@@ -113,6 +115,10 @@ GRAPHS: dict[str, Callable[[], list[weft.Tensor]]] = {
     "half": lambda: [
         (t(64, 64).to(weft.float16) @ t(64, 64).to(weft.float16)),
         t(64, 64).to(weft.bfloat16).sum(1),
+    ],
+    "half large": lambda: [
+        t(256, 64).to(weft.bfloat16) @ t(64, 256).to(weft.bfloat16),
+        t(2, 200, 48).to(weft.float16) @ t(2, 100, 48).to(weft.float16).mT,
     ],
     "pad and flip": lambda: [weft.nn.functional.pad(t(4, 5), (1, 2)).flip(0), t(4, 5).T.contiguous()],
     "random": lambda: [weft.rand(100, 10)],

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft
 from weft.backends.protocol import Commands, Device, Launch
 from weft.backends.registry import open_device
 from weft.scheduler.programs import lowered
@@ -51,3 +52,52 @@ def test_kernels(emulated: Any, name: str) -> None:
     got, expected = outputs(open_device("cuda:0"), KERNELS[name])
     for n, want in expected.items():
         np.testing.assert_allclose(got[n], want, rtol=2e-4, atol=2e-5)
+
+
+# matrix units ------------------------------------------------------------------------------------------------------
+
+
+def product(
+    dtype: weft.DType, m: int, n: int, k: int, left: bool, right: bool, batch: int = 0
+) -> tuple[weft.Tensor, Any]:
+    """relu(a @ b + bias) with factors stored transposed as asked, and what it is in float64."""
+    r = np.random.default_rng(m + n + k)
+    lead = (batch,) if batch else ()
+    x = r.standard_normal((*lead, *((k, m) if left else (m, k))))
+    y = r.standard_normal((*lead, *((n, k) if right else (k, n))))
+    z = r.standard_normal(n)
+    a, b, bias = (weft.tensor(v.astype(np.float32), device="cuda").to(dtype).realize() for v in (x, y, z))
+    turned = [v.transpose(-1, -2) if t else v for v, t in ((a, left), (b, right))]
+    exact = [v.to(weft.float32).numpy().astype(float) for v in turned]
+    wanted = np.maximum(exact[0] @ exact[1] + bias.to(weft.float32).numpy(), 0)
+    return (turned[0] @ turned[1] + bias).relu(), wanted
+
+
+PRODUCTS = {
+    "bf16": (weft.bfloat16, 64, 64, 64, False, False),
+    "bf16, b transposed": (weft.bfloat16, 64, 64, 32, False, True),
+    "bf16, a transposed": (weft.bfloat16, 64, 64, 32, True, False),
+    "bf16, both transposed, edges": (weft.bfloat16, 70, 50, 48, True, True),
+    "f16, edges": (weft.float16, 33, 72, 16, False, False),
+    "f16, large tiles": (weft.float16, 256, 256, 32, False, True),
+    "bf16, batched": (weft.bfloat16, 32, 40, 16, False, False, 3),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_on_matrix_units(emulated: Any, name: str) -> None:
+    emulated.races = True
+    y, wanted = product(*PRODUCTS[name])
+    source = "".join(k.source for k in weft.explain(y).kernels)
+    assert "mma.sync" in source and "ldmatrix" in source
+    bits = 8 if PRODUCTS[name][0] is weft.bfloat16 else 11
+    np.testing.assert_allclose(
+        y.to(weft.float32).numpy(), wanted, rtol=2.0**-bits, atol=2.0**-bits * wanted.max()
+    )
+
+
+def test_older_gpus_have_none(emulated: Any) -> None:
+    emulated.capability = (7, 5)
+    y, wanted = product(weft.bfloat16, 32, 32, 16, False, False)
+    assert "mma.sync" not in "".join(k.source for k in weft.explain(y).kernels)
+    np.testing.assert_allclose(y.to(weft.float32).numpy(), wanted, rtol=2.0**-8, atol=2.0**-5)

@@ -32,7 +32,7 @@ from weft.ir.ops import Op
 F, I = dtypes.float32, dtypes.int32
 N = Var("n", 0, 100)
 i, j = Var("i", 0, 7), Var("j", 0, 7)
-SERIAL, UNROLL, VECTOR, PARALLEL, BLOCK, THREAD = LoopKind
+SERIAL, UNROLL, MATRIX, VECTOR, PARALLEL, BLOCK, THREAD = LoopKind
 
 
 def loop(*body: Stmt, var: Var = i, extent: Int = 8, kind: LoopKind = SERIAL) -> Loop:

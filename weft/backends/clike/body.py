@@ -269,7 +269,7 @@ class Body:
                 self.unroll(loop)
             case LoopKind.SERIAL if loop.extent == 1:
                 self.unroll(loop)
-            case LoopKind.SERIAL | LoopKind.UNROLL:
+            case LoopKind.SERIAL | LoopKind.UNROLL | LoopKind.MATRIX:
                 self._begin((loop.extent,))
                 self._forget_written(loop.body)
                 last = self.index.bare(self.at(loop.extent))

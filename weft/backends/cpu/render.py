@@ -94,6 +94,10 @@ class _Cpu:
             "weft_parallel", "void", [("ptr", f"@{name}"), ("ptr", ctx), ("i64", ref(extent)), ("i64", "1")]
         )
 
+    def multiply(self, body: Body, loop: Loop) -> bool:
+        """There are no matrix units: the loops run as loops."""
+        return False
+
     def barrier(self, body: Body) -> None:
         """One thread runs a whole task, so there is nothing to order."""
 

@@ -40,6 +40,7 @@ from weft.ir.ops import ELEMENTWISE
 from .allocator import Allocator, Block
 from .compile import Entry, compile_programs, describe, parse, target
 from .driver import CudaError, Driver, open_driver
+from .matrix import units
 
 STAGING_BYTES = 8 << 20
 """Of each of the two pinned buffers."""
@@ -542,6 +543,7 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         task_kind=LoopKind.BLOCK,
         native=ELEMENTWISE & scalar.NATIVE,
         warp=get("WARP_SIZE"),
+        matrix_units=units(capability),
         bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK")),
     )
 

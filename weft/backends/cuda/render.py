@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weft.backends.cuda import matrix
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
 from weft.backends.llvm.memory import ALIGNMENT
@@ -77,6 +78,8 @@ class _Threads:
     """Blocks and threads are the hardware's."""
 
     blocks: int
+    thread: Loop | None = None
+    """The loop over threads that is being rendered."""
 
     def spread(self, body: Body, loop: Loop) -> None:
         """The loop's variable is the hardware's number of the block or the thread; its iterations run side by side."""
@@ -91,9 +94,18 @@ class _Threads:
             frame.f.module.declare(name, "i32", "")
             number = frame.on_entry(f"call range(i32 0, {extent}) i32 @{name}()")
             frame.bindings[loop.var.name] = Term(frame.on_entry(f"zext nneg i32 {number} to i64"), 0)
+        if loop.kind is LoopKind.THREAD:
+            self.thread = loop
         # the block's LOCAL buffers have their places already
         body.block(loop.body[-1:] if loop.kind is LoopKind.BLOCK else loop.body)
 
     def barrier(self, body: Body) -> None:
         """All threads of the block meet."""
         body.frame.f.call("llvm.nvvm.barrier0", "void", [])
+
+    def multiply(self, body: Body, loop: Loop) -> bool:
+        """Products of small matrices, a warp's threads together."""
+        found = matrix.chain(loop)
+        if found is not None:
+            matrix.multiply(body, found, self.thread)
+        return found is not None

@@ -53,6 +53,10 @@ class Hooks(Protocol):
         """Order the LOCAL accesses of a block's threads."""
         ...
 
+    def multiply(self, body: Body, loop: Loop) -> bool:
+        """Loops that end in one on matrix units, by instructions for them; False where there are none."""
+        ...
+
 
 def identity(op: Op, dtype: DType) -> str:
     """The literal that `op` leaves every value as it is with."""
@@ -116,8 +120,10 @@ class Body:
         """A loop of any kind."""
         if loop.kind not in (LoopKind.UNROLL, LoopKind.VECTOR):
             self.frame.touch(written(loop.body))
+        if loop.kind in (LoopKind.UNROLL, LoopKind.MATRIX) and self.hooks.multiply(self, loop):
+            return
         match loop.kind:
-            case LoopKind.SERIAL:
+            case LoopKind.SERIAL | LoopKind.MATRIX:
                 self.serial(loop)
             case LoopKind.UNROLL:
                 self._unroll(loop, loop.extent)

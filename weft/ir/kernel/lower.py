@@ -77,7 +77,8 @@ def storage_extents(nest: Nest) -> tuple[int, ...]:
 
 def storage_size(nest: Nest) -> int:
     """Elements of the buffer that holds an item's region."""
-    return prod(storage_extents(nest))
+    sizes = _storage_sizes(nest)
+    return prod(sizes)
 
 
 def storage_offset(nest: Nest, index: tuple[Int, ...]) -> Int:
@@ -86,8 +87,14 @@ def storage_offset(nest: Nest, index: tuple[Int, ...]) -> Int:
     order, blocks, sizes = nest.layout.order, nest.layout.blocks, storage_extents(nest)
     outer = [(floordiv(local[a], blocks[a]), sizes[a] // blocks[a]) for a in order]
     inner = [(mod(local[a], blocks[a]), blocks[a]) for a in order if blocks[a] > 1]
-    parts = [*outer, *inner]
-    return flatten([i for i, _ in parts], [n for _, n in parts])
+    return flatten([i for i, _ in (*outer, *inner)], _storage_sizes(nest))
+
+
+def _storage_sizes(nest: Nest) -> list[int]:
+    """The extents of the storage, outermost first, the innermost with its padding."""
+    order, blocks, sizes = nest.layout.order, nest.layout.blocks, storage_extents(nest)
+    out = [*(sizes[a] // blocks[a] for a in order), *(blocks[a] for a in order if blocks[a] > 1)]
+    return [*out[:-1], out[-1] + nest.layout.pad] if out else out
 
 
 class _Lowering:

@@ -39,10 +39,12 @@ class At:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a region is laid out: `blocks[a]` elements of axis a form a block (1: none); storage goes row-major over the
-    axes in `order` (block numbers), then over the positions inside blocks, in the same order."""
+    axes in `order` (block numbers), then over the positions inside blocks, in the same order. `pad` unused elements
+    follow each row of the innermost, which spreads columns over the banks of a memory."""
 
     order: tuple[int, ...]
     blocks: tuple[int, ...]
+    pad: int = 0
 
     @staticmethod
     def row_major(rank: int) -> Layout:

@@ -17,6 +17,7 @@ _WORDS = {
     LoopKind.BLOCK: "blocks",
     LoopKind.THREAD: "threads",
     LoopKind.UNROLL: "unrolled",
+    LoopKind.MATRIX: "on matrix units",
     LoopKind.VECTOR: "lanes",
 }
 

@@ -25,6 +25,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import LoopKind
 from weft.scheduler.optimize import contraction_form as contraction
+from weft.scheduler.optimize import gpu_matrix
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.steps import merge, split
 
@@ -69,6 +70,9 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     depth = max(c.value.reduce.axes, key=lambda a: (high(a.extent), a.var.name))
     if high(depth.extent) < 4 or high(s.extent) * high(p.extent) < 64:
         return None
+    on_units = gpu_matrix.schedule(k, c, s, p, side, depth, info) if info.scratchpad else None
+    if on_units is not None:
+        return on_units
     tile = _tile(c, s, p, info) if info.scratchpad else _own_tile(c, s, p, depth, info)
     return _Tiled(k, c, s, p, side, depth, tile, info.scratchpad).schedule()
 

@@ -370,6 +370,18 @@ def _decode(kernel: Kernel, i: Instruction) -> Step:
         case "setp":
             compare = arithmetic.COMPARE[op[1]]
             names = a[0].split("|")
+            if kind.endswith("x2"):
+                half = TYPES[kind[:-2]]
+
+                def test_both(m: Machine, idx: Any) -> None:
+                    x, y = (
+                        np.ascontiguousarray(m.get(v, "u32", idx)).view(half).reshape(-1, 2) for v in a[1:]
+                    )
+                    out = compare(x, y)
+                    m.put(names[0], idx, out[:, 0])
+                    m.put(names[1], idx, out[:, 1])
+
+                return test_both
             combine = op[2] if op[2] in ("and", "or", "xor") else None
 
             def test(m: Machine, idx: Any) -> None:

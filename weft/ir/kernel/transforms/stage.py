@@ -109,3 +109,30 @@ class Arrange(Transform):
         return k.with_nest(
             self.value, replace(nest, scope=self.scope, layout=Layout(self.order, self.blocks))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PadRows(Transform):
+    """`elements` unused elements after each innermost row of a value's region.
+
+        t[i, j] at 32*i + j   ->   t[i, j] at 40*i + j
+
+    It spreads what lies in one column over the banks of a memory. Needs: the value lives in local memory.
+    """
+
+    value: str
+    elements: int
+
+    def check(self, k: Kernel) -> Refusal | None:
+        item = find_value(k, self.value)
+        if isinstance(item, Refusal):
+            return item
+        if self.elements < 0:
+            return Refusal(f"{self.elements} elements are no padding")
+        if k.nests[self.value].scope is not Scope.LOCAL:
+            return Refusal(f"{self.value} does not live in local memory")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        nest = k.nests[self.value]
+        return k.with_nest(self.value, replace(nest, layout=replace(nest.layout, pad=self.elements)))

@@ -1,0 +1,58 @@
+"""Matrix units: instructions by which the threads of a warp multiply small matrices together.
+
+    c (m x n) += a (m x k) @ b (k x n)
+
+How the elements of c lie in the threads' registers is data: each axis of c is written as digits, outermost first, of
+which some count threads (LANE) and some count the registers of one thread (ELEMENT). For an axis of 16 rows,
+`(ELEMENT 2, LANE 8)` says: row 8 * e + g is element e of the threads with number g. Threads are numbered by the row's
+LANE digits, then the column's. A schedule that splits its loops into these digits keeps every element of the result in
+the registers of the one thread that its unit puts it in, and reads it there like any other value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from weft.ir.dtypes import DType
+
+
+class Role(Enum):
+    """What a digit of a row's or column's number counts."""
+
+    ELEMENT = "element"
+    LANE = "lane"
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """`extent` values of one role."""
+
+    role: Role
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixUnit:
+    """One instruction: sizes, dtypes of the operands and of the sum, and where the sums lie.
+
+    `rounds`: operands are rounded to fewer bits than their dtype has, so that it is used only where the user agrees.
+    """
+
+    m: int
+    n: int
+    k: int
+    operand: DType
+    accumulator: DType
+    rows: tuple[Digit, ...]
+    columns: tuple[Digit, ...]
+    rounds: bool = False
+
+    @property
+    def threads(self) -> int:
+        """The threads that run it together."""
+        return prod(d.extent for d in (*self.rows, *self.columns) if d.role is Role.LANE)
+
+    def __str__(self) -> str:
+        return f"m{self.m}n{self.n}k{self.k} {self.operand.name}"

@@ -1,0 +1,261 @@
+"""Sums of products on the matrix units of thread blocks.
+
+    block (s, p):  for k0:  panels a[s, k0 ..], b[k0 .., p] -> LOCAL, in the operands' dtype
+                            warp (sw, pw), lane:  unroll tiles: c[m x n] += a[m x k] @ b[k x n]    one instruction each
+                   lane: store what its registers hold
+
+The device's description lists its units. A unit serves a product of its operand dtype: of 16-bit factors that are
+summed in float32, and of float32 itself where it rounds and the user allows it. Panels keep the axis innermost that is
+contiguous in memory, so that they are filled by wide accesses, and are padded so that the rows of a fragment lie in
+different banks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr
+from weft.ir.index import Var, ceildiv, coefficient, flatten, high
+from weft.ir.kernel.algorithm import Axis, reads
+from weft.ir.kernel.schedule import Kernel, fresh
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.stage import PadRows, Stage
+from weft.ir.kernel.transforms.tensorize import Tensorize
+from weft.ir.loops import LoopKind
+from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.ops import Op
+from weft.scheduler.optimize import contraction_form as contraction
+from weft.scheduler.optimize.access import axes_of
+from weft.scheduler.optimize.steps import merge, split
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTile:
+    """A block's tile of `rows` x `columns` results, over `down` x `across` warps."""
+
+    rows: int
+    columns: int
+    down: int
+    across: int
+
+
+TILES = (
+    WarpTile(128, 128, 2, 4),
+    WarpTile(128, 64, 2, 2),
+    WarpTile(64, 64, 2, 2),
+    WarpTile(32, 64, 1, 2),
+    WarpTile(32, 32, 1, 2),
+)
+"""From the one with most reuse; the first that gives every multiprocessor a block is taken."""
+
+ROW_BYTES = 64
+"""Of a panel's row along the summed axis, at most: two or four instructions' worth."""
+
+ACCESS_BYTES = 16
+"""The widest access of one thread, and the padding of a panel's rows."""
+
+
+def unit_for(c: contraction.Contraction, info: DeviceInfo) -> tuple[MatrixUnit, tuple[Expr, Expr]] | None:
+    """A unit for the product, and the parts of the factors that become panels."""
+    for unit in info.matrix_units:
+        if unit.accumulator is c.value.dtype and not unit.rounds:
+            a, b = (_operand(f, unit) for f in c.factors)
+            if a is not None and b is not None:
+                return unit, (a, b)
+    return None
+
+
+def _operand(factor: Expr, unit: MatrixUnit) -> Expr | None:
+    """What a factor is before it is converted to the sum's dtype."""
+    if unit.operand is not unit.accumulator:
+        if not isinstance(factor, Call) or factor.op is not Op.CAST:
+            return None
+        factor = factor.args[0]
+    return factor if factor.dtype is unit.operand else None
+
+
+def depth_for(depth: Axis, unit: MatrixUnit) -> int | None:
+    """Terms per step: whole instructions, and no rest."""
+    most = max(unit.k, ROW_BYTES // unit.operand.itemsize)
+    return next((d for d in (most, most // 2, unit.k) if d >= unit.k and high(depth.extent) % d == 0), None)
+
+
+def schedule(
+    k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, side: int, depth: Axis, info: DeviceInfo
+) -> Kernel | None:
+    """The kernel on matrix units, rows `s` and columns `p` of factor `side`; None where no unit serves it."""
+    found = unit_for(c, info)
+    steps = depth_for(depth, found[0]) if found is not None else None
+    if found is None or steps is None:
+        return None
+    unit, parts = found
+    others = 1
+    for a in c.value.axes:
+        others *= high(a.extent) if a.var not in (s.var, p.var) else 1
+
+    def blocks(t: WarpTile) -> int:
+        return ceildiv(high(s.extent), t.rows) * ceildiv(high(p.extent), t.columns) * others
+
+    fitting = [t for t in TILES if t.rows % (t.down * unit.m) == 0 and t.columns % (t.across * unit.n) == 0]
+    if not fitting:
+        return None
+    enough = [t for t in fitting if blocks(t) >= info.cores]
+    tile = enough[0] if enough else max(fitting, key=blocks)
+    return _OnUnits(k, c, (s, p), (parts[1 - side], parts[side]), depth, steps, unit, tile).schedule()
+
+
+@dataclass(slots=True)
+class _OnUnits:
+    k: Kernel
+    c: contraction.Contraction
+    tiled: tuple[Axis, Axis]
+    """Rows and columns."""
+    parts: tuple[Expr, Expr]
+    """The factors that go along them."""
+    depth: Axis
+    steps: int
+    unit: MatrixUnit
+    tile: WarpTile
+
+    @property
+    def threads(self) -> int:
+        return self.tile.down * self.tile.across * self.unit.threads
+
+    def schedule(self) -> Kernel:
+        t, value, out = self.tile, self.c.value.name, self.c.out.name
+        s, p = (self._loop_of(a) for a in self.tiled)
+        others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (s, p)]
+        self.k = run(self.k, Pad(s, t.rows), Pad(p, t.columns))
+        self.k, sb, s = split(self.k, s, t.rows, "sb", "si")
+        self.k, pb, p = split(self.k, p, t.columns, "pb", "pi")
+        threads, rows, columns = self._warps(s, p)
+        self.k = run(self.k, Permute(out, (*others, sb, pb, *threads, *rows, *columns)))
+        block = [*others, sb, pb]
+        name = block[0]
+        for inner in block[1:]:
+            self.k, name = merge(self.k, name, inner)
+        self.k = run(self.k, Bind(name, LoopKind.BLOCK), *(Bind(n, LoopKind.THREAD) for n in threads))
+        self.k = run(self.k, *(Unroll(n) for n in (*rows, *columns[:-1])), Vectorize(columns[-1]))
+        panels = [self._stage(n) for n in (0, 1)]
+        self.k = run(self.k, ComputeAt(value, out, name))
+        at = self._accumulate()
+        for panel in panels:
+            self.k = run(self.k, ComputeAt(panel, value, at))
+            self.k = run(self.k, PadRows(panel, ACCESS_BYTES // self.unit.operand.itemsize))
+            self._fill(panel)
+        return self.k
+
+    def _loop_of(self, axis: Axis) -> str:
+        """The output's loop over an axis of the value."""
+        load = next(r for r in reads(self.c.out) if r.source == self.c.value.name)
+        at = load.index[[a.var for a in self.c.value.axes].index(axis.var)]
+        e = self.k.nests[self.c.out.name].bind[at] if isinstance(at, Var) else at
+        assert isinstance(e, Var)
+        return e.name
+
+    def _warps(self, s: str, p: str) -> tuple[list[str], list[str], list[str]]:
+        """The loops over a tile's rows and columns as threads (warps, then lanes) and each thread's own rows and
+        columns."""
+        t, u = self.tile, self.unit
+        down, rows, row_lanes = self._digits(s, t.rows // t.down, u.m, u.rows)
+        across, columns, column_lanes = self._digits(p, t.columns // t.across, u.n, u.columns)
+        return [down, across, *row_lanes, *column_lanes], rows, columns
+
+    def _digits(
+        self, loop: str, warp: int, one: int, digits: tuple[Digit, ...]
+    ) -> tuple[str, list[str], list[str]]:
+        """A loop as: warps, tiles of the unit, and the digits of one; of these, what a thread has, and its lanes."""
+        self.k, warps, rest = split(self.k, loop, warp, f"{loop}w", f"{loop}r")
+        self.k, tiles, rest = split(self.k, rest, one, f"{loop}m", f"{loop}u")
+        own, lanes = [tiles], list[str]()
+        size = one
+        for at, d in enumerate(digits):
+            name = rest
+            size //= d.extent
+            if at + 1 < len(digits):
+                self.k, name, rest = split(self.k, rest, size, f"{loop}d", f"{loop}q")
+            (lanes if d.role is Role.LANE else own).append(name)
+        return warps, own, lanes
+
+    def _stage(self, which: int) -> str:
+        """A factor as a panel, the axis innermost that its memory is contiguous along; its name."""
+        value, part, tiled = self.c.value.name, self.parts[which], self.tiled[which]
+        names = [a.var.name for a in self.c.value.all_axes if a.var in axes_of(part)]
+        inner = self.depth if self._near(part, self.depth.var) or not self._near(part, tiled.var) else tiled
+        last = [n for n in (tiled.var.name, self.depth.var.name) if n != inner.var.name]
+        around = [n for n in names if n not in (*last, inner.var.name)]
+        order = (*around, *last, inner.var.name)
+        panel = fresh(self.k.names(), "rows_panel" if which == 0 else "columns_panel")
+        self.k = run(self.k, Stage(value, part, panel, order))
+        return panel
+
+    def _near(self, part: Expr, axis: Var) -> bool:
+        """The part's reads step by one along the axis."""
+        found = [
+            coefficient(flatten(r.index, q.shape), axis)
+            for r in loads(part)
+            if (q := self.k.algorithm.param(r.source)) is not None
+        ]
+        return bool(found) and all(x == 1 for x in found)
+
+    def _accumulate(self) -> str:
+        """The value's loops: steps of the sum, warps and lanes, the step's instructions, a thread's results; the name
+        of the steps' loop."""
+        value = self.c.value.name
+        nest = self.k.nests[value]
+        pure = [x.var.name for x in nest.loops if not x.reduce]
+        reduced = [x.var.name for x in nest.loops if x.reduce]
+        deep = next(n for n in reduced if self._runs(n, self.depth.var))
+        s, p = (next(n for n in pure if self._runs(n, a.var)) for a in self.tiled)
+        self.k, step, term = split(self.k, deep, self.steps, f"{deep}s", f"{deep}t")
+        self.k, tiles, term = split(self.k, term, self.unit.k, f"{deep}m", f"{deep}k")
+        threads, rows, columns = self._warps(s, p)
+        rest = [n for n in pure if n not in (s, p)]
+        outer = [n for n in reduced if n != deep]
+        self.k = run(self.k, Permute(value, (*rest, *outer, step, *threads, tiles, *rows, *columns, term)))
+        self.k = run(self.k, *(Bind(n, LoopKind.THREAD) for n in threads))
+        self.k = run(self.k, *(Unroll(n) for n in (tiles, *rows, *columns)), Tensorize(term, self.unit))
+        return step
+
+    def _runs(self, loop: str, axis: Var) -> bool:
+        nest = self.k.nests[self.c.value.name]
+        spec = nest.loop(loop)
+        return spec is not None and coefficient(nest.bind[axis], spec.var) == 1
+
+    def _fill(self, panel: str) -> None:
+        """All threads fill a panel: neighbours take neighbouring pieces, as wide as one access may be."""
+        loops = [x.var.name for x in self.k.nests[panel].loops]
+        if not loops:
+            return
+        k, inner, vector = self.k, loops[-1], ""
+        spec = k.nests[panel].loop(inner)
+        width = ACCESS_BYTES // self.unit.operand.itemsize
+        assert spec is not None
+        if isinstance(spec.extent, int) and spec.extent % width == 0:
+            k, inner, vector = split(k, inner, width, f"{inner}p", f"{inner}v")
+        name = loops[0] if len(loops) > 1 else inner
+        for n in [*loops[1:-1], inner] if len(loops) > 1 else []:
+            k, name = merge(k, name, n)
+        spec = k.nests[panel].loop(name)
+        assert spec is not None and isinstance(spec.extent, int)
+        own = ""
+        if spec.extent > self.threads and spec.extent % self.threads == 0:
+            k, own, name = split(k, name, self.threads, f"{panel}o", f"{panel}t")
+            k = run(
+                k, Permute(panel, (name, own, *([vector] if vector else [])))
+            )  # one part: no barriers in it
+        k = attempt(k, Bind(name, LoopKind.THREAD))
+        if own:
+            k = attempt(k, Unroll(own))
+        self.k = attempt(k, Vectorize(vector)) if vector else k
+
+
+def loads(e: Expr) -> list[ex.Load]:
+    """The loads in an expression."""
+    return [x for x in ex.walk([e]) if isinstance(x, ex.Load)]
