@@ -62,8 +62,8 @@ class DeviceInfo:
     `native` are the elementwise ops that the device computes within 4 ULP; functions that are missing are expanded
     into others before `compile`. `dtypes` are those that tensors may have; others are refused by a DTypeError. Programs
     that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before. `emulated` are
-    those dtypes that are exact, but made of others and many times slower. `matrix_units` are the products that a warp has
-    instructions for, the preferred first.
+    those dtypes that are exact, but made of others and many times slower.
+    `matrix_units` are the products that a warp has instructions for, the preferred first.
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
     not a copy.

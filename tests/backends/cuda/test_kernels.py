@@ -96,6 +96,18 @@ def test_products_on_matrix_units(emulated: Any, name: str) -> None:
     )
 
 
+def test_panels_arrive_while_others_are_used(emulated: Any) -> None:
+    """Sums of fewer steps than the ring has places, and of more; with rows that the last block does not have."""
+    emulated.races = True
+    for m, k in ((64, 64), (40, 96), (40, 352)):
+        y, wanted = product(weft.bfloat16, m, 64, k, False, False)
+        source = "".join(x.source for x in weft.explain(y).kernels)
+        assert "cp.async.cg" in source and "cp.async.wait_group" in source
+        np.testing.assert_allclose(
+            y.to(weft.float32).numpy(), wanted, rtol=2.0**-8, atol=2.0**-8 * wanted.max()
+        )
+
+
 def test_older_gpus_have_none(emulated: Any) -> None:
     emulated.capability = (7, 5)
     y, wanted = product(weft.bfloat16, 32, 32, 16, False, False)

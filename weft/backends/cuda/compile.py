@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -12,6 +13,9 @@ from weft.ir.loops import Program
 from weft.ir.passes.grid import grid_parts, launches
 
 from .render import TRIPLE, render_module
+
+BLOCKS_PER_CORE = 2
+"""Blocks that shall find room on one multiprocessor when panels are kept in rings."""
 
 OPTIMIZATION = Optimization(level=2, unroll=True, codegen=3)
 
@@ -47,6 +51,11 @@ def target(capability: tuple[int, int]) -> Target:
     return Target(TRIPLE, f"sm_{major}{minor}{'a' if (major, minor) >= (9, 0) else ''}", version)
 
 
+def copies_ahead(chip: Target) -> bool:
+    """Whether the architecture copies to shared memory asynchronously: from sm_80 on."""
+    return int(re.sub(r"\D", "", chip.cpu)) >= 80
+
+
 def compile_programs(programs: Sequence[Program], chip: Target, local_bytes: int) -> tuple[str, list[Entry]]:
     """One module of PTX with all launches of all programs."""
     grids: list[Program] = []
@@ -57,7 +66,7 @@ def compile_programs(programs: Sequence[Program], chip: Target, local_bytes: int
         sizes = tuple(high(b.size) * b.dtype.itemsize for b in split.scratch)
         outlines.append((p, list(split.grids), names, sizes))
         grids += split.grids
-    text, shapes = render_module(grids)
+    text, shapes = render_module(grids, local_bytes // BLOCKS_PER_CORE if copies_ahead(chip) else None)
     module = Module(text)
     module.optimize(chip, OPTIMIZATION)
     ptx = module.assembly(chip, OPTIMIZATION.codegen)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.backends.cuda import matrix
+from weft.backends.cuda.ring import ringed
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
 from weft.backends.llvm.memory import ALIGNMENT
@@ -34,8 +35,11 @@ STATIC_BYTES = 48 << 10
 """Of shared memory that a kernel may declare."""
 
 
-def render_module(grids: Sequence[Program]) -> tuple[str, list[Shape]]:
-    """LLVM IR of all grids, each exported under its own name, and how each is launched."""
+def render_module(grids: Sequence[Program], ring_bytes: int | None = None) -> tuple[str, list[Shape]]:
+    """LLVM IR of all grids, each exported under its own name, and how each is launched. `ring_bytes`: of shared memory
+    that rings of asynchronous copies may make a block's buffers grow to; None where there are no such copies."""
+    if ring_bytes is not None:
+        grids = [ringed(g, ring_bytes) for g in grids]
     module = Module(gpu=True)
     arrays: list[str] = []
     shapes = [_kernel(module, g, arrays) for g in grids]

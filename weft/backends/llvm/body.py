@@ -42,6 +42,16 @@ FEW_COPIES = 8
 """Limits, in iterations and statements, for writing a loop out that nobody has asked for."""
 
 
+class Own(Stmt):
+    """A statement of a target's own, which it adds after all passes."""
+
+    __slots__ = ()
+
+    def render(self, body: Body) -> None:
+        """Its instructions."""
+        raise AssertionError
+
+
 class Hooks(Protocol):
     """What a target adds. It also defines `%local`, the memory for `Frame.local_bytes` bytes of LOCAL buffers."""
 
@@ -111,6 +121,8 @@ class Body:
             case Barrier():
                 self.frame.touch(self.frame.places)
                 self.hooks.barrier(self)
+            case Own():
+                s.render(self)
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

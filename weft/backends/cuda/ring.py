@@ -1,0 +1,244 @@
+"""Panels that arrive while the ones before them are used: asynchronous copies into a ring of LOCAL memory.
+
+    for r in n:                              copy panel 0, 1
+      barrier                                for r in n:
+      panel[..] = x[.. r ..]                   wait for panel r; barrier
+      barrier                          ->      copy panel r + 2, if there is one
+      ... panel[..] ...                        ... panel[r % 3][..] ...
+
+It applies where a loop of a block's threads begins by filling LOCAL buffers with elements of parameters as they are, in
+whole aligned pieces, and nothing else touches these buffers. A piece that a guard keeps out arrives as zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from weft.backends.llvm.body import Body, Own
+from weft.backends.llvm.index import affine, condition
+from weft.backends.llvm.memory import address
+from weft.ir.expr import Expr, Load, transform
+from weft.ir.index import Guard, Index, Int, Sum, Var, high, in_range, mod, substitute, variables
+from weft.ir.kernel.lower import substitute_stmt
+from weft.ir.loops import Alloc, Barrier, Block, Buffer, If, Loop, LoopKind, Program, Stmt, Store
+from weft.ir.loops_names import every, guard_indices, names_of_stmt
+from weft.ir.passes.grid import grid_parts
+from weft.ir.passes.rewrite import index_map, map_block
+
+STAGES = 3
+"""Panels of one buffer: one that is used, and two on their way."""
+
+PIECE = 16
+"""Bytes of one copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Own):
+    """The elements of one piece, from a parameter to a LOCAL buffer, some time before the group's end is waited for."""
+
+    target: str
+    offset: Int
+    source: str
+    origin: Int
+    guard: Guard
+
+    def render(self, body: Body) -> None:
+        frame, f = body.frame, body.frame.f
+        to, start = frame.place(self.target), frame.place(self.source)
+        when = condition(frame, self.guard)
+        a = f.emit(f"addrspacecast ptr {address(frame, to, affine(frame, self.offset))} to ptr addrspace(3)")
+        b = address(frame, start, affine(frame, self.origin))
+        name = f"llvm.nvvm.cp.async.cg.shared.global.{PIECE}"
+        args = [("ptr addrspace(3)", a)]
+        if when.never or when.shared is not None:
+            may = "false" if when.never else when.shared
+            b = f.emit(f"select i1 {may}, ptr {b}, ptr {start.base}")
+            size = f.emit(f"select i1 {may}, i32 {PIECE}, i32 0")
+            args += [
+                ("ptr addrspace(1)", f.emit(f"addrspacecast ptr {b} to ptr addrspace(1)")),
+                ("i32", size),
+            ]
+            f.call(f"{name}.s", "void", args)
+            return
+        args.append(("ptr addrspace(1)", f.emit(f"addrspacecast ptr {b} to ptr addrspace(1)")))
+        f.call(name, "void", args)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Own):
+    """The copies since the last one are a group."""
+
+    def render(self, body: Body) -> None:
+        body.frame.f.call("llvm.nvvm.cp.async.commit.group", "void", [])
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Own):
+    """All groups of this thread but the `left` last have arrived, in these buffers."""
+
+    left: int
+    buffers: tuple[str, ...]
+
+    def render(self, body: Body) -> None:
+        body.frame.f.call("llvm.nvvm.cp.async.wait.group", "void", [("i32", str(self.left))])
+        body.frame.touch(self.buffers)
+
+
+def ringed(grid: Program, local_bytes: int) -> Program:
+    """The grid with its loops over panels as rings, as far as `local_bytes` allow."""
+    block, local, thread = grid_parts(grid)
+    ring = _Ring(grid, {b.name: b for b in local}, local_bytes)
+    body = ring.block(thread.body)
+    if not ring.grown:
+        return grid
+    allocs = tuple(Alloc(ring.grown.get(b.name, b)) for b in local)
+    inner = replace(thread, body=body)
+    return replace(grid, body=(replace(block, body=(*allocs, inner)),))
+
+
+class _Ring:
+    def __init__(self, grid: Program, local: dict[str, Buffer], local_bytes: int) -> None:
+        self.params = {b.name: b for b in grid.params if b.name not in grid.writes}
+        self.local, self.whole = local, grid.body
+        self.left = local_bytes - sum(high(b.size) * b.dtype.itemsize for b in local.values())
+        self.grown: dict[str, Buffer] = {}
+
+    def block(self, body: Block) -> Block:
+        out: list[Stmt] = []
+        for s in body:
+            made = self.loop(s) if isinstance(s, Loop) and s.kind is LoopKind.SERIAL else None
+            if made is not None:
+                out += made
+            elif isinstance(s, Loop | If):
+                out.append(replace(s, body=self.block(s.body)))
+            else:
+                out.append(s)
+        return tuple(out)
+
+    def loop(self, loop: Loop) -> list[Stmt] | None:
+        """The loop as a ring; None where it is none."""
+        bars = [k for k, s in enumerate(loop.body) if isinstance(s, Barrier)]
+        if len(bars) != 2 or bars[0] != 0 or not isinstance(loop.extent, int) or loop.extent < 2:
+            return None
+        fills, rest = loop.body[1 : bars[1]], loop.body[bars[1] + 1 :]
+        copies = self.copies(fills)
+        if not copies:
+            return None
+        panels = tuple(dict.fromkeys(s.target for s in every(copies) if isinstance(s, Copy)))
+        inside = {n for s in every((loop,)) for n in names_of_stmt(s)}
+        touched = [s for s in every(self.whole) if names_of_stmt(s) & set(panels)]
+        here = [s for s in every((loop,)) if names_of_stmt(s) & set(panels)]
+        if len(touched) != len(here) or not inside.issuperset(panels):
+            return None
+        sizes = {n: high(self.local[n].size) for n in panels}
+        more = sum(sizes[n] * self.local[n].dtype.itemsize for n in panels) * (STAGES - 1)
+        if more > self.left:
+            return None
+        self.left -= more
+        self.grown |= {n: replace(self.local[n], size=sizes[n] * STAGES) for n in panels}
+        ahead, r = STAGES - 1, loop.var
+        out: list[Stmt] = [Barrier()]
+        for k in range(ahead):
+            if k < loop.extent:
+                out += self.at(copies, r, k, k, sizes)
+            out.append(Commit())
+        later = self.at(copies, r, r + ahead, mod(r + ahead, STAGES), sizes)
+        body: list[Stmt] = [Wait(ahead - 1, panels), Barrier()]
+        if loop.extent > ahead:
+            body.append(If(in_range(r + ahead, None, loop.extent), tuple(later)))
+        body += [Commit(), *self.used(rest, mod(r, STAGES), sizes)]
+        return [*out, replace(loop, body=tuple(body))]
+
+    def copies(self, fills: Block) -> Block:
+        """The fills as copies; none where one of them cannot be."""
+        out: list[Stmt] = []
+        for s in fills:
+            match s:
+                case Loop(kind=LoopKind.VECTOR):
+                    piece = self.piece(s)
+                    if piece is None:
+                        return ()
+                    out.append(piece)
+                case Loop() | If():
+                    inner = self.copies(s.body)
+                    if not inner:
+                        return ()
+                    out.append(replace(s, body=inner))
+                case _:
+                    return ()
+        return tuple(out)
+
+    def piece(self, lanes: Loop) -> Copy | None:
+        if len(lanes.body) != 1 or not isinstance(s := lanes.body[0], Store) or s.guard:
+            return None
+        value, var, n = s.value, lanes.var, lanes.extent
+        if not isinstance(value, Load) or value.source not in self.params or s.buffer not in self.local:
+            return None
+        if value.dtype is not self.local[s.buffer].dtype or not isinstance(n, int):
+            return None
+        if n * value.dtype.itemsize != PIECE or any(var in _variables(i) for i in guard_indices(value.guard)):
+            return None
+        if not _whole(s.offset, var, n) or not _whole(value.index[0], var, n):
+            return None
+        start = {var: 0}
+        return Copy(
+            s.buffer,
+            substitute(s.offset, start),
+            value.source,
+            substitute(value.index[0], start),
+            value.guard,
+        )
+
+    def at(self, copies: Block, r: Var, step: Int, stage: Int, sizes: dict[str, int]) -> Block:
+        """The copies of iteration `step`, into that stage."""
+        out: list[Stmt] = []
+        for s in copies:
+            if isinstance(s, Copy):
+                there = {r: step}
+                guard: Guard = ()
+                for c in s.guard:
+                    lo, hi = (None if x is None else substitute(x, there) for x in (c.lo, c.hi))
+                    guard = (*guard, *in_range(substitute(c.value, there), lo, hi))
+                offset = substitute(s.offset, there) + stage * sizes[s.target]
+                out.append(replace(s, offset=offset, origin=substitute(s.origin, there), guard=guard))
+            elif isinstance(s, Loop | If):
+                head = substitute_stmt(replace(s, body=()), {r: step})
+                assert isinstance(head, Loop | If)
+                out.append(replace(head, body=self.at(s.body, r, step, stage, sizes)))
+        return tuple(out)
+
+    def used(self, rest: Sequence[Stmt], stage: Int, sizes: dict[str, int]) -> Block:
+        """What reads the panels, at that stage."""
+
+        def leaf(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.source in sizes:
+                return Load(e.dtype, e.source, (e.index[0] + stage * sizes[e.source],), e.guard)
+            return None
+
+        memo: dict[Expr, Expr] = {}
+
+        def expr(e: Expr) -> Expr:
+            return transform(e, leaf, lambda _: None, memo)
+
+        return map_block(tuple(rest), expr, index_map(expr))
+
+
+def _variables(i: Int) -> set[Var]:
+    return set() if isinstance(i, int) else set(variables(i))
+
+
+def _whole(offset: Int, lane: Var, n: int) -> bool:
+    """Lanes step by one from a multiple of `n` on."""
+    terms: Sequence[tuple[Index, int]] = (
+        [] if isinstance(offset, int) else offset.terms if isinstance(offset, Sum) else [(offset, 1)]
+    )
+    const = offset if isinstance(offset, int) else offset.const if isinstance(offset, Sum) else 0
+    mine = [c for t, c in terms if t == lane]
+    others = [c for t, c in terms if t != lane]
+    return (
+        mine == [1]
+        and gcd(const, *others) % n == 0
+        and not any(lane in variables(t) for t, _ in terms if t != lane)
+    )
