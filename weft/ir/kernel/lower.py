@@ -288,10 +288,12 @@ class _Lowering:
         factor = Load(leader.dtype, scale, (storage_offset(leader_nest, rows),))
         rescaled = ex.call(Op.MUL, Load(item.dtype, item.name, (at,)), factor)
         pure = [s for s in nest.loops if not s.reduce]
-        return [
-            self.rename(wrap(Store(item.name, at, rescaled), in_lanes(pure)), "rescale"),
-            *self.level(item, nest, 0),
-        ]
+        added = self.level(item, nest, 0)
+        if len(pure) == len(nest.loops):  # one addition to each element: both in one step
+            at_once = [_rescaling(s, item.name, factor) for s in added]
+            if None not in at_once:
+                return [s for s in at_once if s is not None]
+        return [self.rename(wrap(Store(item.name, at, rescaled), in_lanes(pure)), "rescale"), *added]
 
     # expressions -----------------------------------------------------------------------------------------------------
 
@@ -359,6 +361,23 @@ LANES = 256
 """The most that one vector loop has."""
 
 _TASKS = (LoopKind.PARALLEL, LoopKind.BLOCK)
+
+
+def _rescaling(stmt: Stmt, name: str, factor: Expr) -> Stmt | None:
+    """`stmt` with x[i] += v, x the buffer `name`, as x[i] = x[i] * factor + v; None where that has a condition."""
+    match stmt:
+        case Accumulate(buffer=buffer) if buffer == name:
+            old = Load(stmt.value.dtype, name, (stmt.offset,))
+            total = ex.call(Op.ADD, ex.call(Op.MUL, old, factor), stmt.value)
+            return None if stmt.guard else Store(name, stmt.offset, total)
+        case Loop():
+            body = [_rescaling(s, name, factor) for s in stmt.body]
+            whole = tuple([s for s in body if s is not None])
+            return replace(stmt, body=whole) if len(whole) == len(body) else None
+        case If():
+            return None
+        case _:
+            return stmt
 
 
 def shared(body: Block) -> Block:
