@@ -551,7 +551,9 @@ def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
         return k
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
-    return lanes(k, lane, min(info.lanes(item.dtype) * VECTORS, spec.extent))
+    # rows side by side are read a line of each at a time, else as many vectors as may be under way
+    vectors = 1 if f"{name}_few" in k.nests else VECTORS
+    return lanes(k, lane, min(info.lanes(item.dtype) * vectors, spec.extent))
 
 
 def _children(k: Kernel, name: str) -> bool:
