@@ -32,7 +32,9 @@ def test_round_trip_of_every_dtype(tmp_path: Path) -> None:
         again = weft.load(path, device="disk")["tensor"]
         for x in (t, again, load_safetensors(path)["tensor"]):
             assert x.numpy().tobytes() == array.tobytes()
-        np.testing.assert_allclose(again.to(weft.float32).sum().item(), array.astype(np.float64).sum(), rtol=1e-5)
+        np.testing.assert_allclose(
+            again.to(weft.float32).sum().item(), array.astype(np.float64).sum(), rtol=1e-5
+        )
     for shape in ((0, 4), (), (1,)):
         t = on_disk(tmp_path / "small", np.ones(shape, np.float32))
         assert t.numpy().shape == (t + 1).numpy().shape == shape

@@ -13,7 +13,7 @@ from weft.ir.graph import Node, toposort
 from weft.ir.index import Var, variables
 from weft.ir.ops import Op
 from weft.scheduler.realize import evaluate
-from weft.scheduler.stream.slices import SLICE, Slice, Slicer, UnevenError
+from weft.scheduler.stream.slices import SLICE, Slice, Slicer, UnevenError, pushed
 
 Make = Callable[[weft.Tensor, weft.Tensor], weft.Tensor]
 
@@ -88,6 +88,25 @@ def test_the_table_knows_every_op_and_the_test_nearly_all(operands: tuple[weft.T
     seen = {n.op for make in EXPRESSIONS.values() for n in toposort([make(*operands).value.node])}
     moving = {op for op in Op if op.value >= Op.RESHAPE.value} - {Op.COPY}
     assert moving <= seen, moving - seen
+
+
+def test_parts_of_computed_values_are_pushed_to_the_leaves(
+    operands: tuple[weft.Tensor, weft.Tensor],
+) -> None:
+    x, y = operands
+    makes = (
+        lambda: (x.reshape(2, 3, 20)[1] * 2).sum(0),
+        lambda: (x + y)[2:5, 1:3].exp()[1:],
+        lambda: (x.sum(2) * 2)[3] + (x * 2).T[1][:, 2],
+        lambda: x.softmax(0)[1:2],
+        lambda: weft.cat([x, x * 2])[5:8],
+    )
+    roots = [make().value.node for make in makes]
+    found = [pushed(n) for n in roots]
+    for n in toposort(found[:2]):
+        assert n.op is not Op.SHRINK or not n.inputs[0].inputs
+    for a, b in zip(evaluate(roots, {}), evaluate(found, {}), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
 
 
 def test_what_is_needed_whole_is_named(operands: tuple[weft.Tensor, weft.Tensor]) -> None:

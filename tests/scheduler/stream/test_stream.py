@@ -35,8 +35,8 @@ EXPRESSIONS: dict[str, tuple[Make, int]] = {
     "differences": (lambda x, h: (x[1:] - x[:-1]).square().sum(), 1),
     "largest where": (lambda x, h: x.argmax(0), 2),
     "flattened": (lambda x, h: (x.flatten() * 2).sum(), 1),
+    "halved": (lambda x, h: (x.reshape(2, -1, 64)[1] - x.reshape(2, -1, 64)[0]).mean(), 1),
     # rows are split anew, so no axis of the result is one of the file: it is read at once, mapped
-    "halved": (lambda x, h: (x.reshape(2, -1, 64)[1] - x.reshape(2, -1, 64)[0]).mean(), 0),
     "no axis": (lambda x, h: x.reshape(2, -1).amax(0).sum(), 0),
     "few rows": (lambda x, h: x[7:9] + x[weft.tensor([3, 1])], 0),
     "small part": (lambda x, h: x[:, 3].sum(), 1),

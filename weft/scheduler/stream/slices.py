@@ -270,6 +270,33 @@ SLICE: dict[Op, Rule] = {
 """Every op. A COPY was asked for, so its whole value is wanted on a device."""
 
 
+def pushed(root: Node) -> Node:
+    """The same values, with parts of computed values (SHRINK without steps) computed from parts of what these are
+    computed from, wherever the rules say how: `x.reshape(2, -1, 64)[1]` becomes a part of x in another shape."""
+    moved: dict[Node, Node] = {}
+    for n in toposort([root]):
+        again = _over(n, moved)
+        moved[n] = _pushed(again) if again.op is Op.SHRINK and again.storage is None else again
+    return moved[root]
+
+
+def _pushed(n: Node) -> Node:
+    box, (x,) = _attrs(n, Box), n.inputs
+    if not x.inputs or x.storage is not None or any(step != 1 for step in box.step):
+        return n
+    out = x
+    for axis, (start, size, whole) in enumerate(zip(box.start, n.shape, x.shape, strict=True)):
+        if size == whole:
+            continue
+        if not isinstance(start, int) or not isinstance(size, int) or not size:
+            return n
+        try:
+            out = Slicer().sliced(out, Slice(axis, start, size))
+        except UnevenError:
+            return n
+    return out
+
+
 def regions(root: Node, is_source: Callable[[Node], bool], known: Container[Node] = ()) -> dict[Node, Node]:
     """The parts of source leaves that `root` is computed from: SHRINKs of them and whole leaves, with the leaf. Nodes
     that are `known` are not computed."""
@@ -298,8 +325,16 @@ def rebuilt(root: Node, instead: Mapping[Node, Node]) -> Node:
     for n in toposort([root]):
         if n in moved:
             continue
-        inputs = tuple([moved[i] for i in n.inputs]) if n.storage is None else ()
-        same = all(i is j for i, j in zip(inputs, n.inputs, strict=False))
-        home = n.device or next((i.device for i in inputs if i.device is not None), None)
-        moved[n] = n if same else intern(n.op, inputs, n.attrs, n.shape, n.dtype, home)
+        moved[n] = _over(n, moved)
     return moved[root]
+
+
+def _over(n: Node, moved: Mapping[Node, Node]) -> Node:
+    """The op of a node on the replacements of its inputs."""
+    if n.storage is not None:
+        return n
+    inputs = tuple([moved[i] for i in n.inputs])
+    if all(i is j for i, j in zip(inputs, n.inputs, strict=True)):
+        return n
+    home = n.device or next((i.device for i in inputs if i.device is not None), None)
+    return intern(n.op, inputs, n.attrs, n.shape, n.dtype, home)

@@ -11,7 +11,7 @@ from weft.ir.dtypes import float32
 from weft.ir.graph import Axes, Box, Node, apply, elements, strides
 from weft.ir.index import Int, Var, high
 from weft.ir.ops import REDUCE, Op
-from weft.scheduler.stream.slices import Slice, Slicer, UnevenError, regions
+from weft.scheduler.stream.slices import Slice, Slicer, UnevenError, pushed, regions
 
 _MOST_LEVELS = 8
 
@@ -98,6 +98,7 @@ class _Option:
 
 def choose(target: Node, terms: Terms, rows_only: bool = False) -> Split | None:
     """How to compute `target` in pieces; None where no axis allows it. `rows_only`: nothing is combined."""
+    target = pushed(target)
     wide = target if rows_only else widened(target)
     node, levels = wide, tuple[Level, ...]()
     whole: set[Node] = set()
