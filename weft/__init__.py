@@ -356,7 +356,7 @@ from weft.ir.dtypes import int32 as int
 from weft.ir.dtypes import int64 as long
 
 if TYPE_CHECKING:
-    from weft import array_api, io, linalg, nn, optim, quantization, special
+    from weft import array_api, io, linalg, nn, optim, quantization, signal, special
     from weft.core.arithmetic import (
         clamp_max,
         clamp_min,
@@ -449,6 +449,7 @@ if TYPE_CHECKING:
     from weft.core.linear_algebra import torch_lu as lu
     from weft.core.linear_algebra import torch_lu_solve as lu_solve
     from weft.core.linear_algebra import torch_svd as svd
+    from weft.core.low_rank import pca_lowrank, svd_lowrank
     from weft.core.products import (
         addbmm,
         addr,
@@ -546,72 +547,80 @@ if TYPE_CHECKING:
     )
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
+    from weft.core.windows import (
+        bartlett_window,
+        blackman_window,
+        hamming_window,
+        hann_window,
+        kaiser_window,
+    )
     from weft.io.nested import load, save
 
 __all__ = [
-    "ArgumentError", "DType", "DTypeError", "DeviceError", "FileError", "Generator", "GradError", "IndexError",
-    "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs", "abs_",
-    "absolute", "acos", "acos_", "acosh", "acosh_", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv",
-    "addmv_", "addr", "adjoint", "alias_copy", "all", "allclose", "amax", "amin", "aminmax", "angle", "any",
-    "arange", "arccos", "arccos_", "arccosh", "arccosh_", "arcsin", "arcsin_", "arcsinh", "arcsinh_",
-    "arctan", "arctan2", "arctan_", "arctanh", "arctanh_", "argmax", "argmin", "argsort", "argwhere",
-    "array_api", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "as_tensor",
-    "asarray", "asin", "asin_", "asinh", "asinh_", "atan", "atan2", "atan_", "atanh", "atanh_",
-    "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bernoulli", "bfloat16", "bincount", "bind",
-    "binomial", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "block_diag", "bmm", "bool", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
-    "bucketize", "can_cast", "cartesian_prod", "cat", "cdist", "ceil", "ceil_", "chain_matmul", "cholesky",
-    "cholesky_inverse", "cholesky_solve", "chunk", "clamp", "clamp_", "clamp_max", "clamp_max_",
-    "clamp_min", "clamp_min_", "clip", "clip_", "clone", "column_stack", "combinations", "compile",
-    "concat", "concatenate", "conj", "conj_physical", "constant_pad_nd", "copysign", "corrcoef", "cos",
-    "cos_", "cosh", "cosh_", "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum",
-    "cumulative_trapezoid", "deg2rad", "deg2rad_", "det", "detach", "detach_", "detach_copy", "device",
-    "devices", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "diff",
-    "digamma", "dist", "div", "divide", "dot", "double", "dsplit", "dstack", "e", "einsum", "empty",
-    "empty_like", "empty_strided", "enable_grad", "eq", "equal", "erf", "erf_", "erfc", "erfc_", "erfinv",
-    "exp", "exp2", "exp2_", "exp_", "expand_copy", "explain", "expm1", "expm1_", "eye", "fill", "fill_",
-    "finfo", "fix", "fix_", "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64",
-    "float8_e4m3fn", "float8_e5m2", "float_power",
-    "floor", "floor_", "floor_divide", "fmax", "fmin", "fmod", "frac", "frac_", "frexp",
-    "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full", "full_like", "gather", "gcd", "gcd_",
-    "ge", "geqrf", "ger", "get_default_device", "get_default_dtype", "get_device", "get_num_threads",
-    "get_rng_state", "grad", "gradient", "gradients", "greater", "greater_equal", "gt", "half", "heaviside",
-    "histc", "histogram", "hsplit", "hstack", "hypot", "i0", "i0_", "igamma", "igammac", "iinfo",
-    "index_add", "index_copy", "index_fill", "index_put", "index_put_", "index_reduce", "index_select",
-    "inf", "inference_mode", "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv",
-    "inverse", "io", "is_complex", "is_conj", "is_floating_point", "is_grad_enabled", "is_inference",
-    "is_neg", "is_nonzero", "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite",
-    "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "lcm_", "ldexp",
-    "ldexp_", "le", "lerp", "less", "less_equal", "lgamma", "linalg", "linspace", "load", "log", "log10",
-    "log10_", "log1p", "log1p_", "log2", "log2_", "log_", "log_softmax", "logaddexp", "logaddexp2",
-    "logcumsumexp", "logdet", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logit_",
-    "logspace", "logsumexp", "long", "lstsq", "lt", "lu", "lu_solve", "lu_unpack", "manual_seed",
-    "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_exp", "matrix_power", "matrix_rank",
-    "max", "maximum", "mean", "median", "memory_limit", "meshgrid", "min", "minimum", "mm", "mode",
-    "moveaxis", "movedim", "msort", "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num",
+    "ArgumentError", "DType", "DTypeError", "DeviceError", "FileError", "Generator", "GradError",
+    "IndexError", "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs",
+    "abs_", "absolute", "acos", "acos_", "acosh", "acosh_", "add", "addbmm", "addcdiv", "addcmul", "addmm",
+    "addmv", "addmv_", "addr", "adjoint", "alias_copy", "all", "allclose", "amax", "amin", "aminmax",
+    "angle", "any", "arange", "arccos", "arccos_", "arccosh", "arccosh_", "arcsin", "arcsin_", "arcsinh",
+    "arcsinh_", "arctan", "arctan2", "arctan_", "arctanh", "arctanh_", "argmax", "argmin", "argsort",
+    "argwhere", "array_api", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter",
+    "as_tensor", "asarray", "asin", "asin_", "asinh", "asinh_", "atan", "atan2", "atan_", "atanh", "atanh_",
+    "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bartlett_window", "bernoulli", "bfloat16",
+    "bincount", "bind", "binomial", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "blackman_window", "block_diag", "bmm", "bool",
+    "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "can_cast", "cartesian_prod",
+    "cat", "cdist", "ceil", "ceil_", "chain_matmul", "cholesky", "cholesky_inverse", "cholesky_solve",
+    "chunk", "clamp", "clamp_", "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_",
+    "clone", "column_stack", "combinations", "compile", "concat", "concatenate", "conj", "conj_physical",
+    "conj_physical_", "constant_pad_nd", "copysign", "corrcoef", "cos", "cos_", "cosh", "cosh_",
+    "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
+    "deg2rad", "deg2rad_", "det", "detach", "detach_", "detach_copy", "device", "devices", "diag",
+    "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "diff", "digamma", "dist",
+    "div", "divide", "dot", "double", "dsplit", "dstack", "e", "einsum", "empty", "empty_like",
+    "empty_strided", "enable_grad", "eq", "equal", "erf", "erf_", "erfc", "erfc_", "erfinv", "exp", "exp2",
+    "exp2_", "exp_", "expand_copy", "explain", "expm1", "expm1_", "eye", "fill", "fill_", "finfo", "fix",
+    "fix_", "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64",
+    "float8_e4m3fn", "float8_e5m2", "float_power", "floor", "floor_", "floor_divide", "fmax", "fmin",
+    "fmod", "frac", "frac_", "frexp", "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full",
+    "full_like", "gather", "gcd", "gcd_", "ge", "geqrf", "ger", "get_default_device", "get_default_dtype",
+    "get_device", "get_num_threads", "get_rng_state", "grad", "gradient", "gradients", "greater",
+    "greater_equal", "gt", "half", "hamming_window", "hann_window", "heaviside", "histc", "histogram",
+    "hsplit", "hstack", "hypot", "i0", "i0_", "igamma", "igammac", "iinfo", "index_add", "index_copy",
+    "index_fill", "index_put", "index_put_", "index_reduce", "index_select", "inf", "inference_mode",
+    "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io", "is_complex",
+    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_neg", "is_nonzero",
+    "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan",
+    "isneginf", "isposinf", "isreal", "kaiser_window", "kron", "kthvalue", "lcm", "lcm_", "ldexp", "ldexp_",
+    "le", "lerp", "less", "less_equal", "lgamma", "linalg", "linspace", "load", "log", "log10", "log10_",
+    "log1p", "log1p_", "log2", "log2_", "log_", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp",
+    "logdet", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logit_", "logspace",
+    "logsumexp", "long", "lstsq", "lt", "lu", "lu_solve", "lu_unpack", "manual_seed", "masked_fill",
+    "masked_scatter", "masked_select", "matmul", "matrix_exp", "matrix_power", "matrix_rank", "max",
+    "maximum", "mean", "median", "memory_limit", "meshgrid", "min", "minimum", "mm", "mode", "moveaxis",
+    "movedim", "msort", "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num",
     "nan_to_num_", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "narrow_copy", "ne", "neg",
     "neg_", "negative", "negative_", "nextafter", "nn", "no_grad", "nonzero", "nonzero_static", "norm",
-    "normal", "not_equal", "numel", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "permute",
-    "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod", "promote",
-    "promote_types", "put", "qr", "quantization", "quantile", "rad2deg", "rad2deg_", "rand", "rand_like", "randint",
-    "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real", "realize", "reciprocal",
-    "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave", "reshape", "resize_as_",
-    "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round", "round_", "row_stack", "rsqrt",
-    "rsqrt_", "rsub", "save", "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "seed",
-    "select", "select_copy", "select_scatter", "set_default_device", "set_default_dtype",
-    "set_grad_enabled", "set_num_threads", "set_rng_state", "sgn", "short", "shrink", "sigmoid", "sigmoid_",
-    "sign", "signbit", "sin", "sin_", "sinc", "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter",
-    "slogdet", "softmax", "sort", "special", "split", "split_copy", "split_with_sizes",
-    "split_with_sizes_copy", "sqrt", "sqrt_", "square", "square_", "squeeze", "squeeze_copy", "stack",
-    "std", "std_mean", "sub", "subtract", "sum", "svd", "swapaxes", "swapdims", "synchronize", "t",
-    "t_copy", "take", "take_along_dim", "tan", "tan_", "tanh", "tanh_", "tensor", "tensor_split",
-    "tensordot", "tile", "topk", "trace", "transpose", "transpose_copy", "trapezoid", "trapz",
-    "triangular_solve", "tril", "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "trunc_",
-    "typename", "uint16", "uint32", "uint64", "uint8", "unbind", "unbind_copy", "unflatten", "unfold_copy",
-    "unique", "unique_consecutive", "unravel_index", "unsafe_chunk", "unsafe_split",
-    "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_copy", "value_and_grad", "vander", "var", "var_mean",
-    "vdot", "view_copy", "vmap", "vsplit", "vstack", "where", "xlogy", "xlogy_", "zero_", "zeros",
-    "zeros_like",
+    "normal", "not_equal", "numel", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "pca_lowrank",
+    "permute", "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod",
+    "promote", "promote_types", "put", "qr", "quantile", "quantization", "rad2deg", "rad2deg_", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real",
+    "realize", "reciprocal", "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave",
+    "reshape", "resize_as_", "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round",
+    "round_", "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scatter", "scatter_add",
+    "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter",
+    "set_default_device", "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state",
+    "sgn", "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc",
+    "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special",
+    "split", "split_copy", "split_with_sizes", "split_with_sizes_copy", "sqrt", "sqrt_", "square",
+    "square_", "squeeze", "squeeze_copy", "stack", "std", "std_mean", "sub", "subtract", "sum", "svd",
+    "svd_lowrank", "swapaxes", "swapdims", "synchronize", "t", "t_copy", "take", "take_along_dim", "tan",
+    "tan_", "tanh", "tanh_", "tensor", "tensor_split", "tensordot", "tile", "topk", "trace", "transpose",
+    "transpose_copy", "trapezoid", "trapz", "triangular_solve", "tril", "tril_indices", "triu",
+    "triu_indices", "true_divide", "trunc", "trunc_", "typename", "uint16", "uint32", "uint64", "uint8",
+    "unbind", "unbind_copy", "unflatten", "unfold_copy", "unique", "unique_consecutive", "unravel_index",
+    "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_copy",
+    "value_and_grad", "vander", "var", "var_mean", "vdot", "view_copy", "vmap", "vsplit", "vstack", "where",
+    "xlogy", "xlogy_", "zero_", "zeros", "zeros_like",
 ]  # fmt: skip
 
 promote_types = promote
@@ -635,6 +644,7 @@ _IN_MODULES = {
         "lu=torch_lu lu_solve=torch_lu_solve lu_unpack matrix_exp matrix_power matrix_rank "
         "orgqr=householder_product ormqr pinv pinverse=pinv qr slogdet svd=torch_svd trace triangular_solve "
     ),
+    "low_rank": ("pca_lowrank svd_lowrank "),
     "products": ("addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron renorm vander vdot "),
     "scans": (
         "cummax cummin cumprod cumsum cumulative_trapezoid diff gradient logcumsumexp trapezoid "
@@ -652,6 +662,7 @@ _IN_MODULES = {
         "acos acosh angle arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan2=atan2 arctan=atan "
         "arctanh=atanh asin asinh atan atan2 atanh deg2rad hypot rad2deg sinc "
     ),
+    "windows": ("bartlett_window blackman_window hamming_window hann_window kaiser_window "),
 }
 _LAZY_FUNCTIONS = {
     name: (f"weft.core.{module}", function or name)
@@ -687,6 +698,7 @@ _PACKAGES = frozenset(
         "nn",
         "optim",
         "quantization",
+        "signal",
         "special",
         "testing",
     )
@@ -743,7 +755,7 @@ def conj(input: Tensor) -> Tensor:
     return input
 
 
-conj_physical = real = resolve_conj = resolve_neg = alias_copy = conj
+conj_physical = conj_physical_ = real = resolve_conj = resolve_neg = alias_copy = conj
 
 
 def detach(input: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from weft.autograd.ops import add
 from weft.autograd.value import Value, apply
 from weft.ir import graph
 from weft.ir.graph import Along, Padding
@@ -52,8 +51,12 @@ def _sum(parts: Sequence[Value]) -> Value:
     level = list(parts)
     while len(level) > 2 * AT_ONCE:
         groups = [level[i : i + AT_ONCE] for i in range(0, len(level), AT_ONCE)]
-        level = [apply(Op.CONTIGUOUS, (reduce(add, g),)) for g in groups]
-    return reduce(add, level)
+        level = [apply(Op.CONTIGUOUS, (_added(g),)) for g in groups]
+    return _added(level)
+
+
+def _added(parts: Sequence[Value]) -> Value:
+    return reduce(lambda x, y: apply(Op.ADD, (x, y)), parts)
 
 
 def _place(part: Value) -> tuple[int, int, int] | None:

@@ -308,6 +308,7 @@ class Methods(Handle):
     cholesky_inverse = linear_algebra.cholesky_inverse
     triangular_solve = linear_algebra.triangular_solve
     ormqr = linear_algebra.ormqr
+    orgqr = linear_algebra.householder_product
     geqrf = linear_algebra.geqrf
     inner = composed_products.inner
     vdot = composed_products.vdot

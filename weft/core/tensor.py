@@ -625,7 +625,7 @@ class Tensor(InPlace, Methods):
         """The tensor itself: weft has real numbers only."""
         return self
 
-    conj = conj_physical = resolve_conj = resolve_neg = real_
+    conj = conj_physical = conj_physical_ = resolve_conj = resolve_neg = real_
     adjoint = movement.matrix_transpose
 
     @property

@@ -96,3 +96,18 @@ def feature_alpha_dropout(
     if len(shape) < 2:
         raise ShapeError(f"feature_alpha_dropout: needs input (n, channels, ...), got shape {tuple(shape)}")
     return _alpha("feature_alpha_dropout", input, p, training, (*shape[:2], *(1 for _ in shape[2:])), inplace)
+
+
+def dropout_(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """In place: see dropout."""
+    return dropout(input, p, training, True)
+
+
+def alpha_dropout_(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    """In place: see alpha_dropout."""
+    return alpha_dropout(input, p, training, True)
+
+
+def feature_alpha_dropout_(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    """In place: see feature_alpha_dropout."""
+    return feature_alpha_dropout(input, p, training, True)

@@ -16,7 +16,8 @@ from weft.core.functional.convolution import PerAxis, per_axis, windows
 from weft.core.functional.pooling import adaptive_mean
 from weft.core.gather import rows
 from weft.core.handle import value_of, wrap
-from weft.core.movement import box, pad_value, permute, reshape
+from weft.core.matmul import matmul
+from weft.core.movement import box, movedim, pad_value, permute, reshape
 from weft.core.movement import window as slide
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -52,7 +53,8 @@ def interpolate(
     """The input (n, c, sizes...) resized to `size`, or by `scale_factor`.
 
     mode: "nearest", "nearest-exact", "area" for 1 to 3 sizes, "linear" for 1, "bilinear" and "bicubic" for 2,
-    "trilinear" for 3. align_corners makes the corners' centres meet. Coordinates follow the scale factor given, or,
+    "trilinear" for 3. antialias (for two sizes) widens the filter where the result is smaller, so that every element
+    of the input counts. align_corners makes the corners' centres meet. Coordinates follow the scale factor given, or,
     with recompute_scale_factor, the ratio of the sizes.
     """
     v = value_of("interpolate", input)
@@ -66,10 +68,8 @@ def interpolate(
         )
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise ArgumentError(f"interpolate: align_corners has no meaning for mode {mode!r}")
-    if antialias:
-        raise ArgumentError(
-            "interpolate: antialias is not offered; smooth the input first, as with avg_pool2d"
-        )
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ArgumentError(f"interpolate: antialias is for modes 'bilinear' and 'bicubic', got {mode!r}")
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate: give either size or scale_factor")
     known = known_sizes("interpolate", v.shape[2:])
@@ -98,10 +98,39 @@ def interpolate(
     for i, (n, m) in enumerate(zip(known, wanted, strict=True)):
         if mode.startswith("nearest"):
             out = _nearest(out, 2 + i, n, m, scales[i], 0.5 if mode == "nearest-exact" else 0.0)
+        elif antialias:
+            out = _smoothed(out, 2 + i, n, m, scales[i], bool(align_corners), mode == "bicubic")
         else:
             taps = _cubic_taps if mode == "bicubic" else _linear_taps
             out = _weighted(out, 2 + i, n, *taps(n, m, scales[i], bool(align_corners)))
     return wrap(bc.cast(out.value, v.dtype))
+
+
+def _smoothed(
+    x: Tensor, k: int, n: int, m: int, step: float | None, align_corners: bool, cubic: bool
+) -> Tensor:
+    """Axis k of n elements resized to m by a filter as wide as the step: a product with a matrix of weights."""
+    if align_corners:
+        scale = (n - 1) / (m - 1) if m > 1 else 0.0
+    else:
+        scale = n / m if step is None else step
+    wide = max(scale, 1.0)
+    reach = (2.0 if cubic else 1.0) * wide
+    centre = scale * (np.arange(m)[:, None] + 0.5)
+    at = np.arange(n)[None, :]
+    first = np.maximum(np.trunc(centre - reach + 0.5), 0)
+    last = np.minimum(np.trunc(centre + reach + 0.5), n)
+    d = np.abs((at - centre + 0.5) / wide)
+    if cubic:
+        a = -0.5  # of Catmull and Rom: the value with which smoothing filters reproduce parabolas
+        near, far = ((a + 2) * d - (a + 3)) * d * d + 1, a * (((d - 5) * d + 8) * d - 4)
+        weights = np.where(d < 1, near, np.where(d < 2, far, 0.0))
+    else:
+        weights = np.maximum(1 - d, 0.0)
+    weights = np.where((at >= first) & (at < last), weights, 0.0)
+    weights /= np.where(weights.sum(1, keepdims=True) == 0, 1.0, weights.sum(1, keepdims=True))
+    table = tensor(weights.T, dtype=x.value.dtype, device=x.value.node.device)
+    return movedim(matmul(movedim(x, k, -1), table), -1, k)
 
 
 def _nearest(x: Tensor, k: int, n: int, m: int, step: float | None, offset: float) -> Tensor:

@@ -1,0 +1,20 @@
+"""Window functions under the names of torch.signal.windows."""
+
+from weft.core.windows import (
+    bartlett,
+    blackman,
+    cosine,
+    exponential,
+    gaussian,
+    general_cosine,
+    general_hamming,
+    hamming,
+    hann,
+    kaiser,
+    nuttall,
+)
+
+__all__ = [
+    "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming",
+    "hann", "kaiser", "nuttall",
+]  # fmt: skip
