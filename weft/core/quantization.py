@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from weft.autograd.value import Value
 from weft.core import broadcast as bc
 from weft.core.axes import axis as axis_of
-from weft.core.creation import arange
 from weft.core.elementwise import clamp, eq, maximum, round, where
 from weft.core.functional.padding import pad
 from weft.core.handle import value_of, wrap
@@ -27,6 +26,7 @@ from weft.core.movement import movedim, narrow, reshape
 from weft.core.realization import realize
 from weft.core.reductions import amax, amin
 from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ir import graph
 from weft.ir.dtypes import DType, accumulator, float16, float32, int8, int32, uint8
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def unpack(data: Tensor, scale: Tensor, offset: Tensor | None, bits: int, dtype:
     numbers = Value(data.value.node)
     if bits == 4:
         halves = reshape(wrap(bc.cast(numbers, int32)), (*data.shape[:-1], 1, data.shape[-1]))
-        shift = reshape(arange(2, dtype=int32, device=data.device) * 4, (2, 1))
+        shift = reshape(wrap(Value(graph.arange(2, int32))) * 4, (2, 1))  # at home on every device
         whole = reshape((halves >> shift) & 15, (*data.shape[:-1], -1))
         numbers = (whole - 8 if offset is None else whole).value
     out = wrap(bc.cast(numbers, dtype)) * wrap(bc.cast(Value(scale.value.node), dtype))
