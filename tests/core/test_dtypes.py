@@ -149,3 +149,20 @@ def test_dtypes(table: str) -> None:
     got = f(op, weft)
     wrong = [(k, g, e) for k, (g, e) in enumerate(zip(got, expected, strict=True)) if g != e]
     assert wrong == OURS.get(table, [])
+
+
+def test_sums_of_integers_are_int64() -> None:
+    """As torch: also where a sum has another name, and where there is nothing to add up."""
+    for dtype in (weft.bool, weft.uint8, weft.int32):
+        x = weft.ones(2, 3, dtype=dtype)
+        results = (
+            x.sum(),
+            weft.einsum("ij->", x),
+            weft.einsum("ij->j", x),
+            x.sum_to_size(3),
+            x.sum_to_size(()),
+        )
+        assert [r.dtype for r in results] == [weft.int64] * 5
+        assert results[1].item() == 6
+        assert weft.ones((), dtype=dtype).sum_to_size(()).dtype is weft.int64
+        assert x.sum_to_size(2, 3).dtype is dtype

@@ -457,6 +457,8 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     if not fits:
         raise ShapeError(f"sum_to_size: size {wanted} does not broadcast to shape {tuple(v.shape)}")
     over = [*builtins.range(extra), *(k + extra for k, m in enumerate(wanted) if m == 1)]
+    if not wanted:  # as torch, also where there is nothing to add up: bools and integers become int64
+        return sum(input)
     return reshape(sum(input, tuple(over)), wanted) if over else input
 
 

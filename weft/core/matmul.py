@@ -12,7 +12,7 @@ from weft.core.handle import Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import accumulator, bool_, promote
+from weft.ir.dtypes import accumulator, bool_, int64, promote
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -304,7 +304,8 @@ def _multiply(
 
 
 def _finish(v: Value, labels: str, output: str) -> Value:
-    """Sum over what is left and put the axes in the order of the result."""
+    """Sum over what is left, integers and bools in int64 as `sum` does, and put the axes in the order of the result."""
     over = tuple(k for k, c in enumerate(labels) if c not in output)
-    v = apply(Op.SUM, (v,), Axes(over)) if over else v
+    if over:
+        v = apply(Op.SUM, (v if v.dtype.is_float else bc.cast(v, int64),), Axes(over))
     return _aligned(v, "".join(c for c in labels if c in output), output)
