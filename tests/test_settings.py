@@ -29,6 +29,13 @@ def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default is not None and default.name == "weft"
 
 
+def test_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_TF32", raising=False)
+    assert not settings.tf32()
+    monkeypatch.setenv("WEFT_TF32", "1")
+    assert settings.tf32()
+
+
 def test_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WEFT_DEVICE", raising=False)
     assert settings.device() == "cpu"

@@ -7,8 +7,10 @@
 | `WEFT_DEVICE`      | the default device, such as `cpu` or `dummy:1`               | `cpu`                |
 | `WEFT_NUM_THREADS` | how many threads the CPU backend runs                        | one per usable core  |
 | `WEFT_CPU_LEVEL`   | generate for an older x86-64: `x86-64-v3` is AVX2            | what the machine has |
+| `WEFT_TF32`        | 1: GPUs may round the factors of float32 products to TF32    | 0                    |
 
-They are read at each call, so a program may set them in `os.environ` before it uses weft.
+They are read at each call, `WEFT_TF32` when a device is opened, so a program may set them in `os.environ` before it
+uses weft.
 """
 
 from __future__ import annotations
@@ -50,3 +52,8 @@ def num_threads() -> int | None:
 def cpu_level() -> str | None:
     """The instruction set that the CPU backend generates for, as the psABI names it; None for all that there is."""
     return os.environ.get("WEFT_CPU_LEVEL", "").strip() or None
+
+
+def tf32() -> bool:
+    """True where factors of float32 products may be rounded to TF32 (10 bits of mantissa), for matrix units."""
+    return os.environ.get("WEFT_TF32", "0").strip().lower() not in ("", "0", "false", "no", "off")

@@ -35,10 +35,7 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnit:
-    """One instruction: sizes, dtypes of the operands and of the sum, and where the sums lie.
-
-    `rounds`: operands are rounded to fewer bits than their dtype has, so that it is used only where the user agrees.
-    """
+    """One instruction: sizes, dtypes of the operands and of the sum, and where the sums lie."""
 
     m: int
     n: int
@@ -47,7 +44,6 @@ class MatrixUnit:
     accumulator: DType
     rows: tuple[Digit, ...]
     columns: tuple[Digit, ...]
-    rounds: bool = False
 
     @property
     def threads(self) -> int:

@@ -41,8 +41,10 @@ def assemble(cuda_module: Callable[[str], Any]) -> Callable[[str, str], bytes]:
     return module.assemble
 
 
-def check(algorithms: Sequence[Algorithm], assemble: Callable[[str, str], bytes]) -> None:
-    programs = [replace(lowered(a, INFO), name=f"k{n}") for n, a in enumerate(algorithms)]
+def check(
+    algorithms: Sequence[Algorithm], assemble: Callable[[str, str], bytes], info: DeviceInfo = INFO
+) -> None:
+    programs = [replace(lowered(a, info), name=f"k{n}") for n, a in enumerate(algorithms)]
     for arch, capability in ARCHITECTURES.items():
         chip = replace(target(capability), cpu=arch)
         ptx, entries = compile_programs(programs, chip, INFO.local_bytes)
@@ -69,6 +71,11 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels(name: str, assemble: Callable[[str, str], bytes]) -> None:
     check([KERNELS[name].algorithm], assemble)
+
+
+def test_tf32(assemble: Callable[[str, str], bytes]) -> None:
+    info = replace(INFO, matrix_units=units((8, 0), tf32=True))
+    check([matmul(128, 128, 64).algorithm, matmul(1000, 600, 48).algorithm], assemble, info)
 
 
 def t(*shape: int, dtype: Any = np.float32) -> weft.Tensor:

@@ -96,6 +96,25 @@ def test_products_on_matrix_units(emulated: Any, name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("left, right", [(False, False), (True, True)])
+def test_tf32_where_it_is_allowed(
+    emulated: Any, left: bool, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_TF32", "1")
+    emulated.races = True
+    y, wanted = product(weft.float32, 36, 48, 32, left, right)
+    assert "mma.sync.aligned.m16n8k8" in "".join(k.source for k in weft.explain(y).kernels)
+    assert "tf32" in open_device("cuda:0").fingerprint()
+    errors = abs(y.numpy() - wanted).max() / wanted.max()
+    assert 1e-6 < errors < 2.0**-9
+
+
+def test_float32_is_not_rounded_else(emulated: Any) -> None:
+    y, wanted = product(weft.float32, 36, 48, 32, False, False)
+    assert "mma.sync" not in "".join(k.source for k in weft.explain(y).kernels)
+    np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_panels_arrive_while_others_are_used(emulated: Any) -> None:
     """Sums of fewer steps than the ring has places, and of more; with rows that the last block does not have."""
     emulated.races = True

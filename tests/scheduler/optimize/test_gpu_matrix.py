@@ -34,7 +34,6 @@ F, H = dtypes.float32, dtypes.float16
 
 SMALL = MatrixUnit(4, 4, 4, H, F, (Digit(E, 2), Digit(L, 2)), (Digit(L, 2), Digit(E, 2)))
 STRIPED = MatrixUnit(8, 4, 2, H, F, (Digit(E, 2), Digit(L, 2), Digit(E, 2)), (Digit(L, 4),))
-ROUNDS = replace(SMALL, operand=F, rounds=True)
 
 INFO = DeviceInfo(
     name="gpu:0", kind="gpu", description="", cores=2, vector_bytes=16, vector_registers=255, l1_bytes=1 << 17,
@@ -88,10 +87,9 @@ def test_products(unit: MatrixUnit, sizes: tuple[int, int, int], monkeypatch: py
     [
         ((32, 32, 21), H, (SMALL,)),
         ((32, 32, 32), F, (SMALL,)),
-        ((32, 32, 32), F, (ROUNDS,)),
         ((32, 32, 32), H, ()),
     ],
-    ids=["sum of a size that no instruction divides", "other dtype", "a unit that rounds", "no units"],
+    ids=["sum of a size that no instruction divides", "other dtype", "no units"],
 )
 def test_what_no_unit_serves(sizes: tuple[int, int, int], dtype: Any, units: tuple[MatrixUnit, ...]) -> None:
     info = replace(INFO, matrix_units=units)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
+from weft import settings
 from weft.backends.cpu.llvm import version
 from weft.backends.limits import Limits, described
 from weft.backends.llvm import scalar
@@ -33,6 +34,7 @@ from weft.backends.protocol import (
 )
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
+from weft.ir.dtypes import float32
 from weft.ir.index import evaluate
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import ELEMENTWISE
@@ -241,7 +243,10 @@ class CudaDevice:
 
     def fingerprint(self) -> str:
         major, minor = self.capability
-        return f"cuda sm_{major}{minor} driver {self.driver.call('cuDriverGetVersion')} {version()}"
+        precision = " tf32" if any(u.operand is float32 for u in self._info.matrix_units) else ""
+        return (
+            f"cuda sm_{major}{minor}{precision} driver {self.driver.call('cuDriverGetVersion')} {version()}"
+        )
 
     def listings(self, program: Program) -> Mapping[str, str]:
         ptx, _ = compile_programs([program], target(self.capability), self._info.local_bytes)
@@ -543,7 +548,7 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         task_kind=LoopKind.BLOCK,
         native=ELEMENTWISE & scalar.NATIVE,
         warp=get("WARP_SIZE"),
-        matrix_units=units(capability),
+        matrix_units=units(capability, settings.tf32()),
         bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK")),
     )
 

@@ -30,12 +30,8 @@ _ROWS = (Digit(Role.ELEMENT, 2), Digit(Role.LANE, 8))
 _COLUMNS = (Digit(Role.LANE, 4), Digit(Role.ELEMENT, 2))
 
 UNITS: tuple[MatrixUnit, ...] = tuple(
-    MatrixUnit(16, 8, k, operand, dtypes.float32, _ROWS, _COLUMNS, rounds)
-    for k, operand, rounds in (
-        (16, dtypes.bfloat16, False),
-        (16, dtypes.float16, False),
-        (8, dtypes.float32, True),
-    )
+    MatrixUnit(16, 8, k, operand, dtypes.float32, _ROWS, _COLUMNS)
+    for k, operand in ((16, dtypes.bfloat16), (16, dtypes.float16), (8, dtypes.float32))
 )
 """From compute capability 8.0 on."""
 
@@ -47,9 +43,11 @@ _INSTRUCTION = {
 """By operand: LLVM's name, and its type of an operand's register."""
 
 
-def units(capability: tuple[int, int]) -> tuple[MatrixUnit, ...]:
-    """The units of an architecture."""
-    return UNITS if capability >= (8, 0) else ()
+def units(capability: tuple[int, int], tf32: bool = False) -> tuple[MatrixUnit, ...]:
+    """The units of an architecture; that of float32, which rounds its operands to TF32, only where that is allowed."""
+    if capability < (8, 0):
+        return ()
+    return tuple(u for u in UNITS if tf32 or u.operand is not dtypes.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@
                    lane: store what its registers hold
 
 The device's description lists its units. A unit serves a product of its operand dtype: of 16-bit factors that are
-summed in float32, and of float32 itself where it rounds and the user allows it. Panels keep the axis innermost that is
-contiguous in memory, so that they are filled by wide accesses, and are padded so that the rows of a fragment lie in
-different banks.
+summed in float32, and of float32 itself where the user lets the device round factors to TF32.
+
+Panels keep the axis innermost that is contiguous in memory, so that they are filled by wide accesses, and are padded so
+that the rows of a fragment lie in different banks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ ACCESS_BYTES = 16
 def unit_for(c: contraction.Contraction, info: DeviceInfo) -> tuple[MatrixUnit, tuple[Expr, Expr]] | None:
     """A unit for the product, and the parts of the factors that become panels."""
     for unit in info.matrix_units:
-        if unit.accumulator is c.value.dtype and not unit.rounds:
+        if unit.accumulator is c.value.dtype:
             a, b = (_operand(f, unit) for f in c.factors)
             if a is not None and b is not None:
                 return unit, (a, b)
