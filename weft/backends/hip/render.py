@@ -124,3 +124,7 @@ class _Threads:
         f.do('fence syncscope("workgroup") release')
         f.call("llvm.amdgcn.s.barrier", "void", [])
         f.do('fence syncscope("workgroup") acquire')
+
+    def multiply(self, body: Body, loop: Loop) -> bool:
+        """No matrix units are described, so no loop asks for them."""
+        return False
