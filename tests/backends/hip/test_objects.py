@@ -143,6 +143,7 @@ def test_objects_link(objects: dict[str, bytes], tmp_path: Path) -> None:
         (b"\x7fELF\x02\x01" + bytes(10) + b"\x01\x00\x3e\x00" + bytes(44), "machine 62"),
         (b"\x7fELF\x02\x01" + bytes(10) + b"\x01\x00\xe0\x00", "damaged"),
     ],
+    ids=["no ELF file", "another machine", "cut short"],
 )
 def test_what_is_no_object(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
