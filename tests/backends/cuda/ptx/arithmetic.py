@@ -156,6 +156,16 @@ COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "nan": lambda a, b: (a != a) | (b != b),
 }
 
+TESTS: dict[str, Callable[[Array], Array]] = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda a: ~np.isnan(a),
+    "notanumber": np.isnan,
+    "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
+    "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
+}
+"""`testp`."""
+
 ROUND: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,
     "rzi": np.trunc,

@@ -391,6 +391,9 @@ def _decode(kernel: Kernel, i: Instruction) -> Step:
                 m.put(names[0], idx, out)
 
             return test
+        case "testp":
+            prove = arithmetic.TESTS[op[1]]
+            return lambda m, idx: m.put(a[0], idx, prove(m.get(a[1], kind, idx)))
         case "selp":
             return lambda m, idx: m.put(
                 a[0], idx, np.where(m.get(a[3], "pred", idx), m.get(a[1], kind, idx), m.get(a[2], kind, idx))
