@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.reverse import gradients as walk
 from weft.autograd.value import Value, apply, grad_enabled, grad_mode
+from weft.core import broadcast as bc
 from weft.core import tracing
 from weft.core.differentiate import leaves_below
 from weft.core.function import several_results
 from weft.core.handle import Handle, wrap
 from weft.core.random import default_generator
+from weft.ir.graph import Along, Box, elements
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -52,8 +54,7 @@ def checkpoint(
         for x in args:
             if isinstance(x, Handle):
                 v = x.value if not x.value.needs_grad else given[len(fresh)]
-                # memory of its own for each argument: without it the second run would be the first one
-                node = apply(Op.CONTIGUOUS, (Value(v.node),)).node
+                node = _after(Value(v.node), next(g for g in grads if g is not None)).node
                 x = wrap(Value(node, v.needs_grad))
                 if v.needs_grad:
                     fresh.append(x.value)
@@ -70,6 +71,21 @@ def checkpoint(
     done = several_results(recorded, inputs, rule)
     final: list[Any] = [t if v is None else wrap(v) for t, v in zip(outputs, done, strict=True)]
     return (tuple(final) if isinstance(result, tuple) else final) if several else final[0]
+
+
+def _after(v: Value, g: Value) -> Value:
+    """The value in memory of its own, written once the gradient is known: both in one row, of which g's end is cut off.
+
+    Without memory of its own the second run would be the first one; and what does not wait for the gradient would be
+    computed again long before it is used, and be kept as if there were no checkpoint.
+    """
+    n = elements(v.shape)
+    if not v.dtype.is_float or n == 0 or elements(g.shape) == 0:
+        return apply(Op.CONTIGUOUS, (v,))
+    last = apply(Op.SHRINK, (bc.reshape(Value(g.node), (elements(g.shape),)),), Box((0,), (1,)), (1,))
+    row = apply(Op.CONCAT, (bc.reshape(v, (n,)), bc.cast(last, v.dtype)), Along(0))
+    own = apply(Op.SHRINK, (apply(Op.CONTIGUOUS, (row,)),), Box((0,), (1,)), (n,))
+    return bc.reshape(own, v.shape)
 
 
 def checkpoint_sequential(

@@ -9,7 +9,8 @@ from weft.scheduler.kernelize.groups import Group
 
 
 def ordered(groups: Sequence[Group], position: Mapping[int, int]) -> list[Group]:
-    """Groups in an order of computation; of those that are ready, the one whose results come first in the graph.
+    """Groups in an order of computation; of those that are ready, one that makes final results only (a weight's
+    gradient, while what it is a product of is in memory), else the one whose results come first in the graph.
 
     A group that reads a tensor of the shape of one that it writes may be able to write over it, if all other readers
     have run: it waits for them where it can.
@@ -21,7 +22,8 @@ def ordered(groups: Sequence[Group], position: Mapping[int, int]) -> list[Group]
             waiting[c] += 1
         for k in _touched(g):
             readers[k] = readers.get(k, 0) + 1
-    rank = {g: max((position[k] for k in g.stored), default=0) for g in groups}
+    # what nothing else reads runs at once: its result has memory anyway, and what it reads may be needed no more
+    rank = {g: max((position[k] for k in g.stored), default=0) if g.consumers else -1 for g in groups}
     over = {g: _replaceable(g) for g in groups}
     ready = [(rank[g], g.number, g) for g in groups if not waiting[g]]
     heapq.heapify(ready)
