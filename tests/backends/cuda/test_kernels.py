@@ -132,3 +132,11 @@ def test_older_gpus_have_none(emulated: Any) -> None:
     y, wanted = product(weft.bfloat16, 32, 32, 16, False, False)
     assert "mma.sync" not in "".join(k.source for k in weft.explain(y).kernels)
     np.testing.assert_allclose(y.to(weft.float32).numpy(), wanted, rtol=2.0**-8, atol=2.0**-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_remainders_are_exact(emulated: Any, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    x, y = (r.standard_normal(200).astype(dtype) * scale for scale in (3000, 0.1))
+    got = weft.fmod(weft.tensor(x, device="cuda"), weft.tensor(y, device="cuda")).numpy()
+    assert np.array_equal(got, np.fmod(x, y))

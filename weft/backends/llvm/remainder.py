@@ -2,7 +2,8 @@
 
 With q = |x| / |y| below 2**22 (f32) or 2**51 (f64), n = trunc(q) is the quotient or one more, and |x| - n |y| is a
 multiple of y's last place not larger than y, so that one fused multiply-add gives it exactly. Where any lane is out of
-that range, all go through `frem`, which is a call of the C library per lane.
+that range, all go through `frem`, which is a call of the C library per lane. GPUs have no such library: LLVM writes
+x - trunc(x / y) * y out there, which is not exact, for quotients beyond that range.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ _LARGEST_QUOTIENT = {32: 2.0**22, 64: 2.0**51}
 def remainder(f: Function, dtype: DType, lanes: int, x: str, y: str) -> str:
     """x - trunc(x / y) * y, exact, with the sign of x."""
     t = register_type(dtype, lanes)
-    if f.module.gpu:  # which have no C library: LLVM writes the division out
-        return f.emit(f"frem {t} {x}, {y}")
     name = f"weft.fmod.{suffix(register_type(dtype), lanes)}"
     if name not in f.module.helpers:
         f.module.helpers[name] = _define(f.module, name, dtype, lanes)
