@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from weft.autograd import value as recording
 from weft.core import run, tracing
+from weft.core.aliases import tell_apart
 from weft.core.direct_call import DirectCall
 from weft.core.handle import Handle, describe
 from weft.core.replay import Replay, make_replay
@@ -40,6 +41,7 @@ class Compiled(Generic[P, R]):
     def __init__(self, fn: Callable[P, R]) -> None:
         self.fn = fn
         self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
+        self._last: dict[Key, Replay] = {}  # the last trace, kept to be run again or not
         self._recent: Replay | None = None
         self._direct: DirectCall | None = None  # that of the most recent trace
         self._tried: set[Key] = set()
@@ -105,17 +107,20 @@ class Compiled(Generic[P, R]):
         """Trace the function, and run what was recorded."""
         self._watch_growth(key)
         replay = make_replay(self.fn, args, kwargs, tensors)
+        if key in self._last:
+            tell_apart(self._last[key], replay, tensors)
+        self._last[key] = replay
         if replay.escapes and key not in self._tried:
             # State that the function makes on its first call (an optimizer's moments): it exists now, so the second
             # call is traced with it.
             self._tried.add(key)
         else:
-            variants = self._replays.setdefault(key, [])
-            variants.insert(0, replay)
-            del variants[VARIANTS_KEPT:]
+            variants = [replay, *(r for r in self._replays.get(key, ()) if not r.lost)][:VARIANTS_KEPT]
+            self._replays[key] = variants
             self._recent, self._direct = replay, replay.direct
             if len(self._replays) > TRACES_KEPT:
-                self._replays.popitem(last=False)
+                oldest, _ = self._replays.popitem(last=False)
+                self._last.pop(oldest, None)
         objects = replay.gather(tensors)
         assert objects is not None, "what was just traced fits"
         return replay.run(objects)

@@ -29,9 +29,10 @@ trace, what existed before has a placeholder without storage, so that it goes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
 
 from weft.autograd.value import Value
 from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
@@ -67,11 +68,13 @@ def direct_call(
     plan: Plan,
     classes: Sequence[type],
     captured: Sequence[Tensor],
+    bound: Mapping[int, ref[Any]],
     expected: Sequence[Expected],
     memories: Sequence[int | Memory],
     records: bool,
 ) -> DirectCall | None:
-    """The call for a plan whose one result is the function's. `memories`: what the plan runs on, each the number of
+    """The call for a plan whose one result is the function's. `bound` arguments have to be these tensors, and no other
+    may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of
     the tensor that has it, or memory that never changes. `records`: the grad mode. None where sizes vary."""
     if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
         return None
@@ -85,9 +88,15 @@ def direct_call(
         f"if mode.grad is not {records} or chosen.names or len(args) != {len(classes)}:",
         "    return None",
     ]
+    env["captured"] = frozenset(map(id, captured))
     for k, cls in enumerate(classes):
         env[f"class{k}"] = cls
         lines += [f"x{k} = args[{k}]", f"if x{k}.__class__ is not class{k}:", "    return None"]
+        if k in bound:
+            env[f"bound{k}"] = bound[k]
+            lines += [f"if bound{k}() is not x{k}:", "    return None"]
+        elif captured:
+            lines += [f"if id(x{k}) in captured:", "    return None"]
     for k, tensor in enumerate(captured, len(classes)):
         env[f"x{k}"] = tensor
     for e in expected:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -56,11 +57,15 @@ def make_replay(
     devices = {n.device for n in order if n.device is not None}
     unbound = bool(signature(list(wanted)).variables)
     pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
+    replay: Replay
     if needs_tape or unbound or pieces or len(devices) > 1 or any(n.op is Op.COPY for n in order):
-        return LazyReplay(r, classes, realize=not needs_tape and not unbound)
-    return PlanReplay(
-        r, classes, open_device(devices.pop() if devices else run.default_device()), list(wanted)
-    )
+        replay = LazyReplay(r, classes, realize=not needs_tape and not unbound)
+    else:
+        device = open_device(devices.pop() if devices else run.default_device())
+        replay = PlanReplay(r, classes, device, list(wanted))
+    replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
+    replay.bind(replay.arguments)
+    return replay
 
 
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
@@ -88,8 +93,32 @@ class Replay:
         self._device_name = run.chosen_device()
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
+        self.captured_ids = frozenset(map(id, r.captured))
+        self.arguments: Mapping[int, ref[Any]] = {}
+        """Those of the trace."""
+        self.bound: Mapping[int, ref[Any]] = {}
         self.direct: DirectCall | None = None
         """The shortest way, where there is one; see direct_call.py."""
+
+    def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
+        """Be for calls with just these tensors as the arguments of those numbers; see aliases.py."""
+        self.bound = arguments
+
+    @property
+    def lost(self) -> bool:
+        """Whether a tensor is gone that has to be an argument: no call can have it again."""
+        return any(tensor() is None for tensor in self.bound.values())
+
+    def modes(self) -> list[tuple[int, bool]]:
+        """The modules that were called, by identity, and whether each was training."""
+        return [(id(module), training) for module, training in self.recording.modes]
+
+    def is_for(self, tensors: Sequence[Any]) -> bool:
+        """Whether arguments are bound tensors where they have to be, and no others are captured."""
+        for k, tensor in self.bound.items():
+            if tensor() is not tensors[k]:
+                return False
+        return not self.captured_ids or self.captured_ids.isdisjoint(map(id, tensors))
 
     def accepts(self, args: tuple[Any, ...]) -> bool:
         """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
@@ -101,6 +130,8 @@ class Replay:
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
         """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
+        if not self.is_for(tensors):
+            return None
         objects = [*tensors, *self._captured]
         if self._reads_state:
             r = self.recording
@@ -179,10 +210,12 @@ class PlanReplay(Replay):
             and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads
             and r.build(["result"]) == "result"
         )  # fmt: skip
-        if self._pure:
-            self.direct = self._direct_call()
         r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
         r.differentiated = set()
+
+    def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
+        super().bind(arguments)
+        self.direct = self._direct_call() if self._pure else None
 
     def _direct_call(self) -> DirectCall | None:
         """The shortest way for a function of tensors, whose one result is computed and which does nothing else."""
@@ -194,7 +227,9 @@ class PlanReplay(Replay):
             memories[i] = k
         if not expected or any(m is None for m in memories):
             return None
-        return direct_call(self._plan, self._classes, self._captured, expected, memories, self._records)
+        return direct_call(
+            self._plan, self._classes, self._captured, self.bound, expected, memories, self._records
+        )
 
     def run(self, objects: list[Any]) -> Any:
         plan = self._plan
