@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -48,6 +48,8 @@ programs = st.lists(
 holds = st.lists(st.sampled_from(["nothing", "detach", "lazy", "result"]), min_size=3, max_size=3)
 
 
+# A partial update that would have been copied over what its kernel reads.
+@example([("sum", 1, 0, 0), ("add", 0, 0, 0), ("swap", 0, 1, 0)], ["nothing"] * 3, 1)
 @settings(max_examples=100)
 @given(programs, holds, st.integers(0, 2))
 def test_state(program: list[tuple[str, int, int, int]], holding: list[str], returned: int) -> None:

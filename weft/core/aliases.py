@@ -5,18 +5,60 @@
     f(t), f(u)
 
 In the first call x and t are one tensor, so one trace cannot tell where the function reads its argument, and where the
-tensor that it captured. That trace is good for calls with just this argument: it is bound. A trace of a call with
-another argument shows whether t is captured; an argument that is not is unbound, and may be any tensor that the
-function does not capture.
+tensor that it captured. An argument that nothing but the call refers to cannot be captured, and may be any other tensor
+in later calls. Where something else does - a list, a module, a variable of the function's - the trace is good for calls
+with just this argument: it is bound. A trace of a call with another one shows whether the first is captured; arguments
+that are not are unbound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from types import FrameType, GeneratorType
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from weft.core.replay import Replay
+if TYPE_CHECKING:
+    from weft.core.replay import Replay
+
+_RUNNING = (FrameType, GeneratorType)
+
+
+def may_be_captured(args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Any]) -> set[int]:
+    """The numbers of the arguments that something refers to beside the call and variables of running functions."""
+    number = {id(t): k for k, t in enumerate(tensors)}
+    call = {id(tensors), *map(id, _containers(args)), *map(id, _containers(kwargs))}
+    holders = [h for h in gc.get_referrers(*tensors) if id(h) not in call] if tensors else []
+    found: set[int] = set()
+    for holder in holders:
+        if not isinstance(holder, _RUNNING) and _is_held(holder, holders):
+            found |= {number[id(x)] for x in gc.get_referents(holder) if id(x) in number}
+    return found
+
+
+def _is_held(x: Any, mine: list[Any]) -> bool:
+    """Whether anything refers to `x` but running functions and the list `mine`."""
+    return any(h is not mine and not isinstance(h, _RUNNING) for h in gc.get_referrers(x))
+
+
+def _containers(x: Any) -> Iterator[Any]:
+    """What the arguments are made of, but for the tensors."""
+    parts: Sequence[Any]
+    if isinstance(x, Mapping):
+        parts = list(cast("Mapping[Any, Any]", x).values())
+    elif isinstance(x, tuple | list):
+        parts = cast("Sequence[Any]", x)
+    elif is_dataclass(x):
+        parts = (
+            (vars(x),) if hasattr(x, "__dict__") else [getattr(x, n, None) for n in x.__dataclass_fields__]
+        )
+    else:
+        return
+    yield x
+    for part in parts:
+        yield from _containers(part)
 
 
 def tell_apart(before: Replay, now: Replay, tensors: Sequence[Any]) -> None:

@@ -15,6 +15,7 @@ from weft.autograd.value import _mode as recording  # pyright: ignore[reportPriv
 from weft.backends.registry import open_device
 from weft.backends.storage import from_numpy
 from weft.core import run, tracing
+from weft.core.aliases import may_be_captured
 from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
 from weft.core.instantiate import instantiate
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def make_replay(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
 ) -> Replay:
     """Run `fn` once on placeholders, and plan what it computes.
 
@@ -42,6 +43,7 @@ def make_replay(
     """
     from weft.scheduler.signature import signature
 
+    shared = may_be_captured(args, kwargs, tensors)
     r = record(fn, args, kwargs, tensors)
     positional = (
         not kwargs and len(args) == len(tensors) and all(a is t for a, t in zip(args, tensors, strict=True))
@@ -64,7 +66,7 @@ def make_replay(
         device = open_device(devices.pop() if devices else run.default_device())
         replay = PlanReplay(r, classes, device, list(wanted))
     replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
-    replay.bind(replay.arguments)
+    replay.bind({k: replay.arguments[k] for k in shared})
     return replay
 
 

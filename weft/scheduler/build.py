@@ -95,8 +95,11 @@ class _Assembly:
     def shares(self, k: int, new: Node, old: Node) -> bool:
         """Kernel k may write `new` over `old`, which it reads or updates."""
         spec = self.specs[k]
-        if any(base is old for base in spec.inplace.values()):
-            return self.base(new) is old and all(n is not old for n in spec.reads)
+        base = self.base(new)
+        if any(b is old for b in spec.inplace.values()):
+            return base is old and all(n is not old for n in spec.reads)
+        if base is not None:  # which is copied there before the kernel reads anything
+            return False
         nodes = list(enumerate(self.param_nodes(spec)))
         pairs = self.kernels[k].in_place
         return all((w, r) in pairs for w, a in nodes if a is new for r, b in nodes if b is old)

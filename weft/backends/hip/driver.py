@@ -8,7 +8,6 @@ Interface: hip_runtime_api.h of ROCm; attribute numbers are those since ROCm 5.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+from weft import settings
 from weft.backends.cuda.driver import OUT_OF_MEMORY, CudaError
 from weft.errors import DeviceError
 
@@ -159,7 +159,7 @@ def _load(name: str) -> Any:
     """A library of ROCm, from where the system looks and ROCm is installed. OSError when there is none."""
     if sys.platform == "win32":
         return ctypes.WinDLL(f"{name}.dll")
-    root = os.environ.get("ROCM_PATH", "/opt/rocm")
+    root = settings.rocm_path()
     last: OSError | None = None
     for path in (f"lib{name}.so", f"{root}/lib/lib{name}.so"):
         try:
