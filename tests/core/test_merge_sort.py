@@ -45,3 +45,11 @@ def test_stages_share_kernels() -> None:
     explained = weft.explain(weft.zeros(9000).contiguous().argsort())
     algorithms = {k.show("algorithm") for k in explained.kernels}
     assert len(explained.kernels) > 40 and len(algorithms) < 20
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
+def test_gradients_reach_tensors_without_elements(shape: tuple[int, int]) -> None:
+    x = weft.randn(*shape, requires_grad=True)
+    (x.sort(0).values.sum() + x.sort(1).values.sum() + x.topk(0, dim=1).values.sum()).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[2.0] * shape[1]] * shape[0]

@@ -101,12 +101,12 @@ def _ordered(op: str, input: Tensor, dim: int, descending: bool, keep: int | Non
     k, n = _known(op, v, dim)
     if not v.shape:
         if keep == 0:
-            return Sorted(wrap(bc.scalar(0, v.dtype, (0,))), wrap(bc.scalar(0, int64, (0,))))
+            return Sorted(narrow(reshape(input, 1), 0, 0, 0), wrap(bc.scalar(0, int64, (0,))))
         return Sorted(input, wrap(bc.scalar(0, int64, ())))
     count = n if keep is None else keep
     if 0 in (*v.shape, count):
         shape = (*v.shape[:k], count, *v.shape[k + 1 :])
-        return Sorted(wrap(bc.scalar(0, v.dtype, shape)), wrap(bc.scalar(0, int64, shape)))
+        return Sorted(narrow(input, k, 0, count), wrap(bc.scalar(0, int64, shape)))
     if n == 1:
         return Sorted(input, wrap(bc.scalar(0, int64, v.shape)))
     keys = transpose(wrap(_keys(v, descending)), k, -1)
