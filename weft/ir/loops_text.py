@@ -44,11 +44,6 @@ def show_program(p: Program) -> str:
     return "\n".join([head, *_block(p.body, "  ")])
 
 
-def show_stmt(s: Stmt) -> str:
-    """One statement as text, with its body if it has one."""
-    return "\n".join(_block((s,), ""))
-
-
 def show_head(s: Stmt) -> str:
     """The first line of a statement."""
     return next(_block((s,), ""))
