@@ -398,3 +398,18 @@ def same(ours: Any, theirs: Any, tolerance: float) -> None:
     ours = ours.numpy()
     assert ours.dtype == theirs.dtype
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [weft.bfloat16, weft.float16])
+def test_narrow_attention_over_many_keys(dtype: weft.DType) -> None:
+    r = np.random.default_rng(0)
+    q, k, v = (
+        weft.tensor(r.standard_normal((2, 130, 16)).astype(np.float32)).to(dtype).realize() for _ in "qkv"
+    )
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert len(weft.explain(y).kernels) == 1
+    a, b, c = (x.float().numpy().astype(float) for x in (q, k, v))
+    scores = np.where(np.tri(130, dtype=bool), a @ b.swapaxes(-1, -2) / 4, -np.inf)
+    w = np.exp(scores - scores.max(-1, keepdims=True))
+    bits = 8 if dtype is weft.bfloat16 else 11
+    np.testing.assert_allclose(y.float().numpy(), w / w.sum(-1, keepdims=True) @ c, atol=4 * 2.0**-bits)

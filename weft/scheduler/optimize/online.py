@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
+from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
@@ -88,7 +89,10 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     chain = find(k)
     if chain is None:
         return None
-    return _OnePass(k, chain, info).schedule()
+    try:
+        return _OnePass(k, chain, info).schedule()
+    except IRError:  # a transform does not apply to this kernel: other rules may
+        return None
 
 
 class _OnePass:

@@ -18,8 +18,10 @@ from weft.ir.ops import Op
 class Factor(Transform):
     """o = sum j: (x(j) / c) * v(j)   ->   o = sum j: x(j) * v(j), read as o / c, where c does not depend on j.
 
-    Reassociates: the division happens once per result, after the sum. Needs: a sum of a product one of whose factors
-    is such a quotient; nothing has been scheduled inside the value.
+    Reassociates: the division happens once per result, after the sum. A quotient that is rounded to a narrower float
+    before it is multiplied, `f32(bf16(x / c)) * v`, is rounded before the division instead: as often, to as many
+    digits, and nearer to where narrow floats are dense, as c is at least 1 where x is a weight and c their sum.
+    Needs: a sum of a product one of whose factors is such a quotient; nothing has been scheduled inside the value.
     """
 
     value: str
@@ -66,8 +68,20 @@ def _parts(item: Value) -> tuple[Expr, Expr] | None:
         return None
     summed = {a.var for a in item.reduce.axes}
     for k in (0, 1):
-        q = e.args[k]
-        if isinstance(q, Call) and q.op is Op.DIV and not depends_on(q.args[1]) & summed:
-            args = (q.args[0], e.args[1]) if k == 0 else (e.args[0], q.args[0])
-            return ex.call(Op.MUL, *args), q.args[1]
+        found = _quotient(e.args[k])
+        if found is not None and not depends_on(found[1]) & summed:
+            x, divisor = found
+            return ex.call(Op.MUL, *((x, e.args[1]) if k == 0 else (e.args[0], x))), divisor
+    return None
+
+
+def _quotient(e: Expr) -> tuple[Expr, Expr] | None:
+    """(x, c) of x / c, and of x / c rounded to another float: then x is rounded so."""
+    if not isinstance(e, Call):
+        return None
+    if e.op is Op.DIV:
+        return e.args[0], e.args[1]
+    if e.op is Op.CAST and e.dtype.is_float and e.args[0].dtype.is_float:
+        inner = _quotient(e.args[0])
+        return None if inner is None else (Call(e.dtype, Op.CAST, (inner[0],)), inner[1])
     return None

@@ -25,10 +25,11 @@ class OnlineReduce(Transform):
         ->  for jo:  m' = max(m, max ji: x);  s = s * exp(m - m') + sum ji: exp(x - m') * v;  m = m'
 
     While m runs, exp(x - m) uses its value so far; the factor exp(m - m') makes good for it (Milakov & Gimelshein
-    2018, arXiv:1805.02867). Reassociates. `loop` is the leader's loop over the axis, `own` the follower's loop of the
-    same extent, which it replaces. Needs: both reduce at the same place, over as many steps of the same axis; the
-    leader is a MAX; every use of it in the follower, and in the values between, has the form exp(x - m), as a factor;
-    the leader's axes are the follower's first, their loops inside the shared one; nobody else reads the leader there.
+    2018, arXiv:1805.02867). Reassociates; a weight that is rounded to a narrower float is so before it is corrected.
+    `loop` is the leader's loop over the axis, `own` the follower's loop of the same extent, which it replaces. Needs:
+    both reduce at the same place, over as many steps of the same axis; the leader is a MAX; every use of it in the
+    follower, and in the values between, has the form exp(x - m), as a factor; the leader's axes are the follower's
+    first, their loops inside the shared one; nobody else reads the leader there.
     """
 
     leader: str
@@ -171,6 +172,10 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
                     and running(d.args[1], leader.name)
                     and not uses(d.args[0], frozenset())
                 )
+            case Call(op=Op.CAST) if e.dtype.is_float and e.args[0].dtype.is_float:
+                return weight(
+                    e.args[0]
+                )  # rounded: as far off, relative to the weight, before the factor as after it
             case Load() if e.source in values:
                 v = values[e.source]
                 return product(v.expr) if v.reduce is None or v.reduce.op is Op.ADD else False

@@ -116,6 +116,8 @@ def _conditions(k: Kernel, e: Expr, nothing: float) -> Iterator[InRange]:
                 yield from _conditions(k, factor, nothing)
         case Call(op=Op.EXP, args=(Call(op=Op.SUB, args=(x, m)),)) if nothing == 0 and _finite_below(m):
             yield from _conditions(k, x, float("-inf"))
+        case Call(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
+            yield from _conditions(k, x, nothing)
         case Load() if not e.guard and k.algorithm.param(e.source) is None:
             value = k.algorithm.item(e.source)
             assert isinstance(value, Value)
