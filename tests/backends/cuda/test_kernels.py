@@ -136,7 +136,19 @@ def test_older_gpus_have_none(emulated: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_remainders_are_exact(emulated: Any, dtype: Any) -> None:
-    r = np.random.default_rng(0)
-    x, y = (r.standard_normal(200).astype(dtype) * scale for scale in (3000, 0.1))
-    got = weft.fmod(weft.tensor(x, device="cuda"), weft.tensor(y, device="cuda")).numpy()
-    assert np.array_equal(got, np.fmod(x, y))
+    """Quotients of any size, the smallest and largest numbers, and what is no number."""
+    r, info = np.random.default_rng(0), np.finfo(dtype)
+    x, y = (r.standard_normal(400).astype(dtype) * scale for scale in (3000, 0.1))
+    low, high = int(np.log2(info.smallest_subnormal)), info.maxexp - 3
+    a, b = (np.ldexp(r.standard_normal(800), r.integers(low, high, 800)).astype(dtype) for _ in range(2))
+    edge = np.array([0, 1, 1.5, 3, info.tiny, info.smallest_subnormal, info.max, np.inf, np.nan], dtype)
+    edge = np.concatenate([edge, -edge, np.nextafter(edge, dtype(0))])
+    x = np.concatenate([x, a, np.repeat(edge, edge.size)])
+    y = np.concatenate([y, b, np.tile(edge, edge.size)])
+    with np.errstate(all="ignore"):
+        want = np.fmod(x, y)
+    for n in (x.size, x.size - 1):  # in vectors, and one by one
+        got = weft.fmod(weft.tensor(x[:n], device="cuda"), weft.tensor(y[:n], device="cuda")).numpy()
+        assert np.array_equal(got, want[:n], equal_nan=True)
+        numbers = ~np.isnan(want[:n])
+        assert np.array_equal(np.signbit(got[numbers]), np.signbit(want[:n][numbers]))

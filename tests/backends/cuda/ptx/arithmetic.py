@@ -5,7 +5,10 @@ Operands and results are unsigned integers of the type's width; `view` sees them
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,7 +41,22 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     s = p + c
     t = s - p
     exact = s + (((p - (s - t)) + (c - t)) + e)
-    return np.where(np.isfinite(exact), exact, s)
+    large, small = np.maximum(np.maximum(abs(a), abs(b)), abs(p)), np.where(p == 0, abs(c), abs(p))
+    parts = (large > 2.0**990) | (small < 2.0**-960)  # of which some overflow, or are not exact
+    one_by_one = np.flatnonzero(parts & np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+    out = np.atleast_1d(np.where(np.isfinite(exact), exact, s))
+    if len(one_by_one):
+        a, b, c = (np.broadcast_to(v, out.shape) for v in (a, b, c))
+        out[one_by_one] = [_fma()(a[k], b[k], c[k]) for k in one_by_one]
+    return out
+
+
+@cache
+def _fma() -> Callable[[float, float, float], float]:
+    """The C library's."""
+    found = ctypes.CDLL(ctypes.util.find_library("m")).fma
+    found.restype, found.argtypes = ctypes.c_double, (ctypes.c_double,) * 3
+    return found
 
 
 def _least(a: Array, b: Array, smaller: bool, nan: bool) -> Array:
