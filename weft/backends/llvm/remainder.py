@@ -60,8 +60,8 @@ done:
   %result = select {b} %divides, {t} %rest, {t} %other
   %signed = call {t} @llvm.copysign.{suffix}({t} %result, {t} %x)
   ret {t} %signed"""
-"""All lanes until the last is done. Where x or y is not finite, or y is 0, 0 is divided by 1 instead; the result there is
-x if only y is infinite, and else NaN."""
+"""All lanes until the last is done. Where x or y is not finite, or y is 0, 0 is divided by 1 instead; the result there
+is x if only y is infinite, and else NaN."""
 
 
 def remainder(f: Function, dtype: DType, lanes: int, x: str, y: str) -> str:
