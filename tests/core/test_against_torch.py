@@ -329,6 +329,17 @@ CASES: dict[str, tuple[Expression, tuple[np.ndarray, ...]]] = {
         (IMAGE, WEIGHT),
     ),
     "conv_transpose1d": (lambda m, f, b, w: f.conv_transpose1d(b, w.unsqueeze(1), stride=3), (B3, X)),
+    # kernels shorter than the stride, no multiple of it, and elements that no window reaches
+    "convolutions with strides": (
+        lambda m, f, x, w: (
+            f.conv_transpose2d(x, w[:4], stride=(3, 2), padding=1, output_padding=(2, 1), groups=2)
+            .square()
+            .sum((2, 3))
+            + f.conv_transpose2d(x, w[:4, :, :1, :2], stride=(2, 2), groups=2).square().sum((2, 3))
+            + f.conv2d(x, w[:4, :, :, :1], stride=(3, 2), padding=1, groups=2).square().sum((2, 3))
+        ),
+        (IMAGE, WEIGHT),
+    ),
     "max_pool2d": (
         lambda m, f, x: (
             f.max_pool2d(x, 2)[:, :, 0].sum()

@@ -1,25 +1,21 @@
-"""Convolutions: windows slide over the padded input, one product over all taps and channels, one sum.
-
-The input becomes (n, groups, out/groups, *out sizes, in/groups, *kernel) by PAD, EXPAND and SHEAR, which move nothing.
-"""
+"""Convolutions and their transposes: windows slide over the padded input, one sum of products over taps, channels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from weft.autograd.value import Value, apply, composed, grad_mode
+from weft.autograd.value import Value
 from weft.core import broadcast as bc
 from weft.core.axes import known_sizes
 from weft.core.elementwise import add
+from weft.core.functional.sliding import Taps, convolve, unconvolve
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.graph import Axes, Shape, Window
+from weft.ir.graph import Shape
 from weft.ir.index import Int
-from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -146,18 +142,11 @@ def _conv(
             raise ShapeError(
                 f"{op}: kernel {tuple(kernel)} with dilation {dilations} exceeds the padded input {tuple(x.shape)}"
             )
-    form = _Form(n, groups, out // groups, per_group, tuple(x.shape[2:]), tuple(kernel), strides, dilations)
-    with grad_mode(False):
-        slid = form.slide(x)
-        taps = bc.reshape(w, (1, groups, out // groups, *(1 for _ in kernel), per_group, *kernel))
-        product = apply(Op.MUL, (slid, bc.expand(taps, slid.shape)))
-        total = apply(Op.SUM, (product,), Axes(tuple(range(3 + rank, len(slid.shape)))))
-
-    def grads(g: Value, _out: Value, x: Value, w: Value) -> tuple[Value, Value]:
-        return form.input_grad(g, w), form.weight_grad(g, x)
-
-    total = composed(total.node, (x, w), grads)
-    sizes = slid.shape[3 : 3 + rank]
+    taps = Taps(tuple(known_sizes(op, kernel)), strides, dilations)
+    each = zip(x.shape[2:], taps.kernel, strides, dilations, strict=True)
+    sizes = tuple(windows(*one) for one in each)
+    x = bc.reshape(x, (n, groups, per_group, *x.shape[2:]))
+    total = convolve(x, bc.reshape(w, (groups, out // groups, per_group, *kernel)), taps, sizes)
     total = bc.cast(total, input.value.dtype)
     return _with_bias(op, total, bias, (out, *sizes) if single else (n, out, *sizes), rank)
 
@@ -171,70 +160,6 @@ def _with_bias(op: str, v: Value, bias: Tensor | None, shape: Shape, rank: int) 
     if b.shape != (channels,):
         raise ShapeError(f"{op}: bias must have shape ({channels},), got {tuple(b.shape)}")
     return add(result, wrap(bc.reshape(b, (channels, *(1 for _ in range(rank))))))
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The index space of a convolution: y[n, g, o, p] = sum over c, k of x[n, g, c, p * stride + k * dilation] *
-    w[g, o, c, k], with p and k one index per spatial dimension. `sizes` are those of the padded input."""
-
-    n: Int
-    groups: int
-    wide: Int
-    channels: Int
-    sizes: Shape
-    kernel: Shape
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-
-    @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    def slide(self, x: Value) -> Value:
-        """(n, groups * c, *sizes) -> (n, groups, wide, *windows, c, *kernel)."""
-        v = self._spread(bc.reshape(x, (self.n, self.groups, self.channels, *self.sizes)), self.wide)
-        for i, k in enumerate(self.kernel):
-            assert isinstance(k, int)
-            count = windows(self.sizes[i], k, self.strides[i], self.dilations[i])
-            v = self._shear(Op.SHEAR, v, i, count)
-        return v
-
-    def input_grad(self, g: Value, w: Value) -> Value:
-        """dx[n, g, c, i] = sum over o, k of dy[n, g, o, (i - k * dilation) / stride] * w[g, o, c, k], where exact.
-
-        Zero outside stands for dy, so the product stays one of two tensors: a contraction like the forward one.
-        """
-        v = self._spread(g, self.channels)
-        for i in range(self.rank):
-            v = self._shear(Op.UNSHEAR, v, i, self.sizes[i])
-        taps = bc.reshape(w, (self.groups, self.wide, self.channels, *self.kernel))
-        taps = apply(Op.PERMUTE, (taps,), Axes((0, 2, 1, *range(3, 3 + self.rank))))
-        taps = bc.reshape(
-            taps, (1, self.groups, self.channels, *(1 for _ in self.kernel), self.wide, *self.kernel)
-        )
-        product = apply(Op.MUL, (v, bc.expand(taps, v.shape)))
-        total = apply(Op.SUM, (product,), Axes(tuple(range(3 + self.rank, len(v.shape)))))
-        return bc.reshape(total, (self.n, self.groups * self.channels, *self.sizes))
-
-    def weight_grad(self, g: Value, x: Value) -> Value:
-        """dw[g, o, c, k] = sum over n, p of dy[n, g, o, p] * x[n, g, c, p * stride + k * dilation]."""
-        slid = self.slide(x)
-        out = bc.reshape(g, (*g.shape, 1, *(1 for _ in self.kernel)))
-        product = apply(Op.MUL, (slid, bc.expand(out, slid.shape)))
-        total = apply(Op.SUM, (product,), Axes((0, *range(3, 3 + self.rank))))
-        return bc.reshape(total, (self.groups * self.wide, self.channels, *self.kernel))
-
-    def _spread(self, v: Value, count: Int) -> Value:
-        """(n, groups, a, *sizes) -> (n, groups, count, *sizes, a, *kernel): every tap of every one of `count`."""
-        a, sizes = v.shape[2], v.shape[3:]
-        v = apply(Op.PERMUTE, (v,), Axes((0, 1, *range(3, 3 + self.rank), 2)))
-        v = bc.reshape(v, (self.n, self.groups, 1, *sizes, a, *(1 for _ in self.kernel)))
-        return apply(Op.EXPAND, (v,), None, (self.n, self.groups, count, *sizes, a, *self.kernel))
-
-    def _shear(self, op: Op, v: Value, i: int, size: Int) -> Value:
-        window = Window(3 + i, 4 + self.rank + i, self.strides[i], self.dilations[i])
-        return apply(op, (v,), window, (*v.shape[: 3 + i], size, *v.shape[4 + i :]))
 
 
 def conv_transpose1d(
@@ -301,24 +226,11 @@ def _conv_transpose(
     x, w = widened(x), widened(w)
     n, wide, per_group, kernel = x.shape[0], w.shape[1], w.shape[0] // groups, w.shape[2:]
     sizes = x.shape[2:]
-    v = apply(
-        Op.PERMUTE, (bc.reshape(x, (n, groups, per_group, *sizes)),), Axes((0, 1, *range(3, 3 + rank), 2))
-    )
-    v = bc.reshape(v, (n, groups, 1, *sizes, per_group, *(1 for _ in kernel)))
-    v = apply(Op.EXPAND, (v,), None, (n, groups, wide, *sizes, per_group, *kernel))
-    for i in range(rank):
-        k = kernel[i]
-        assert isinstance(k, int)
-        full = (sizes[i] - 1) * strides[i] + dilations[i] * (k - 1) + 1 + extra[i]
-        v = apply(
-            Op.UNSHEAR, (v,), Window(3 + i, 4 + rank + i, strides[i], dilations[i]),
-            (*v.shape[: 3 + i], full, *v.shape[4 + i :]),
-        )  # fmt: skip
-    taps = bc.reshape(w, (groups, per_group, wide, *kernel))
-    taps = apply(Op.PERMUTE, (taps,), Axes((0, 2, 1, *range(3, 3 + rank))))
-    taps = bc.reshape(taps, (1, groups, wide, *(1 for _ in kernel), per_group, *kernel))
-    product = apply(Op.MUL, (v, bc.expand(taps, v.shape)))
-    total = apply(Op.SUM, (product,), Axes(tuple(range(3 + rank, len(v.shape)))))
+    taps = Taps(tuple(known_sizes(op, kernel)), strides, dilations)
+    each = zip(sizes, taps.kernel, strides, dilations, extra, strict=True)
+    whole = tuple((size - 1) * step + d * (k - 1) + 1 + more for size, k, step, d, more in each)
+    v = bc.reshape(x, (n, groups, per_group, *sizes))
+    total = unconvolve(v, bc.reshape(w, (groups, per_group, wide, *kernel)), taps, whole)
     out = groups * wide
     kept = tuple(full - 2 * p for full, p in zip(total.shape[3:], pads, strict=True))
     if any(isinstance(s, int) and s < 1 for s in kept):

@@ -1,0 +1,132 @@
+"""Sums over windows that slide over a tensor, and the transpose of that: convolutions and their gradients.
+
+    convolve   y[n, g, o, p] = sum over c, k of x[n, g, c, p * stride + k * dilation] * w[g, o, c, k]
+    unconvolve x[n, g, c, i] = sum over o, k of y[n, g, o, (i - k * dilation) / stride] * w[g, o, c, k],  where exact
+    taps       w[g, o, c, k] = sum over n, p of y[n, g, o, p] * x[n, g, c, p * stride + k * dilation]
+
+with p, k and i one index per dimension. Each is linear in both its operands, and its gradients are the two others.
+
+A stride makes all but one of `stride` taps of the second meet nothing. The phases of its result, i = stride * j + f,
+have taps of their own, k = stride * t + f, which are dense:
+
+    x[n, g, c, stride * j + f] = sum over o, t of y[n, g, o, j - t] * w[g, o, c, stride * t + f]
+
+So all phases are the channels of one convolution without a stride, put side by side afterwards (Shi et al. 2016,
+arXiv:1609.07009).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from weft.autograd.value import Value, apply, composed, grad_mode
+from weft.core import broadcast as bc
+from weft.core.movement import box, pad_value
+from weft.ir.graph import Axes, Shape, Window
+from weft.ir.index import Int, ceildiv, high
+from weft.ir.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """How windows of `kernel` elements lie: `strides` apart, their elements `dilations` apart, in each dimension."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    def spread(self, v: Value, count: Int) -> Value:
+        """(n, groups, a, *sizes) -> (n, groups, count, *sizes, a, *kernel): every tap of every one of `count`."""
+        (n, groups, a), sizes = v.shape[:3], v.shape[3:]
+        v = apply(Op.PERMUTE, (v,), Axes((0, 1, *range(3, 3 + self.rank), 2)))
+        v = bc.reshape(v, (n, groups, 1, *sizes, a, *(1 for _ in self.kernel)))
+        return apply(Op.EXPAND, (v,), None, (n, groups, count, *sizes, a, *self.kernel))
+
+    def shear(self, op: Op, v: Value, sizes: Shape) -> Value:
+        """Of what `spread` gave, the elements of windows (SHEAR), or the windows of elements (UNSHEAR): `sizes`."""
+        for i, size in enumerate(sizes):
+            window = Window(3 + i, 4 + self.rank + i, self.strides[i], self.dilations[i])
+            v = apply(op, (v,), window, (*v.shape[: 3 + i], size, *v.shape[4 + i :]))
+        return v
+
+    def summed(self, windows: Value, taps: Value) -> Value:
+        """(n, groups, b, *sizes, a, *kernel) times taps (groups, b, a, *kernel), summed -> (n, groups, b, *sizes)."""
+        groups, b = taps.shape[:2]
+        taps = bc.reshape(taps, (1, groups, b, *(1 for _ in self.kernel), *taps.shape[2:]))
+        product = apply(Op.MUL, (windows, bc.expand(taps, windows.shape)))
+        return apply(Op.SUM, (product,), Axes(tuple(range(3 + self.rank, len(windows.shape)))))
+
+
+def convolve(x: Value, w: Value, taps: Taps, counts: Shape) -> Value:
+    """Windows, `counts` of them in each dimension, times taps.
+
+    Shapes: x (n, groups, c, *sizes), w (groups, o, c, *kernel) -> (n, groups, o, *counts).
+    """
+    with grad_mode(False):
+        y = taps.summed(taps.shear(Op.SHEAR, taps.spread(x, w.shape[1]), counts), w)
+
+    def grads(g: Value, _out: Value, x: Value, w: Value) -> tuple[Value, Value]:
+        return unconvolve(g, w, taps, x.shape[3:]), _taps_of(g, x, taps)
+
+    return composed(y.node, (x, w), grads)
+
+
+def unconvolve(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
+    """What windows reach, each as often as they do, times taps.
+
+    Shapes: y (n, groups, o, *counts), w (groups, o, c, *kernel) -> (n, groups, c, *sizes).
+    """
+    apart = any(s != 1 for s in taps.strides) and all(d == 1 for d in taps.dilations)
+    with grad_mode(False):
+        if apart and all(isinstance(n, int) for n in (*y.shape[3:], *sizes)):
+            x = _by_phases(y, w, taps, sizes)
+        else:  # zeros outside and between stand for y, so this is a product of two tensors: a contraction
+            turned = apply(Op.PERMUTE, (w,), Axes((0, 2, 1, *range(3, 3 + taps.rank))))
+            x = taps.summed(taps.shear(Op.UNSHEAR, taps.spread(y, w.shape[2]), sizes), turned)
+
+    def grads(g: Value, _out: Value, y: Value, w: Value) -> tuple[Value, Value]:
+        return convolve(g, w, taps, y.shape[3:]), _taps_of(y, g, taps)
+
+    return composed(x.node, (y, w), grads)
+
+
+def _taps_of(y: Value, x: Value, taps: Taps) -> Value:
+    """The gradient of taps. Shapes: y (n, groups, o, *counts), x (n, groups, c, *sizes) -> (groups, o, c, *kernel)."""
+    slid = taps.shear(Op.SHEAR, taps.spread(x, y.shape[2]), y.shape[3:])
+    y = bc.reshape(y, (*y.shape, *(1 for _ in slid.shape[len(y.shape) :])))
+    product = apply(Op.MUL, (slid, bc.expand(y, slid.shape)))
+    return apply(Op.SUM, (product,), Axes((0, *range(3, 3 + taps.rank))))
+
+
+def _by_phases(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
+    """`unconvolve` with a stride."""
+    rank, strides = taps.rank, taps.strides
+    n, (groups, o, c) = y.shape[0], w.shape[:3]
+    steps = tuple(ceildiv(k, s) for k, s in zip(taps.kernel, strides, strict=True))
+    # a kernel shorter than the stride has fewer phases: the others are 0
+    phases = tuple(min(k, s) for k, s in zip(taps.kernel, strides, strict=True))
+    more = [t * f - k for t, f, k in zip(steps, phases, taps.kernel, strict=True)]
+    w = pad_value(w, [0] * len(w.shape), [0, 0, 0, *more])
+    w = bc.reshape(w, (groups, o, c, *(x for pair in zip(steps, phases, strict=True) for x in pair)))
+    w = apply(Op.FLIP, (w,), Axes(tuple(range(3, 3 + 2 * rank, 2))))
+    w = apply(Op.PERMUTE, (w,), Axes((0, 2, *range(4, 3 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))))
+    channels = c * prod(phases)
+    w = bc.reshape(w, (groups, channels, o, *steps))
+    dense = Taps(steps, (1,) * rank, (1,) * rank)
+    edges = [0, 0, 0, *(t - 1 for t in steps)]
+    counts = tuple(size + t - 1 for size, t in zip(y.shape[3:], steps, strict=True))
+    x = dense.summed(dense.shear(Op.SHEAR, dense.spread(pad_value(y, edges, edges), channels), counts), w)
+    x = apply(Op.CONTIGUOUS, (x,))  # a product stores elements that lie apart one by one
+    x = bc.reshape(x, (n, groups, c, *phases, *counts))
+    x = apply(Op.PERMUTE, (x,), Axes((0, 1, 2, *(a for i in range(rank) for a in (3 + rank + i, 3 + i)))))
+    absent = [a for f, s in zip(phases, strides, strict=True) for a in (0, s - f)]
+    x = pad_value(x, [0] * len(x.shape), [0, 0, 0, *absent])
+    x = bc.reshape(x, (n, groups, c, *(q * s for q, s in zip(counts, strides, strict=True))))
+    missing = [max(high(size - have), 0) for size, have in zip(sizes, x.shape[3:], strict=True)]
+    x = pad_value(x, [0] * len(x.shape), [0, 0, 0, *missing])
+    return box(x, (0,) * len(x.shape), (n, groups, c, *sizes))
