@@ -768,7 +768,7 @@ detach_copy = detach
 
 def fill(input: Tensor, value: Any) -> Tensor:
     """`value` in every element, in the shape and dtype of the input."""
-    return input.detach().clone().fill_(value)
+    return input.clone().fill_(value)
 
 
 def is_nonzero(input: Tensor) -> builtins.bool:

@@ -1,4 +1,4 @@
-"""What weft raises about a user's mistake: one family, each also the builtin that a Python user would catch.
+"""What weft raises about a user's mistake: one family of RuntimeErrors, each also what a Python user would catch.
 
 A message says which op, with which shapes and dtypes, and what to do; the place in the user's own code is added here.
 """
@@ -56,8 +56,11 @@ def named(message: str, function: str) -> str:
     return message if function in known else f"{function}: {message}"
 
 
-class WeftError(Exception):
-    """Base of everything weft raises on purpose. `message` is the text, `location` the user's file:line."""
+class WeftError(RuntimeError):
+    """Base of everything weft raises on purpose. `message` is the text, `location` the user's file:line.
+
+    All are RuntimeErrors, as most of torch's are, and of the kind that a Python user would catch besides.
+    """
 
     def __init__(self, message: str, location: str | None = None) -> None:
         if location is None:
@@ -86,7 +89,7 @@ class IndexError(WeftError, builtins.IndexError):  # noqa: A001  (the public nam
     """An index or a dimension is out of range."""
 
 
-class DeviceError(WeftError, RuntimeError):
+class DeviceError(WeftError):
     """A device does not exist, cannot be used, or two tensors live on different ones."""
 
 
@@ -98,5 +101,5 @@ class MemoryPlanError(WeftError, MemoryError):
     """A plan does not fit the memory it may use."""
 
 
-class GradError(WeftError, RuntimeError):
+class GradError(WeftError):
     """A gradient was asked for where there is none, or would be lost."""

@@ -529,6 +529,7 @@ def test_errors_are_the_builtins_that_a_python_user_would_catch() -> None:
     }
     for ours, theirs in pairs.items():
         assert issubclass(ours, theirs) and issubclass(ours, weft.WeftError)
+        assert issubclass(ours, RuntimeError)  # as most errors of torch are
 
 
 def test_the_text_ends_with_the_users_line() -> None:

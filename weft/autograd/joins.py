@@ -7,7 +7,7 @@ from functools import reduce
 
 from weft.autograd.value import Value, apply
 from weft.ir import graph
-from weft.ir.graph import Along, Padding
+from weft.ir.graph import Along, Fill, Padding
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -28,8 +28,9 @@ def total(parts: Sequence[Value]) -> Value:
     """The sum. Of many parts that are zero but for places of their own along one axis, the places side by side.
 
     The slices of a long sequence, each used in its own step, have such gradients: added up one by one, every element
-    would be touched as often as there are steps.
+    would be touched as often as there are steps. Constant zeros, as rounding has them, are not added.
     """
+    parts = [p for p in parts if not _is_zero(p)] or parts[:1]
     if len(parts) < AT_ONCE:
         return _sum(parts)
     rest: list[Value] = []
@@ -44,6 +45,11 @@ def total(parts: Sequence[Value]) -> Value:
         lanes = _lanes(places)
         rest += [_side_by_side(lane, k) if len(lane) > 2 else _sum([p for *_, p in lane]) for lane in lanes]
     return _sum(rest)
+
+
+def _is_zero(part: Value) -> bool:
+    fill = part.node.attrs
+    return isinstance(fill, Fill) and fill.value == 0
 
 
 def _sum(parts: Sequence[Value]) -> Value:

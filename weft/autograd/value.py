@@ -146,6 +146,21 @@ def composed(node: Node, inputs: tuple[Value, ...], rule: Rule) -> Value:
     return Value(node)
 
 
+def stepwise(result: Value, *inputs: Value) -> Value:
+    """`result`, which depends on `inputs` in steps only, or not at all: its gradient with respect to them is zero.
+
+    It requires grad where one of them does, as in torch: whoever differentiates gets zeros, and no error.
+    """
+    steps = tuple([x for x in inputs if x.needs_grad])
+    if not steps or not _mode.grad or not result.dtype.is_float:
+        return result
+    return Value(result.node, True, None, None, (result, *steps), _only_first)
+
+
+def _only_first(g: Value, out: Value, result: Value, *steps: Value) -> tuple[Value | None, ...]:
+    return (g if result.needs_grad else None, *(constant(0, x) for x in steps))
+
+
 def constant(value: Any, like: Value) -> Value:
     """A constant of the shape and dtype of `like`."""
     return Value(graph.const(value, like.dtype, like.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value
+from weft.autograd.value import Value, stepwise
 from weft.core import broadcast as bc
 from weft.core.elementwise import (
     abs,
@@ -84,7 +84,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
             f"heaviside: input is {x.dtype.name}, values {v.dtype.name}; convert one with .to(...)"
         )
     above = wrap(bc.cast(gt(input, 0).value, x.dtype))
-    return where(eq(input, 0), values, above)
+    return wrap(stepwise(where(eq(input, 0), values, above).value, x))
 
 
 def sgn(input: Tensor) -> Tensor:

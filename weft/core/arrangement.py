@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import axis, is_int, known_sizes
 from weft.core.creation import tensor
@@ -131,7 +131,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = np.array(list(choose(builtins.range(n), r)), np.int64).reshape(-1, r)
     if not rows.size:
-        return wrap(bc.scalar(0, v.dtype, (0,) if r == 0 else (0, r)))
+        return wrap(stepwise(bc.scalar(0, v.dtype, (0,) if r == 0 else (0, r)), v))
     return getitem(input, tensor(rows, device=v.node.device))
 
 

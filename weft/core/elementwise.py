@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from weft.autograd.value import FLOAT8_OPS, Value, apply, no_arithmetic, record
+from weft.autograd.value import FLOAT8_OPS, Value, apply, no_arithmetic, record, stepwise
 from weft.core.broadcast import (
     Operand,
     broadcast,
@@ -554,7 +554,7 @@ def sign(input: Tensor) -> Tensor:
     x = wrap(Value(v.node))
     negative = where(x < 0, -1, 0) if v.dtype.kind is not Kind.UINT else 0
     out = wrap(cast(where(x > 0, 1, negative).value, v.dtype))
-    return with_gradient_of(out, input * 0) if v.needs_grad else out
+    return wrap(stepwise(out.value, v))
 
 
 def floor(input: Tensor) -> Tensor:

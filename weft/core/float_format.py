@@ -73,7 +73,7 @@ def copysign(input: TensorLike, other: TensorLike) -> Tensor:
 
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
-    """The next float after input in the direction of other."""
+    """The next float after input in the direction of other. The gradient of input is 1, but 0 where both are equal."""
     a, b = bc.operand("nextafter", input), bc.operand("nextafter", other)
     dtype = bc.result_dtype((a, b))
     if not dtype.is_float:
@@ -86,7 +86,13 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
     least = copysign(from_bits(whole * 0 + 1, dtype), y)
     out = where(eq(x, 0), least, stepped)
     out = where(eq(x, y), y, out)
-    return where(ne(x, x), x, where(ne(y, y), y, out))
+    out = where(ne(x, x), x, where(ne(y, y), y, out))
+
+    def rule(g: Value, result: Value, a: Value, b: Value) -> tuple[Value | None, ...]:
+        none = bc.scalar(0, g.dtype, g.shape)
+        return where(eq(x, y), wrap(none), wrap(g)).value if a.needs_grad else None, none
+
+    return wrap(composed(out.value.node, (left, right), rule))
 
 
 def frexp(input: Tensor) -> Parts:

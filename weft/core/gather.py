@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakKeyDictionary
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.axes import axis
@@ -96,7 +96,7 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if not v.shape:
         return wrap(v)
     if not elements(i.shape):
-        return wrap(bc.scalar(0, v.dtype, i.shape))
+        return wrap(stepwise(bc.scalar(0, v.dtype, i.shape), v))
     size = tuple(n if d == k else i.shape[d] for d, n in enumerate(v.shape))
     _fits("gather", v, i, k)
     return wrap(apply(Op.GATHER, (box(v, (0,) * len(size), size), i), Along(k)))

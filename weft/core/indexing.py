@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.creation import is_array, tensor
@@ -312,7 +312,7 @@ def _take(v: Value, advanced: dict[int, Value]) -> Value:
     flat = bc.reshape(_ordered(v, m.order), m.flat)
     shape = (*m.flat[: m.place], m.index.shape[0], *m.flat[m.place + 1 :])
     if 0 in shape:
-        return bc.scalar(0, v.dtype, m.shape)
+        return stepwise(bc.scalar(0, v.dtype, m.shape), v)
     _not_empty(m.flat[m.place])
     out = apply(Op.GATHER, (flat, _spread(m.index, m.place, shape)), Along(m.place))
     return bc.reshape(out, m.shape)

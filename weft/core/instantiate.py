@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.autograd.value import Value
+from weft.autograd.value import Rule, Value
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 
@@ -38,7 +38,30 @@ def instantiate(
             )
     made = dict(known)
     for v in order:
-        if v not in made:
-            inputs = tuple([made[x] for x in v.inputs]) if v.needs_grad else ()
-            made[v] = Value(moved[v.node], v.needs_grad, v.op if v.needs_grad else None, v.attrs, inputs)
+        if v in made:
+            continue
+        if not v.needs_grad:
+            made[v] = Value(moved[v.node])
+            continue
+        rule = None if v.rule is None else _over(v, made, moved)
+        inputs = tuple([made[x] for x in v.inputs])
+        made[v] = Value(moved[v.node], True, v.op, v.attrs, inputs, rule)
     return [made[v] for v in values]
+
+
+def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> Rule:
+    """The rule of a traced value, over the tensors of a call.
+
+    A rule may hold values of the trace besides those that it is given, as what a Function saved for its backward: it
+    is run on the traced values, and what it gives is instantiated in its turn.
+    """
+
+    def rule(g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
+        assert traced.rule is not None
+        seed = Value(graph.buffer(g.shape, g.dtype, g.node.device, None), g.needs_grad)
+        parts = traced.rule(seed, traced, *traced.inputs)
+        known = {**made, seed: g, traced: out, **dict(zip(traced.inputs, inputs, strict=True))}
+        found = iter(instantiate([p for p in parts if p is not None], known, moved))
+        return tuple([None if p is None else next(found) for p in parts])
+
+    return rule

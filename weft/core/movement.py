@@ -257,6 +257,8 @@ def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:
     k = axis("narrow", dim, v.shape)
     n = v.shape[k]
     if isinstance(n, int) and isinstance(start, int) and isinstance(length, int):
+        if not -n <= start <= n:
+            raise IndexError(f"narrow: start {start} is out of range for dimension {dim} of size {n}")
         first = start + n if start < 0 else start
         if length < 0 or first < 0 or first + length > n:
             raise ShapeError(

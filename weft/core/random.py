@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core import run, tracing
 from weft.core.axes import Sizes, is_int, new_shape
@@ -284,14 +284,14 @@ def normal(
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability that input holds (or with p), else 0, in the dtype of input. No gradient flows."""
+    """1 with the probability that input holds (or with p), else 0, in the dtype of input. The gradient is 0."""
     v = value_of("bernoulli", input)
     if p is not None:
-        return wrap(bc.cast(bernoulli_mask(v.shape, p, generator).value, v.dtype))
+        return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator).value, v.dtype), v))
     if not v.dtype.is_float:
         raise DTypeError(f"bernoulli: needs a float tensor of probabilities, got {v.dtype.name}")
     drawn = lt(uniform(v.shape, accumulator(v.dtype), generator), wrap(Value(v.node)))
-    return wrap(bc.cast(drawn.value, v.dtype))
+    return wrap(stepwise(bc.cast(drawn.value, v.dtype), v))
 
 
 def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from weft.autograd.value import Value, apply, grad_enabled
+from weft.autograd.value import Value, apply, grad_enabled, stepwise
 from weft.core import (
     broadcast,
     creation,
@@ -443,7 +443,8 @@ class Tensor(InPlace, Methods):
                 )
             self.rebind(Value(broadcast.cast(result, old.dtype).node, True))
         else:
-            self.rebind(broadcast.cast(result, old.dtype))
+            taken = broadcast.cast(result, old.dtype)
+            self.rebind(taken if taken.needs_grad else stepwise(taken, old))
         return self
 
     def copy_(self, src: TensorLike) -> Tensor:
@@ -458,7 +459,8 @@ class Tensor(InPlace, Methods):
         moved = creation.place(v, self.device) if v.node.device is not None else v
         if files.on_disk(v.node):
             moved = wrap(v).to(self.device).value  # what is copied into memory is there
-        return self.become("copy_", broadcast.expand(broadcast.cast(moved, self.dtype), self.shape))
+        taken = broadcast.expand(broadcast.cast(moved, self.dtype), self.shape)
+        return self.become("copy_", taken if self.is_leaf else stepwise(taken, self.value))
 
     assign = copy_
 

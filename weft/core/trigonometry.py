@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value
+from weft.autograd.value import Value, stepwise
 from weft.core import approximations as tables
 from weft.core.elementwise import (
     abs,
@@ -216,4 +216,5 @@ def angle(input: Tensor) -> Tensor:
     """0 for positive numbers, pi for negative ones, NaN for NaN."""
     v = float_input("angle", input)
     x = wrap(Value(v.node))
-    return where(ne(x, x), x, where(lt(x, 0), like(x, math.pi), like(x, 0.0)))
+    out = where(ne(x, x), x, where(lt(x, 0), like(x, math.pi), like(x, 0.0)))
+    return wrap(stepwise(out.value, v))

@@ -36,7 +36,7 @@ def _made(
 ) -> Tensor:
     kind = get_default_dtype() if dtype is None else dtype
     if not kind.is_float:
-        raise DTypeError(f"{op}: windows are floats, got {kind.name}")
+        raise ArgumentError(f"{op}: windows are floats, got {kind.name}; convert the window with .to(...)")
     out = full((M,), 1.0, dtype=kind, device=device) if w is None else w.to(kind)
     out = out if device is None else out.to(device)
     return out.requires_grad_() if requires_grad else out

@@ -32,7 +32,7 @@ from weft.core.elementwise import (
     where,
     with_gradient_of,
 )  # fmt: skip
-from weft.core.handle import value_of, wrap
+from weft.core.handle import describe, value_of, wrap
 from weft.core.movement import chunk, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import reduce
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def into(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
     """`out`, or with inplace the input, which stands for it from now on."""
-    return input.copy_(out) if inplace else out
+    return input.become("copy_", out.value) if inplace else out
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -80,6 +80,12 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     w, rank = value_of("prelu", weight), len(value_of("prelu", input).shape)
     if w.shape == (1,) and rank == 0:
         w = bc.reshape(w, ())
+    channels = value_of("prelu", input).shape[1] if rank > 1 else 1
+    if w.shape not in ((), (1,), (channels,)):
+        raise ShapeError(
+            f"prelu: weight must have one element or one per channel, got shape {tuple(w.shape)} for "
+            f"{describe(input)}"
+        )
     if w.shape not in ((), (1,)) and rank > 1:
         w = bc.reshape(w, (*w.shape, *(1 for _ in range(rank - 2))))
     return where(gt(input, 0), input, wrap(w) * input)

@@ -159,6 +159,8 @@ def _with_bias(op: str, v: Value, bias: Tensor | None, shape: Shape, rank: int) 
     channels = shape[len(shape) - rank - 1]
     if b.shape != (channels,):
         raise ShapeError(f"{op}: bias must have shape ({channels},), got {tuple(b.shape)}")
+    if b.dtype is not v.dtype:
+        raise DTypeError(f"{op}: bias is {b.dtype.name}, input {v.dtype.name}; convert one with .to(...)")
     return add(result, wrap(bc.reshape(b, (channels, *(1 for _ in range(rank))))))
 
 

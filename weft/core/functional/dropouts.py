@@ -93,7 +93,7 @@ def feature_alpha_dropout(
 ) -> Tensor:
     """alpha_dropout of whole channels of (n, c, ...)."""
     shape = value_of("feature_alpha_dropout", input).shape
-    if len(shape) < 2:
+    if len(shape) < 2 and training:
         raise ShapeError(f"feature_alpha_dropout: needs input (n, channels, ...), got shape {tuple(shape)}")
     return _alpha("feature_alpha_dropout", input, p, training, (*shape[:2], *(1 for _ in shape[2:])), inplace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, apply, composed
+from weft.autograd.value import Value, apply, composed, stepwise
 from weft.core import broadcast as bc
 from weft.core.elementwise import eq, gt, logical_and, lt, ne, where
 from weft.core.functional.distances import vector_norm
@@ -41,7 +41,7 @@ def embedding(
     i, w = _checked("embedding", input, weight)
     flat = check_range("embedding", bc.reshape(i, (elements(i.shape),)), w.shape[0], 0, negative=False)
     if 0 in flat.shape:
-        return wrap(bc.scalar(0, w.dtype, (*i.shape, w.shape[1])))
+        return wrap(stepwise(bc.scalar(0, w.dtype, (*i.shape, w.shape[1])), w))
     if padding_idx is not None:
         _padding_row("embedding", padding_idx, w)
     if max_norm is not None:
@@ -154,7 +154,7 @@ def embedding_bag(
     if len(i.shape) == 2:
         return _bags(picked, counted, mode)
     if count == 0 or bags == 0:
-        return wrap(bc.scalar(0, w.dtype, (bags, dim)))
+        return wrap(stepwise(bc.scalar(0, w.dtype, (bags, dim)), w))
     # one bag per row, by comparing numbers: a sum over members, without writes that collide
     member = eq(wrap(bc.reshape(bag, (1, count))), wrap(positions((bags, count), 0, int64)))
     if counted is not None:

@@ -27,7 +27,7 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.functional.activations import log_softmax
 from weft.core.gather import index_range, index_value, take
-from weft.core.handle import value_of, wrap
+from weft.core.handle import describe, value_of, wrap
 from weft.core.precision import rounded_once
 from weft.core.reductions import mean, size_tensor, sum
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
@@ -380,6 +380,19 @@ def linear_cross_entropy(
         raise ShapeError(
             f"linear_cross_entropy: input of shape {tuple(x)} does not fit linear_weight of shape {tuple(w)}, which "
             "must be (classes, ..., in)"
+        )
+    y = value_of("linear_cross_entropy", target)
+    if len(w) > 2 and len(x) < 2:
+        raise ShapeError(
+            f"linear_cross_entropy: with linear_weight of shape {tuple(w)}, input must be (n, in), got {tuple(x)}"
+        )
+    if linear_bias is not None and value_of("linear_cross_entropy", linear_bias).shape != w[:-1]:
+        raise ShapeError(
+            f"linear_cross_entropy: linear_bias must have shape {tuple(w[:-1])}, got {describe(linear_bias)}"
+        )
+    if ignore_index is not None and y.dtype.is_float:
+        raise ArgumentError(
+            "linear_cross_entropy: ignore_index needs class indices, and target holds probabilities"
         )
     rows = wrap(bc.reshape(linear_weight.value, (elements(w[:-1]), w[-1])))
     bias = None if linear_bias is None else wrap(bc.reshape(linear_bias.value, (elements(w[:-1]),)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, composed
+from weft.autograd.value import Value, apply, composed, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
@@ -73,6 +73,13 @@ def _input(op: str, rank: int, input: Tensor) -> Value:
     return v
 
 
+def _filled(op: str, rank: int, v: Value) -> Value:
+    """`v`, of which only the first dimension of batches may be empty."""
+    if 0 in v.shape[len(v.shape) - rank - 1 :]:
+        raise ShapeError(f"{op}: channels and sizes must not be empty, got shape {tuple(v.shape)}")
+    return v
+
+
 _NOWHERE = (1 << 63) - 1
 """The position of padding, behind all others."""
 
@@ -111,7 +118,7 @@ def _max_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     dilation: PerAxis, ceil_mode: bool, return_indices: bool,
 ) -> Any:  # fmt: skip
-    v = _input(op, rank, input)
+    v = _filled(op, rank, _input(op, rank, input))
     kernel = per_axis(op, "kernel_size", kernel_size, rank, 1)
     steps = _strides(op, stride, kernel)
     pads, dilations = per_axis(op, "padding", padding, rank), per_axis(op, "dilation", dilation, rank, 1)
@@ -466,7 +473,7 @@ def adaptive_mean(op: str, rank: int, input: Tensor, output_size: Sizes) -> Tens
     for k, n, m in _sizes(op, rank, v, output_size):
         shape = x.value.shape
         if m == 0:
-            return wrap(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)))
+            return wrap(stepwise(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)), v))
         if n % m == 0:
             picked, size = wrap(bc.reshape(x.value, (*shape[:k], m, n // m, *shape[k + 1 :]))), n // m
         else:
@@ -489,7 +496,7 @@ def _adaptive_max(op: str, rank: int, input: Tensor, output_size: Sizes, return_
     place = _flat_positions(v.shape[first:])
     if any(m == 0 for _, _, m in sizes):
         shape = _pooled_shape(op, rank, v, output_size)
-        none = wrap(bc.scalar(0, v.dtype, shape)), wrap(bc.scalar(0, int64, shape))
+        none = wrap(stepwise(bc.scalar(0, v.dtype, shape), v)), wrap(bc.scalar(0, int64, shape))
         return none if return_indices else none[0]
     for i, (_, n, m) in enumerate(sizes):
         v = _parts(v, first + i, n, m, v.dtype.min)

@@ -288,6 +288,8 @@ def triplet_margin_loss(
     Shapes: three (n, d) or (d) -> (n) or (). Source: Balntas et al., BMVC 2016.
     """
     how = how_reduced("triplet_margin_loss", size_average, reduce, reduction)
+    if margin <= 0:
+        raise ArgumentError(f"triplet_margin_loss: margin must be positive, got {margin}")
     return _triplet(
         anchor, positive, negative, lambda a, b: pairwise_distance(a, b, p, eps), margin, swap, how
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class LinAlgError(WeftError, RuntimeError):
+class LinAlgError(WeftError):
     """A matrix is singular, not positive definite, or a method did not converge."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from weft.autograd.value import stepwise
 from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.creation import tensor
@@ -104,7 +105,7 @@ def slogdet(A: Tensor) -> SignLog:
         np.asarray(found[1], numpy_dtype(v)), (v,),
         lambda g, y, x: (reshape(g, (*g.value.shape, 1, 1)) * inv(x).mT,),
     )  # fmt: skip
-    return SignLog(wrap(leaf(np.asarray(found[0], numpy_dtype(v)), v)), size)
+    return SignLog(wrap(stepwise(leaf(np.asarray(found[0], numpy_dtype(v)), v), v)), size)
 
 
 def logdet(input: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, composed
+from weft.autograd.value import Value, composed, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import axis
 from weft.core.elementwise import abs, eq, ne, pow, sqrt, where
@@ -42,7 +42,7 @@ def vector_norm(
             return wrap(bc.cast(sum(size, dim, keepdim).value, v.dtype))
         out = amax(size, dim, keepdim) if ord > 0 else amin(size, dim, keepdim)
     elif ord == 0:
-        out = sum(wrap(bc.cast(ne(a, 0).value, a.value.dtype)), dim, keepdim)
+        out = sum(wrap(stepwise(bc.cast(ne(a, 0).value, a.value.dtype), a.value)), dim, keepdim)
     elif ord == 1:
         out = sum(abs(a), dim, keepdim)
     elif ord == 2:
@@ -150,13 +150,13 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     v = matrices("linalg.cond", A)
     if p in (None, 2, -2):
         if not elements(v.shape):
-            return wrap(bc.scalar(0, v.dtype, v.shape[:-2]))
+            return wrap(stepwise(bc.scalar(0, v.dtype, v.shape[:-2]), v))
         s = svdvals(A)
         first, last = s[..., 0], s[..., -1]
         return last / first if p == -2 else first / last
     if v.shape[-1] != v.shape[-2]:
         raise ShapeError(f"linalg.cond: p={p!r} needs square matrices, got shape {tuple(v.shape)}")
     if not elements(v.shape):
-        return wrap(bc.scalar(0, v.dtype, v.shape[:-2]))
+        return wrap(stepwise(bc.scalar(0, v.dtype, v.shape[:-2]), v))
     inverse = inv_ex(A).result
     return matrix_norm(A, p) * matrix_norm(inverse, p)

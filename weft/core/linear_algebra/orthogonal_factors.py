@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.autograd.value import Value
+from weft.autograd.value import Value, stepwise
 from weft.core import broadcast as bc
 from weft.core.creation import eye
 from weft.core.handle import wrap
@@ -114,6 +114,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
         )
     unit = tril(A, -1) + eye(m, n, dtype=v.dtype, device=v.node.device)
     out = expand(eye(m, n, dtype=v.dtype, device=v.node.device), v.shape)
+    out = out if k else wrap(stepwise(out.value, v, t))
     for i in reversed(range(k)):
         column = narrow(unit, -1, i, 1)
         factor = unsqueeze(narrow(tau, -1, i, 1), -1)
@@ -126,7 +127,7 @@ def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpos
     v = matrices("ormqr", input)
     m, n = known_sizes(v)
     k = known_size(tau.value)
-    wide = padded(input, -1, m - n) if m > n else input
+    wide = padded(input, -1, m - n) if m > n else narrow(input, -1, 0, m)
     q = householder_product(wide, tau if k <= m else narrow(tau, -1, 0, m))
     q = q.mT if transpose else q
     return q @ other if left else other @ q

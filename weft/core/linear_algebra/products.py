@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.autograd.value import stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import axis, is_int
 from weft.core.creation import eye
@@ -36,7 +37,8 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 0:
-        return expand(eye(known_size(v), dtype=v.dtype, device=v.node.device), v.shape)
+        one = expand(eye(known_size(v), dtype=v.dtype, device=v.node.device), v.shape)
+        return wrap(stepwise(one.value, v))
     out: Tensor | None = None
     square = A
     while n:
@@ -143,7 +145,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     n = v.shape[-1] if N is None else N
     if not isinstance(n, int) or n <= 0:
         if n == 0 and N is None:
-            return wrap(bc.scalar(0, v.dtype, (*v.shape, 0)))
+            return wrap(stepwise(bc.scalar(0, v.dtype, (*v.shape, 0)), v))
         raise ArgumentError(f"linalg.vander: N must be positive, got {n}")
     x = x if v.dtype.is_float else wrap(bc.cast(v, int64))
     x = x if v.shape else reshape(x, 1)
