@@ -15,18 +15,34 @@ from typing import TypeAlias
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
 from weft.ir.expr import Expr, Load
-from weft.ir.index import Guard, Int, Var
+from weft.ir.index import Guard, Int, Var, high
 from weft.ir.ops import Op
+
+
+def place(axis: int, size: Int) -> Var:
+    """Stands for where an element lies along a tensor's axis, in what is said of its elements."""
+    return Var(f"${axis}", 0, max(high(size) - 1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Elements of a tensor for whose `place` the condition does not hold are `fill`: 0, or -inf."""
+
+    unless: Guard
+    fill: float
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tensor in global memory, contiguous in row-major order. Read, written, or both (updated in place)."""
+    """A tensor in global memory, contiguous in row-major order. Read, written, or both (updated in place).
+
+    `rest` is what is known of its elements before the kernel runs; schedules may leave out what it makes nothing."""
 
     name: str
     dtype: DType
     shape: tuple[Int, ...]
     written: bool = False
+    rest: Rest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,4 +321,18 @@ def substituted(body: Block, v: Var, value: Int) -> Block:
     def expr(e: Expr) -> Expr:
         return transform(e, lambda _: None, variable, memo)
 
-    return map_block(body, expr, index_map(expr, variable))
+    return _narrowed(map_block(body, expr, index_map(expr, variable)))
+
+
+def _narrowed(body: Block) -> Block:
+    """The body with loops whose extents have a lower bound now over variables that know it."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            var = Var(s.var.name, 0, high(s.extent) - 1)
+            inner = _narrowed(s.body) if var == s.var else substituted(s.body, s.var, var)
+            s = s if inner is s.body else replace(s, var=var, body=inner)
+        elif isinstance(s, If):
+            s = replace(s, body=_narrowed(s.body))
+        out.append(s)
+    return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)

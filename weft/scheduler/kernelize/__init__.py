@@ -9,6 +9,7 @@ from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.kernelize.emit import emit
+from weft.scheduler.kernelize.masks import find_masks
 from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
 from weft.scheduler.kernelize.spec import CopySpec, KernelSpec
@@ -24,7 +25,8 @@ def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSp
     """
     partition = Partition(outputs, buffers)
     position = {id(n): k for k, n in enumerate(partition.order)}
-    specs = [emit(g, partition.why) for g in ordered(partition.groups, position)]
+    masks = find_masks(partition.order, frozenset(map(id, outputs)))
+    specs = [emit(g, partition.why, masks) for g in ordered(partition.groups, position)]
     partition.dissolve()
     if settings.verify():
         for s in specs:

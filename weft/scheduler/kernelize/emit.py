@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from itertools import count
 
 from weft.ir import dtypes
+from weft.ir import expr as ex
 from weft.ir.expr import Load
 from weft.ir.graph import Node, Shape, elements
-from weft.ir.index import Guard, Index, Int, Var, high, substitute, unflatten, variables
+from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, Rest, StoreTo, Value
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
@@ -18,6 +19,7 @@ from weft.scheduler.kernelize.count import operations
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, Kind, Store
+from weft.scheduler.kernelize.masks import Masks, places
 from weft.scheduler.kernelize.spec import KernelSpec
 
 _OWN, _SUMMED = "ijklmn", "rstu"
@@ -77,6 +79,10 @@ class _Params:
             known = self.reads[id(node)] = (node, _free(f"p{len(self.reads)}", self.reserved))
         return Load(node.dtype, known[1], self.index(node, index))
 
+    def rest(self, node: Node, masks: Masks) -> Rest | None:
+        """What masks make of the tensor's elements."""
+        return masks.rest.get(id(node)) if id(node) not in self.linked else None
+
     def written(self, node: Node) -> str:
         known = self.writes.get(id(node))
         if known is None:
@@ -85,8 +91,8 @@ class _Params:
 
 
 class _Emitter:
-    def __init__(self, group: Group) -> None:
-        self.group = group
+    def __init__(self, group: Group, masks: Masks) -> None:
+        self.group, self.masks = group, masks
         self.merged: dict[Var, Int] = {}  # coordinate -> expression over merged coordinates
         self.extents: dict[Var, Int] = dict(group.extents)
         self.first: dict[Var, Var] = {}  # first coordinate of a run -> the merged one
@@ -160,7 +166,13 @@ class _Emitter:
             for a in atoms_of(marked):
                 if a in self.group.markers:
                     e.run(self.group.markers[a][0])  # pyright: ignore[reportArgumentType]
-        index = self.params.index(s.node, tuple(e.index(i) for i in s.index))
+        at = tuple(e.index(i) for i in s.index)
+        index = self.params.index(s.node, at)
+        asked = self.masks.asked.get(id(s.node), ())
+        if asked and self.group.contraction and value.dtype.is_float:
+            here = {v: i for v, i in zip(places(s.node), at, strict=True) if isinstance(v, Var)}
+            condition = ex.test(map_guard(asked, lambda i: substitute(i, here)))
+            value = ex.where(condition, value, ex.const(value.dtype, 0))
         return StoreTo(
             self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine
         )
@@ -178,7 +190,9 @@ class _Emitter:
         for f in ordered:
             items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
         p = self.params
-        params = [Param(name, n.dtype, p.shape(n)) for n, name in p.reads.values()]
+        params = [
+            Param(name, n.dtype, p.shape(n), rest=p.rest(n, self.masks)) for n, name in p.reads.values()
+        ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
         return Algorithm(_name(group), tuple(params), self.runtime, tuple(items))
 
@@ -228,9 +242,9 @@ def _name(group: Group) -> str:
     return "_".join(words[:5]) or "kernel"
 
 
-def emit(group: Group, why: Mapping[int, str]) -> KernelSpec:
+def emit(group: Group, why: Mapping[int, str], masks: Masks) -> KernelSpec:
     """The specification of a group's kernel."""
-    e = _Emitter(group)
+    e = _Emitter(group, masks)
     algorithm = e.algorithm()
     reads = tuple(n for n, _ in e.params.reads.values())
     writes = tuple(n for n, _ in e.params.writes.values())

@@ -44,6 +44,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
 from weft.scheduler.optimize import dots, parallel, rows
@@ -553,8 +554,14 @@ class _Tiled:
             self.k = fill(self.k, name, self.info)
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
+        self.trim(value)
         self.k = merge_even(self.k, chain or value)
         self.follow(chain or value, stream, tile)
+
+    def trim(self, value: str) -> None:
+        """Leave out of each tile what a mask makes nothing, or nobody asks for."""
+        for loop in [x.var.name for x in self.k.nests[value].loops if x.reduce]:
+            self.k = attempt(self.k, Trim(value, loop, strict=True))
 
     def follow(self, name: str, stream: Expr, tile: str) -> None:
         """Ask for the next tile's rows of a stream from memory, where the hardware does not find them in time."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Test
+from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Test, walk
 from weft.ir.index import (
     Guard,
     InRange,
@@ -14,13 +14,14 @@ from weft.ir.index import (
     ceildiv,
     coefficient,
     floordiv,
+    low,
     map_guard,
     maximum,
     minimum,
     substitute,
     variables,
 )
-from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.algorithm import Value, place, readers
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
@@ -39,11 +40,14 @@ class Trim(Transform):
     What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition,
     x, 0) of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN
     of a factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike.
+    With `strict`, a factor's `where` does not count, only what is known as a tensor's `rest`. Where all who read the
+    value choose by a condition that no iteration changes, and it fails, nothing is reduced at all.
     Needs: a serial loop, reducing; a condition that is affine in it, where loops further in take any value.
     """
 
     value: str
     loop: str
+    strict: bool = False
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
@@ -92,7 +96,7 @@ class Trim(Transform):
             nothing = identity(item.reduce.op, item.dtype).value
             start: Int = 0
             stop: Int = spec.extent
-            for c in _conditions(k, item.expr, float(nothing)):
+            for c in _conditions(k, item.expr, float(nothing), self.strict):
                 bind = k.nests[name].bind
                 at = map_guard((c,), lambda i, bind=bind: substitute(i, bind))
                 for first, last in _ranges(at, spec.var, around):
@@ -102,42 +106,99 @@ class Trim(Transform):
                 start, stop = minimum(start, found[0]), maximum(stop, found[1])
             found = start, stop
         assert found is not None
-        return found
+        start, stop = found
+        for c in _choices(k, self.value):
+            most = _most(_gap(c), around)
+            if variables(_gap(c)) and spec.var not in variables(most) and low(most) < 0:
+                stop = minimum(stop, maximum(most + 1, 0) * spec.extent)
+        return start, stop
 
 
-def _conditions(k: Kernel, e: Expr, nothing: float) -> Iterator[InRange]:
+def _choices(k: Kernel, name: str) -> Iterator[InRange]:
+    """Conditions, each bounded at one end and over loop variables, without which no reader uses the value."""
+    found: list[InRange] | None = None
+    for item in readers(k.algorithm, name):
+        bind = k.nests[item.name].bind
+        for root in item.exprs():
+            mine = _chosen(root, name)
+            if mine is not None:
+                at = [
+                    x for c in mine for x in _one_sided(map_guard((c,), lambda i, b=bind: substitute(i, b)))
+                ]
+                found = at if found is None else [c for c in found if c in at]
+    yield from found or ()
+
+
+def _chosen(e: Expr, name: str) -> list[InRange] | None:
+    """The conditions by which `e` chooses what reads the value; None where it does not read it."""
+    used = {x for x in walk([e]) if isinstance(x, Load) and x.source == name}
+    if not used:
+        return None
+    out: list[InRange] = []
+    while isinstance(e, Call):
+        reading = [a for a in e.args if any(x in used for x in walk([a]))]
+        if len(reading) != 1:
+            break
+        if e.op is Op.WHERE and reading[0] is e.args[1]:
+            out += implied(e.args[0])
+        e = reading[0]
+    return out
+
+
+def _one_sided(guard: Guard) -> Iterator[InRange]:
+    for c in guard:
+        if c.lo is not None:
+            yield InRange(c.value, c.lo, None)
+        if c.hi is not None:
+            yield InRange(c.value, None, c.hi)
+
+
+def _gap(c: InRange) -> Int:
+    """At least 0 where the condition, bounded at one end, holds."""
+    if c.lo is not None:
+        return c.value - c.lo
+    assert c.hi is not None
+    return c.hi - c.value - 1
+
+
+def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[InRange]:
     """Conditions on the item's axes without which `e` is `nothing` (0, or an infinity)."""
     match e:
         case Call(op=Op.WHERE, args=(condition, inside, Const() as outside)) if outside.value == nothing:
-            yield from _tests(condition)
-            yield from _conditions(k, inside, nothing)
+            if not strict:
+                yield from implied(condition)
+            yield from _conditions(k, inside, nothing, strict)
         case Call(op=Op.MUL) if nothing == 0:
             for factor in e.args:
-                yield from _conditions(k, factor, nothing)
+                yield from _conditions(k, factor, nothing, strict)
         case Call(op=Op.EXP, args=(Call(op=Op.SUB, args=(x, m)),)) if nothing == 0 and _finite_below(m):
-            yield from _conditions(k, x, float("-inf"))
+            yield from _conditions(k, x, float("-inf"), strict)
         case Call(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
-            yield from _conditions(k, x, nothing)
-        case Load() if not e.guard and k.algorithm.param(e.source) is None:
+            yield from _conditions(k, x, nothing, strict)
+        case Load() if (p := k.algorithm.param(e.source)) is not None:
+            if p.rest is not None and p.rest.fill == nothing:
+                here = {place(a, n): i for a, (n, i) in enumerate(zip(p.shape, e.index, strict=True))}
+                yield from map_guard(p.rest.unless, lambda i: substitute(i, here))
+        case Load() if not e.guard:
             value = k.algorithm.item(e.source)
             assert isinstance(value, Value)
             op = None if value.reduce is None else value.reduce.op
             if op is None or float(identity(op, value.dtype).value) == nothing:
                 at: dict[Var, Int] = {a.var: i for a, i in zip(value.axes, e.index, strict=True)}
-                for c in _conditions(k, value.expr, nothing):
+                for c in _conditions(k, value.expr, nothing, strict):
                     yield from map_guard((c,), lambda i: substitute(i, at))
         case _:
             pass
 
 
-def _tests(e: Expr) -> Iterator[InRange]:
+def implied(e: Expr) -> Iterator[InRange]:
     """Conditions on indices that all hold where `e` is true."""
     match e:
         case Test():
             yield from e.guard
         case Call(op=Op.AND):
             for a in e.args:
-                yield from _tests(a)
+                yield from implied(a)
         case Call(op=Op.LT | Op.LE, args=(a, b)):
             x, y = _index(a), _index(b)
             if x is not None and y is not None and not isinstance(gap := y - x, int):
@@ -158,6 +219,12 @@ def _index(e: Expr) -> Int | None:
             x, y = _index(a), _index(b)
             if x is not None and y is not None:
                 found = x + y if e.op is Op.ADD else x - y
+        case Call(op=Op.MUL, args=(a, b)) if e.dtype.is_int:
+            x, y = _index(a), _index(b)
+            if isinstance(x, int) and y is not None:
+                found = y * x
+            elif isinstance(y, int) and x is not None:
+                found = x * y
         case _:
             pass
     if found is None:

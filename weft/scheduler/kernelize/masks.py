@@ -1,0 +1,236 @@
+"""What a mask of indices says of other nodes: where they are nothing, and where nobody asks for them.
+
+    s = where(j <= i, q k^T, -inf);  p = exp(s - m) / l;  dv = p^T g        p is 0, and s -inf, unless j <= i;
+    dp = g v^T;  ds = p * dp - ...                                          dp is asked for only where j <= i
+
+Conditions on indices follow a tensor through elementwise ops and movement, from where(condition, x, -inf) down to what
+uses its exponential (`rest`), and from there up to what is multiplied by it (`asked`). So a product over masked weights
+leaves out what the mask rules out, and so does one whose result meets such weights. A weight that is ruled out counts
+for nothing: an infinity or NaN that it would be multiplied by has no effect. A plain where(condition, x, 0) says
+nothing here, since 0 times infinity is not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.ir import expr as ex
+from weft.ir.expr import Const, Expr
+from weft.ir.graph import Fill, Node
+from weft.ir.index import NEVER, Guard, InRange, Int, Var, both, coefficient, map_guard, rewrite, variables
+from weft.ir.kernel.algorithm import Rest, place
+from weft.ir.kernel.transforms.trim import implied
+from weft.ir.movement import source
+from weft.ir.ops import ELEMENTWISE, Op
+from weft.scheduler.kernelize.evaluate import converted
+
+_MOVED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})
+"""Movement that fills nothing up."""
+
+_DEPTH = 16
+"""How deep a condition is looked into."""
+
+
+@dataclass(slots=True)
+class Masks:
+    """By id of a node: what it is unless a condition on its place holds, and the condition without which nobody uses
+    its elements."""
+
+    rest: dict[int, Rest] = field(default_factory=dict[int, Rest])
+    asked: dict[int, Guard] = field(default_factory=dict[int, Guard])
+
+
+def find_masks(order: Sequence[Node], outputs: frozenset[int]) -> Masks:
+    """The masks of a graph, whose nodes are in topological order; `outputs` are wanted whole."""
+    masks = Masks()
+    for node in order:
+        if node.storage is None and node.inputs and (found := _rest(node, masks.rest)) is not None:
+            masks.rest[id(node)] = found
+    if masks.rest:
+        _ask(order, outputs, masks)
+    return masks
+
+
+def places(node: Node) -> tuple[Int, ...]:
+    """The place of an element, axis by axis."""
+    return tuple(0 if n == 1 else place(k, n) for k, n in enumerate(node.shape))
+
+
+# what is nothing ------------------------------------------------------------------------------------------------------
+
+
+def _rest(node: Node, known: Mapping[int, Rest]) -> Rest | None:
+    """Where, and what, the node is nothing."""
+    op, inputs = node.op, node.inputs
+    if op is Op.WHERE:
+        return _chosen(node, known)
+    of = [known.get(id(i)) for i in inputs]
+    if not any(of):
+        return None
+    if op in _MOVED:
+        return None if of[0] is None else _moved(node, of[0])
+    a, b = of[0], of[1] if len(of) > 1 else None
+    match op:
+        case Op.MUL:
+            zeros = [r for r in (a, b) if r is not None and r.fill == 0]
+            return Rest(_all(*(r.unless for r in zeros)), 0.0) if zeros else None
+        case Op.DIV | Op.NEG | Op.CAST | Op.CONTIGUOUS if a is not None and a.fill == 0:
+            return a
+        case Op.ADD | Op.SUB if a is not None and b is not None and a.fill == b.fill == 0:
+            return a if a == b else None
+        case Op.ADD:
+            lowest = [r for r in (a, b) if r is not None and r.fill < 0]
+            return Rest(_all(*(r.unless for r in lowest)), float("-inf")) if lowest else None
+        case Op.SUB if a is not None and a.fill < 0 and _maximum(inputs[1], inputs[0]):
+            return a
+        case Op.CAST | Op.CONTIGUOUS if a is not None and node.dtype.is_float:
+            return a
+        case Op.EXP if a is not None and a.fill < 0:
+            return Rest(a.unless, 0.0)
+        case _:
+            return None
+
+
+def _chosen(node: Node, known: Mapping[int, Rest]) -> Rest | None:
+    """where(condition, x, -inf), or the other way round; where(.., x, 0) of what is 0 by another mask."""
+    condition, x, other = node.inputs
+    lowest, flipped = _is(other, float("-inf")), _is(x, float("-inf"))
+    if flipped and not lowest:
+        guard, kept = _opposite(_condition(condition)), known.get(id(other))
+    elif lowest:
+        guard, kept = _condition(condition), known.get(id(x))
+    else:
+        kept = known.get(id(x))
+        return kept if kept is not None and kept.fill == 0 and _is(other, 0.0) else None
+    if kept is not None and kept.fill < 0:
+        guard = _all(guard, kept.unless)
+    return Rest(guard, float("-inf")) if guard and guard != NEVER else None
+
+
+def _is(node: Node, value: float) -> bool:
+    return node.storage is None and isinstance(f := _below(node).attrs, Fill) and float(f.value) == value
+
+
+def _below(node: Node) -> Node:
+    while node.storage is None and node.op in (Op.EXPAND, Op.RESHAPE):
+        node = node.inputs[0]
+    return node
+
+
+def _opposite(guard: Guard) -> Guard:
+    """What holds where the guard does not, where that is a condition too."""
+    match guard:
+        case (InRange(value, lo, None),) if lo is not None:
+            return (InRange(value, None, lo),)
+        case (InRange(value, None, hi),) if hi is not None:
+            return (InRange(value, hi, None),)
+        case _:
+            return ()
+
+
+def _moved(node: Node, rest: Rest) -> Rest | None:
+    """The condition at the place that an element comes from."""
+    at = source(node, places(node)).index
+    inner = {v: i for v, i in zip(places(node.inputs[0]), at, strict=True) if isinstance(v, Var)}
+    guard = map_guard(rest.unless, lambda i: _replaced(i, inner))
+    return Rest(guard, rest.fill) if guard and all(_affine(c) for c in guard) else None
+
+
+def _maximum(node: Node, of: Node) -> bool:
+    """The node is the maximum of `of` along some axes, in each place: -inf less that is -inf, but in rows of nothing
+    else, which are not numbers anyway."""
+    top = _below(node)
+    return top.storage is None and top.op is Op.REDUCE_MAX and top.inputs[0] is of
+
+
+# what nobody asks for -------------------------------------------------------------------------------------------------
+
+
+def _ask(order: Sequence[Node], outputs: frozenset[int], masks: Masks) -> None:
+    """From users to operands: a node is asked for where any user asks for it."""
+    wanted: dict[int, Guard] = {}
+    for node in reversed(order):
+        mine: Guard = () if id(node) in outputs else wanted.get(id(node), ())
+        if mine:
+            masks.asked[id(node)] = mine
+        for k, i in enumerate(node.inputs):
+            if i.storage is not None or not i.inputs:
+                continue
+            asks = _asks(node, k, mine, masks.rest)
+            before = wanted.get(id(i))
+            wanted[id(i)] = asks if before is None else tuple(c for c in before if c in asks)
+
+
+def _asks(node: Node, k: int, mine: Guard, rest: Mapping[int, Rest]) -> Guard:
+    """The condition without which `node` does not use its operand number `k`."""
+    op, inputs = node.op, node.inputs
+    if op in (Op.PERMUTE, Op.RESHAPE):
+        return _carried(node, mine) if mine else ()
+    if op is Op.WHERE and k == 1:
+        return _all(mine, _condition(inputs[0]))
+    if op is Op.MUL:
+        other = rest.get(id(inputs[1 - k]))
+        return (
+            mine if other is None or other.fill != 0 or inputs[0] is inputs[1] else _all(mine, other.unless)
+        )
+    return mine if op in ELEMENTWISE else ()
+
+
+def _carried(node: Node, guard: Guard) -> Guard:
+    """A condition on the places of a permuted or reshaped tensor as one on those of its operand."""
+    at = source(node, places(node)).index
+    back = {i: p for i, p in zip(at, places(node.inputs[0]), strict=True) if isinstance(i, Var)}
+    used = {
+        v for c in guard for i in (c.value, c.lo, c.hi) if not isinstance(i, int | None) for v in variables(i)
+    }
+    if not all(v in back for v in used):
+        return ()
+    return map_guard(guard, lambda i: _replaced(i, back))
+
+
+# conditions -----------------------------------------------------------------------------------------------------------
+
+
+def _all(*guards: Guard) -> Guard:
+    out: Guard = ()
+    for g in guards:
+        out = both(out, g)
+    return out
+
+
+def _replaced(i: Int, by: Mapping[Var, Int]) -> Int:
+    return rewrite(i, lambda x: by.get(x) if isinstance(x, Var) else None)
+
+
+def _affine(c: InRange) -> bool:
+    used = {v for i in (c.value, c.lo, c.hi) if not isinstance(i, int | None) for v in variables(i)}
+    return all(coefficient(i, v) is not None for i in (c.value, c.lo, c.hi) if i is not None for v in used)
+
+
+def _condition(node: Node) -> Guard:
+    """Conditions on places that all hold where the bool `node` does; nothing where there are none."""
+    e = _scalar(node, places(node), _DEPTH)
+    guard = tuple(dict.fromkeys(implied(e))) if e is not None else ()
+    return guard if all(_affine(c) for c in guard) else ()
+
+
+def _scalar(node: Node, at: tuple[Int, ...], depth: int) -> Expr | None:
+    """What the node is at a place, if it follows from the place alone."""
+    if node.storage is not None or depth == 0:
+        return None
+    if node.op in _MOVED:
+        return _scalar(node.inputs[0], source(node, at).index, depth - 1)
+    match node.op:
+        case Op.RANGE:
+            return converted(ex.from_index(at[0]), node.dtype)
+        case Op.CONST if isinstance(node.attrs, Fill) and not node.dtype.is_float:
+            return Const(node.dtype, node.attrs.value)
+        case Op.LT | Op.LE | Op.AND | Op.ADD | Op.SUB | Op.MUL if not node.inputs[0].dtype.is_float:
+            args = [_scalar(i, at, depth - 1) for i in node.inputs]
+            known = [a for a in args if a is not None]
+            if len(known) == len(args):
+                return ex.call(node.op, *known, dtype=node.dtype)
+            return known[0] if node.op is Op.AND and known else None
+        case _:
+            return None
