@@ -126,6 +126,7 @@ class _Machine:
         self.orders: dict[Expr, list[Expr]] = {}
         self.lanewise: dict[int, bool] = {}
         self.constants: dict[Const, Array] = {}
+        self.overlap = False  # parameters lie in the same memory
 
     def fail(self, rule: str) -> IRError:
         where = show_head(self.stmt) if self.stmt is not None else ""
@@ -145,6 +146,12 @@ class _Machine:
                     f"parameter {b.name} needs {size} of {b.dtype.name}, got {data.dtype}{data.shape}"
                 )
             frame.names[b.name] = _Memory(b, data, size, None, b.name in self.program.writes)
+        params = [frame.names[b.name] for b in self.program.params]
+        self.overlap = any(
+            (a.writable or b.writable) and np.may_share_memory(a.data[: a.size], b.data[: b.size])
+            for k, b in enumerate(params)
+            for a in params[:k]
+        )
         for _ in self.block(self.program.body, frame, _ONE):
             pass
 
@@ -220,7 +227,7 @@ class _Machine:
         known = self.lanewise.get(id(s))
         if known is None:
             inside = list(every(s.body))
-            plain = not self.races and all(
+            plain = not (self.races or self.overlap) and all(
                 isinstance(x, Let | Store | Accumulate | If | Prefetch) for x in inside
             )
             targets = [x.buffer for x in inside if isinstance(x, Store | Accumulate)]
