@@ -37,8 +37,8 @@ def cuda_module() -> Callable[[str], Any]:
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The driver under "cuda:0", which executes the PTX that the backend compiles."""
     driver = load("emulated").EmulatedDriver()
+    assert driver.cuInit(0) == (0,)
     monkeypatch.setattr(devices, "open_driver", lambda: Driver(driver))
     monkeypatch.setattr(registry, "_backends", {**registry._backends, "cuda": CudaBackend()})
     monkeypatch.setattr(registry, "_devices", dict(registry._devices))
-    monkeypatch.setattr(devices._entered, "device", None)
     yield driver

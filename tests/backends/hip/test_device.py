@@ -43,7 +43,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHip]:
     monkeypatch.setattr(devices, "open_driver", lambda: HipDriver(hip, lambda: Linker(FakeComgr(3))))
     monkeypatch.setattr(registry, "_backends", {**registry._backends, "hip": HipBackend()})
     monkeypatch.setattr(registry, "_devices", dict(registry._devices))
-    monkeypatch.setattr(cuda._entered, "device", None)
     yield hip
 
 

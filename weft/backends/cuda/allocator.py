@@ -45,14 +45,17 @@ class Block:
 
 @dataclass(slots=True)
 class Allocator:
-    """Free blocks by size. All work is on one stream, so a block may be reused at once: the next user comes later."""
+    """Free blocks by size. All work is on one stream, so a block may be reused at once: the next user comes later.
+
+    The collection of garbage may release blocks in the middle of any of these methods, so the lock may be taken twice.
+    """
 
     driver: Driver
     free: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     used_bytes: int = 0
     kept_bytes: int = 0
     limit_bytes: int | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     def allocate(self, nbytes: int) -> Block:
         """Uninitialized memory. MemoryError when there is none, even after giving back what was kept."""
@@ -88,11 +91,11 @@ class Allocator:
             ) from None
 
     def _give_back(self) -> None:
-        for addresses in self.free.values():
+        kept, self.free = self.free, {}
+        for size, addresses in kept.items():
+            self.kept_bytes -= size * len(addresses)
             for address in addresses:
                 self.driver.call("cuMemFree", address)
-        self.free.clear()
-        self.kept_bytes = 0
 
     def release(self, address: int, size: int) -> None:
         """Keep a block for the next request of its size."""

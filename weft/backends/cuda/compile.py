@@ -44,11 +44,18 @@ class Entry:
     scratch: tuple[int, ...]
 
 
+PTX = {(10, 0): 86, (10, 1): 86, (10, 3): 88, (11, 0): 90, (12, 0): 87, (12, 1): 88}
+"""The first version of PTX that knows an architecture; 8.0 (of CUDA 12.0) knows all before."""
+
+
 def target(capability: tuple[int, int]) -> Target:
-    """LLVM's name of the architecture; the one with its own instructions where there is such."""
+    """LLVM's name of the architecture, and the oldest PTX that knows it, which the oldest drivers take. From sm_90 on
+    with the instructions that only this architecture has; for one that came later, what it runs of sm_90."""
+    if capability > (9, 0) and capability not in PTX:
+        return Target(TRIPLE, "sm_90", "+ptx80")
     major, minor = capability
-    version = "+ptx80" if major < 10 else "+ptx87"
-    return Target(TRIPLE, f"sm_{major}{minor}{'a' if (major, minor) >= (9, 0) else ''}", version)
+    own = "a" if capability >= (9, 0) else ""
+    return Target(TRIPLE, f"sm_{major}{minor}{own}", f"+ptx{PTX.get(capability, 80)}")
 
 
 def copies_ahead(chip: Target) -> bool:

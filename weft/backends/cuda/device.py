@@ -2,17 +2,20 @@
 
 All work of a device goes through one stream, in order. Host memory is copied by way of two pinned buffers in turn. A
 plan's launches find their arguments in one table of pointers; a plan that runs again on the same memory is captured
-as a CUDA graph.
+as a CUDA graph, on a stream of its own, so that what other threads start meanwhile is not captured with it. Threads
+start whole plans one after another, because plans share a workspace.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import struct
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -55,6 +58,15 @@ CORE_LANES = 128
 
 LAUNCH_NS = 2500.0
 
+OLDEST_DRIVER = 12000
+"""The CUDA version (12.0) of the first driver that assembles what is compiled for GPUs before Blackwell."""
+
+PARAMETERS = 480
+"""Of a kernel: its arguments take at most 4,352 bytes, scratch buffers and variables among them."""
+
+LOG_BYTES = 8 << 10
+"""Of the assembler's complaints."""
+
 _MAGIC = b"weft-cuda-1\n"
 
 
@@ -77,25 +89,57 @@ class CudaDevice:
     def __init__(self, driver: Driver, index: int) -> None:
         self.driver, self.index = driver, index
         call = driver.call
+        version = int(call("cuDriverGetVersion"))
+        if version < OLDEST_DRIVER:
+            raise DeviceError(
+                f"NVIDIA's driver is for CUDA {version // 1000}.{version % 1000 // 10}, and weft needs one for 12.0 "
+                "or later: install a driver of version 525 or later"
+            )
         self._handle = call("cuDeviceGet", index)
         self.capability = (
             driver.attribute(self._handle, "COMPUTE_CAPABILITY_MAJOR"),
             driver.attribute(self._handle, "COMPUTE_CAPABILITY_MINOR"),
         )
-        self._context = call("cuDevicePrimaryCtxRetain", self._handle)
-        self.enter()
-        self.stream = call("cuStreamCreate", 1)  # not ordered with the legacy stream
-        self.allocator = Allocator(driver)
+        self._begin()
         self._info = describe_device(driver, self._handle, index, self.capability)
+
+    def _begin(self) -> None:
+        """The context, the streams, and what a device has before its first use."""
+        self._context = self.driver.call("cuDevicePrimaryCtxRetain", self._handle)
+        self._process = os.getpid()
+        self.enter()
+        self.stream = self.driver.call("cuStreamCreate", 1)  # not ordered with the legacy stream
+        self._capturing = self.driver.call("cuStreamCreate", 1)
+        self.allocator = Allocator(self.driver)
         self._workspace: Block | None = None
         self._staging: list[tuple[int, Any]] = []
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def enter(self) -> None:
-        """Make this device's context the calling thread's, which driver calls work on."""
-        if _entered.device is not self:
-            self.driver.call("cuCtxSetCurrent", self._context)
-            _entered.device = self
+        """Make this device's context the calling thread's, which driver calls work on: others may have changed it."""
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"{self._info.name} was opened before this process was forked, and cannot be used here: start "
+                "processes with multiprocessing's 'spawn', or open the device in the new process only"
+            )
+        self.driver.call("cuCtxSetCurrent", self._context)
+
+    @contextlib.contextmanager
+    def capture(self) -> Generator[Capture]:
+        """What is started on the capture's stream inside becomes its graph. Other threads' captures wait."""
+        driver, mode = self.driver, self.driver.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        with self.lock:
+            driver.call("cuStreamBeginCapture", self._capturing, mode)
+            made = Capture(self._capturing)
+            try:
+                yield made
+            except BaseException:
+                with contextlib.suppress(CudaError):  # ends it, and says that it is of no use
+                    driver.call("cuGraphDestroy", driver.call("cuStreamEndCapture", self._capturing))
+                raise
+            graph = driver.call("cuStreamEndCapture", self._capturing)
+            made.graph = driver.call("cuGraphInstantiate", graph, 0)
+            driver.call("cuGraphDestroy", graph)
 
     @property
     def info(self) -> DeviceInfo:
@@ -135,7 +179,7 @@ class CudaDevice:
         block, call = _block(memory), self.driver.call
         check_range("write", data.nbytes, offset, block.nbytes)
         flat, start = data.cast("B"), block.address + offset
-        with self._lock:
+        with self.lock:
             self.enter()
             for k, at in enumerate(range(0, flat.nbytes, STAGING_BYTES)):
                 address, free = self.staging()[k % 2]
@@ -152,7 +196,7 @@ class CudaDevice:
         start = block.address + offset
         out = memoryview(bytearray(nbytes))
         pieces = [(at, min(STAGING_BYTES, nbytes - at)) for at in range(0, nbytes, STAGING_BYTES)]
-        with self._lock:
+        with self.lock:
             self.enter()
             for k in range(len(pieces) + 1):
                 if k < len(pieces):
@@ -196,22 +240,19 @@ class CudaDevice:
         """PTX -> machine code, by the driver's own assembler."""
         self.enter()
         module, call = self.driver.module, self.driver.call
-        text = ptx.encode() + b"\0"
-        state = call("cuLinkCreate", 0, [], [])
+        text, log, option = ptx.encode() + b"\0", bytearray(LOG_BYTES), module.CUjit_option
+        options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        state = call("cuLinkCreate", len(options), options, [log, len(log)])
         try:
-            call(
-                "cuLinkAddData",
-                state,
-                module.CUjitInputType.CU_JIT_INPUT_PTX,
-                text,
-                len(text),
-                b"weft",
-                0,
-                [],
-                [],
-            )
+            kind = module.CUjitInputType.CU_JIT_INPUT_PTX
+            call("cuLinkAddData", state, kind, text, len(text), b"weft", 0, [], [])
             address, size = call("cuLinkComplete", state)
             return bytes(_host(int(address), int(size)))
+        except CudaError as error:
+            said = bytes(log).split(b"\0")[0].decode(errors="replace").strip()
+            if not said:
+                raise
+            raise DeviceError(f"{self._info.name} does not take a kernel ({error.code}): {said}") from error
         finally:
             call("cuLinkDestroy", state)
 
@@ -279,6 +320,7 @@ class CudaEvent:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
+        self.handle: Any = None
         device.enter()
         self.handle = device.driver.call("cuEventCreate", 2)  # without timing
         device.driver.call("cuEventRecord", self.handle, device.stream)
@@ -298,8 +340,7 @@ class CudaEvent:
         self._device.driver.call("cuEventSynchronize", self.handle)
 
     def __del__(self) -> None:
-        self._device.enter()
-        self._device.driver.call("cuEventDestroy", self.handle)
+        _release(self._device, "cuEventDestroy", [self.handle])
 
 
 class CudaQueue:
@@ -323,13 +364,21 @@ class CudaQueue:
         self._device.synchronize()
 
 
-class _Entered(threading.local):
-    """Whose context is the calling thread's."""
+@dataclass(slots=True)
+class Capture:
+    """What `CudaDevice.capture` makes: the stream that is captured and, afterwards, the graph, ready to be launched."""
 
-    device: CudaDevice | None = None
+    stream: Any
+    graph: Any = None
 
 
-_entered = _Entered()
+def _release(device: CudaDevice, call: str, handles: Sequence[Any]) -> None:
+    """Give handles back; at the end of the process, or in a forked one, they are gone already."""
+    with contextlib.suppress(DeviceError):
+        device.enter()
+        for handle in handles:
+            if handle is not None:
+                device.driver.call(call, handle)
 
 
 def _host(address: int, nbytes: int) -> memoryview:
@@ -354,6 +403,7 @@ class CudaExecutable:
     """Commands whose launches read their arguments from one table: externals, workspace, scratch, variables."""
 
     def __init__(self, device: CudaDevice, codes: Sequence[CudaCode], commands: Commands) -> None:
+        self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._device, self._commands, self._codes = device, commands, tuple(codes)
         self._scratch_at = -(-commands.workspace_bytes // 512) * 512
         sizes = [codes[s.program].entry.scratch for s in commands.steps if isinstance(s, Launch)]
@@ -373,8 +423,9 @@ class CudaExecutable:
         self._steps: list[_Call | CopyBytes] = []
         for s in commands.steps:
             self._steps += [s] if isinstance(s, CopyBytes) else self._calls(s)
-        self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        _release(self._device, "cuGraphExecDestroy", list(self._graphs.values()))
 
     def _calls(self, step: Launch) -> list[_Call]:
         code = self._codes[step.program]
@@ -415,17 +466,12 @@ class CudaExecutable:
             self._table[self._variables_at + k] = value & ((1 << 64) - 1)
         return (self._base, *externals, *variables)
 
-    def _issue(self, step: _Call | CopyBytes, variables: Sequence[int]) -> None:
-        call, stream = self._device.driver.call, self._device.stream
+    def _issue(self, step: _Call | CopyBytes, variables: Sequence[int], stream: Any) -> None:
+        call = self._device.driver.call
         if isinstance(step, CopyBytes):
             if step.nbytes:
-                call(
-                    "cuMemcpyDtoDAsync",
-                    self._table[step.target],
-                    self._table[step.source],
-                    step.nbytes,
-                    stream,
-                )
+                target, source = self._table[step.target], self._table[step.source]
+                call("cuMemcpyDtoDAsync", target, source, step.nbytes, stream)
             return
         blocks = step.blocks
         if not isinstance(blocks, int):
@@ -451,20 +497,19 @@ class CudaExecutable:
         device = self._device
         if queue:
             device.queue(queue)
-        with self._lock:
+        with device.lock:
             device.enter()
             key = self._prepare(memories, variables)
             graph = self._graphs.get(key)
+            if graph is None and len(self._steps) > 1 and key in self._graphs:
+                graph = self._graphs[key] = self._captured(variables)
             if graph is not None:
                 self._graphs.move_to_end(key)
                 device.driver.call("cuGraphLaunch", graph, device.stream)
-            elif len(self._steps) > 1 and key in self._graphs:
-                self._graphs[key] = self._captured(variables)
-                device.driver.call("cuGraphLaunch", self._graphs[key], device.stream)
-            else:
-                self._note(key)
-                for step in self._steps:
-                    self._issue(step, variables)
+                return
+            self._note(key)
+            for step in self._steps:
+                self._issue(step, variables, device.stream)
 
     def _note(self, key: tuple[int, ...]) -> None:
         """Remember a run, which is captured when it comes again."""
@@ -475,21 +520,14 @@ class CudaExecutable:
                 self._device.driver.call("cuGraphExecDestroy", oldest)
 
     def _captured(self, variables: Sequence[int]) -> Any:
-        device, driver = self._device, self._device.driver
-        mode = driver.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        driver.call("cuStreamBeginCapture", device.stream, mode)
-        try:
+        with self._device.capture() as made:
             for step in self._steps:
-                self._issue(step, variables)
-        finally:
-            graph = driver.call("cuStreamEndCapture", device.stream)
-        executable = driver.call("cuGraphInstantiate", graph, 0)
-        driver.call("cuGraphDestroy", graph)
-        return executable
+                self._issue(step, variables, made.stream)
+        return made.graph
 
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
         device, call = self._device, self._device.driver.call
-        with self._lock:
+        with device.lock:
             device.enter()
             self._prepare(memories, variables)
             marks = [call("cuEventCreate", 0) for _ in range(len(self._commands.steps) + 1)]
@@ -498,7 +536,7 @@ class CudaExecutable:
             for step, mark in zip(self._commands.steps, marks[1:], strict=True):
                 parts = len(self._codes[step.program].entry.parts) if isinstance(step, Launch) else 1
                 for _ in range(parts):
-                    self._issue(next(at), variables)
+                    self._issue(next(at), variables, device.stream)
                 call("cuEventRecord", mark, device.stream)
             device.synchronize()
             times = [call("cuEventElapsedTime", a, b) for a, b in pairwise(marks)]
@@ -549,7 +587,7 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         native=ELEMENTWISE & scalar.NATIVE,
         warp=get("WARP_SIZE"),
         matrix_units=units(capability, settings.tf32()),
-        bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK")),
+        bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK"), parameters=PARAMETERS),
     )
 
 

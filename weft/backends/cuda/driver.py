@@ -10,12 +10,28 @@ from weft.errors import DeviceError
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-class CudaError(RuntimeError):
+FATAL = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC", "ILLEGAL_INSTRUCTION",
+        "HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ASSERT", "ECC_UNCORRECTABLE", "CONTAINED",
+    )
+)  # fmt: skip
+"""Errors of a kernel, found by any later call; nothing works on that GPU any more in this process."""
+
+
+class CudaError(DeviceError):
     """A call of the driver failed; `code` is the driver's name of the reason."""
 
     def __init__(self, call: str, code: str) -> None:
-        super().__init__(f"{call} failed: {code}")
-        self.code = code
+        self.call, self.code = call, code
+        fatal = (
+            ": an earlier kernel failed, and the GPU cannot be used any more before this process starts anew"
+        )
+        super().__init__(f"{call} failed with {code}{fatal if code in FATAL else ''}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.call, self.code)
 
 
 class Driver:

@@ -7,12 +7,10 @@ description differ.
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from weft.backends.cpu.llvm import assembly_of, version
-from weft.backends.cuda.allocator import Allocator
 from weft.backends.cuda.compile import Entry, describe
 from weft.backends.cuda.compile import parse as parse_entries
 from weft.backends.cuda.device import CudaCode, CudaDevice
@@ -42,15 +40,9 @@ class HipDevice(CudaDevice):
         self.driver, self.index = cast(Driver, driver), index
         self._hip = driver
         self._handle = driver.call("cuDeviceGet", index)
-        self._context = driver.call("cuDevicePrimaryCtxRetain", self._handle)
-        self.enter()
-        self.stream = driver.call("cuStreamCreate", 1)  # not ordered with the legacy stream
-        self.allocator = Allocator(self.driver)
+        self._begin()
         self.isa = driver.instruction_set(index)
         self._info = describe_device(driver, index, self.isa)
-        self._workspace = None
-        self._staging = []
-        self._lock = threading.RLock()
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CudaCode], bytes]:
         made = compile_programs(programs, target(self.isa), self._info.local_bytes)

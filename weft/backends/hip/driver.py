@@ -23,7 +23,12 @@ from weft.errors import DeviceError
 from .link import Linker
 
 _NOT_READY = 600
-_CODES = {2: OUT_OF_MEMORY, _NOT_READY: "CUDA_ERROR_NOT_READY"}
+_CODES = {
+    2: OUT_OF_MEMORY,
+    _NOT_READY: "CUDA_ERROR_NOT_READY",
+    700: "CUDA_ERROR_ILLEGAL_ADDRESS",
+    719: "CUDA_ERROR_LAUNCH_FAILED",
+}
 """Errors that the device tells apart, by HIP's number."""
 
 _PROPERTIES_BYTES = 1 << 14
