@@ -118,6 +118,11 @@ GRAPHS: dict[str, Callable[[], list[weft.Tensor]]] = {
     "attention": lambda: [
         weft.nn.functional.scaled_dot_product_attention(t(2, 4, 64, 32), t(2, 4, 64, 32), t(2, 4, 64, 32))
     ],
+    "attention bf16": lambda: [
+        weft.nn.functional.scaled_dot_product_attention(
+            *(t(2, 4, 256, 64).to(weft.bfloat16).realize() for _ in "qkv"), is_causal=True
+        )
+    ],
     "cumsum": lambda: [t(10, 100).cumsum(1)],
     "half": lambda: [
         (t(64, 64).to(weft.float16) @ t(64, 64).to(weft.float16)),

@@ -134,6 +134,34 @@ def test_older_gpus_have_none(emulated: Any) -> None:
     np.testing.assert_allclose(y.to(weft.float32).numpy(), wanted, rtol=2.0**-8, atol=2.0**-5)
 
 
+ATTENTIONS = {
+    "bf16, causal": (weft.bfloat16, 2, 100, 128, 32, 32, True),
+    "f16, wider results": (weft.float16, 1, 64, 64, 16, 40, False),
+    "f32, causal": (weft.float32, 2, 70, 70, 16, 24, True),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_is_one_launch(emulated: Any, name: str) -> None:
+    """Both products on matrix units where the factors are narrow, no barrier missing."""
+    emulated.races = True
+    dtype, batch, n, m, deep, wide, causal = ATTENTIONS[name]
+    r = np.random.default_rng(0)
+    q, k, v = (
+        weft.tensor(r.standard_normal(s).astype(np.float32), device="cuda").to(dtype).realize()
+        for s in ((batch, n, deep), (batch, m, deep), (batch, m, wide))
+    )
+    y = weft.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    (kernel,) = weft.explain(y).kernels
+    assert kernel.source.count(".entry") == 1
+    assert ("mma.sync" in kernel.source) is (dtype is not weft.float32)
+    a, b, c = (x.float().numpy().astype(float) for x in (q, k, v))
+    scores = a @ b.swapaxes(-1, -2) / np.sqrt(deep)
+    w = np.exp(np.where(np.tri(n, m, dtype=bool), scores, -np.inf) if causal else scores)
+    bits = {weft.bfloat16: 8, weft.float16: 11, weft.float32: 20}[dtype]
+    np.testing.assert_allclose(y.float().numpy(), w / w.sum(-1, keepdims=True) @ c, atol=6 * 2.0**-bits)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_remainders_are_exact(emulated: Any, dtype: Any) -> None:
     """Quotients of any size, the smallest and largest numbers, and what is no number."""

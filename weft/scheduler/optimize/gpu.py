@@ -33,7 +33,7 @@ from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import gpu_contraction
+from weft.scheduler.optimize import gpu_contraction, gpu_online
 from weft.scheduler.optimize.access import accesses, is_costly, vector_score
 from weft.scheduler.optimize.steps import merge, split
 
@@ -62,9 +62,10 @@ CHAIN = 64
 
 def schedule(k: Kernel, info: DeviceInfo) -> Kernel:
     """The schedule of any kernel."""
-    tiled = gpu_contraction.schedule(k, info)
-    if tiled is not None:
-        return tiled
+    for rule in (gpu_online.schedule, gpu_contraction.schedule):
+        tiled = rule(k, info)
+        if tiled is not None:
+            return tiled
     k = _inlined(k)
     try:
         fused = _rows(k, info)

@@ -16,12 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr
-from weft.ir.index import Var, ceildiv, coefficient, flatten, high
+from weft.ir.index import Var, ceildiv, coefficient, high
 from weft.ir.kernel.algorithm import Axis, reads
 from weft.ir.kernel.schedule import Kernel, fresh
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
@@ -29,10 +28,11 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import PadRows, Stage
 from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.loops import LoopKind
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import MatrixUnit
 from weft.ir.ops import Op
 from weft.scheduler.optimize import contraction_form as contraction
 from weft.scheduler.optimize.access import axes_of
+from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
 from weft.scheduler.optimize.steps import merge, split
 
 
@@ -57,9 +57,6 @@ TILES = (
 
 ROW_BYTES = 64
 """Of a panel's row along the summed axis, at most: two or four instructions' worth."""
-
-ACCESS_BYTES = 16
-"""The widest access of one thread, and the padding of a panel's rows."""
 
 
 def unit_for(c: contraction.Contraction, info: DeviceInfo) -> tuple[MatrixUnit, tuple[Expr, Expr]] | None:
@@ -149,7 +146,7 @@ class _OnUnits:
         for panel in panels:
             self.k = run(self.k, ComputeAt(panel, value, at))
             self.k = run(self.k, PadRows(panel, ACCESS_BYTES // self.unit.operand.itemsize))
-            self._fill(panel)
+            self.k = fill(self.k, panel, self.threads, self.unit.operand.itemsize)
         return self.k
 
     def _loop_of(self, axis: Axis) -> str:
@@ -164,46 +161,25 @@ class _OnUnits:
         """The loops over a tile's rows and columns as threads (warps, then lanes) and each thread's own rows and
         columns."""
         t, u = self.tile, self.unit
-        down, rows, row_lanes = self._digits(s, t.rows // t.down, u.m, u.rows)
-        across, columns, column_lanes = self._digits(p, t.columns // t.across, u.n, u.columns)
+        self.k, down, rows, row_lanes = share_out(self.k, s, t.rows // t.down, u.m, u.rows)
+        self.k, across, columns, column_lanes = share_out(self.k, p, t.columns // t.across, u.n, u.columns)
         return [down, across, *row_lanes, *column_lanes], rows, columns
-
-    def _digits(
-        self, loop: str, warp: int, one: int, digits: tuple[Digit, ...]
-    ) -> tuple[str, list[str], list[str]]:
-        """A loop as: warps, tiles of the unit, and the digits of one; of these, what a thread has, and its lanes."""
-        self.k, warps, rest = split(self.k, loop, warp, f"{loop}w", f"{loop}r")
-        self.k, tiles, rest = split(self.k, rest, one, f"{loop}m", f"{loop}u")
-        own, lanes = [tiles], list[str]()
-        size = one
-        for at, d in enumerate(digits):
-            name = rest
-            size //= d.extent
-            if at + 1 < len(digits):
-                self.k, name, rest = split(self.k, rest, size, f"{loop}d", f"{loop}q")
-            (lanes if d.role is Role.LANE else own).append(name)
-        return warps, own, lanes
 
     def _stage(self, which: int) -> str:
         """A factor as a panel, the axis innermost that its memory is contiguous along; its name."""
         value, part, tiled = self.c.value.name, self.parts[which], self.tiled[which]
         names = [a.var.name for a in self.c.value.all_axes if a.var in axes_of(part)]
-        inner = self.depth if self._near(part, self.depth.var) or not self._near(part, tiled.var) else tiled
+        inner = (
+            self.depth
+            if is_near(self.k, part, self.depth.var) or not is_near(self.k, part, tiled.var)
+            else tiled
+        )
         last = [n for n in (tiled.var.name, self.depth.var.name) if n != inner.var.name]
         around = [n for n in names if n not in (*last, inner.var.name)]
         order = (*around, *last, inner.var.name)
         panel = fresh(self.k.names(), "rows_panel" if which == 0 else "columns_panel")
         self.k = run(self.k, Stage(value, part, panel, order))
         return panel
-
-    def _near(self, part: Expr, axis: Var) -> bool:
-        """The part's reads step by one along the axis."""
-        found = [
-            coefficient(flatten(r.index, q.shape), axis)
-            for r in loads(part)
-            if (q := self.k.algorithm.param(r.source)) is not None
-        ]
-        return bool(found) and all(x == 1 for x in found)
 
     def _accumulate(self) -> str:
         """The value's loops: steps of the sum, warps and lanes, the step's instructions, a thread's results; the name
@@ -228,35 +204,3 @@ class _OnUnits:
         nest = self.k.nests[self.c.value.name]
         spec = nest.loop(loop)
         return spec is not None and coefficient(nest.bind[axis], spec.var) == 1
-
-    def _fill(self, panel: str) -> None:
-        """All threads fill a panel: neighbours take neighbouring pieces, as wide as one access may be."""
-        loops = [x.var.name for x in self.k.nests[panel].loops]
-        if not loops:
-            return
-        k, inner, vector = self.k, loops[-1], ""
-        spec = k.nests[panel].loop(inner)
-        width = ACCESS_BYTES // self.unit.operand.itemsize
-        assert spec is not None
-        if isinstance(spec.extent, int) and spec.extent % width == 0:
-            k, inner, vector = split(k, inner, width, f"{inner}p", f"{inner}v")
-        name = loops[0] if len(loops) > 1 else inner
-        for n in [*loops[1:-1], inner] if len(loops) > 1 else []:
-            k, name = merge(k, name, n)
-        spec = k.nests[panel].loop(name)
-        assert spec is not None and isinstance(spec.extent, int)
-        own = ""
-        if spec.extent > self.threads and spec.extent % self.threads == 0:
-            k, own, name = split(k, name, self.threads, f"{panel}o", f"{panel}t")
-            k = run(
-                k, Permute(panel, (name, own, *([vector] if vector else [])))
-            )  # one part: no barriers in it
-        k = attempt(k, Bind(name, LoopKind.THREAD))
-        if own:
-            k = attempt(k, Unroll(own))
-        self.k = attempt(k, Vectorize(vector)) if vector else k
-
-
-def loads(e: Expr) -> list[ex.Load]:
-    """The loads in an expression."""
-    return [x for x in ex.walk([e]) if isinstance(x, ex.Load)]

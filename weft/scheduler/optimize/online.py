@@ -95,6 +95,39 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
         return None
 
 
+def shared_tiles(k: Kernel, c: Chain) -> Kernel | None:
+    """The division after the sum; `scores` and `weights` as values that all items share. None where they do not."""
+    m, total, product = c.maximum.name, c.total.name, c.product.name
+    k = attempt(k, Factor(product))
+    k = run(k, Stage(m, c.maximum.expr, "scores", axis_names(c, c.maximum)))
+    for item in (c.total, c.product):
+        step = Share(item.name, "scores", axis_names(c, item))
+        if step.check(k) is not None:
+            return None
+        k = run(k, step)
+    part = next((e for e in ex.walk(k.algorithm.item(total).exprs()) if _is_weight(e, m)), None)
+    if part is None:
+        return None
+    k = run(k, Stage(total, part, "weights", axis_names(c, c.total)))
+    step = Share(product, "weights", axis_names(c, c.product))
+    return None if step.check(k) is not None else run(k, step)
+
+
+def _is_weight(e: Expr, maximum: str) -> bool:
+    if not isinstance(e, Call) or e.op is not Op.EXP:
+        return False
+    d = e.args[0]
+    return (
+        isinstance(d, Call) and d.op is Op.SUB and isinstance(d.args[1], Load) and d.args[1].source == maximum
+    )
+
+
+def axis_names(c: Chain, item: Value) -> tuple[str, ...]:
+    """Rows, then the summed axis."""
+    assert item.reduce is not None
+    return (*(a.var.name for a in item.axes[: len(c.maximum.axes)]), item.reduce.axes[0].var.name)
+
+
 class _OnePass:
     def __init__(self, k: Kernel, chain: Chain, info: DeviceInfo) -> None:
         self.k, self.chain, self.info = k, chain, info
@@ -114,8 +147,10 @@ class _OnePass:
             return None
         tall = _rows_per_tile(high(row.extent), vectors, info.vector_registers)
         block = _rows_per_block(high(row.extent), tall)
-        if not self.algebra():
+        prepared = shared_tiles(self.k, c)
+        if prepared is None:
             return None
+        self.k = prepared
         loops = self.output(row, inner, tall, block)
         if loops is None:
             return None
@@ -141,47 +176,6 @@ class _OnePass:
             if j is not None:
                 self.k = run(self.k, Pad(j, width))
                 self.k = attempt(self.k, Vectorize(j))
-
-    def algebra(self) -> bool:
-        """The division after the sum; scores and weights as values that all share."""
-        c = self.chain
-        self.k = attempt(self.k, Factor(self.product))
-        rows_ = [a.var.name for a in c.maximum.axes]
-        column = c.maximum.reduce.axes[0].var.name if c.maximum.reduce else ""
-        self.k = run(self.k, Stage(self.m, c.maximum.expr, "scores", (*rows_, column)))
-        for item in (c.total, c.product):
-            names = self.axis_names(item)
-            step = Share(item.name, "scores", names)
-            if step.check(self.k) is not None:
-                return False
-            self.k = run(self.k, step)
-        total = self.k.algorithm.item(self.total)
-        part = next((e for e in ex.walk(total.exprs()) if self.is_weight(e)), None)
-        if part is None:
-            return False
-        self.k = run(self.k, Stage(self.total, part, "weights", self.axis_names(c.total)))
-        step = Share(self.product, "weights", self.axis_names(c.product))
-        if step.check(self.k) is not None:
-            return False
-        self.k = run(self.k, step)
-        return True
-
-    def is_weight(self, e: Expr) -> bool:
-        if not isinstance(e, Call) or e.op is not Op.EXP:
-            return False
-        d = e.args[0]
-        return (
-            isinstance(d, Call)
-            and d.op is Op.SUB
-            and isinstance(d.args[1], Load)
-            and d.args[1].source == self.m
-        )
-
-    def axis_names(self, item: Value) -> tuple[str, ...]:
-        """Rows, then the summed axis."""
-        assert item.reduce is not None
-        count = len(self.chain.maximum.axes)
-        return (*(a.var.name for a in item.axes[:count]), item.reduce.axes[0].var.name)
 
     def loop_of(self, axis: Axis) -> str | None:
         """The output's loop over an axis of the product."""

@@ -117,8 +117,8 @@ def _rows(item: Value, nest: Nest, count: int) -> list[tuple[object, object]]:
 
 
 def _same_axis(k: Kernel, leader: Value, follower: Value, loop: str, own: str) -> bool:
-    """The loops stand for the same part of a reduced axis: equal steps of axes of equal extent, or the follower's
-    axis counts the steps themselves."""
+    """The loops stand for the same part of a reduced axis: equal steps of axes of equal extent, or one of the axes
+    counts the steps themselves."""
     from weft.ir.index import coefficient
 
     def step(item: Value, name: str) -> set[tuple[int | None, object]]:
@@ -133,7 +133,7 @@ def _same_axis(k: Kernel, leader: Value, follower: Value, loop: str, own: str) -
         return out
 
     a, b = step(leader, loop), step(follower, own)
-    return len(a) == 1 and len(b) == 1 and (a == b or next(iter(b))[0] == 1)
+    return len(a) == 1 and len(b) == 1 and (a == b or 1 in (next(iter(a))[0], next(iter(b))[0]))
 
 
 def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:

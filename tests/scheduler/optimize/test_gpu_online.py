@@ -1,0 +1,97 @@
+"""Attention in one pass on thread blocks: loops that compute the same, with and without matrix units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends.dummy.interpreter import interpret
+from weft.backends.protocol import DeviceInfo
+from weft.ir import dtypes
+from weft.ir.kernel.lower import lower
+from weft.ir.loops import Loop, LoopKind, Program
+from weft.ir.loops_names import every
+from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.ops import ELEMENTWISE
+from weft.ir.passes.grid import launches
+from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize import gpu_online
+from weft.scheduler.optimize.rules import schedule
+from weft.scheduler.programs import optimized
+from weft.testing.kernels import Case, attention
+
+E, L = Role.ELEMENT, Role.LANE
+SMALL = MatrixUnit(
+    4, 4, 4, dtypes.float16, dtypes.float32, (Digit(E, 2), Digit(L, 2)), (Digit(L, 2), Digit(E, 2))
+)
+INFO = DeviceInfo(
+    name="gpu:0", kind="gpu", description="", cores=2, vector_bytes=16, vector_registers=255, l1_bytes=1 << 17,
+    l2_bytes=1 << 22, l3_bytes=0, memory_bytes=1 << 34, local_bytes=1 << 16, bandwidth=1e12, flops=1e13,
+    launch_ns=2500.0, task_kind=LoopKind.BLOCK, native=ELEMENTWISE, warp=32,
+)  # fmt: skip
+
+
+def run(p: Program, arrays: dict[str, Any]) -> None:
+    """Fills the arrays that the program writes."""
+    interpret(p, {b.name: arrays[b.name].reshape(-1) for b in p.params}, {})
+
+
+def check(case: Case, info: DeviceInfo = INFO) -> Program:
+    inputs = case.inputs(0)
+    expected = case.reference(inputs)
+    arrays = {**inputs, **{n: np.full(v.shape, np.nan, np.float32) for n, v in expected.items()}}
+    p = optimized(lower(schedule(case.algorithm, info)), info)
+    run(p, arrays)
+    for n, want in expected.items():
+        np.testing.assert_allclose(arrays[n], want, rtol=1e-5, atol=1e-6)
+    return p
+
+
+def steps(p: Program) -> list[Loop]:
+    """Loops of one block's threads that run in order, outermost."""
+    return [s for s in every(p.body) if isinstance(s, Loop) and s.var.name.startswith("j1o")]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows and columns make several steps."""
+    for name, value in (("ROWS", (8, 4)), ("COLUMNS", (8, 4)), ("LANES", 4), ("OWN", 2), ("STEP", 4)):
+        monkeypatch.setattr(gpu_online, name, value)
+
+
+@pytest.mark.parametrize("t, causal", [(5, False), (16, False), (18, True)])
+def test_threads_with_tiles_of_their_own(t: int, causal: bool) -> None:
+    p = check(attention(1, t, 4, causal))
+    assert len(launches(p, INFO.local_bytes).grids) == 1
+    assert any(not isinstance(s.extent, int) for s in steps(p)) is causal
+
+
+def test_small_local_memory_gets_small_tiles() -> None:
+    small = replace(INFO, local_bytes=1800)
+    p = lower(schedule(attention(1, 32, 4, False).algorithm, small))
+    grids = launches(p, small.local_bytes)
+    assert len(grids.grids) == 1 and not grids.scratch
+
+
+@pytest.mark.parametrize("tall, causal", [(8, False), (11, True)])
+def test_matrix_units_for_both_products(tall: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_online, "COLUMNS", (8,))
+    r = np.random.default_rng(0)
+    q, k, v = (r.standard_normal((2, n, 8)).astype(np.float16) for n in (tall, 16, 16))
+    y = weft.nn.functional.scaled_dot_product_attention(
+        weft.tensor(q), weft.tensor(k), weft.tensor(v), is_causal=causal
+    )
+    (spec,) = kernelize([y.value.node])
+    info = replace(INFO, matrix_units=(SMALL,))
+    p = optimized(lower(schedule(spec.algorithm, info)), info)
+    assert sum(isinstance(s, Loop) and s.kind is LoopKind.MATRIX for s in every(p.body)) == 2
+    arrays = dict(zip((b.name for b in p.params), (q, k, v, np.zeros((2, tall, 8), np.float16)), strict=True))
+    run(p, arrays)
+    a, b, c = (x.astype(float) for x in (q, k, v))
+    s = a @ b.swapaxes(-1, -2) / np.sqrt(8)
+    w = np.exp(np.where(np.tri(tall, 16, dtype=bool), s, -np.inf) if causal else s)
+    np.testing.assert_allclose(arrays[p.params[-1].name], w / w.sum(-1, keepdims=True) @ c, atol=4e-3)
