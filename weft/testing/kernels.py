@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
-from weft.ir.index import Var, high, in_range
+from weft.ir.index import Var, ceildiv, high, in_range
 from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import Op
 
@@ -153,6 +153,56 @@ def convolution(images: int, channels: int, size: int, filters: int) -> Case:
     return Case(Algorithm("convolution", params, (), (conv, out)), reference)
 
 
+def _windows(stride: int, size: int, taps: int, of: tuple[Axis, ...]) -> Expr:
+    """relu of an image (n, c, size, size), and zeros around it, at windows (n, c, y, x) and places (u, v) in them."""
+    n, c, y, x, u, v = (a.var for a in of)
+    row, column = stride * y + u - taps // 2, stride * x + v - taps // 2
+    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
+    return ex.call(Op.MAX, Load(F, "image", (n, c, row, column), inside), Const(F, 0))
+
+
+def _slid(t: Arrays, stride: int, taps: int) -> np.ndarray[Any, Any]:
+    edge = (taps // 2, taps // 2)
+    padded = np.maximum(np.pad(t["image"], ((0, 0), (0, 0), edge, edge)), 0)
+    return np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (2, 3))[:, :, ::stride, ::stride]
+
+
+def depthwise(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
+    """A convolution of each channel with taps of its own."""
+    sizes = images, channels, ceildiv(size, stride), ceildiv(size, stride)
+    axes = tuple(axis(*a) for a in zip("ncyx", sizes, strict=True))
+    u, v = axis("u", taps), axis("v", taps)
+    e = mul(_windows(stride, size, taps, (*axes, u, v)), Load(F, "w", (axes[1].var, u.var, v.var)))
+    conv = Value("conv", axes, e, Reduce(Op.ADD, (u, v)))
+    own = tuple(axis(*a) for a in zip(("n2", "c2", "y2", "x2"), sizes, strict=True))
+    at = tuple(a.var for a in own)
+    out = Output("out", own, (StoreTo("r", at, Load(F, "conv", at)),))
+    image = Param("image", F, (images, channels, size, size))
+    params = (image, Param("w", F, (channels, taps, taps)), Param("r", F, sizes, True))
+    return Case(
+        Algorithm("depthwise", params, (), (conv, out)),
+        lambda t: {"r": np.einsum("ncyxuv,cuv->ncyx", _slid(t, stride, taps), t["w"])},
+    )
+
+
+def depthwise_taps(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
+    """The gradient of those taps."""
+    sizes = images, channels, ceildiv(size, stride), ceildiv(size, stride)
+    n, c, y, x = axes = tuple(axis(*a) for a in zip("ncyx", sizes, strict=True))
+    u, v = axis("u", taps), axis("v", taps)
+    e = mul(_windows(stride, size, taps, (*axes, u, v)), Load(F, "g", tuple(a.var for a in axes)))
+    grad = Value("grad", (c, u, v), e, Reduce(Op.ADD, (n, y, x)))
+    own = axis("c2", channels), axis("u2", taps), axis("v2", taps)
+    at = tuple(a.var for a in own)
+    out = Output("out", own, (StoreTo("r", at, Load(F, "grad", at)),))
+    image = Param("image", F, (images, channels, size, size))
+    params = (image, Param("g", F, sizes), Param("r", F, (channels, taps, taps), True))
+    return Case(
+        Algorithm("depthwise_taps", params, (), (grad, out)),
+        lambda t: {"r": np.einsum("ncyxuv,ncyx->cuv", _slid(t, stride, taps), t["g"])},
+    )
+
+
 def columns(m: int, n: int) -> Case:
     """Two results of different rank: the mean of each column, and what is left without it."""
     j, i = axis("j", n), axis("i", m)
@@ -198,4 +248,6 @@ CASES: dict[str, Case] = {
     "causal": attention(1, 7, 2, True),
     "convolution": convolution(1, 2, 5, 3),
     "columns": columns(6, 5),
+    "depthwise": depthwise(1, 2, 5, 3, 1),
+    "depthwise taps": depthwise_taps(2, 2, 4, 3, 1),
 }

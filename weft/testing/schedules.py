@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from weft.ir import expr as ex
-from weft.ir.expr import Const, Expr
-from weft.ir.kernel.algorithm import Value, reads
+from weft.ir.expr import Call, Const, Expr, Load
+from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -109,8 +109,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             names = [a.var.name for a in value.reduce.axes] if value.reduce else []
             return OrderReduce(value.name, tuple(draw(st.permutations(names)))) if names else None
         case "window":
-            loads = [r for r in reads(value) if k.algorithm.param(r.source) is not None]
-            return Window(value.name, one(loads), f"window{number}") if loads else None
+            parts = [e for e in ex.walk(value.exprs()) if isinstance(e, Load | Call)]
+            return Window(value.name, one(parts), f"window{number}") if parts else None
         case "merge_axes":
             names = [a.var.name for a in value.axes]
             if len(names) < 2:

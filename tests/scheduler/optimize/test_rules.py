@@ -12,7 +12,17 @@ from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
 from weft.ir.loops_verify import verify
 from weft.scheduler.optimize.rules import schedule
-from weft.testing.kernels import CASES, Case, attention, columns, convolution, matmul, softmax
+from weft.testing.kernels import (
+    CASES,
+    Case,
+    attention,
+    columns,
+    convolution,
+    depthwise,
+    depthwise_taps,
+    matmul,
+    softmax,
+)
 
 
 def info(vector_bytes: int, registers: int, cores: int = 2) -> DeviceInfo:
@@ -37,6 +47,11 @@ SIZES: dict[str, Case] = {
         for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True)]
     },
     "convolution 2x3x9": convolution(2, 3, 9, 5),
+    **{
+        f"{case.__name__} {n}x{c}x{size}, {taps}, {stride}": case(n, c, size, taps, stride)
+        for case in (depthwise, depthwise_taps)
+        for n, c, size, taps, stride in [(2, 3, 9, 3, 1), (1, 2, 20, 5, 2), (3, 1, 35, 3, 1), (4, 1, 7, 5, 1)]
+    },
 }
 
 
@@ -117,6 +132,15 @@ def test_matmul_keeps_its_accumulators_in_registers() -> None:
     assert 12 <= nest.size[0] * nest.size[1] // 16 <= 30, "a tile that fills the registers and does not spill"
     assert nest.loops[0].reduce and nest.loops[-1].kind is LoopKind.VECTOR
     assert "panel" in k.nests, "the second operand is packed"
+
+
+def test_windows_are_copied_once_and_results_stay_in_registers() -> None:
+    k = schedule(depthwise(1, 8, 28, 5, 1).algorithm, DESCRIPTIONS["avx512"])
+    assert "window" in k.nests and k.nests["conv"].scope is Scope.REGISTER
+    assert k.nests["window"].size == (1, 1, 32, 36), "a plane with its edges, for whole vectors of results"
+    k = schedule(depthwise_taps(4, 8, 28, 3, 1).algorithm, DESCRIPTIONS["avx512"])
+    sums = next(n for n in k.nests if n.endswith("_lanes"))
+    assert k.nests[sums].scope is Scope.REGISTER and int(np.prod(k.nests[sums].size)) == 3 * 3 * 16
 
 
 def test_attention_runs_in_one_pass() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from weft.ir.graph import Node
+from weft.ir.index import variables
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided
@@ -88,8 +90,8 @@ def _elementwise(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut |
 
 
 def _repeated(node: Node, f: Facts, sites: list[Site], groups: int) -> Cut | None:
-    """One kernel reads it at several places, or in several passes."""
-    times = sum(s.frames.bit_count() for s in sites)
+    """One kernel reads it at several places, in several passes, or in windows that overlap."""
+    times = sum(_times(f, s) for s in sites)
     if times == 1:
         return None
     if len(sites) <= cost.MAX_SITES * groups and cost.repeat(
@@ -97,6 +99,18 @@ def _repeated(node: Node, f: Facts, sites: list[Site], groups: int) -> Cut | Non
     ):
         return None
     return Cut("one kernel would compute it several times over", False)
+
+
+def _times(f: Facts, site: Site) -> int:
+    """How often a site's frames name each element: a reduction over windows, as often as they overlap."""
+    group = site.group
+    times = site.frames.bit_count()
+    on = {v for i in site.index for v in variables(i)}
+    for frame in group.frames_of(site.frames & ~group.contraction):
+        if len(on) > len(site.index):
+            points = prod(v.hi + 1 for v in (*frame.axes, *frame.reduced) if v in on)
+            times += max(round(points / max(f.size, 1)), 1) - 1
+    return times
 
 
 def _more_bytes(p: Partition, f: Facts, groups: Iterable[Group]) -> int | None:

@@ -2,6 +2,8 @@
 
     contraction (sum of products with reuse)  -> `contraction`: register tiles, packed panels
     online-reducible chain (attention)        -> `online`: one pass over tiles
+    reductions over windows (depthwise)       -> `windows`: the window copied, tiles in registers
+    few results of two operands (their taps)  -> `taps`: all of them in registers, lanes along what is summed
     everything else                           -> `rows`: rows or columns of reductions around elementwise work
     any kernel, where tasks are thread blocks -> `gpu`
 
@@ -14,7 +16,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import contraction, gpu, online, rows
+from weft.scheduler.optimize import contraction, gpu, online, rows, taps, windows
 
 
 def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
@@ -22,7 +24,7 @@ def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
     kernel = initial(algorithm)
     if info.task_kind is LoopKind.BLOCK:
         return gpu.schedule(kernel, info)
-    for rule in (online.schedule, contraction.schedule, rows.schedule):
+    for rule in (online.schedule, contraction.schedule, windows.schedule, taps.schedule, rows.schedule):
         scheduled = rule(kernel, info)
         if scheduled is not None:
             return scheduled

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from weft.ir.expr import Expr, Load
-from weft.ir.index import Guard, InRange, Int, Var, both, bounds, in_range
-from weft.ir.kernel.algorithm import Axis, Param, Value, reads
+from weft.ir import expr as ex
+from weft.ir.expr import Expr, FromIndex, Load, Test
+from weft.ir.index import Guard, Int, Var, both, bounds, in_range
+from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.inline import map_exprs
@@ -17,13 +19,14 @@ class Window(Transform):
         s(i) = sum k: x[i + k - 1] if 0 <= i + k - 1 < n else 0
             ->   w(a) = x[a - 1] if 0 <= a - 1 < n else 0;  s(i) = sum k: w[i + k]
 
+    So does a whole `part` of the item's expression that depends on such indices only: f(x[i + k - 1], y[i + k - 1]).
     Unlike `Stage`, whose value has an element per use, its axes are those of the parameter: overlapping windows share
-    elements, and the guard is tested once per element. Needs: the guard speaks of the load's own indices; all sizes
-    are constants.
+    elements, and what is done to one, its guard included, is done once. Needs: all indices and guards of the part are,
+    up to a constant, those of its load with the most of them; all sizes are constants.
     """
 
     item: str
-    load: Load
+    part: Expr
     name: str
 
     def check(self, k: Kernel) -> Refusal | None:
@@ -32,45 +35,44 @@ class Window(Transform):
             return Refusal(f"there is no item {self.item}")
         if self.name in k.names():
             return Refusal(f"the name {self.name} is taken")
-        if self.load not in set(reads(item)):
-            return Refusal(f"{self.load!r} is not read by {self.item}")
-        p = k.algorithm.param(self.load.source)
-        if p is None:
-            return Refusal(f"{self.load.source} is no parameter")
-        if p.written:
-            return Refusal(f"{p.name} is written by this kernel")
-        if not all(isinstance(n, int) for n in p.shape) or any(
-            not isinstance(a.extent, int) for a in item.all_axes
-        ):
+        if self.part not in set(ex.walk(item.exprs())):
+            return Refusal(f"{self.part!r} is not read by {self.item}")
+        loads = _loads(self.part)
+        if not loads:
+            return Refusal(f"{self.part!r} reads nothing")
+        for load in loads:
+            p = k.algorithm.param(load.source)
+            if p is None:
+                return Refusal(f"{load.source} is no parameter")
+            if p.written:
+                return Refusal(f"{p.name} is written by this kernel")
+            if not all(isinstance(n, int) for n in p.shape):
+                return Refusal("a size is only known at run time")
+        if any(not isinstance(a.extent, int) for a in item.all_axes):
             return Refusal("a size is only known at run time")
-        if any(_dimension(self.load, c) is None for c in self.load.guard):
-            return Refusal(f"the guard of {self.load!r} is about more than its indices")
+        if _moved(self.part, main(self.part).index, lambda d, shift: shift) is None:
+            return Refusal(f"{self.part!r} is about more than the indices of one load")
         return None
 
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.item)
-        p = k.algorithm.param(self.load.source)
-        assert isinstance(p, Param)
+        load = main(self.part)
         used = k.names()
         used.add(self.name)
-        reach = [bounds(i) for i in self.load.index]
+        reach = [bounds(i) for i in load.index]
         axes = tuple(
             Axis(Var(fresh(used, f"{self.name}{d}"), 0, hi - lo), hi - lo + 1)
             for d, (lo, hi) in enumerate(reach)
         )
         at: list[Int] = [a.var + lo for a, (lo, _) in zip(axes, reach, strict=True)]
-        guard: Guard = ()
-        for c in self.load.guard:
-            found = _dimension(self.load, c)
-            assert found is not None
-            d, shift = found
-            guard = both(guard, in_range(at[d] + shift, c.lo, c.hi))
-        window = Value(self.name, axes, Load(self.load.dtype, p.name, tuple(at), guard))
-        index = tuple(i - lo for i, (lo, _) in zip(self.load.index, reach, strict=True))
-        read = Load(self.load.dtype, self.name, index)
+        inside = _moved(self.part, load.index, lambda d, shift: at[d] + shift)
+        assert inside is not None
+        window = Value(self.name, axes, inside)
+        index = tuple(i - lo for i, (lo, _) in zip(load.index, reach, strict=True))
+        read = Load(self.part.dtype, self.name, index)
 
         def swapped(e: Expr) -> Expr | None:
-            return read if e == self.load else None
+            return read if e == self.part else None
 
         changed = map_exprs(item, swapped)
         items = tuple(x for i in k.algorithm.items for x in ((window, changed) if i is item else (i,)))
@@ -78,12 +80,48 @@ class Window(Transform):
         return k.with_nest(self.name, initial_nest(window, used))
 
 
-def _dimension(load: Load, c: InRange) -> tuple[int, int] | None:
-    """(d, s) such that the condition is about the load's index number d plus s, between constants."""
-    if not all(b is None or isinstance(b, int) for b in (c.lo, c.hi)):
-        return None
-    for d, i in enumerate(load.index):
-        shift = c.value - i
-        if isinstance(shift, int):
-            return d, shift
-    return None
+def main(part: Expr) -> Load:
+    """The load of a part whose indices the window's axes are: that with the most of them."""
+    return max(_loads(part), key=lambda x: sum(not isinstance(i, int) for i in x.index))
+
+
+def _loads(part: Expr) -> list[Load]:
+    return [x for x in ex.walk([part]) if isinstance(x, Load)]
+
+
+def _moved(part: Expr, index: tuple[Int, ...], to: Callable[[int, int], Int]) -> Expr | None:
+    """The part with index number d plus a constant s replaced by `to(d, s)`; None where it has others."""
+    fits = True
+
+    def moved(i: Int) -> Int:
+        nonlocal fits
+        if isinstance(i, int):
+            return i
+        for d, own in enumerate(index):
+            shift = i - own
+            if isinstance(shift, int):
+                return to(d, shift)
+        fits = False
+        return i
+
+    def guarded(guard: Guard) -> Guard:
+        nonlocal fits
+        out: Guard = ()
+        for c in guard:
+            fits = fits and all(b is None or isinstance(b, int) for b in (c.lo, c.hi))
+            out = both(out, in_range(moved(c.value), c.lo, c.hi))
+        return out
+
+    def leaf(e: Expr) -> Expr | None:
+        match e:
+            case Load():
+                return Load(e.dtype, e.source, tuple(moved(i) for i in e.index), guarded(e.guard))
+            case Test():
+                return ex.test(guarded(e.guard))
+            case FromIndex():
+                return ex.from_index(moved(e.index), e.dtype)
+            case _:
+                return None
+
+    out = ex.transform(part, leaf)
+    return out if fits else None
