@@ -27,8 +27,8 @@ from weft.ir.loops_names import every, guard_indices, names_of_stmt
 from weft.ir.passes.grid import grid_parts
 from weft.ir.passes.rewrite import index_map, map_block
 
-STAGES = 3
-"""Panels of one buffer: one that is used, and two on their way."""
+STAGES = (3, 2)
+"""Panels of one buffer, as many as there is room for: one that is used, and two or one on their way."""
 
 PIECE = 16
 """Bytes of one copy."""
@@ -120,9 +120,11 @@ class _Ring:
     def loop(self, loop: Loop) -> list[Stmt] | None:
         """The loop as a ring; None where it is none."""
         bars = [k for k, s in enumerate(loop.body) if isinstance(s, Barrier)]
-        if len(bars) != 2 or bars[0] != 0 or not isinstance(loop.extent, int) or loop.extent < 2:
+        if len(bars) < 2 or bars[0] != 0 or high(loop.extent) < 2:
             return None
-        fills, rest = loop.body[1 : bars[1]], loop.body[bars[1] + 1 :]
+        before = loop.body[1 : bars[1]]
+        fills = tuple([s for s in before if not isinstance(s, Alloc)])
+        rest = (*(s for s in before if isinstance(s, Alloc)), *loop.body[bars[1] + 1 :])
         copies = self.copies(fills)
         if not copies:
             return None
@@ -133,22 +135,26 @@ class _Ring:
         if len(touched) != len(here) or not inside.issuperset(panels):
             return None
         sizes = {n: high(self.local[n].size) for n in panels}
-        more = sum(sizes[n] * self.local[n].dtype.itemsize for n in panels) * (STAGES - 1)
-        if more > self.left:
+        one = sum(sizes[n] * self.local[n].dtype.itemsize for n in panels)
+        stages = next((n for n in STAGES if one * (n - 1) <= self.left), None)
+        if stages is None:
             return None
-        self.left -= more
-        self.grown |= {n: replace(self.local[n], size=sizes[n] * STAGES) for n in panels}
-        ahead, r = STAGES - 1, loop.var
+        self.left -= one * (stages - 1)
+        self.grown |= {n: replace(self.local[n], size=sizes[n] * stages) for n in panels}
+        ahead, r = stages - 1, loop.var
         out: list[Stmt] = [Barrier()]
         for k in range(ahead):
-            if k < loop.extent:
-                out += self.at(copies, r, k, k, sizes)
+            first = self.at(copies, r, k, k, sizes)
+            if not isinstance(loop.extent, int):
+                out.append(If(in_range(k - loop.extent, None, 0), first))
+            elif k < loop.extent:
+                out += first
             out.append(Commit())
-        later = self.at(copies, r, r + ahead, mod(r + ahead, STAGES), sizes)
+        later = self.at(copies, r, r + ahead, mod(r + ahead, stages), sizes)
         body: list[Stmt] = [Wait(ahead - 1, panels), Barrier()]
-        if loop.extent > ahead:
-            body.append(If(in_range(r + ahead, None, loop.extent), tuple(later)))
-        body += [Commit(), *self.used(rest, mod(r, STAGES), sizes)]
+        if not isinstance(loop.extent, int) or loop.extent > ahead:
+            body.append(If(in_range(r + ahead - loop.extent, None, 0), later))
+        body += [Commit(), *self.used(rest, mod(r, stages), sizes)]
         return [*out, replace(loop, body=tuple(body))]
 
     def copies(self, fills: Block) -> Block:

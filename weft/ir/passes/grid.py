@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from weft.ir.expr import Const, Expr, Load, Temp, transform, walk
 from weft.ir.index import (
@@ -33,6 +34,7 @@ from weft.ir.index import (
     both,
     bounds,
     ceildiv,
+    coefficient,
     floordiv,
     high,
     mod,
@@ -336,20 +338,49 @@ def _limited(body: Block, most: int) -> Block:
     return tuple(out)
 
 
+_Steps: TypeAlias = dict[str, set[int | None]]
+"""By buffer: thread t accesses element step * t; None is any other access."""
+
+
 @dataclass(slots=True)
 class _Pending:
     """The buffers that some thread stored to, or read, since the last barrier."""
 
-    stored: set[str] = field(default_factory=set[str])
-    read: set[str] = field(default_factory=set[str])
+    stored: _Steps = field(default_factory=dict[str, set[int | None]])
+    read: _Steps = field(default_factory=dict[str, set[int | None]])
 
     def add(self, other: _Pending) -> None:
-        self.stored |= other.stored
-        self.read |= other.read
+        for mine, more in ((self.stored, other.stored), (self.read, other.read)):
+            for name, steps in more.items():
+                mine[name] = mine.get(name, set()) | steps
+
+    def copy(self) -> _Pending:
+        out = _Pending()
+        out.add(self)
+        return out
+
+    def clear(self) -> None:
+        self.stored.clear()
+        self.read.clear()
 
     def meets(self, later: _Pending) -> bool:
         """Whether order matters between these accesses and later ones."""
-        return bool(self.stored & (later.read | later.stored) or self.read & later.stored)
+        return any(
+            _may_meet(a, b)
+            for mine, other in (
+                (self.stored, later.read),
+                (self.stored, later.stored),
+                (self.read, later.stored),
+            )
+            for name, a in mine.items()
+            if (b := other.get(name)) is not None
+        )
+
+
+def _may_meet(a: set[int | None], b: set[int | None]) -> bool:
+    """Whether threads may meet: not where each has an element of its own, the same in all accesses."""
+    both_ = a | b
+    return len(both_) > 1 or None in both_
 
 
 class _Barriers:
@@ -363,7 +394,7 @@ class _Barriers:
         out: list[Stmt] = []
         for s in body:
             if isinstance(s, Loop | If) and _has_parts(s, self.shared, self.own):
-                before = _Pending(set(pending.stored), set(pending.read))
+                before = pending.copy()
                 inner = self.block(s.body, pending)
                 pending.add(before)  # it may not run at all; a loop comes round again
                 if isinstance(s, Loop):
@@ -372,23 +403,30 @@ class _Barriers:
                 out.append(replace(s, body=inner))
                 continue
             if isinstance(s, Barrier):
-                pending.stored.clear()
-                pending.read.clear()
+                pending.clear()
             touched = self.touched(s)
             if pending.meets(touched):
                 out.append(Barrier())
-                pending.stored.clear()
-                pending.read.clear()
+                pending.clear()
             pending.add(touched)
             out.append(s)
         return tuple(out)
 
     def touched(self, s: Stmt) -> _Pending:
         out = _Pending()
+        row = s.var if isinstance(s, Loop) and s.kind is LoopKind.THREAD and _capacity(s.body) == 1 else None
+
+        def note(steps: _Steps, name: str, offset: Int) -> None:
+            step = coefficient(offset, row) if row is not None else None
+            own = step and row is not None and offset == row * step
+            steps.setdefault(name, set()).add(step if own else None)
+
         for x in every((s,)):
             if isinstance(x, Store | Accumulate) and x.buffer in self.shared:
-                out.stored.add(x.buffer)
-            out.read |= {e.source for e in walk(roots(x)) if isinstance(e, Load) and e.source in self.shared}
+                note(out.stored, x.buffer, x.offset)
+            for e in walk(roots(x)):
+                if isinstance(e, Load) and e.source in self.shared:
+                    note(out.read, e.source, e.index[0])
         return out
 
 

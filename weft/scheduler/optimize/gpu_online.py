@@ -269,7 +269,7 @@ class _Blocks:
         self.panel(
             self.product, self.part(second[1 - weight]), self.value(self.product).axes[-1], "values_panel"
         )
-        return names[:1], ["values_panel", names[1]]
+        return names[:1], [names[1], "values_panel"]
 
     def part(self, factor: Expr) -> Expr:
         found = operand(factor, self.unit) if self.unit is not None else factor
