@@ -87,8 +87,8 @@ class Text:
         self.names: dict[str, str] = {}
         """What index variables are called; an unrolled loop's is a number."""
         self.helpers: set[str] = set()
-        self.read: dict[tuple[str, Int, Guard], str] = {}
-        """Names of elements that have been read, by buffer, offset and guard: unrolled loops read them again."""
+        self.read: dict[tuple[str, Int, Guard, Group], Value] = {}
+        """Elements that have been read, by buffer, offset, guard and group: unrolled loops read them again."""
         self._counter = 0
 
     def do(self, line: str) -> None:

@@ -260,7 +260,7 @@ class Values(Text):
                 found = self.temps[e.name]
                 return found[None] if None in found else found[self.now.start]
             case Load():
-                return self._load(e)
+                return self._load_once(e)
             case Call():
                 values = [self.memo[a] for a in e.args]
                 lanes = max(v.lanes for v in values)
@@ -314,6 +314,19 @@ class Values(Text):
         return Value(
             self.language.binary("&", dtypes.bool_, self.now.lanes, when.mask, shared), self.now.lanes
         )
+
+    def _load_once(self, e: Load) -> Value:
+        """As `_load`; what unrolled iterations read again under a guard, or piece by piece, is read once."""
+        group, place = self.now, self.places[e.source]
+        plain = not group.lanes or not self.constants or place.where is Where.PRIVATE
+        if plain or any(opaques(i) for i in (*e.index, *(i for c in e.guard for i in ends(c)))):
+            return self._load(e)
+        if not e.guard and group.mask is None and self.offset(place, e.index[0]).contiguous:
+            return self._load(e)
+        key = (e.source, self.at(e.index[0]), tuple([self._here(c) for c in e.guard]), group)
+        if key not in self.read:
+            self.read[key] = self._bound(e.dtype, self._load(e))
+        return self.read[key]
 
     def _load(self, e: Load) -> Value:
         """The elements at the offset, zero where the guard fails; nothing is read there."""
@@ -372,15 +385,16 @@ class Values(Text):
         guard = tuple([self._here(c) for c in e.guard])
         computed = any(opaques(i) for i in (at, *(i for c in guard for i in ends(c))))
         again = not computed and bool(self.constants or len(self.groups) > 1)
-        key = (e.source, at, guard)
+        key = (e.source, at, guard, Group())
         if again and key in self.read:
-            return self.read[key]
+            return self.read[key].text
         if condition is None:
             text = self.language.load(place, self.index.bare(at))
         else:
             text = self._load_if(place, condition, at, zero)
         if again:
-            text = self.read[key] = self.bind(e.dtype, 0, text)
+            text = self.bind(e.dtype, 0, text)
+            self.read[key] = Value(text)
         return text
 
     def _load_if(self, place: Place, condition: str, at: Int, zero: str) -> str:

@@ -24,14 +24,14 @@ from weft.errors import DeviceError
 from weft.ir.loops import Program
 
 from .describe import describe
-from .driver import failed, is_cpu, pyopencl
+from .driver import failed, is_cpu, keeps_text, pyopencl
 from .executable import OpenCLExecutable
 from .language import OpenCL
 from .memory import Block, Pool
 from .queues import OpenCLQueue
 from .render import kernel_names, render_module
 
-_MAGIC = b"weft-opencl-1\n"
+_MAGIC = b"weft-opencl-2\n"
 OPTIONS = ("-cl-std=CL1.2",)
 CORRECT = "-cl-fp32-correctly-rounded-divide-sqrt"
 
@@ -206,14 +206,17 @@ class OpenCLDevice:
         try:
             program = cl.Program(self.context, text)
             built = program.build(self._options(), cache_dir=False)
-            (binary,) = built.get_info(cl.program_info.BINARIES)
+            if keeps_text(self.handle):
+                body = text.encode()
+            else:
+                (body,) = built.get_info(cl.program_info.BINARIES)
         except cl.Error as error:
             raise DeviceError(
                 f"OpenCL could not compile {', '.join(p.name for p in programs)}: {error}"
             ) from error
         known = describe_entries(entries)
-        head = b"" if known is None else json.dumps([known, names]).encode()
-        image = b"" if known is None else _MAGIC + struct.pack("<I", len(head)) + head + binary
+        head = b"" if known is None else json.dumps([known, names, len(body)]).encode()
+        image = b"" if known is None else _MAGIC + struct.pack("<I", len(head)) + head + body
         return _codes(entries, names, built, text), image
 
     def _text(self, programs: Sequence[Program]) -> tuple[str, list[Entry], dict[str, str]]:
@@ -231,11 +234,19 @@ class OpenCLDevice:
         cl, start = pyopencl(), len(_MAGIC) + 4
         try:
             (size,) = struct.unpack_from("<I", image, len(_MAGIC))
-            known, kernels = json.loads(image[start : start + size])
+            known, kernels, length = json.loads(image[start : start + size])
             entries = {e.name: e for e in parse(known)}
             wanted = [entries[n] for n in names]
-            built = cl.Program(self.context, [self.handle], [image[start + size :]]).build(cache_dir=False)
-            return _codes(wanted, kernels, built, "")
+            body = image[start + size :]
+            if len(body) != length:
+                raise ValueError(f"it has {len(body)} of {length} bytes")
+            if keeps_text(self.handle):
+                text = body.decode()
+                built = cl.Program(self.context, text).build(self._options(), cache_dir=False)
+            else:
+                text = ""
+                built = cl.Program(self.context, [self.handle], [body]).build(cache_dir=False)
+            return _codes(wanted, kernels, built, text)
         except (struct.error, TypeError, KeyError, UnicodeDecodeError) as error:
             raise ValueError(f"not an image of these programs: {error}") from error
         except cl.Error as error:
