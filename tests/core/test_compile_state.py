@@ -35,7 +35,7 @@ def _flipped(x: Any) -> Any:
 
 
 def _swap(x: Any, y: Any) -> None:
-    old = x.copy() if isinstance(x, np.ndarray) else x.detach()
+    old = x.copy() if isinstance(x, np.ndarray) else x.clone()
     x[:] = y
     y[:] = old
 
@@ -45,7 +45,7 @@ programs = st.lists(
     min_size=1,
     max_size=6,
 )
-holds = st.lists(st.sampled_from(["nothing", "detach", "lazy", "result"]), min_size=3, max_size=3)
+holds = st.lists(st.sampled_from(["nothing", "detach", "clone", "lazy", "result"]), min_size=3, max_size=3)
 
 
 # A partial update that would have been copied over what its kernel reads.
@@ -72,11 +72,13 @@ def test_state(program: list[tuple[str, int, int, int]], holding: list[str], ret
         kept.append((doubled, arrays[returned] * 2))
         match hold:
             case "detach":
-                kept.append((tensors[call].detach(), arrays[call].copy()))
+                kept.append((tensors[call].detach(), arrays[call]))  # they share elements
+            case "clone":
+                kept.append((tensors[call].clone(), arrays[call].copy()))
             case "lazy":
                 kept.append((tensors[call] + 1, arrays[call] + 1))
             case "result":
-                kept.append((same, arrays[returned].copy()))
+                kept.append((same, arrays[returned]))
             case _:
                 pass
         for t, a in zip(tensors, arrays, strict=True):

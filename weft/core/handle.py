@@ -9,6 +9,7 @@ from weft.errors import DTypeError
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
+    from weft.core.views import Look
 
 Number: TypeAlias = bool | int | float
 TensorLike: TypeAlias = "Tensor | Number"
@@ -20,6 +21,8 @@ class Handle:
 
     __slots__ = ("__dict__", "__weakref__", "value")
     value: Value
+    look: Look | None = None
+    """With which other tensors it shares elements; see views.py."""
 
 
 _new = object.__new__

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from weft.core import broadcast, creation, elementwise, indexing, movement, random
+from weft.core import broadcast, creation, elementwise, indexing, movement, random, views
 from weft.core import gather as picking
 from weft.core import matmul as products
 from weft.core.deferred import (
@@ -46,14 +46,15 @@ def _in_place(
 
 
 def _in_new_shape(
-    function: Callable[Concatenate[Tensor, P], Tensor], name: str
+    function: Callable[Concatenate[Tensor, P], Tensor], name: str, looks: bool = True
 ) -> Callable[Concatenate[Tensor, P], Tensor]:
-    """As _in_place, for what changes the shape of the handle."""
+    """As _in_place, for what changes the shape of the handle; with `looks` it looks at the same elements as before."""
     call = with_aliases(function)
 
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self.in_shape(name, call(self, *args, **kwargs).value)
+        step = views.Step(call, args, kwargs) if looks else None
+        return self.in_shape(name, call(self, *args, **kwargs).value, step)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"In place: {function.__doc__}"
@@ -282,8 +283,8 @@ class InPlace(Handle):
     swapaxes_ = _in_new_shape(movement.transpose, "swapaxes_")
     swapdims_ = _in_new_shape(movement.transpose, "swapdims_")
     t_ = _in_new_shape(movement.t, "t_")
-    resize_as_ = _in_new_shape(arrangement.resize_as, "resize_as_")
-    as_strided_ = _in_new_shape(arrangement.as_strided, "as_strided_")
+    resize_as_ = _in_new_shape(arrangement.resize_as, "resize_as_", looks=False)
+    as_strided_ = _in_new_shape(arrangement.as_strided, "as_strided_", looks=False)
     polygamma_ = polygamma_
     fill_diagonal_ = fill_diagonal_
     bernoulli_ = bernoulli_

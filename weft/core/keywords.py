@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.value import grad_enabled
 from weft.core import broadcast as bc
+from weft.core import views
 from weft.core.handle import Handle, describe
 from weft.errors import DTypeError, GradError
 
@@ -83,7 +84,7 @@ def offered(function: Any, name: str, home: str) -> Any:
     """The function as a namespace offers it: as it is where it makes no tensors of tensors."""
     if not isinstance(function, types.FunctionType) or function.__module__ not in _MODULES:
         return function
-    call = with_out(function, name)
+    call = with_out(views.offered(name, function), name)
     call.__module__, call.__name__, call.__qualname__ = home, name, name
     return call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import FunctionType
 
-from weft.core import elementwise, indexing, movement, random, reductions
+from weft.core import elementwise, indexing, movement, random, reductions, views
 from weft.core import gather as picking
 from weft.core import matmul as products
 from weft.core.deferred import (
@@ -44,7 +44,7 @@ class Methods(Handle):
     __lt__, __le__, __gt__, __ge__ = elementwise.lt, elementwise.le, elementwise.gt, elementwise.ge
     __neg__, __pos__, __abs__ = elementwise.neg, elementwise.positive, elementwise.abs
     __invert__ = elementwise.bitwise_not
-    __getitem__ = indexing.getitem
+    __getitem__ = views.picking(indexing.getitem)
 
     # ------------------------------------------------------------------------------------------ functions as methods
 
@@ -349,4 +349,4 @@ class Methods(Handle):
 
 for _name, _function in list(vars(Methods).items()):
     if isinstance(_function, FunctionType):
-        setattr(Methods, _name, with_aliases(_function))
+        setattr(Methods, _name, views.offered(_name, with_aliases(_function)))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from weft.autograd.value import Value
-from weft.core import tracing
+from weft.core import tracing, views
 from weft.core.structure import Build, builder
 from weft.core.tensor import Tensor
+from weft.core.views import Step
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
 
@@ -67,6 +68,8 @@ class Recording:
     set_grads: list[SetGrad]
     results: list[int]
     same: list[int | None]
+    looks: list[tuple[int, int, tuple[Step, ...]]]
+    """Results that are views: the number of the result, that of a tensor from before, and the steps from it."""
     draws: list[tuple[Generator, Node, int]]
     build: Build
     escapes: bool
@@ -132,7 +135,7 @@ def record(
         rebinds = _rebinds(trace, numbers)
         set_grads = _set_grads(trace, numbers)
         had_grad = [(numbers.of(g.handle), g.before is not None) for g in trace.grads.values() if g.read]
-        results, same, build = _results(result, numbers)
+        results, same, looks, build = _results(result, numbers)
         trace.grads.clear()
         del result
         # A tensor that the function made and that lives on: somebody else holds it.
@@ -153,6 +156,7 @@ def record(
         set_grads=set_grads,
         results=results,
         same=same,
+        looks=looks,
         draws=[(d.generator, d.placeholder, d.count) for d in trace.draws.values()],
         build=build,
         escapes=any(not isinstance(b.target, int) for b in rebinds),
@@ -193,20 +197,29 @@ def _set_grads(trace: tracing.Trace, numbers: _Numbers) -> list[SetGrad]:
     return out
 
 
-def _results(result: Any, numbers: _Numbers) -> tuple[list[int], list[int | None], Build]:
-    """The values of the tensors in `result`, which of them are tensors from before, and how to make `result` again."""
+def _results(
+    result: Any, numbers: _Numbers
+) -> tuple[list[int], list[int | None], list[tuple[int, int, tuple[Step, ...]]], Build]:
+    """The values of the tensors in `result`, which of them are tensors from before or views of such, and how to make
+    `result` again."""
     found: dict[int, int] = {}
     results: list[int] = []
     same: list[int | None] = []
+    looks: list[tuple[int, int, tuple[Step, ...]]] = []
 
     def number(t: Tensor) -> int:
         if id(t) not in found:
             found[id(t)] = len(results)
             results.append(numbers.value(t.value))
             same.append(numbers.tensor(t))
+            if same[-1] is None and t.look is not None:
+                seen = views.seen_from(t, t.look)
+                known = [(k, steps) for m, steps in seen if (k := numbers.tensor(m)) is not None]
+                looks.extend((found[id(t)], k, steps) for k, steps in known[:1])
         return found[id(t)]
 
-    return results, same, builder(result, number)
+    build = builder(result, number)
+    return results, same, looks, build
 
 
 def _alive(trace: tracing.Trace) -> list[Tensor]:

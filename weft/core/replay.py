@@ -14,7 +14,7 @@ from weft.autograd.value import Value
 from weft.autograd.value import _mode as recording  # pyright: ignore[reportPrivateUsage]  # read on every call
 from weft.backends.registry import open_device
 from weft.backends.storage import from_numpy
-from weft.core import run, tracing
+from weft.core import run, tracing, views
 from weft.core.aliases import may_be_captured
 from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
@@ -161,6 +161,16 @@ class Replay:
         """Repeat the recording on the numbered tensors; the function's result."""
         raise NotImplementedError
 
+    def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
+        """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
+        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
+        if any(t.look is not None for t in changed):
+            here = set(map(id, changed))
+            for t in changed:
+                views.written(t, here)
+        for result, k, steps in self.recording.looks:
+            views.look_through(objects[k], results[result], steps)
+
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""
         raise NotImplementedError
@@ -209,7 +219,7 @@ class PlanReplay(Replay):
         self._results = [(s, k, leaf_flags[k]) for k, s in zip(r.results, r.same, strict=True)]
         self._pure = (
             len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)]
-            and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads
+            and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads and not r.looks
             and r.build(["result"]) == "result"
         )  # fmt: skip
         r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
@@ -279,6 +289,7 @@ class PlanReplay(Replay):
             t = target(b, objects)
             if t is not None:
                 rebind(t, found[b.value], b.needs_grad)
+        self.spread(objects, results)
         for g in r.set_grads:
             set_grad(g, objects, None if g.value is None else Value(found[g.value]))
         return r.build(results)
@@ -388,6 +399,7 @@ class LazyReplay(Replay):
             t = target(b, objects)
             if t is not None:
                 t.rebind(values[b.value])
+        self.spread(objects, results)
         for g in r.set_grads:
             set_grad(g, objects, None if g.value is None else values[g.value])
         return r.build(results)

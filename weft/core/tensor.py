@@ -23,6 +23,7 @@ from weft.core import (
     realization,
     reductions,
     run,
+    views,
 )  # fmt: skip
 from weft.core.deferred import interchange, special, trigonometry
 from weft.core.functional import activations
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 Int_: TypeAlias = builtins.int
 Float_: TypeAlias = builtins.float
 Bool_: TypeAlias = builtins.bool
+_reverse_dims = views.viewing(movement.reverse_dims)
+_matrix_transpose = views.viewing(movement.matrix_transpose)
 
 
 class Tensor(InPlace, Methods):
@@ -66,8 +69,10 @@ class Tensor(InPlace, Methods):
         requires_grad: Bool_ = False,
     ) -> None:
         same = isinstance(data, Handle) and dtype is None and device is None
-        source = data if same else creation.tensor(data, dtype, device)
+        source: Any = data if same else creation.tensor(data, dtype, device)
         self.value = Value(source.value.node)
+        if same:
+            views.look_at(source, self, views.Step(views.without_history))
         if requires_grad:
             self.requires_grad_()
 
@@ -134,12 +139,12 @@ class Tensor(InPlace, Methods):
     @property
     def T(self) -> Tensor:
         """All dimensions in reverse order."""
-        return movement.reverse_dims(self)
+        return _reverse_dims(self)
 
     @property
     def mT(self) -> Tensor:
         """The last two dimensions exchanged."""
-        return movement.matrix_transpose(self)
+        return _matrix_transpose(self)
 
     # ------------------------------------------------------------------------------------------ gradients
 
@@ -194,8 +199,10 @@ class Tensor(InPlace, Methods):
         differentiate.watch(self)
 
     def detach(self) -> Tensor:
-        """The same values, without history: a constant to differentiation."""
-        return wrap(Value(self.value.node))
+        """The same elements, without history: a constant to differentiation."""
+        out = wrap(Value(self.value.node))
+        views.look_at(self, out, views.Step(views.without_history))
+        return out
 
     def detach_(self) -> Tensor:
         """Forget the history of this handle."""
@@ -212,13 +219,18 @@ class Tensor(InPlace, Methods):
 
     @property
     def data(self) -> Tensor:
-        """The values without history; assigning replaces them and keeps whether gradients are asked for."""
+        """The same elements, without history. Assigning another tensor has this one share that one's elements, and
+        keeps whether gradients are asked for."""
         return self.detach()
 
     @data.setter
     def data(self, data: Tensor) -> None:
         v = value_of("data", data)
+        before = self.value.node
         self.rebind(Value(v.node, self.value.needs_grad))
+        if v.node is not before:
+            self.look = None
+            views.look_at(data, self, views.Step(views.without_history))
 
     backward = differentiate.backward
     register_hook = differentiate.register_hook
@@ -313,7 +325,7 @@ class Tensor(InPlace, Methods):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise DTypeError("iter: a tensor without dimensions cannot be iterated over")
-        return iter(movement.unbind(self, 0))
+        return iter(self.unbind(0))
 
     def __contains__(self, x: TensorLike) -> Bool_:
         return Bool_(reductions.any(elementwise.eq(self, x)).item())
@@ -322,7 +334,7 @@ class Tensor(InPlace, Methods):
         out = object.__new__(type(self))
         memo[id(self)] = out
         out.value = Value(self.value.node)
-        out.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_grad"})
+        out.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_grad", "look")})
         if self.grad is not None:
             out._grad = self.grad.detach()
         return out.requires_grad_() if self.requires_grad else out
@@ -424,9 +436,11 @@ class Tensor(InPlace, Methods):
 
     def become(self, op: str, result: Value) -> Tensor:
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype."""
-        old = self.value
+        old, look = self.value, self.look
         if files.on_disk(old.node):
             files.refuse_writing(op, old.node)
+        if look is not None:
+            views.check(op, self, look)
         if result.shape != old.shape:
             raise ShapeError(
                 f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}"
@@ -445,6 +459,8 @@ class Tensor(InPlace, Methods):
         else:
             taken = broadcast.cast(result, old.dtype)
             self.rebind(taken if taken.needs_grad else stepwise(taken, old))
+        if look is not None:
+            views.written(self)
         return self
 
     def copy_(self, src: TensorLike) -> Tensor:
@@ -472,8 +488,8 @@ class Tensor(InPlace, Methods):
         """Every element 0."""
         return self.copy_(0)
 
-    def in_shape(self, op: str, result: Value) -> Tensor:
-        """In-place syntax for what changes the shape."""
+    def in_shape(self, op: str, result: Value, step: views.Step | None = None) -> Tensor:
+        """In-place syntax for what changes the shape. `step` made the result if the elements are the same."""
         old = self.value
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
@@ -481,6 +497,12 @@ class Tensor(InPlace, Methods):
             self.rebind(Value(result.node, True))
         else:
             self.rebind(result)
+        if step is not None:
+            views.move(self, step, old)
+        elif result.shape == old.shape:
+            views.written(self)
+        else:
+            self.look = None
         return self
 
     def resize_(self, *size: Any) -> Tensor:
@@ -490,7 +512,8 @@ class Tensor(InPlace, Methods):
     resize = resize_
 
     def __setitem__(self, key: Any, value: TensorLike) -> None:
-        self.become("index assignment", indexing.setitem(self, key, value))
+        if self.look is None or not views.is_there(self, key, value):
+            self.become("index assignment", indexing.setitem(self, key, value))
 
     # ------------------------------------------------------------------------------------------ making others
 
@@ -628,7 +651,7 @@ class Tensor(InPlace, Methods):
         return self
 
     conj = conj_physical = conj_physical_ = resolve_conj = resolve_neg = real_
-    adjoint = movement.matrix_transpose
+    adjoint = _matrix_transpose
 
     @property
     def real(self) -> Tensor:
@@ -638,12 +661,12 @@ class Tensor(InPlace, Methods):
     @property
     def H(self) -> Tensor:
         """A matrix transposed."""
-        return movement.t(self)
+        return self.t()
 
     @property
     def mH(self) -> Tensor:
         """The last two dimensions exchanged."""
-        return movement.matrix_transpose(self)
+        return _matrix_transpose(self)
 
     def angle(self) -> Tensor:
         """0 for positive numbers, pi for negative ones, NaN for NaN."""

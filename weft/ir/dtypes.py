@@ -41,6 +41,21 @@ class DType:
         return self.kind is Kind.FLOAT
 
     @property
+    def is_floating_point(self) -> bool:
+        """True for floats: torch's name of `is_float`."""
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_complex(self) -> bool:
+        """False: weft has real numbers only."""
+        return False
+
+    @property
+    def is_signed(self) -> bool:
+        """True for floats and signed integers."""
+        return self.kind is Kind.FLOAT or self.kind is Kind.INT
+
+    @property
     def is_int(self) -> bool:
         """True for signed and unsigned integers, not for bool."""
         return self.kind is Kind.INT or self.kind is Kind.UINT

@@ -184,9 +184,17 @@ class Optimizer(Hooked, ABC):
         group = Group({**self.defaults, **param_group, "params": params})
         self.param_groups.append(group)
         for p in params:
-            self.state[p] = {
-                name: tensor(self.start(group, p, name), device=p.device) for name in self.slots(group)
-            }
+            self.state[p] = {}
+        self._complete(group)
+
+    def _complete(self, group: Group) -> None:
+        """Give each parameter the state that its options need: they may have changed, as from no momentum to some."""
+        names = self.slots(group)
+        for p in group.params:
+            state = self.state[p]
+            for name in names:
+                if name not in state:
+                    state[name] = tensor(self.start(group, p, name), device=p.device)
 
     def _check(self, p: object, known: set[int]) -> None:
         if not isinstance(p, Tensor):
@@ -224,6 +232,7 @@ class Optimizer(Hooked, ABC):
                 if self.counts(group):
                     group.count += 1
                     changed.append(group.count)
+                self._complete(group)
                 for p in learned:
                     changed += self._update(group, p)
         return changed
@@ -241,7 +250,8 @@ class Optimizer(Hooked, ABC):
     # --- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Options, step counts and state, with parameters numbered in order; later steps do not change it."""
+        """Options, step counts and state, with parameters numbered in order. As in torch the tensors share their
+        elements with the optimizer's: `copy.deepcopy` the dict to keep what they are now."""
         number = {id(p): k for k, p in enumerate(p for group in self.param_groups for p in group.params)}
         return {
             "state": {

@@ -1,0 +1,249 @@
+"""Views: who looks at the same elements sees what is written to them, as in torch."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from weft.errors import ArgumentError, GradError
+from weft.testing.reference import evaluate
+
+SHAPE = (2, 3, 4)
+VIEWS: dict[str, Callable[[Any, int, int], Any]] = {
+    "row": lambda x, a, b: x[a % len(x)] if x.ndim and len(x) else x,
+    "slice": lambda x, a, b: x[a % 3 :: 1 + b % 2] if x.ndim and len(x) else x,
+    "last": lambda x, a, b: x[..., b % 2 :] if x.ndim else x,
+    "new axis": lambda x, a, b: x[None],
+    "transpose": lambda x, a, b: x.transpose(a % x.ndim, b % x.ndim) if x.ndim else x,
+    "T": lambda x, a, b: x.mT if x.ndim > 1 else x,
+    "permute": lambda x, a, b: x.permute(*np.roll(range(x.ndim), a)) if x.ndim else x,
+    "flatten": lambda x, a, b: x.flatten()[...],
+    "reshape": lambda x, a, b: x.reshape(-1, 2)[...] if x.numel() % 2 == 0 and x.numel() else x,
+    "contiguous": lambda x, a, b: x.contiguous()[...],
+    "unsqueeze": lambda x, a, b: x.unsqueeze(a % (x.ndim + 1)),
+    "squeeze": lambda x, a, b: x.squeeze(),
+    "diagonal": lambda x, a, b: x.diagonal(a % 3 - 1) if x.ndim > 1 else x,
+    "narrow": lambda x, a, b: x.narrow(-1, 0, 1) if x.ndim and x.shape[-1] else x,
+    "chunk": lambda x, a, b: x.chunk(2, -1)[0] if x.ndim and x.shape[-1] else x,
+    "unbind": lambda x, a, b: x.unbind(0)[b % len(x)] if x.ndim and len(x) else x,
+    "detach": lambda x, a, b: x.detach(),
+}
+WRITES: dict[str, Callable[[Any, Any, float], Any]] = {
+    "add_": lambda fw, x, c: x.add_(c),
+    "mul_": lambda fw, x, c: x.mul_(c),
+    "relu_": lambda fw, x, c: x.relu_(),
+    "zero_": lambda fw, x, c: x.zero_(),
+    "fill first": lambda fw, x, c: x.__setitem__(0, c) if x.ndim and len(x) else None,
+    "augmented": lambda fw, x, c: _augmented(x, c),
+    "copy_": lambda fw, x, c: x.copy_(fw.full(tuple(x.shape), c, dtype=x.dtype)),
+    "data": lambda fw, x, c: x.data.mul_(c),
+    "masked": lambda fw, x, c: x.masked_fill_(x > 0, c),
+    "out": lambda fw, x, c: fw.mul(x.detach(), c, out=x) if not x.requires_grad else x.mul_(c),
+    "unsqueeze_": lambda fw, x, c: x.unsqueeze_(0),
+    "t_": lambda fw, x, c: x.transpose_(0, -1) if x.ndim else x,
+}
+
+
+def _augmented(x: Any, c: float) -> None:
+    if x.ndim and x.shape[-1]:
+        x[..., :1] *= c
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 30),
+        st.one_of(st.sampled_from(sorted(VIEWS)), st.sampled_from(sorted(WRITES))),
+        st.integers(0, 7),
+        st.integers(0, 7),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+def _run(fw: Any, steps: Any, grads: bool, allowed: list[bool]) -> list[np.ndarray[Any, Any]]:
+    """What all tensors are in the end, and the gradient of the first. `allowed` says which writes torch takes."""
+    start = np.arange(24.0).reshape(SHAPE) - 11
+    x = fw.tensor(start, requires_grad=grads)
+    known: list[Any] = [x * 1.5]
+    for k, (at, name, a, b, drop) in enumerate(steps):
+        t = known[at % len(known)]
+        if name in VIEWS:
+            known.append(VIEWS[name](t, a, b))
+            if drop and len(known) > 2:
+                del known[at % len(known)]
+                del t
+                gc.collect(0)
+        elif fw is torch:
+            try:
+                WRITES[name](fw, t, 0.5 + a)
+                allowed[k] = True
+            except RuntimeError:
+                allowed[k] = False
+        elif allowed[k]:
+            WRITES[name](fw, t, 0.5 + a)
+    if not grads:
+        return _numbers(fw, known)
+    total = sum((t * (1.0 + i)).sum() for i, t in enumerate(known))
+    if total.requires_grad:
+        total.backward()
+    gradient = fw.zeros(SHAPE, dtype=fw.float64) if x.grad is None else x.grad
+    return _numbers(fw, [*known, gradient])
+
+
+def _numbers(fw: Any, tensors: list[Any]) -> list[np.ndarray[Any, Any]]:
+    if fw is torch:
+        return [t.detach().numpy() for t in tensors]
+    return evaluate([t.value.node for t in tensors])
+
+
+@settings(max_examples=40)
+@given(STEPS)
+def test_programs_of_views_and_writes_are_as_in_torch(steps: Any) -> None:
+    allowed = [False] * len(steps)
+    wanted = _run(torch, steps, False, allowed)
+    for want, got in zip(wanted, _run(weft, steps, False, allowed), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@settings(max_examples=40)
+@given(STEPS)
+def test_gradients_through_writes_to_views_are_as_in_torch(steps: Any) -> None:
+    allowed = [False] * len(steps)
+    try:
+        wanted = _run(torch, steps, True, allowed)
+    except RuntimeError:  # a value that backward needs was written over
+        return
+    for want, got in zip(wanted, _run(weft, steps, True, allowed), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def _same(script: Callable[[Any], Any]) -> None:
+    want, got = script(torch), script(weft)
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_allclose(np.asarray(b.detach().numpy()), a.detach().numpy(), rtol=1e-6)
+
+
+def _initial_values(fw: Any) -> Any:
+    layer = fw.nn.Linear(3, 2)
+    layer.weight.data.fill_(0.5)
+    layer.bias.data[:] = 3
+    layer.weight.data[:, 1].zero_()
+    with fw.no_grad():
+        layer.weight[0].mul_(2)
+    return layer.weight, layer.bias
+
+
+def _state_dict(fw: Any) -> Any:
+    layer = fw.nn.BatchNorm1d(2)
+    for v in layer.state_dict().values():
+        if v.dtype.is_floating_point:
+            v.mul_(0.25).add_(1)
+    return [layer.weight, layer.bias, layer.running_var]
+
+
+def _of_a_parameter(fw: Any) -> Any:
+    start = fw.ones(2)
+    p = fw.nn.Parameter(start)
+    (p * 3).sum().backward()
+    fw.optim.SGD([p], lr=0.1).step()
+    p.grad.data.zero_()
+    return p, start, p.grad
+
+
+def _rows(fw: Any) -> Any:
+    x = fw.arange(12.0).reshape(3, 4)
+    for k, row in enumerate(x):
+        row += k
+    a, b = x.split([1, 3], dim=1)
+    b[1:] *= 2
+    return x, a, b
+
+
+def _overlapping_views_of_what_is_gone(fw: Any) -> Any:
+    x = fw.arange(6.0)
+    a, b = x[:4], x[2:]
+    del x
+    a.add_(10)
+    b[0] = -1
+    return a, b
+
+
+def _assigned_data(fw: Any) -> Any:
+    a, b = fw.zeros(3), fw.ones(3)
+    old = a[:1]
+    a.data = b
+    a += 1
+    old.sub_(5)
+    return a, b, old
+
+
+def _strided_copies(fw: Any) -> Any:
+    x = fw.arange(6.0).reshape(2, 3)
+    copied = x.t().reshape(6)
+    copied.zero_()
+    shared = x.reshape(6)
+    shared[0] = 9
+    y = copy.deepcopy(x)
+    y[0] = 7
+    return x, copied, shared, y
+
+
+SCRIPTS = [
+    _initial_values, _state_dict, _of_a_parameter, _rows, _overlapping_views_of_what_is_gone, _assigned_data,
+    _strided_copies,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda f: f.__name__.strip("_"))
+def test_scripts_do_as_in_torch(script: Callable[[Any], Any]) -> None:
+    _same(script)
+
+
+def test_a_compiled_function_writes_through_views_and_to_them() -> None:
+    table = weft.zeros(4, 2)
+    row, kept = table[1], table.detach()
+
+    @weft.compile
+    def step(x: weft.Tensor) -> weft.Tensor:
+        table[1].add_(x)
+        return table.sum()
+
+    for k in range(1, 4):
+        assert step(weft.ones(2)).item() == 2 * k
+        assert row.tolist() == [k, k]
+        late = table[1:]
+        assert kept[1].tolist() == late[0].tolist() == [k, k]
+
+
+def test_an_augmented_assignment_writes_once() -> None:
+    x = weft.zeros(3, 4).realize()
+    x[1] += 2
+    updates = [n for n in weft.ir.graph.toposort([x.value.node]) if n.op is weft.ir.ops.Op.UPDATE]
+    assert len(updates) == 1 and x.sum().item() == 8
+
+
+def test_writes_that_torch_refuses() -> None:
+    w = weft.ones(3, requires_grad=True)
+    with pytest.raises(GradError, match="add_: this is a view of a leaf that requires grad"):
+        w[0].add_(1)
+    with pytest.raises(ArgumentError, match=r"add_: several elements of this view.*\.clone\(\)"):
+        weft.ones(1).expand(3).add_(1)
+    assert w.tolist() == [1, 1, 1]
+
+
+def test_views_keep_nothing_alive() -> None:
+    x = weft.zeros(1000)
+    for _ in range(100):
+        x.view(10, 100)
+    assert x.look is not None and len(x.look.shared.members) < 40

@@ -1,0 +1,446 @@
+"""Tensors that look at the same elements: torch's views.
+
+    row = x[0]
+    row.add_(1)         # x changes, and every other view of it
+
+Values are immutable, and a view is a function of them, so views need no memory of their own and no strides. What is
+kept is who looks at the same elements, and through which functions: each function of movement here is a `Step`, and a
+tensor's `Look` is the steps from the elements as they were first made. A write to one tensor, which makes its handle
+stand for another value, is carried back through its steps to the elements, and forth to all others; gradients flow
+through both, since they are ordinary operations. Nothing is kept alive by its views, and reading costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
+
+import numpy as np
+
+from weft.autograd.value import Value, apply, grad_enabled
+from weft.core import broadcast as bc
+from weft.core import files
+from weft.core.handle import Handle, wrap
+from weft.core.strides import copies
+from weft.errors import ArgumentError, GradError
+from weft.ir import graph
+from weft.ir.dtypes import DType, bool_
+from weft.ir.graph import Axes, Box, Node, Padding, Shape, elements
+from weft.ir.index import Index
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One function of movement, with its arguments; `part` is the number of the result among several."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    part: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Elements:
+    """What several tensors look at: its shape and dtype, and who they are."""
+
+    shape: Shape
+    dtype: DType
+    members: list[ref[Tensor]]
+    full: int = 8
+
+    def join(self, t: Tensor) -> None:
+        """`t` is one of them."""
+        if len(self.members) >= self.full:
+            self.members = [r for r in self.members if _looks(r(), self)]
+            self.full = 2 * len(self.members) + 8
+        self.members.append(ref(t))
+
+    def others(self, t: Tensor) -> list[Tensor]:
+        """The living ones but for `t`."""
+        return [m for r in self.members if (m := r()) is not t and m is not None and _looks(m, self)]
+
+
+def _looks(t: Tensor | None, shared: Elements) -> bool:
+    return t is not None and (look := t.look) is not None and look.shared is shared
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """How a tensor looks at elements: the steps to it, and, once needed, the movement nodes that they come to."""
+
+    shared: Elements
+    steps: tuple[Step, ...]
+    found: Sequence[Node] | None = None
+
+    @property
+    def route(self) -> Sequence[Node]:
+        """The movement ops of the steps, from the elements on."""
+        if self.found is None:
+            self.found = _route(self.shared, self.steps)
+        return self.found
+
+    @property
+    def detached(self) -> Step | None:
+        """The last step without history: gradients flow between those that share it."""
+        return next((s for s in reversed(self.steps) if s.function is without_history), None)
+
+
+def without_history(x: Tensor) -> Tensor:
+    """The same values as a constant to differentiation."""
+    return wrap(Value(x.value.node))
+
+
+# ---------------------------------------------------------------------------------------------- becoming a view
+
+
+def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..., Any]:
+    """A function of movement whose results look at the elements of its input; with `may_copy` where strides allow."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
+        if type(out) is tuple:
+            for k, part in enumerate(cast("tuple[Tensor, ...]", out)):
+                look_at(source, part, Step(function, rest, kwargs, k))
+        elif out is not source:
+            look_at(source, out, Step(function, rest, kwargs), may_copy)
+        return cast("Any", out)
+
+    call.__name__, call.__qualname__ = function.__name__, function.__qualname__
+    call.__module__, call.__doc__ = function.__module__, function.__doc__
+    call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
+    return call
+
+
+def look_at(source: Tensor, out: Tensor, step: Step, may_copy: bool = False) -> None:
+    """`out`, which is `step` of the source, looks at the source's elements from here on."""
+    for a in step.args:
+        if isinstance(a, Handle):
+            if a is not source and step.function.__name__ not in _SHAPED_AS:
+                return
+            step = Step(_in_shape, (out.value.node.shape,))
+            break
+    look = source.look
+    if look is None:
+        v = source.value
+        look = Look(Elements(v.node.shape, v.node.dtype, [ref(source)]), ())
+        source.look = look
+    elif may_copy and look.steps and _is_copied(look, step, out.value.node.shape):
+        return
+    out.look = Look(look.shared, (*look.steps, step))
+    look.shared.join(out)
+
+
+def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
+    """Whether torch makes a copy for `step`, which gives `shape`: the strides of the view do not allow another."""
+    dense = step.function.__name__ == "contiguous"
+    calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
+    try:
+        return _known_to_copy(look.shared.shape, look.shared.dtype, calls, shape, dense)
+    except TypeError:  # arguments that cannot be told apart, such as slices
+        return copies(look.shared.shape, look.route, shape, dense)
+
+
+@lru_cache(maxsize=4096)
+def _known_to_copy(shape: Shape, dtype: DType, calls: tuple[Any, ...], wanted: Shape, dense: bool) -> bool:
+    steps = tuple(Step(function, args, dict(kwargs), part) for function, args, kwargs, part in calls)
+    return copies(shape, Look(Elements(shape, dtype, []), steps).route, wanted, dense)
+
+
+_SHAPED_AS = frozenset({"view_as", "reshape_as", "expand_as"})
+"""Functions whose other tensor says only a shape."""
+
+
+def _in_shape(x: Tensor, shape: Shape) -> Tensor:
+    return wrap(
+        bc.reshape(x.value, shape) if elements(shape) == elements(x.shape) else bc.expand(x.value, shape)
+    )
+
+
+def seen_from(t: Tensor, look: Look) -> Iterator[tuple[Tensor, tuple[Step, ...]]]:
+    """The others of whom `t` is a view, and the steps from each to it."""
+    for m in look.shared.others(t):
+        if m.look is not None and _begins(look.steps, m.look.steps):
+            yield m, look.steps[len(m.look.steps) :]
+
+
+def look_through(source: Tensor, out: Tensor, steps: Sequence[Step]) -> None:
+    """`out` looks at the source's elements through several steps."""
+    for s in steps:
+        look_at(source if out.look is None else out, out, s)
+
+
+def _begins(steps: Sequence[Step], start: Sequence[Step]) -> bool:
+    return len(steps) >= len(start) and all(a is b for a, b in zip(start, steps, strict=False))
+
+
+def move(t: Tensor, step: Step, before: Value) -> None:
+    """`t`, which stood for `before`, looks at the same elements through one more step: its shape changed in place."""
+    look = t.look
+    if look is None:
+        look = Look(Elements(before.node.shape, before.node.dtype, [ref(t)]), ())
+    t.look = Look(look.shared, (*look.steps, step))
+
+
+def is_there(t: Tensor, key: Any, value: Any) -> bool:
+    """Whether `value` is the view t[key] itself, as at the end of `t[key] += 1`: what it holds is there already."""
+    if not isinstance(value, Handle):
+        return False
+    own, look = t.look, value.look
+    if own is None or look is None or look.shared is not own.shared:
+        return False
+    if len(look.steps) != len(own.steps) + 1 or not _begins(look.steps, own.steps):
+        return False
+    last = look.steps[-1]
+    return last.function.__name__ == "getitem" and len(last.args) == 1 and last.args[0] is key
+
+
+_NAMES = """
+    view view_as unflatten squeeze unsqueeze expand expand_as broadcast_to permute transpose swapaxes swapdims t movedim
+    moveaxis narrow shrink select split chunk unbind diagonal unfold adjoint tensor_split hsplit vsplit dsplit
+    split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes
+"""
+_COPIED_BY_STRIDES = "reshape reshape_as flatten ravel contiguous"
+NAMES = frozenset(_NAMES.split()) | frozenset(_COPIED_BY_STRIDES.split())
+"""torch's functions and methods whose results are views, or may be."""
+
+
+def offered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of that name, with results that look at the elements of the input if that is what torch says."""
+    return viewing(function, name in _COPIED_BY_STRIDES.split()) if name in NAMES else function
+
+
+def picking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """x[key]: a view where the key is made of numbers and slices."""
+
+    def call(input: Tensor, key: Any) -> Tensor:
+        out = function(input, key)
+        keys: tuple[Any, ...] = cast("Any", key) if type(key) is tuple else (key,)
+        if _BASIC.issuperset(map(type, keys)):
+            look_at(input, out, Step(getitem, (cast("Any", key),)))
+        return out
+
+    getitem = function
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__module__, call.__doc__ = function.__module__, function.__doc__
+    return call
+
+
+_BASIC = frozenset({int, slice, type(None), type(Ellipsis), np.int64, np.int32, Index})
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+def check(op: str, t: Tensor, look: Look) -> None:
+    """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place."""
+    for m in look.shared.others(t):
+        v, other = m.value, m.look
+        if files.on_disk(v.node):
+            files.refuse_writing(op, v.node)
+        if (
+            v.needs_grad
+            and v.is_leaf
+            and grad_enabled()
+            and other is not None
+            and other.detached is look.detached
+        ):
+            raise GradError(
+                f"{op}: this is a view of a leaf that requires grad, whose gradients would be lost; do it under "
+                "weft.no_grad(), or on a .clone()"
+            )
+    for node in look.route:
+        if node.op is Op.SHEAR or (
+            node.op is Op.EXPAND and elements(node.shape) != elements(node.inputs[0].shape)
+        ):
+            raise ArgumentError(
+                f"{op}: several elements of this view are one element of the tensor that it looks at; "
+                "write to a .clone()"
+            )
+
+
+def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
+    """`t` stands for a new value: so do the others that look at its elements, but for `skip`, given by identity."""
+    look = t.look
+    if look is None:
+        return
+    others = [m for m in look.shared.others(t) if id(m) not in skip]
+    if not others:
+        return
+    now = _elements_after(t, look, others)
+    seen: dict[tuple[int, int], Any] = {}
+    for m in others:
+        view = m.look
+        if view is None or _apart(look, view):
+            continue
+        alike = view.detached is look.detached
+        if now is not None:
+            value = _follow(now, view.steps, seen)
+        else:
+            value = _patched(t.value, look, m.value, view)
+        _stand_for(m, value, alike)
+
+
+def _elements_after(t: Tensor, look: Look, others: Sequence[Tensor]) -> Value | None:
+    """All elements after the write to `t`; None where nobody has those that `t` does not look at."""
+    if _is_whole(look):
+        return _carry_back(look, None, t.value)
+    for m in others:
+        view = m.look
+        if view is not None and _is_whole(view):
+            v = m.value
+            old = _carry_back(view, None, v if view.detached is look.detached else Value(v.node))
+            return _carry_back(look, old, t.value)
+    return None
+
+
+def _stand_for(t: Tensor, value: Value, alike: bool) -> None:
+    old = t.value
+    if value.node is old.node:
+        return
+    if old.is_leaf:
+        if old.needs_grad or not alike:
+            value = Value(value.node, old.needs_grad)
+    elif not alike or not grad_enabled():
+        # only the numbers change: gradients go where they went
+        value = Value(value.node, True, Op.RESHAPE, None, (old,))
+    t.rebind(value)
+
+
+def _patched(new: Value, look: Look, old: Value, view: Look) -> Value:
+    """`old`, seen through `view`, with the elements that `look` shows as `new`."""
+    shared = look.shared
+    nothing = bc.scalar(0, shared.dtype, shared.shape)
+    hit = _carry_back(look, bc.scalar(False, bool_, shared.shape), bc.scalar(True, bool_, new.shape), bool_)
+    values = _follow(_carry_back(look, nothing, new), view.steps, {})
+    mask = _forth(hit, view.route)
+    return apply(Op.WHERE, (mask, values, old))
+
+
+# ---------------------------------------------------------------------------------------------- back and forth
+
+
+def _follow(value: Value, steps: Sequence[Step], seen: dict[tuple[int, int], Any]) -> Value:
+    """What the steps make of `value`. `seen` keeps what functions of several results made."""
+    for s in steps:
+        key = (id(value), id(s.args))
+        made = seen.get(key) if s.part is not None else None
+        if made is None or made[0] is not value:
+            made = (value, s.function(wrap(value), *s.args, **s.kwargs))
+            if s.part is not None:
+                seen[key] = made
+        out = made[1] if s.part is None else made[1][s.part]
+        value = out.value
+    return value
+
+
+def _route(shared: Elements, steps: Sequence[Step]) -> tuple[Node, ...]:
+    found: list[Node] = []
+    shape, dtype = shared.shape, shared.dtype
+    for s in steps:
+        start = graph.buffer(shape, dtype, "", None)
+        node = _follow(Value(start), (s,), {}).node
+        way: list[Node] = []
+        while node is not start:
+            way.append(node)
+            node = node.inputs[0]
+        found += reversed(way)
+        if way:
+            shape, dtype = way[0].shape, way[0].dtype
+    return tuple(found)
+
+
+def _forth(v: Value, route: Sequence[Node]) -> Value:
+    """`v`, of any dtype, through movement ops."""
+    for node in route:
+        v = _moved(v, node)
+    return v
+
+
+def _moved(v: Value, node: Node) -> Value:
+    if node.op is Op.BITCAST:
+        return v if v.dtype is bool_ else apply(Op.BITCAST, (v,), None, None, node.dtype)
+    if node.op is Op.PAD and v.dtype is bool_:
+        pad = node.attrs
+        assert isinstance(pad, Padding)
+        return apply(Op.PAD, (v,), Padding(pad.low, pad.high, pad.interior, False))
+    return apply(node.op, (v,), node.attrs, node.shape)
+
+
+def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None = None) -> Value:
+    """The elements with those that `look` shows replaced by `new`; `old` is not needed where it shows all."""
+    route = look.route
+    before: list[Value | None] = [old]
+    for node in route:
+        v = before[-1]
+        before.append(None if v is None else _moved(v, node))
+    for node, v in zip(reversed(route), reversed(before[:-1]), strict=True):
+        new = _replaced(node, v, new, dtype)
+    return new
+
+
+def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) -> Value:
+    """What `node` is made of, such that it gives `new`; from `old` what it does not show."""
+    shape = node.inputs[0].shape
+    match node.op, node.attrs:
+        case Op.RESHAPE, _:
+            return bc.reshape(new, shape)
+        case Op.EXPAND, _:  # of no more elements: `check` saw to that
+            return bc.reshape(new, shape)
+        case Op.PERMUTE, Axes(order):
+            back = [0] * len(order)
+            for i, k in enumerate(order):
+                back[k] = i
+            return apply(Op.PERMUTE, (new,), Axes(tuple(back)))
+        case Op.FLIP, Axes():
+            return apply(Op.FLIP, (new,), node.attrs)
+        case Op.BITCAST, _:
+            return new if dtype is not None else apply(Op.BITCAST, (new,), None, None, node.inputs[0].dtype)
+        case Op.SHRINK, Box() as box:
+            assert old is not None
+            return old if elements(new.shape) == 0 else apply(Op.UPDATE, (old, new), box)
+        case Op.PAD, Padding(low):
+            return apply(Op.SHRINK, (new,), Box(low, (1,) * len(low)), shape)
+        case _:
+            return new
+
+
+_WHOLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.BITCAST, Op.CONTIGUOUS})
+"""What shows all elements, each once."""
+
+
+def _is_whole(look: Look) -> bool:
+    return all(
+        n.op in _WHOLE or (n.op is Op.EXPAND and elements(n.shape) == elements(n.inputs[0].shape))
+        for n in look.route
+    )
+
+
+def _apart(a: Look, b: Look) -> bool:
+    """Whether the first thing that both do is to cut out boxes that share no element."""
+    if not a.route or not b.route:
+        return False
+    x, y = a.route[0], b.route[0]
+    if (
+        not isinstance(x.attrs, Box)
+        or not isinstance(y.attrs, Box)
+        or x.op is not Op.SHRINK
+        or y.op is not Op.SHRINK
+    ):
+        return False
+    pairs = zip(_spans(x, x.attrs), _spans(y, y.attrs), strict=True)
+    return any(
+        not p or not q or p[-1] < q[0] or q[-1] < p[0] for p, q in pairs if p is not None and q is not None
+    )
+
+
+def _spans(node: Node, box: Box) -> Iterator[range | None]:
+    for start, step, n in zip(box.start, box.step, node.shape, strict=True):
+        known = isinstance(start, int) and isinstance(n, int)
+        yield range(start, start + step * n, step) if known else None  # pyright: ignore[reportArgumentType]
