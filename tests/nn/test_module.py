@@ -48,14 +48,15 @@ def test_shared_parameters_are_listed_once_and_saved_twice() -> None:
     assert list(model.state_dict()) == ["0.weight", "1.weight"]
 
 
-def test_state_dict_is_a_snapshot() -> None:
+def test_state_dict_shares_elements_and_a_copy_of_it_does_not() -> None:
     layer = nn.Linear(1, 1, bias=False)
-    before = layer.state_dict()
+    shared, kept = layer.state_dict(), copy.deepcopy(layer.state_dict())
     old = layer.weight.item()
     with weft.no_grad():
         layer.weight += 1
-    assert before["weight"].item() == old and layer.weight.item() == pytest.approx(old + 1)
-    layer.load_state_dict(before)
+    assert kept["weight"].item() == old and layer.weight.item() == pytest.approx(old + 1)
+    assert shared["weight"].item() == layer.weight.item()
+    layer.load_state_dict(kept)
     assert layer.weight.item() == old and layer.weight.requires_grad
 
 

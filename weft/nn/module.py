@@ -346,7 +346,8 @@ class Module:
     def state_dict(
         self, prefix: str = "", *, destination: dict[str, Any] | None = None, keep_vars: bool = False
     ) -> dict[str, Any]:
-        """Parameters and persistent buffers by dotted name, as they are now: later updates do not change them.
+        """Parameters and persistent buffers by dotted name. As in torch they share their elements with the module's, so
+        that later updates show in them: `copy.deepcopy` the dict to keep what they are now.
 
         keep_vars gives the parameters themselves. A prefix is put before the names; as in torch it ends with its dot.
         """

@@ -242,7 +242,7 @@ def _set_momentum(group: Group, value: float) -> None:
 
 def _check_momentum(name: str, optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
-        if "betas" not in group and not group.get("momentum"):
+        if "betas" not in group and "momentum" not in group:
             raise ArgumentError(f"{name}: cycle_momentum needs an optimizer with momentum or betas")
 
 
