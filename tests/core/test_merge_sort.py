@@ -16,6 +16,10 @@ CASES = {
     "64 bits": (RNG.integers(-(2**62), 2**62, 300), None),
     "unsigned": (RNG.integers(0, 2**32, 300).astype(np.uint32), None),
     "few of many": (RNG.integers(0, 500, 2000).astype(np.float32), 5),
+    "equal keys among few": (RNG.integers(0, 7, (2, 3000)).astype(np.float32), 20),
+    "few of many of 64 bits": (RNG.integers(-5, 5, 4000) << 33, 12),
+    "the largest key": (np.full((2, 700), 2**31 - 1, np.int32), 9),
+    "one of many": (RNG.integers(0, 100, 5000).astype(np.uint32), 1),
     "runs are cut": (RNG.integers(0, 5000, 3100).astype(np.int32), 70),
 }
 

@@ -12,7 +12,10 @@ turned, so that their first elements lie side by side.
 
 A key of 32 bits and its position are one integer of 64 bits: unique, so equal keys keep their order. Wider keys are
 sorted by their low half first, then by the high one. The length of the runs is a tensor, not a number in the program:
-all stages run the same few kernels. Where only the first k are wanted, runs are cut as they grow.
+all stages run the same few kernels.
+
+Where only the first k of many are wanted, they lie in the k blocks whose smallest elements come first: those are found
+in the same way, among fewer, and then the first k among theirs. Where k is not small either, runs are cut as they grow.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ from weft.core.elementwise import (
     ge,
     le,
     logical_and,
-    logical_or,
     lt,
     maximum,
     minimum,
@@ -35,6 +37,7 @@ from weft.core.elementwise import (
 )
 from weft.core.handle import wrap
 from weft.core.movement import box, flip, pad_value, positions, transpose, unfold, unsqueeze
+from weft.core.templates import templated
 from weft.ir.dtypes import int32, int64, uint32
 from weft.ir.graph import Along, Axes, elements
 from weft.ir.index import Int
@@ -46,11 +49,11 @@ if TYPE_CHECKING:
 _BLOCK = 32
 """Elements that a merge finds together."""
 
-_ALONE = 128
+_ALONE = 512
 """A row of so many elements is one block."""
 
-_LARGE, _FEW = 256, 64
-"""Where at most FEW elements are wanted, the first ones of LARGE blocks are found, again and again."""
+_SELECTED = 2
+"""Selecting blocks pays where it leaves less than one of so many elements."""
 
 _CUT = 8
 """Runs may grow to so many times the wanted length before they are cut."""
@@ -69,19 +72,26 @@ def order(keys: Value, keep: int) -> Value:
 
     Keys are integers of any width, at least two per row.
     """
+    return templated(_order, keys, keep)
+
+
+def _order(keys: Value, keep: int) -> Value:
     lead, n = keys.shape[:-1], keys.shape[-1]
     assert isinstance(n, int)
+    block = 1 << (max(n // keep, 1).bit_length() // 2)
+    if n > _ALONE and (-(-n // block) + keep * block) * _SELECTED < n:
+        return _selected(keys, keep, block)
     if keys.dtype.bits > 32:
         x = wrap(keys)
-        low = order(bc.cast((x & 0xFFFFFFFF).value, uint32), n)
+        low = _order(bc.cast((x & 0xFFFFFFFF).value, uint32), n)
         high = _stored(_taken(x >> 32, wrap(low)))
-        return _taken(wrap(low), wrap(order(bc.cast(high.value, int32), keep))).value
-    row = _packed(keys)
-    while keep <= _FEW and _size(row) > _LARGE:
-        row = _linear(_blocks(_turned(row, _LARGE), keep))
-    n = _size(row)
-    size = n if n <= _LARGE and (keep <= _FEW or n <= _ALONE) else _BLOCK
-    runs, length = _blocks(_turned(row, size), size), size
+        return _taken(wrap(low), wrap(_order(bc.cast(high.value, int32), keep))).value
+    size = n if n <= _ALONE else _BLOCK
+    groups, width = _grouped(n, size)
+    row = _filled(
+        keys, groups * width * size, int(keys.dtype.max)
+    )  # what fills up has positions of its own, behind
+    runs, length = _blocks(_turned(_packed(row), size), keep if n <= size else size), size
     wanted = max(length, 1 << (keep - 1).bit_length())
     halves = {1: _stored(wrap(bc.scalar(1, int32, ())))}
     while length < _count(runs):
@@ -94,6 +104,28 @@ def order(keys: Value, keep: int) -> Value:
         length *= 2
     indices = wrap(box(_linear(runs), (0,) * len(keys.shape), (*lead, keep))) & 0x7FFFFFFF
     return bc.cast(indices.value, int32)
+
+
+def _selected(keys: Value, keep: int, size: int) -> Value:
+    """As `_order`, from the blocks whose smallest elements come first."""
+    lead, n = keys.shape[:-1], _size(keys)
+    blocks = -(-n // size)
+    row = _filled(keys, blocks * size, int(keys.dtype.max))
+    parts = bc.reshape(row, (*lead, blocks, size))
+    least = _stored(wrap(apply(Op.REDUCE_MIN, (parts,), Axes((len(lead) + 1,)))))
+    chosen = _stored(wrap(_order(least.value, keep)))
+    if keep > 1:  # in the order in which they lie, for equal keys
+        chosen = _stored(_taken(chosen, wrap(_order(chosen.value, keep))))
+    inside = wrap(positions((keep, size), 1, int32))
+    place = wrap(bc.reshape((unsqueeze(chosen, -1) * size + inside).value, (*lead, keep * size)))
+    found = _order(_stored(_taken(wrap(row), place)).value, keep)
+    return _taken(place, wrap(found)).value
+
+
+def _filled(row: Value, n: int, fill: int) -> Value:
+    """The row with `fill` behind its end, n elements long."""
+    none = [0] * (len(row.shape) - 1)
+    return pad_value(row, [*none, 0], [*none, n - _size(row)], fill)
 
 
 def _stored(x: Tensor) -> Tensor:
@@ -111,7 +143,7 @@ def _number(value: int) -> Tensor:
 
 
 def _packed(keys: Value) -> Value:
-    """Keys with their positions."""
+    """Keys with their positions: unique."""
     wide = wrap(bc.cast(keys, int64))
     signed = wide - (1 << 31) if int(keys.dtype.max) >= 1 << 31 else wide
     return ((signed << 32) + wrap(positions(keys.shape, len(keys.shape) - 1, int64))).value
@@ -133,14 +165,18 @@ def _count(runs: Tensor) -> int:
     return groups * size * width
 
 
-def _turned(v: Value, size: int) -> Tensor:
-    """A row in blocks, filled up with what belongs behind."""
-    lead, n = v.shape[:-1], _size(v)
+def _grouped(n: int, size: int) -> tuple[int, int]:
+    """Of a row of n elements: the groups, and the blocks in each."""
     blocks = -(-n // size)
     width = min(_WIDTH, 1 << (blocks - 1).bit_length())
-    groups = -(-blocks // width)
-    none = [0] * len(lead)
-    filled = pad_value(v, [*none, 0], [*none, groups * width * size - n], _HIGHEST)
+    return -(-blocks // width), width
+
+
+def _turned(v: Value, size: int) -> Tensor:
+    """A row in blocks, filled up with what belongs behind."""
+    lead = v.shape[:-1]
+    groups, width = _grouped(_size(v), size)
+    filled = _filled(v, groups * width * size, _HIGHEST)
     return _stored(transpose(wrap(bc.reshape(filled, (*lead, groups, width, size))), -1, -2))
 
 
@@ -158,9 +194,7 @@ def _blocks(keys: Tensor, keep: int) -> Tensor:
     mine = wrap(bc.reshape(keys.value, (*lead, groups, size, 1, width)))
     other = wrap(bc.reshape(keys.value, (*lead, groups, 1, size, width)))
     axis = Axes((len(lead) + 2,))
-    earlier = lt(wrap(positions((1, size, 1), 1, int32)), wrap(positions((size, 1, 1), 0, int32)))
-    before = logical_or(lt(other, mine), logical_and(eq(other, mine), earlier))  # what fills up is equal
-    rank = apply(Op.CONTIGUOUS, (apply(Op.SUM, (bc.cast(before.value, int32),), axis),))
+    rank = apply(Op.CONTIGUOUS, (apply(Op.SUM, (bc.cast(lt(other, mine).value, int32),), axis),))
     place = wrap(positions((keep, 1, 1), 0, int32))
     hit = eq(wrap(bc.reshape(rank, (*lead, groups, 1, size, width))), place)
     return _stored(wrap(apply(Op.SUM, (where(hit, other, _number(0)).value,), axis)))
@@ -170,8 +204,7 @@ def _cut(runs: Tensor, length: int, wanted: int) -> Tensor:
     """The first `wanted` elements of each run."""
     lead, _, size, _ = _tile(runs)
     pieces = -(-_count(runs) // length)
-    none = [0] * len(lead)
-    filled = pad_value(_linear(runs), [*none, 0], [*none, pieces * length - _count(runs)], _HIGHEST)
+    filled = _filled(_linear(runs), pieces * length, _HIGHEST)
     parts = bc.reshape(filled, (*lead, pieces, length))
     kept = box(parts, (0,) * len(parts.shape), (*lead, pieces, wanted))
     return _turned(bc.reshape(kept, (*lead, pieces * wanted)), size)
