@@ -1,4 +1,4 @@
-"""Ordering: sort and what follows from it. Sorting is stable and runs on the device: see `merge_sort`."""
+"""Ordering: sort and what follows from it. Sorting is stable and runs on the device: see `radix_sort`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from weft.core.elementwise import (
 from weft.core.float_format import raw_bits
 from weft.core.gather import gather
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.core.merge_sort import order
 from weft.core.movement import (
     flatten,
     narrow,
@@ -45,6 +44,7 @@ from weft.core.movement import (
     unsqueeze,
 )
 from weft.core.precision import widened
+from weft.core.radix_sort import order
 from weft.core.reductions import any, argmax, sum
 from weft.core.scans import cummax
 from weft.errors import ArgumentError, DTypeError, ShapeError

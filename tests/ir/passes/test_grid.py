@@ -178,6 +178,15 @@ def test_a_fill_and_the_updates_after_it_are_ordered() -> None:
     np.testing.assert_array_equal(run(split, {"x": x}, "y", 8), x + 1)
 
 
+def test_a_fill_and_what_replaces_it_are_ordered() -> None:
+    i, j = v("i", 8), v("j", 4)
+    replaced = loop(j, Store("y", 2 * j, at("x", j)))
+    split = launches(program({"x": 8, "y": 8}, "y", thread(i, Store("y", i, Const(F, 1))), replaced), 1 << 10)
+    assert "barrier" in show_program(split.grids[0])
+    x = np.arange(8.0)
+    np.testing.assert_array_equal(run(split, {"x": x}, "y", 8), [0, 1, 1, 1, 2, 1, 3, 1])
+
+
 def test_too_many_threads_run_in_order() -> None:
     i, j = v("i", 3), v("j", 512)
     p = program(

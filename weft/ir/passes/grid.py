@@ -160,10 +160,9 @@ class _Splitter:
         thread = Var(self.fresh.name("thread"), 0, threads - 1)
         fused = _Fusion(body, threads)
         kept = {n for n in fused.buffers if n not in fused.own and n not in fused.private}
-        # what one part writes to global memory and another reads, as a fill and the updates after it
-        exchanged = (
-            kept | (self.p.writes & _read(body)) | (set[str]() if region.is_grid else set(self.scratch))
-        )
+        # what one part writes to global memory and another reads or writes, as a fill and the updates after it
+        met = _read(body) | _written_again(body)
+        exchanged = kept | (self.p.writes & met) | (set[str]() if region.is_grid else set(self.scratch))
         body = _Barriers(exchanged, fused.own, self.names).block(fused.in_registers(body), _Pending())
         inner = _promoted(fused.block(body, thread if threads > 1 else 0, threads), self.fresh)
         whole = (*(Alloc(b) for b in fused.shared), Loop(thread, threads, inner, LoopKind.THREAD))
@@ -203,6 +202,12 @@ def _read(body: Block) -> set[str]:
         if isinstance(s, Accumulate):
             out.add(s.buffer)
     return out
+
+
+def _written_again(body: Block) -> set[str]:
+    """The buffers that more than one statement stores into."""
+    stores = [s.buffer for s in every(body) if isinstance(s, Store | Accumulate)]
+    return {n for n in stores if stores.count(n) > 1}
 
 
 def _padded_bytes(b: Buffer) -> int:

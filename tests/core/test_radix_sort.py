@@ -11,16 +11,19 @@ RNG = np.random.default_rng(0)
 
 CASES = {
     "one block": (RNG.integers(0, 9, (3, 100)).astype(np.float32), None),
-    "equal keys, the last run short": (RNG.integers(0, 50, (2, 330)).astype(np.float32), None),
-    "the last run alone": (RNG.standard_normal(1060), None),
-    "64 bits": (RNG.integers(-(2**62), 2**62, 300), None),
-    "unsigned": (RNG.integers(0, 2**32, 300).astype(np.uint32), None),
+    "equal keys": (RNG.integers(0, 50, (2, 930)).astype(np.float32), None),
+    "doubles": (RNG.standard_normal(1060), None),
+    "groups of blocks": (RNG.standard_normal(9000).astype(np.float32), None),
+    "bytes": (RNG.integers(0, 256, 1500).astype(np.uint8), None),
+    "16 bits": (RNG.integers(-(2**15), 2**15, 1500).astype(np.int16), None),
+    "64 bits": (RNG.integers(-(2**62), 2**62, 1300), None),
+    "unsigned": (RNG.integers(0, 2**32, 1300).astype(np.uint32), None),
     "few of many": (RNG.integers(0, 500, 2000).astype(np.float32), 5),
     "equal keys among few": (RNG.integers(0, 7, (2, 3000)).astype(np.float32), 20),
     "few of many of 64 bits": (RNG.integers(-5, 5, 4000) << 33, 12),
     "the largest key": (np.full((2, 700), 2**31 - 1, np.int32), 9),
     "one of many": (RNG.integers(0, 100, 5000).astype(np.uint32), 1),
-    "runs are cut": (RNG.integers(0, 5000, 3100).astype(np.int32), 70),
+    "not so few": (RNG.integers(0, 5000, 3100).astype(np.int32), 70),
 }
 
 
@@ -44,8 +47,8 @@ def test_examples_are_sorted_together() -> None:
     np.testing.assert_array_equal(got.numpy(), np.sort(x, -1))
 
 
-def test_stages_share_kernels() -> None:
-    """Runs of 32 elements to 8,192 take eight stages; each has the same kernels but for the search."""
+def test_passes_share_kernels() -> None:
+    """Seven digits, each with the same kernels."""
     explained = weft.explain(weft.zeros(9000).contiguous().argsort())
     algorithms = {k.show("algorithm") for k in explained.kernels}
     assert len(explained.kernels) > 40 and len(algorithms) < 20
