@@ -437,7 +437,6 @@ if TYPE_CHECKING:
         matrix_rank,
         ormqr,
         pinv,
-        qr,
         slogdet,
         trace,
         triangular_solve,
@@ -448,6 +447,7 @@ if TYPE_CHECKING:
     from weft.core.linear_algebra import torch_cholesky as cholesky
     from weft.core.linear_algebra import torch_lu as lu
     from weft.core.linear_algebra import torch_lu_solve as lu_solve
+    from weft.core.linear_algebra import torch_qr as qr
     from weft.core.linear_algebra import torch_svd as svd
     from weft.core.low_rank import pca_lowrank, svd_lowrank
     from weft.core.products import (
@@ -642,7 +642,7 @@ _IN_MODULES = {
     "linear_algebra": (
         "cholesky=torch_cholesky cholesky_inverse cholesky_solve det geqrf inv inverse=inv logdet lstsq "
         "lu=torch_lu lu_solve=torch_lu_solve lu_unpack matrix_exp matrix_power matrix_rank "
-        "orgqr=householder_product ormqr pinv pinverse=pinv qr slogdet svd=torch_svd trace triangular_solve "
+        "orgqr=householder_product ormqr pinv pinverse=pinv qr=torch_qr slogdet svd=torch_svd trace triangular_solve "
     ),
     "low_rank": ("pca_lowrank svd_lowrank "),
     "products": ("addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron renorm vander vdot "),

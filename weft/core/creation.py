@@ -313,6 +313,8 @@ def linspace(
 ) -> Tensor:
     """`steps` numbers from start to end, both included, at equal distances."""
     kind = get_default_dtype() if dtype is None else check_dtype("linspace", dtype)
+    if kind is dtypes.bool_:
+        raise DTypeError("linspace: not defined on bool; compare numbers instead")
     if not isinstance(steps, int) or isinstance(steps, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  (users)
         raise DTypeError(f"linspace: steps must be an int, got {describe(steps)}")
     if steps < 0:

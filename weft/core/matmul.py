@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from string import ascii_letters, ascii_lowercase, ascii_uppercase
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.axes import axis
-from weft.core.handle import Number, describe, value_of, wrap
+from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -203,8 +204,14 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
 # ---------------------------------------------------------------------------------------------- einsum
 
 
-def einsum(equation: Any, *operands: Tensor | Sequence[Tensor]) -> Tensor:
-    """Sums of products by labels, as numpy.einsum: "ij,jk->ik" is a matrix product, "..." any dimensions."""
+def einsum(equation: Any, *operands: Any) -> Tensor:
+    """Sums of products by labels, as numpy.einsum: "ij,jk->ik" is a matrix product, "..." any dimensions.
+
+    In place of an equation, each operand may be followed by a list of its labels, numbers 0 to 51 or ..., and all of
+    them by the labels of the result.
+    """
+    if isinstance(equation, Handle) and operands:
+        equation, operands = _as_equation(equation, *operands)
     if not isinstance(equation, str):
         raise ArgumentError(
             f"einsum: the equation must be a string such as 'ij,jk->ik' and come first, got {describe(equation)}"
@@ -221,6 +228,31 @@ def einsum(equation: Any, *operands: Tensor | Sequence[Tensor]) -> Tensor:
         later = {label for _, rest in terms[i + 1 :] for label in rest} | set(output)
         v, labels = _multiply(v, labels, other, other_labels, later, output, size)
     return wrap(_finish(v, labels, output))
+
+
+def _as_equation(*arguments: Any) -> tuple[str, tuple[Any, ...]]:
+    """The equation and the operands of (operand, labels, operand, labels, ..., labels of the result if given)."""
+
+    def letters(labels: Any) -> str:
+        if not isinstance(labels, (list, tuple)):
+            raise ArgumentError(
+                f"einsum: each operand must be followed by a list of its labels, got {describe(labels)}"
+            )
+        out = ""
+        for label in cast("Sequence[Any]", labels):
+            if label is not Ellipsis and not (isinstance(label, int) and 0 <= label < len(ascii_letters)):
+                raise ArgumentError(f"einsum: a label must be a number from 0 to 51 or ..., got {label!r}")
+            out += "..." if label is Ellipsis else _LABELS[label]
+        return out
+
+    pairs = len(arguments) // 2
+    equation = ",".join(letters(x) for x in arguments[1 : 2 * pairs : 2])
+    if len(arguments) % 2:
+        equation += "->" + letters(arguments[-1])
+    return equation, arguments[0 : 2 * pairs : 2]
+
+
+_LABELS = ascii_uppercase + ascii_lowercase  # in this order, as torch sorts them
 
 
 def _parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:

@@ -303,7 +303,7 @@ class Methods(Handle):
     matrix_exp = linear_algebra.matrix_exp
     pinv = linear_algebra.pinv
     trace = linear_algebra.trace
-    qr = linear_algebra.qr
+    qr = linear_algebra.torch_qr
     cholesky_solve = linear_algebra.cholesky_solve
     cholesky_inverse = linear_algebra.cholesky_inverse
     triangular_solve = linear_algebra.triangular_solve

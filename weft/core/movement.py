@@ -14,7 +14,7 @@ from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
 from weft.core.handle import Dims, Handle, Number, describe, value_of, wrap
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
-from weft.ir.dtypes import DType, int64, promote
+from weft.ir.dtypes import DType, int64, promote, uint8, uint16, uint32, uint64
 from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
 from weft.ir.index import low as least
@@ -35,7 +35,8 @@ def reshape(input: Tensor, *shape: Sizes) -> Tensor:
 
 
 def view(input: Tensor, *shape: Sizes | DType) -> Tensor:
-    """As reshape: weft has no strides. With a dtype of the same width: the same bits as that dtype."""
+    """As reshape: weft has no strides. With a dtype: the same bits as that dtype; where it is wider or narrower, the
+    last dimension gets shorter or longer."""
     if len(shape) == 1 and isinstance(shape[0], DType):
         return bitcast(input, shape[0])
     v = value_of("view", input)
@@ -43,14 +44,34 @@ def view(input: Tensor, *shape: Sizes | DType) -> Tensor:
     return input if wanted == v.shape else wrap(apply(Op.RESHAPE, (v,), None, wanted))
 
 
+_BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+
+
 def bitcast(input: Tensor, dtype: DType) -> Tensor:
-    """The same bits read as another dtype of equal width."""
+    """The same bits read as another dtype, in the byte order of x86 and Arm: the first of several is the lowest.
+
+    Shapes: (..., n) -> (..., n * old width / new width); nothing changes where the widths agree.
+    """
     v = value_of("view", input)
-    if v.dtype.itemsize != dtype.itemsize:
-        raise DTypeError(
-            f"view: {v.dtype.name} has {v.dtype.itemsize} bytes, {dtype.name} {dtype.itemsize}; widths must agree"
+    old, new = v.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return wrap(apply(Op.BITCAST, (v,), None, None, dtype))
+    n = v.shape[-1] if v.shape else None
+    if n is None or (new > old and not (isinstance(n, int) and n % (new // old) == 0)):
+        raise ShapeError(
+            f"view: the last dimension of {tuple(v.shape)} holds {v.dtype.name} of {old} bytes and cannot be read as "
+            f"{dtype.name} of {new}; its bytes must be a multiple of {new}"
         )
-    return wrap(apply(Op.BITCAST, (v,), None, None, dtype))
+    bits = wrap(apply(Op.BITCAST, (v,), None, None, _BITS[old]))
+    ratio = max(old, new) // min(old, new)
+    shifts = wrap(bc.cast(Value(arange(ratio)), _BITS[max(old, new)])) * (8 * min(old, new))
+    if new < old:
+        parts = bc.cast((unsqueeze(bits, -1) >> shifts).value, _BITS[new])
+        whole = bc.reshape(parts, (*v.shape[:-1], n * ratio))
+    else:
+        parts = bc.cast(bc.reshape(bits.value, (*v.shape[:-1], n // ratio, ratio)), _BITS[new])
+        whole = apply(Op.SUM, ((wrap(parts) << shifts).value,), Axes((len(v.shape),)))
+    return wrap(apply(Op.BITCAST, (whole,), None, None, dtype))
 
 
 def view_as(input: Tensor, other: Tensor) -> Tensor:
@@ -362,6 +383,8 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
             return wrap(v)
     k = axis("unfold", dimension, v.shape)
     n = v.shape[k] if v.shape else 1
+    if size == 0 and step > 0 and isinstance(n, int):
+        return wrap(bc.scalar(0, v.dtype, (*v.shape[:k], n // step + 1, *v.shape[k + 1 :], 0)))
     if size < 1 or step < 1 or (isinstance(n, int) and size > n):
         raise ArgumentError(
             f"unfold: windows of {size} every {step} do not fit dimension {dimension} of {tuple(v.shape)}"

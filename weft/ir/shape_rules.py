@@ -365,6 +365,9 @@ def _simplify_movement(op: Op, x: Node, attrs: Attrs, shape: Shape) -> Node | No
             x.shape == shape
         ):  # whole axes can only start at 0 with step 1 (or have one element)
             return x
+        case Op.SHRINK if x.op is Op.RANGE and shape == (1,) and isinstance(attrs, Box):
+            first = attrs.start[0]
+            return const(first, x.dtype, shape) if isinstance(first, int) else None
         case Op.FLIP if all(shape[a] == 1 for a in _axes(attrs)):
             return x
         case Op.PAD if isinstance(attrs, Padding) and shape == x.shape and not any((*attrs.low, *attrs.high)):

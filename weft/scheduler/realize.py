@@ -15,7 +15,7 @@ from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
-from weft.scheduler import disk_cache
+from weft.scheduler import disk_cache, elements
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature
 
@@ -43,6 +43,9 @@ def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) ->
     name = todo[0].device if todo else None
     if todo and all(n.device == name for n in todo):
         sig = signature(todo)
+        if sig.elements and len(sig.key.rows) <= elements.NODES and elements.take(sig.elements, realize, bindings):
+            realize(todo, bindings)
+            return
         if not sig.copies:
             run(todo, sig, registry.open_device(name or default_device()), bindings)
             return

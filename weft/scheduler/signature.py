@@ -31,14 +31,21 @@ class Key:
 class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order."""
 
-    __slots__ = ("copies", "homeless", "key", "leaves", "variables")
+    __slots__ = ("copies", "elements", "homeless", "key", "leaves", "variables")
 
     def __init__(
-        self, key: Key, leaves: tuple[Node, ...], used: tuple[Var, ...], copies: bool, homeless: bool
+        self,
+        key: Key,
+        leaves: tuple[Node, ...],
+        used: tuple[Var, ...],
+        copies: bool,
+        homeless: bool,
+        elements: tuple[Node, ...] = (),
     ) -> None:
         self.key, self.leaves, self.variables = key, leaves, used
         self.homeless = homeless  # among the leaves are constants, whose memory may be on any device
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
+        self.elements = elements  # the nodes that select one element of several
 
     def digest(self) -> str:
         """The key as a hash that is the same in every process."""
@@ -66,6 +73,7 @@ def signature(outputs: Sequence[Node]) -> Signature:
     leaves: list[Node] = []
     rows: list[Any] = []
     symbolic = copies = homeless = False
+    elements: list[Node] = []
     shapes: set[Any] = set()
     stack = list(reversed(outputs))
     while stack:
@@ -105,6 +113,8 @@ def signature(outputs: Sequence[Node]) -> Signature:
             row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
+                if all([n == 1 for n in node.shape]):
+                    elements.append(node)
             elif isinstance(attrs, Padding):
                 symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
         numbers[node] = len(rows)
@@ -116,7 +126,7 @@ def signature(outputs: Sequence[Node]) -> Signature:
                 symbolic = symbolic or s.__class__ is not int
     rows.append(tuple([numbers[o] for o in outputs]))
     used = _variables(numbers) if symbolic else ()
-    return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless)
+    return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless, tuple(elements))
 
 
 def _variables(nodes: Sequence[Node] | dict[Node, int]) -> tuple[Var, ...]:

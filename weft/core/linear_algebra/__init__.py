@@ -30,7 +30,15 @@ from weft.core.linear_algebra.lu_factors import (
     torch_lu_solve,
 )
 from weft.core.linear_algebra.norms import cond, matrix_norm, norm, vector_norm
-from weft.core.linear_algebra.orthogonal_factors import QR, Reflections, geqrf, householder_product, ormqr, qr
+from weft.core.linear_algebra.orthogonal_factors import (
+    QR,
+    Reflections,
+    geqrf,
+    householder_product,
+    ormqr,
+    qr,
+    torch_qr,
+)
 from weft.core.linear_algebra.products import (
     cross,
     diagonal_of,
@@ -52,6 +60,6 @@ __all__ = [
     "inv_ex", "logdet", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "lu_unpack", "matrix_exp",
     "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "ormqr", "pinv", "qr", "slogdet",
     "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve",
-    "torch_cholesky", "torch_lu", "torch_lu_solve", "torch_svd", "trace", "triangular_solve", "vander",
+    "torch_cholesky", "torch_lu", "torch_lu_solve", "torch_qr", "torch_svd", "trace", "triangular_solve", "vander",
     "vecdot", "vector_norm",
 ]  # fmt: skip

@@ -68,6 +68,11 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
     )
 
 
+def torch_qr(input: Tensor, some: bool = True) -> QR:
+    """torch.qr: A = Q R; a square Q with some=False."""
+    return qr(input, "reduced" if some else "complete")
+
+
 def _qr_gradient(gq: Tensor | None, gr: Tensor | None, Q: Tensor, R: Tensor, x: Tensor) -> Tensor:
     m, n = known_sizes(x.value)
     if m >= n:

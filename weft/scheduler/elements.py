@@ -1,0 +1,87 @@
+"""Single elements of small tensors: the host takes them out of the whole, which is computed once.
+
+    y = weft.sin(x)
+    for i in range(3):
+        print(float(y[i]))
+
+A kernel for each index would take milliseconds to compile and compute one element each. So the whole of a small tensor
+is computed when one of its elements is first used, as in a library that computes at once, and its elements are leaves
+of their own: `x[i] == y[j]` is one program for all indices and shapes. Large tensors, and graphs of many nodes, where
+an element may be one step of many in a fused computation, are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.backends import registry
+from weft.backends.storage import Storage, from_numpy
+from weft.ir.graph import Node
+from weft.ir.movement import source
+from weft.ir.ops import Op
+
+ELEMENTS = 4096
+"""A tensor of more elements is not computed for the sake of one."""
+
+NODES = 32
+"""In a graph of more nodes elements are left to the kernels."""
+
+_MOVED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a tensor, which `node` selects: the whole, and the place in it."""
+
+    node: Node
+    whole: Node
+    index: tuple[int, ...]
+
+
+def take(
+    nodes: Iterable[Node],
+    realize: Callable[[Sequence[Node], Mapping[str, int] | None], None],
+    bindings: Mapping[str, int] | None,
+) -> bool:
+    """Give the nodes that select one element of a small tensor their values; whether there were any.
+
+    What they select from is computed by `realize`, all of it together.
+    """
+    found = [e for e in map(_element, nodes) if e is not None]
+    if not found:
+        return False
+    realize([e.whole for e in found], bindings)
+    arrays: dict[Node, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {}
+    for e in found:
+        stored: Storage = e.whole.storage
+        array = arrays.get(e.whole)
+        if array is None:
+            array = arrays[e.whole] = stored.numpy()
+        value = array[(*e.index, None)].reshape(e.node.shape)
+        device = registry.open_device(e.node.device) if e.node.device is not None else stored.device
+        e.node.storage = from_numpy(value, stored.dtype, device)
+    return True
+
+
+def _element(node: Node) -> Element | None:
+    """What the node selects its one element from; None for what is large, or at a place known at run time only."""
+    whole, index = node, tuple([0] * len(node.shape))
+    while whole.op in _MOVED and whole.storage is None:
+        at = source(whole, index).index
+        found = [i for i in at if isinstance(i, int)]
+        if len(found) < len(at):
+            return None
+        whole, index = whole.inputs[0], tuple(found)
+    size = 1
+    for n in whole.shape:
+        if not isinstance(n, int):
+            return None
+        size *= n
+    if whole.storage is not None:
+        stored: Storage = whole.storage
+        held = stored.device.info.host_memory and stored.device.info.kind != "disk"
+        return Element(node, whole, index) if held or size <= ELEMENTS else None
+    return Element(node, whole, index) if whole.inputs and size <= ELEMENTS else None
