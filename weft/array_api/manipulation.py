@@ -75,7 +75,7 @@ def roll(x: Tensor, /, shift: int | tuple[int, ...], *, axis: Axes = None) -> Te
     """Moved by places, what leaves at one end entering at the other."""
     if isinstance(axis, tuple) and isinstance(shift, int):
         shift = (shift,) * len(axis)
-    return movement.roll(x, shift, axis)
+    return movement.roll(x, shift, axis) if axis != () else x
 
 
 def squeeze(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weft.autograd.value import Value, apply
 from weft.core.defaults import get_default_dtype
 from weft.core.handle import Handle, Number, describe
-from weft.errors import DeviceError, DTypeError, ShapeError
+from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, Kind, bool_, int64, promote
 from weft.ir.graph import Node, Shape
@@ -85,6 +85,21 @@ def can_cast(from_: DType, to: DType) -> bool:
     """True where a result of dtype `from_` may be stored in a tensor of dtype `to`: the kind must not sink."""
     rank = {Kind.BOOL: 0, Kind.UINT: 1, Kind.INT: 1, Kind.FLOAT: 2}
     return rank[from_.kind] <= rank[to.kind]
+
+
+def check_fits(op: str, x: Number, dtype: DType) -> None:
+    """ArgumentError for a number out of an integer dtype's range. Negative integers wrap in unsigned ones, as in torch."""
+    high = int(dtype.max)
+    low = -high if isinstance(x, int) and dtype.kind is Kind.UINT and dtype.bits < 64 else int(dtype.min)
+    if not low <= x <= high:  # also for NaN
+        raise ArgumentError(f"{op}: {x} does not fit in {dtype.name}, which holds {int(dtype.min)} to {high}")
+
+
+def fitting(op: str, x: Number, dtype: DType) -> Number:
+    """A number that is to fill a tensor; ArgumentError where it is out of the dtype's range."""
+    if dtype.is_int:
+        check_fits(op, x, dtype)
+    return x
 
 
 def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:

@@ -94,9 +94,41 @@ def _from_python(op: str, data: Any, dtype: DType | None) -> np.ndarray[Any, Any
             else f"elements such as {describe(_first(data))}"
         )
         raise DTypeError(f"{op}: cannot make a tensor from {what}; expected numbers")
-    if dtype is None and (array.dtype.kind == "f" or array.size == 0) and not _has_numpy(data):
+    if _has_numpy(data):
+        return array
+    if _beyond_int64(array) and _only_ints(data):
+        array = _wide_ints(op, data, dtype)
+    if dtype is None and (array.dtype.kind == "f" or array.size == 0):
         return array.astype(dtypes.to_numpy(get_default_dtype()))
+    if dtype is not None and dtype.is_int and array.size and array.dtype.kind != "b":
+        bc.check_fits(op, array.min().item(), dtype)
+        bc.check_fits(op, array.max().item(), dtype)
     return array
+
+
+def _beyond_int64(array: np.ndarray[Any, Any]) -> bool:
+    """Whether NumPy had to leave int64, for uint64 or, where there are negative integers too, for float64."""
+    kind = array.dtype.kind
+    return kind == "u" or (kind == "f" and array.size > 0 and np.abs(array).max() >= 2.0**63)
+
+
+def _only_ints(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return all(_only_ints(x) for x in cast("Sequence[Any]", data))
+    return isinstance(data, int)
+
+
+def _wide_ints(op: str, data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    """Integers of which some do not fit in int64."""
+    if dtype is not None and dtype.is_float:
+        return np.asarray(data, np.float64)
+    try:
+        if dtype is dtypes.uint64:
+            return np.asarray(data, np.uint64)
+    except OverflowError:
+        pass
+    wanted = "int64; give dtype=weft.uint64 or a float" if dtype is None else dtype.name
+    raise ArgumentError(f"{op}: an integer does not fit in {wanted}")
 
 
 def _plain(data: Any) -> Any:
@@ -187,7 +219,11 @@ def full(
     """`fill_value` in every element. The dtype follows from the value unless given."""
     value = number("full", fill_value)
     kind = bc.number_dtype(value) if dtype is None else check_dtype("full", dtype)
-    return _made(Value(graph.const(value, kind, new_shape("full", (size,)))), device, requires_grad)
+    return _made(
+        Value(graph.const(bc.fitting("full", value, kind), kind, new_shape("full", (size,)))),
+        device,
+        requires_grad,
+    )
 
 
 def _filled(
@@ -235,7 +271,8 @@ def full_like(
     v = value_of("full_like", input)
     kind = v.dtype if dtype is None else check_dtype("full_like", dtype)
     home = device if device is not None else v.node.device
-    return _made(Value(graph.const(number("full_like", fill_value), kind, v.shape)), home, requires_grad)
+    value = bc.fitting("full_like", number("full_like", fill_value), kind)
+    return _made(Value(graph.const(value, kind, v.shape)), home, requires_grad)
 
 
 def zeros_like(

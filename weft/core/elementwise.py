@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from weft.autograd.value import FLOAT8_OPS, Value, apply, no_arithmetic, record, stepwise
+from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, stepwise
 from weft.core.broadcast import (
     Operand,
     broadcast,
@@ -21,6 +21,7 @@ from weft.core.broadcast import (
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.precision import rounded_once
+from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
 from weft.ir.graph import intern
@@ -506,21 +507,25 @@ def tanh(input: Tensor) -> Tensor:
     return _float_unary("tanh", Op.TANH, input)
 
 
-@rounded_once
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
-    input = _as_float("sinh", input)
-    e = expm1(abs(input))
-    size = where(isinf(e), exp(abs(input) - math.log(2.0)), (e + e / (e + 1)) * 0.5)
-    return where(lt(input, 0), neg(size), where(eq(input, 0), input, size))
+
+    def value(x: Tensor) -> Tensor:
+        e = expm1(abs(x))
+        size = where(isinf(e), exp(abs(x) - math.log(2.0)), (e + e / (e + 1)) * 0.5)
+        return where(lt(x, 0), neg(size), where(eq(x, 0), x, size))
+
+    return smooth("sinh", input, value, cosh)
 
 
-@rounded_once
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
-    input = _as_float("cosh", input)
-    e = exp(abs(input) * 0.5)
-    return (e * 0.5) * e + 0.5 / (e * e)
+
+    def value(x: Tensor) -> Tensor:
+        e = exp(abs(x) * 0.5)
+        return (e * 0.5) * e + 0.5 / (e * e)
+
+    return smooth("cosh", input, value, sinh)
 
 
 def erf(input: Tensor) -> Tensor:
@@ -530,20 +535,30 @@ def erf(input: Tensor) -> Tensor:
 
 @rounded_once
 def sigmoid(input: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)), without overflow in the value or its gradient."""
+    """1 / (1 + exp(-x)), without overflow in the value or its gradient, which is y (1 - y)."""
     v = value_of("sigmoid", input)
-    x = wrap(v if v.dtype.is_float else cast(v, get_default_dtype()))
-    e = exp(neg(abs(x)))
-    smooth = where(x >= 0, 1.0, e) / (e + 1)
-    return with_gradient_of(reciprocal(exp(neg(x)) + 1), smooth) if smooth.value.needs_grad else smooth
+    x = v if v.dtype.is_float else cast(v, get_default_dtype())
+    plain = wrap(Value(x.node))
+    if not x.needs_grad:
+        e = exp(neg(abs(plain)))
+        return where(plain >= 0, 1.0, e) / (e + 1)
+    y = reciprocal(exp(neg(plain)) + 1).value.node
+
+    def slope(g: Value, y: Value, x: Value) -> tuple[Value]:
+        return (mul(wrap(g), wrap(y) * (1 - wrap(y))).value,)
+
+    return wrap(composed(y, (x,), slope))
 
 
-@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given."""
+    """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given; outside of 0 to 1 there is no derivative."""
     x = _as_float("logit", input)
-    x = x if eps is None else clamp(x, eps, 1.0 - eps)
-    return log(x / (1 - x))
+    return smooth(
+        "logit",
+        x if eps is None else clamp(x, eps, 1.0 - eps),
+        lambda x: log(x / (1 - x)),
+        lambda x: where(bitwise_or(lt(x, 0), gt(x, 1)), math.nan, reciprocal(x * (1 - x))),
+    )
 
 
 def sign(input: Tensor) -> Tensor:

@@ -312,7 +312,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
             )
         fill = wrap(bc.cast(value.value, v.dtype))
     else:
-        fill = wrap(bc.scalar(value, v.dtype, ()))
+        fill = wrap(bc.scalar(bc.fitting("masked_fill", value, v.dtype), v.dtype, ()))
     return where(wrap(m), fill, input)
 
 

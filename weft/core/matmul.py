@@ -218,7 +218,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         )
     tensors: list[Tensor] = []
     for x in operands:
-        tensors += list(x) if isinstance(x, Sequence) else [x]
+        tensors += list(cast("Sequence[Tensor]", x)) if isinstance(x, Sequence) else [x]
     values = [value_of("einsum", x) for x in tensors]
     inputs, output = _parse(equation, [v.shape for v in values])
     size = _label_sizes(equation, inputs, values)

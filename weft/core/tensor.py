@@ -482,7 +482,9 @@ class Tensor(InPlace, Methods):
 
     def fill_(self, value: TensorLike) -> Tensor:
         """Every element `value`."""
-        return self.copy_(value)
+        return self.copy_(
+            broadcast.fitting("fill_", value, self.dtype) if isinstance(value, (int, float)) else value
+        )
 
     def zero_(self) -> Tensor:
         """Every element 0."""

@@ -12,7 +12,7 @@ an element may be one step of many in a fused computation, are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,15 +42,18 @@ class Element:
 
 
 def take(
-    nodes: Iterable[Node],
+    nodes: Sequence[Node],
+    selecting: Sequence[Node],
     realize: Callable[[Sequence[Node], Mapping[str, int] | None], None],
     bindings: Mapping[str, int] | None,
 ) -> bool:
-    """Give the nodes that select one element of a small tensor their values; whether there were any.
+    """Give those of the nodes that select one element of a small tensor their values; whether there were any.
 
-    What they select from is computed by `realize`, all of it together.
+    `nodes` are to be computed; an element is often reshaped to no axes, which is done here as well. What is selected
+    from is computed by `realize`, all of it together.
     """
-    found = [e for e in map(_element, nodes) if e is not None]
+    reshaped = {n.inputs[0]: n for n in nodes if n.op is Op.RESHAPE}
+    found = [e for e in (_element(reshaped.get(n, n)) for n in selecting) if e is not None]
     if not found:
         return False
     realize([e.whole for e in found], bindings)
@@ -60,7 +63,7 @@ def take(
         array = arrays.get(e.whole)
         if array is None:
             array = arrays[e.whole] = stored.numpy()
-        value = array[(*e.index, None)].reshape(e.node.shape)
+        value = array[(*e.index, None)].reshape((1,) * len(e.node.shape))
         device = registry.open_device(e.node.device) if e.node.device is not None else stored.device
         e.node.storage = from_numpy(value, stored.dtype, device)
     return True

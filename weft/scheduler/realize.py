@@ -43,9 +43,10 @@ def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) ->
     name = todo[0].device if todo else None
     if todo and all(n.device == name for n in todo):
         sig = signature(todo)
-        if sig.elements and len(sig.key.rows) <= elements.NODES and elements.take(sig.elements, realize, bindings):
-            realize(todo, bindings)
-            return
+        if sig.elements and len(sig.key.rows) <= elements.NODES:
+            if elements.take(todo, sig.elements, realize, bindings):
+                realize(todo, bindings)
+                return
         if not sig.copies:
             run(todo, sig, registry.open_device(name or default_device()), bindings)
             return

@@ -23,6 +23,7 @@ from weft.core.elementwise import (
     log,
     log1p,
     logical_and,
+    lt,
     maximum,
     minimum,
     neg,
@@ -36,6 +37,7 @@ from weft.core.handle import describe, value_of, wrap
 from weft.core.movement import chunk, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import reduce
+from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
 from weft.ir.ops import Op
@@ -107,7 +109,12 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 @rounded_once
 def _elu(input: Tensor, alpha: float) -> Tensor:
-    return where(gt(input, 0), input, expm1(minimum(input, 0.0)) * alpha)
+    return where(gt(input, 0), input, expm1(_not_above_zero(input)) * alpha)
+
+
+def _not_above_zero(x: Tensor) -> Tensor:
+    """min(x, 0) with the derivative 1 at 0, where that of the minimum is a half."""
+    return where(gt(x, 0), 0.0, x)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
@@ -117,7 +124,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 @rounded_once
 def _celu(input: Tensor, alpha: float) -> Tensor:
-    return where(gt(input, 0), input, expm1(minimum(input, 0.0) / alpha) * alpha)
+    return where(gt(input, 0), input, expm1(_not_above_zero(input) / alpha) * alpha)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -168,8 +175,8 @@ def _mish(input: Tensor) -> Tensor:
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
     y = input * beta if beta != 1.0 else input
-    smooth = maximum(y, 0.0) + log1p(exp(neg(abs(y))))
-    return where(gt(y, threshold), input, smooth / beta if beta != 1.0 else smooth)
+    curve = maximum(y, 0.0) + log1p(exp(neg(abs(y))))
+    return where(gt(y, threshold), input, curve / beta if beta != 1.0 else curve)
 
 
 @rounded_once
@@ -205,9 +212,11 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _hardswish(input), inplace)
 
 
-@rounded_once
 def _hardswish(input: Tensor) -> Tensor:
-    return input * clamp(input + 3, 0.0, 6.0) / 6
+    def slope(x: Tensor) -> Tensor:
+        return where(le(x, -3), 0.0, where(lt(x, 3), x / 3 + 0.5, 1.0))
+
+    return smooth("hardswish", input, lambda x: x * clamp(x + 3, 0.0, 6.0) / 6, slope)
 
 
 @rounded_once

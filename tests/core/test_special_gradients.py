@@ -1,0 +1,81 @@
+"""Gradients where formulas change or end, as torch has them: zeros of both signs, kinks, ends of domains, infinities."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import weft
+from weft.nn import functional as F
+
+AT = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, math.inf, -math.inf]
+GRADIENTS = {
+    "abs": "0 0 1 -1 1 -1 1 -1",
+    "acos": "-1 -1 -inf -inf nan nan nan nan",
+    "asin": "1 1 inf inf nan nan nan nan",
+    "asinh": "1 1 0.707106781 0.707106781 0.316227766 0.316227766 0 0",
+    "atan": "1 1 0.5 0.5 0.1 0.1 0 0",
+    "ceil": "0 0 0 0 0 0 0 0",
+    "cos": "-0 0 -0.841470985 0.841470985 -0.141120008 0.141120008 nan nan",
+    "cosh": "0 -0 1.17520119 -1.17520119 10.0178749 -10.0178749 inf -inf",
+    "erf": "1.12837917 1.12837917 0.415107497 0.415107497 0.000139253052 0.000139253052 0 0",
+    "erfc": "-1.12837917 -1.12837917 -0.415107497 -0.415107497 -0.000139253052 -0.000139253052 -0 -0",
+    "exp": "1 1 2.71828183 0.367879441 20.0855369 0.0497870684 inf 0",
+    "exp2": "0.693147181 0.693147181 1.38629436 0.34657359 5.54517744 0.0866433976 inf 0",
+    "expm1": "1 1 2.71828183 0.367879441 20.0855369 0.0497870684 inf 0",
+    "floor": "0 0 0 0 0 0 0 0",
+    "frac": "1 1 1 1 1 1 1 1",
+    "log": "inf -inf 1 -1 0.333333333 -0.333333333 0 -0",
+    "log10": "inf -inf 0.434294482 -0.434294482 0.144764827 -0.144764827 0 -0",
+    "log1p": "1 1 0.5 inf 0.25 -0.5 0 -0",
+    "log2": "inf -inf 1.44269504 -1.44269504 0.480898347 -0.480898347 0 -0",
+    "logit": "inf -inf inf nan nan nan nan nan",
+    "neg": "-1 -1 -1 -1 -1 -1 -1 -1",
+    "reciprocal": "-inf -inf -1 -1 -0.111111111 -0.111111111 -0 -0",
+    "relu": "0 0 1 0 1 0 1 0",
+    "round": "0 0 0 0 0 0 0 0",
+    "rsqrt": "-inf inf -0.5 nan -0.0962250449 nan -0 nan",
+    "sigmoid": "0.25 0.25 0.196611933 0.196611933 0.0451766597 0.0451766597 0 0",
+    "sign": "0 0 0 0 0 0 0 0",
+    "sin": "1 1 0.540302306 0.540302306 -0.989992497 -0.989992497 nan nan",
+    "sinc": "0 0 -1 1 -0.333333333 0.333333333 nan nan",
+    "sinh": "1 1 1.54308063 1.54308063 10.067662 10.067662 inf inf",
+    "sqrt": "inf -inf 0.5 nan 0.288675135 nan 0 nan",
+    "square": "0 -0 2 -2 6 -6 inf -inf",
+    "tanh": "1 1 0.419974342 0.419974342 0.00986603717 0.00986603717 0 0",
+    "trunc": "0 0 0 0 0 0 0 0",
+    "celu": "1 1 1 0.367879441 1 0.0497870684 1 0",
+    "elu": "1 1 1 0.367879441 1 0.0497870684 1 0",
+    "gelu": "0.5 0.5 1.08331547 -0.0833154706 1.01194565 -0.0119456472 nan nan",
+    "hardshrink": "0 0 1 1 1 1 1 1",
+    "hardswish": "0.5 0.5 0.833333333 0.166666667 1 0 1 0",
+    "hardtanh": "1 1 0 0 0 0 0 0",
+    "leaky_relu": "0.01 0.01 1 0.01 1 0.01 1 0.01",
+    "logsigmoid": "0.5 0.5 0.268941421 0.731058579 0.0474258732 0.952574127 0 1",
+    "mish": "0.6 0.6 1.04903622 0.0592167559 1.02110691 -0.0933931145 nan nan",
+    "relu6": "0 0 1 0 1 0 0 0",
+    "selu": "1.75809934 1.75809934 1.05070099 0.646768603 1.05070099 0.0875306121 1.05070099 0",
+    "silu": "0.5 0.5 0.927670512 0.0723294881 1.08810411 -0.088104106 nan nan",
+    "softplus": "0.5 0.5 0.731058579 0.268941421 0.952574127 0.0474258732 1 0",
+    "softshrink": "0 0 1 1 1 1 1 1",
+    "softsign": "1 1 0.25 0.25 0.0625 0.0625 nan nan",
+    "tanhshrink": "0 0 0.580025658 0.580025658 0.990133963 0.990133963 1 1",
+    "hardsigmoid": "0.166666667 0.166666667 0.166666667 0.166666667 0 0 0 0",
+}
+
+
+@pytest.mark.parametrize("dtype", [weft.float32, weft.float64])
+def test_gradients_at_special_values(dtype: weft.DType) -> None:
+    x = weft.tensor(AT, dtype=dtype, requires_grad=True)
+    found = {
+        name: weft.autograd.grad((getattr(x, name)() if hasattr(x, name) else getattr(F, name)(x)).sum(), x)[
+            0
+        ]
+        for name in GRADIENTS
+    }
+    weft.realize(*found.values())
+    for name, text in GRADIENTS.items():
+        want = np.array([float(t) for t in text.split()])
+        np.testing.assert_allclose(found[name].numpy(), want, 1e-5, 1e-8, err_msg=name)

@@ -1,0 +1,71 @@
+"""Elements of small tensors are taken by the host, with no program for each index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends.registry import open_device
+from weft.scheduler import elements
+from weft.scheduler import realize as realization
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many plans were run so far, by the number of their results."""
+    runs: list[int] = []
+    run = realization.planned
+
+    def counting(nodes, *rest):  # noqa: ANN001, ANN202
+        runs.append(len(nodes))
+        return run(nodes, *rest)
+
+    monkeypatch.setattr(realization, "planned", counting)
+    return runs
+
+
+def test_the_whole_is_computed_once(planned: list[int]) -> None:
+    data = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+    y = weft.tensor(data).sin()
+    found = [float(y[i]) for i in np.ndindex(2, 3, 4)]
+    np.testing.assert_allclose(found, np.sin(data).reshape(-1), rtol=1e-6)
+    assert planned == [1]
+    assert [float(y.T[k, 0, 0]) for k in range(4)] == found[
+        :4
+    ]  # movements are followed down to what is there
+    assert [int(v) for v in weft.tensor(data).long().flip(0)[0, 0]] == [12, 13, 14, 15]
+
+
+def test_comparisons_of_elements_are_one_program() -> None:
+    x, y = weft.tensor([[1.5, 2.5], [3.5, 4.5]]), weft.tensor([2.5, 1.5, 4.5])
+    before = len(realization._plans)
+    same = [[bool(x[i, j] == y[k]) for k in range(3)] for i in range(2) for j in range(2)]
+    assert same == [[a == b for b in (2.5, 1.5, 4.5)] for a in (1.5, 2.5, 3.5, 4.5)]
+    assert len(realization._plans) - before <= 1
+
+
+def test_ranges_constants_and_views() -> None:
+    assert [int(i) for i in weft.arange(5)] == [0, 1, 2, 3, 4]
+    assert float((weft.arange(6) * 2)[4]) == 8
+    assert float(weft.full((3,), 2.5)[1]) == 2.5
+    assert float(weft.ones(3).expand(4, 3)[2, 1]) == 1
+    assert weft.tensor([[1, 2]])[0, 1].reshape(1, 1).tolist() == [[2]]
+    x = weft.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    (x * x)[1].backward()
+    assert x.grad is not None and x.grad.tolist() == [0, 4, 0]
+
+
+def test_large_wholes_and_large_graphs_are_left_alone(planned: list[int]) -> None:
+    x = weft.ones(elements.ELEMENTS + 1).contiguous() * 3
+    assert float(x[7]) == 3 and x.value.node.storage is None
+    y = weft.ones(3).contiguous() + 1
+    total = sum((y[i % 3] * k for k, i in enumerate(range(elements.NODES))), weft.zeros(()))
+    assert float(total) == 2 * sum(range(elements.NODES)) and y.value.node.storage is None
+
+
+def test_other_devices() -> None:
+    x = weft.tensor([1.0, 2.0, 3.0], device="dummy:1") * 2
+    y = x[1]
+    assert float(y) == 4 and y.device == "dummy:1" and float(y + x[0]) == 6
+    assert open_device("dummy:1").info.name == "dummy:1"
