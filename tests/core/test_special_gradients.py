@@ -1,4 +1,4 @@
-"""Gradients where formulas change or end, as torch has them: zeros of both signs, kinks, ends of domains, infinities."""
+"""Gradients where formulas change or end, as torch has them: at zeros, kinks, ends of domains, infinities."""
 
 from __future__ import annotations
 

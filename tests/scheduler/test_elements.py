@@ -17,7 +17,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     runs: list[int] = []
     run = realization.planned
 
-    def counting(nodes, *rest):  # noqa: ANN001, ANN202
+    def counting(nodes, *rest):
         runs.append(len(nodes))
         return run(nodes, *rest)
 

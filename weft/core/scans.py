@@ -161,7 +161,7 @@ def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     k, n = _last_axis(op, v, dim)
     if not v.shape:
         return Running(input, wrap(bc.scalar(0, int64, ())))
-    if n == 0:
+    if 0 in v.shape:
         return Running(input, wrap(bc.scalar(0, int64, v.shape)))
     plain = Value(v.node) if v.dtype is not bool_ else bc.cast(Value(v.node), uint8)
     last, back = _moved(plain, k)

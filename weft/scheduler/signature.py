@@ -113,7 +113,7 @@ def signature(outputs: Sequence[Node]) -> Signature:
             row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
-                if all([n == 1 for n in node.shape]):
+                if node.shape == (1,) * len(node.shape):
                     elements.append(node)
             elif isinstance(attrs, Padding):
                 symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
