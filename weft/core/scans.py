@@ -158,7 +158,7 @@ def cummin(input: Tensor, dim: int) -> Running:
 
 def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     v = value_of(op, input)
-    k, n = _last_axis(op, v, dim)
+    k, _ = _last_axis(op, v, dim)
     if not v.shape:
         return Running(input, wrap(bc.scalar(0, int64, ())))
     if 0 in v.shape:
