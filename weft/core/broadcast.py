@@ -88,7 +88,7 @@ def can_cast(from_: DType, to: DType) -> bool:
 
 
 def check_fits(op: str, x: Number, dtype: DType) -> None:
-    """ArgumentError for a number out of range for an integer dtype. As in torch, -1 is the maximum of an unsigned one."""
+    """ArgumentError for a number out of the range of an integer dtype; -1 fits unsigned ones, as in torch.."""
     high = int(dtype.max)
     low = -high if isinstance(x, int) and dtype.kind is Kind.UINT and dtype.bits < 64 else int(dtype.min)
     if not low <= x <= high:  # also for NaN
