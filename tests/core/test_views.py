@@ -199,7 +199,18 @@ def _strided_copies(fw: Any) -> Any:
     return x, copied, shared, y
 
 
+def _target_network(fw: Any) -> Any:
+    model, target = fw.nn.Linear(2, 2), fw.nn.Linear(2, 2)
+    for p in model.parameters():
+        p.data.fill_(1)
+    target.load_state_dict(model.state_dict())
+    with fw.no_grad():
+        model.weight += 1
+    return model.weight, target.weight, target.bias
+
+
 SCRIPTS = [
+    _target_network,
     _initial_values, _state_dict, _of_a_parameter, _rows, _overlapping_views_of_what_is_gone, _assigned_data,
     _strided_copies,
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -152,7 +153,7 @@ def test_saved_state_continues_as_if_never_interrupted(name: str) -> None:
     params, loss = problem(weft)
     optimizer = getattr(optim, kind)(params, **options)
     run(weft, optimizer, loss, 3)
-    saved, values = optimizer.state_dict(), [p.numpy() for p in params]
+    saved, values = copy.deepcopy(optimizer.state_dict()), [p.numpy() for p in params]
     run(weft, optimizer, loss, 2)
     again, loss2 = problem(weft)
     for p, v in zip(again, values, strict=True):

@@ -406,8 +406,12 @@ class Module:
             raise ArgumentError(
                 f"load_state_dict: the state does not fit {type(self).__name__}:" + _listed(problems)
             )
-        for k, v in new.items():
-            own[k].data = v.detach() if assign else v.detach().to(dtype=own[k].dtype, device=own[k].device)
+        with no_grad():
+            for k, v in new.items():
+                if assign:
+                    own[k].data = v.detach()
+                else:
+                    own[k].copy_(v.detach())
         for k, module in extras.items():
             if k in given:
                 module.set_extra_state(given[k])

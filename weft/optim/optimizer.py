@@ -291,7 +291,7 @@ class Optimizer(Hooked, ABC):
                 raise ArgumentError(
                     f"load_state_dict: {name} of a parameter of shape {tuple(p.shape)} has shape {tuple(value.shape)}"
                 )
-            own.data = value.detach().to(dtype=own.dtype, device=own.device)
+            own.copy_(value.detach())
 
     def __repr__(self) -> str:
         lines = [f"{self._name} ("]
