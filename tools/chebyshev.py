@@ -108,6 +108,37 @@ def log_part(y: Function, j: Function) -> Function:
     return run
 
 
+def airy_zeta(x: Any) -> Any:
+    """2/3 x**(3/2)."""
+    return mp.mpf(2) / 3 * x ** (mp.mpf(3) / 2)
+
+
+def airy_decay(u: Any) -> Any:
+    """2 sqrt(pi) x**(1/4) exp(zeta) Ai(x), as a function of u = zeta(3) / zeta(x)."""
+    x = 3 / max(u, mp.mpf(10) ** -6) ** (mp.mpf(2) / 3)
+    return 2 * mp.sqrt(mp.pi) * mp.root(x, 4) * mp.exp(airy_zeta(x)) * mp.airyai(x)
+
+
+def airy_waves() -> tuple[Function, Function]:
+    """P and Q of Ai(-x) = (P cos(t) + Q sin(t)) / (sqrt(pi) x**(1/4)), t = zeta(x) - pi / 4, as functions of u**2 for
+    u = zeta(5) / zeta(x); Q divided by u."""
+
+    def parts(z: Any) -> tuple[Any, Any, Any]:
+        u = mp.sqrt(max(z, mp.mpf(10) ** -8))
+        x = 5 / u ** (mp.mpf(2) / 3)
+        t, scale = airy_zeta(x) - mp.pi / 4, mp.sqrt(mp.pi) * mp.root(x, 4)
+        a, b = mp.airyai(-x) * scale, mp.airybi(-x) * scale
+        return a * mp.cos(t) - b * mp.sin(t), a * mp.sin(t) + b * mp.cos(t), u
+
+    def q(z: Any) -> Any:
+        _, value, u = parts(z)
+        return value / u
+
+    return lambda z: parts(z)[0], q
+
+
+AIRY_P, AIRY_Q = airy_waves()
+
 TABLES: dict[str, Fit] = {
     "ASIN": Fit(tail(mp.asin), mp.mpf(10) ** -9, HALF**2, BOTH),
     "ATAN": Fit(tail(mp.atan), mp.mpf(10) ** -9, (mp.sqrt(2) - 1) ** 2 * mp.mpf("1.0001"), BOTH),
@@ -143,6 +174,9 @@ TABLES: dict[str, Fit] = {
         ),
         NEAR_0, 25,
     ),
+    "AIRY_RISE": Fit(mp.airyai, -5, 0),
+    "AIRY_FALL": Fit(lambda x: mp.airyai(x) * mp.exp(mp.mpf(4) / 3 * x), 0, 3),
+    "AIRY_DECAY": Fit(airy_decay, 0, 1), "AIRY_P": Fit(AIRY_P, 0, 1), "AIRY_Q": Fit(AIRY_Q, 0, 1),
     "J0P": Fit(J0P, 0, 1), "J0Q": Fit(J0Q, 0, 1), "J1P": Fit(J1P, 0, 1), "J1Q": Fit(J1Q, 0, 1),
 }  # fmt: skip
 

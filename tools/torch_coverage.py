@@ -48,7 +48,7 @@ EXCLUDED: dict[str, str] = {
     r"PyTorchFile.*|"
     r"StaticModule|Tag|ThroughputBenchmark|TracingState|Benchmark.*|AggregationType|import_ir.*|parse_.*|"
     r"merge_type.*|unify_type_list|sym_.*|Sym.*|DispatchKey.*|Exclude.*|DisableTorchFunction.*|classproperty|"
-    r"DeepCopyMemoTable|.*Serializ.*|BufferDict|ModuleDict_|Module.*_|while_loop|cond|compiled_with.*|"
+    r"DeepCopyMemoTable|.*Serializ.*|BufferDict|ModuleDict_|Module.*_|while_loop|compiled_with.*|"
     r"vmap_|jit|export|get_file_path|hash_tensor|module_load|torch_function.*",
     "autocast, determinism and debugging switches": r".*autocast.*|GradScaler|.*deterministic.*|.*anomaly.*|"
     r".*warn_always.*|"
@@ -67,6 +67,21 @@ EXCLUDED: dict[str, str] = {
     r"empty_quantized|adaptive_max_pool._with.*|ScalingType|SwizzleType|scaled_(grouped_)?mm|grouped_mm|"
     r"sdp_kernel",
 }  # fmt: skip
+
+MISSING: dict[str, str] = {
+    "torch.CompleteArgumentSpec": "TorchScript's",
+    "torch.GraphExecutorState": "TorchScript's",
+    "torch.ParameterDict": "TorchScript's; the module is nn.ParameterDict",
+    "torch.Tensor.map2_": "undocumented: a Python function on three tensors; map_ takes two",
+    "torch.nn.Container": "deprecated in torch itself: nn.Sequential",
+    "torch.nn.UninitializedParameter": "weft's lazy layers make their parameters at the first call",
+    "torch.nn.UninitializedBuffer": "as UninitializedParameter",
+    "torch.nn.factory_kwargs": "a helper of torch's modules",
+    "torch.nn.functional.Tensor": "an import of torch's",
+    "torch.special.Tensor": "an import of torch's",
+    "torch.optim.swap_in_optimizer_params_and_state": "a helper of torch's module conversion",
+}
+"""Names that apply and that weft lacks, each with the reason."""
 
 
 def public(module: Any) -> list[str]:
@@ -132,7 +147,8 @@ def main(args: list[str]) -> None:
             f"{namespace:20} {len(apply) - len(missing):4} of {len(apply):4}  {share:5.1f} %   ({left} left out)\n"
         )
         if "--missing" in args:
-            sys.stdout.write(f"    {' '.join(missing)}\n")
+            for name in missing:
+                sys.stdout.write(f"    {name}: {MISSING.get(f'{namespace}.{name}', 'no reason is given')}\n")
     sys.stdout.write(f"{'all':20} {have:4} of {want:4}  {100 * have / want:5.1f} %\n")
 
 

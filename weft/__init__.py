@@ -155,7 +155,7 @@ from weft.core.gather import (
     take_along_dim,
 )  # fmt: skip
 from weft.core.indexing import index_put
-from weft.core.keywords import offer, offered
+from weft.core.keywords import offer, offer_out, offered
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
 from weft.core.matmul import outer as ger
 from weft.core.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
@@ -356,6 +356,8 @@ from weft.ir.dtypes import int32 as int
 from weft.ir.dtypes import int64 as long
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from weft import array_api, io, linalg, nn, optim, quantization, signal, special
     from weft.core.arithmetic import (
         clamp_max,
@@ -413,6 +415,7 @@ if TYPE_CHECKING:
         set_default_device,
         set_num_threads,
     )
+    from weft.core.display import set_printoptions
     from weft.core.explain import explain
     from weft.core.float_format import (
         copysign,
@@ -421,6 +424,7 @@ if TYPE_CHECKING:
         nextafter,
         signbit,
     )  # fmt: skip
+    from weft.core.histograms import histc, histogram, histogramdd
     from weft.core.interchange import from_dlpack, from_torch
     from weft.core.limits import finfo, iinfo
     from weft.core.linear_algebra import (
@@ -480,8 +484,6 @@ if TYPE_CHECKING:
     from weft.core.sorting import (
         argsort,
         bucketize,
-        histc,
-        histogram,
         isin,
         kthvalue,
         median,
@@ -584,7 +586,7 @@ __all__ = [
     "fmod", "frac", "frac_", "frexp", "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full",
     "full_like", "gather", "gcd", "gcd_", "ge", "geqrf", "ger", "get_default_device", "get_default_dtype",
     "get_device", "get_num_threads", "get_rng_state", "grad", "gradient", "gradients", "greater",
-    "greater_equal", "gt", "half", "hamming_window", "hann_window", "heaviside", "histc", "histogram",
+    "greater_equal", "gt", "half", "hamming_window", "hann_window", "heaviside", "histc", "histogram", "histogramdd",
     "hsplit", "hstack", "hypot", "i0", "i0_", "igamma", "igammac", "iinfo", "index_add", "index_copy",
     "index_fill", "index_put", "index_put_", "index_reduce", "index_select", "inf", "inference_mode",
     "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io", "is_complex",
@@ -608,7 +610,8 @@ __all__ = [
     "reshape", "resize_as_", "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round",
     "round_", "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter",
-    "set_default_device", "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state",
+    "Size", "cond", "dtype", "set_default_device", "set_default_dtype", "set_grad_enabled",
+    "set_num_threads", "set_printoptions", "set_rng_state",
     "sgn", "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc",
     "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special",
     "split", "split_copy", "split_with_sizes", "split_with_sizes_copy", "sqrt", "sqrt_", "square",
@@ -650,8 +653,9 @@ _IN_MODULES = {
         "cummax cummin cumprod cumsum cumulative_trapezoid diff gradient logcumsumexp trapezoid "
         "trapz=trapezoid "
     ),
+    "histograms": ("histc histogram histogramdd "),
     "sorting": (
-        "argsort bucketize histc histogram isin kthvalue median mode msort nanmedian nanquantile quantile "
+        "argsort bucketize isin kthvalue median mode msort nanmedian nanquantile quantile "
         "searchsorted sort topk unique unique_consecutive "
     ),
     "special_functions": (
@@ -682,6 +686,7 @@ _LAZY = {
     "explain": "weft.core.explain",
     "vmap": "weft.core.vmap",
     "finfo": "weft.core.limits",
+    "set_printoptions": "weft.core.display",
     "get_default_device": "weft.core.devices",
     "get_num_threads": "weft.core.devices",
     "iinfo": "weft.core.limits",
@@ -769,6 +774,23 @@ detach_copy = detach
 def fill(input: Tensor, value: Any) -> Tensor:
     """`value` in every element, in the shape and dtype of the input."""
     return input.clone().fill_(value)
+
+
+Size = tuple
+"""What shapes are; torch has a class of its own."""
+
+dtype = DType
+"""The class of element types, under torch's name."""
+
+
+def cond(
+    pred: Tensor | builtins.bool,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Sequence[Any] = (),
+) -> Any:
+    """true_fn(*operands) where pred, a bool or a tensor of one element that is computed, holds, else false_fn."""
+    return (true_fn if builtins.bool(pred) else false_fn)(*operands)
 
 
 def is_nonzero(input: Tensor) -> builtins.bool:
@@ -887,3 +909,4 @@ fix_ = Tensor.fix_
 negative_ = Tensor.negative_
 
 offer(globals(), [n for n in __all__ if n in globals()], "weft")
+offer_out(globals(), ("softmax", "log_softmax", "conj_physical", "alias_copy"), "weft")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from weft.core.elementwise import erf, exp2, expm1, log1p, logit, round
 from weft.core.elementwise import sigmoid as expit
 from weft.core.functional.activations import log_softmax, softmax
-from weft.core.keywords import offer
+from weft.core.keywords import offer, offer_out
 from weft.core.reductions import logsumexp
 from weft.core.special_functions import (
+    airy_ai,
     bessel_j0,
     bessel_j1,
     bessel_y0,
@@ -127,7 +128,7 @@ def legendre_polynomial_p(input: TensorLike, n: Tensor | Number) -> Tensor:
 
 
 __all__ = [
-    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t", "chebyshev_polynomial_u",
+    "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t", "chebyshev_polynomial_u",
     "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2",
     "expit", "expm1", "gammainc", "gammaincc", "gammaln", "hermite_polynomial_h", "hermite_polynomial_he", "i0", "i0e",
     "i1", "i1e", "laguerre_polynomial_l", "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit",
@@ -138,3 +139,4 @@ __all__ = [
 ]  # fmt: skip
 
 offer(globals(), __all__, "weft.special")
+offer_out(globals(), [n for n in __all__ if "_polynomial_" in n], "weft.special")

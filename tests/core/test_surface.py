@@ -33,6 +33,7 @@ ACCURACY: dict[str, tuple[float, float, Callable[[Any], Any]]] = {
     "special.i1e": (-30, 30, lambda x: mp.besseli(1, x) * mp.exp(-abs(x))),
     "special.modified_bessel_k0": (0.01, 20, lambda x: mp.besselk(0, x)),
     "special.modified_bessel_k1": (0.01, 20, lambda x: mp.besselk(1, x)),
+    "special.airy_ai": (-2, 10, mp.airyai),
     "special.ndtri": (0, 1, lambda p: mp.sqrt(2) * mp.erfinv(2 * p - 1)),
     "special.erfcx": (-3, 40, lambda x: mp.exp(x * x) * mp.erfc(x)),
 }  # fmt: skip
@@ -251,6 +252,76 @@ def test_interchange() -> None:
         weft.from_dlpack([1])
 
 
+def test_airy_waves() -> None:
+    """Near the zeros on the negative side the error is that of the phase; infinity gives NaN, as in torch."""
+    x = RNG.uniform(-60, -2, 200)
+    got = weft.special.airy_ai(weft.tensor(np.append(x, [np.inf, -np.inf, np.nan]))).numpy()
+    np.testing.assert_allclose(got[:-3], [float(mp.airyai(v)) for v in x], atol=2e-14)
+    assert np.isnan(got[-3:]).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 30])
+def test_ldl(n: int) -> None:
+    a = RNG.standard_normal((3, n, n))
+    a = a + a.swapaxes(-1, -2)
+    if n > 1:
+        a[0, range(n), range(n)] = 0  # needs blocks of 2 x 2
+    b = RNG.standard_normal((n, 2))
+    found = weft.linalg.ldl_factor_ex(weft.tensor(a))
+    x = weft.linalg.ldl_solve(found.LD, found.pivots, weft.tensor(b))
+    np.testing.assert_allclose(a @ x.numpy(), np.broadcast_to(b, (3, n, 2)), atol=1e-8)
+    assert found.info.tolist() == [0, 0, 0] and (n < 2 or (found.pivots.numpy()[0] < 0).any())
+    assert weft.linalg.ldl_factor_ex(weft.zeros(2, 2)).info.item() == 1
+    with pytest.raises(weft.linalg.LinAlgError, match="is zero"):
+        weft.linalg.ldl_factor_ex(weft.zeros(2, 2), check_errors=True)
+
+
+def test_histogramdd() -> None:
+    points, weight = RNG.standard_normal((200, 2)), RNG.uniform(0, 1, 200)
+    edges = [np.array([-1.0, 0.0, 0.5, 2.0]), np.array([-2.0, 0.0, 1.0])]
+    ours = weft.tensor(points)
+    wanted, _ = np.histogramdd(points, [3, 4])
+    got, lines = weft.histogramdd(ours, [3, 4])
+    np.testing.assert_array_equal(got.numpy(), wanted)
+    assert [tuple(e.shape) for e in lines] == [(4,), (5,)]
+    wanted, _ = np.histogramdd(points, edges, weights=weight, density=True)
+    got, _ = weft.histogramdd(ours, [weft.tensor(e) for e in edges], weight=weft.tensor(weight), density=True)
+    np.testing.assert_allclose(got.numpy(), wanted)
+    with pytest.raises(weft.ArgumentError, match="3 bins for points of 2 coordinates"):
+        weft.histogramdd(ours, [1, 2, 3])
+
+
+def test_printing_as_set() -> None:
+    x = weft.tensor([1.12345, 2.0, 3.0])
+    try:
+        weft.set_printoptions(precision=2)
+        assert str(x) == "tensor([1.12, 2.  , 3.  ])"
+        weft.set_printoptions(sci_mode=True)
+        assert str(x) == "tensor([1.12e+00, 2.00e+00, 3.00e+00])"
+        weft.set_printoptions(threshold=5, edgeitems=1)
+        assert str(weft.arange(10)) == "tensor([0, ..., 9])"
+        with pytest.raises(weft.ArgumentError, match="profile must be one of"):
+            weft.set_printoptions(profile="long")
+    finally:
+        weft.set_printoptions(profile="default")
+    assert str(x) == "tensor([1.1235, 2.    , 3.    ])"
+
+
+def test_chosen_branches() -> None:
+    x = weft.tensor([1.0, 2.0])
+    assert weft.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,)).tolist() == [2.0, 3.0]
+    assert weft.cond(False, lambda: 1, lambda: 2) == 2
+
+
+def test_ranges_in_integers() -> None:
+    """int64 takes the whole parts of the numbers first, other integers their values, as in torch."""
+    assert weft.arange(0, 3.1, dtype=weft.int64).tolist() == [0, 1, 2]
+    assert weft.arange(0, 3.1, dtype=weft.int32).tolist() == [0, 1, 2, 3]
+    start = weft.tensor(0.1)
+    line = weft.linspace(start, 50, 50, dtype=weft.float64).numpy()
+    np.testing.assert_allclose(line, np.linspace(float(np.float32(0.1)), 50, 50), rtol=1e-15)
+
+
 def test_coverage_of_torch() -> None:
     """At least nine in ten of the names that apply; the record is torch 2.13's."""
     import torch_coverage
@@ -259,6 +330,10 @@ def test_coverage_of_torch() -> None:
     assert set(table) == set(torch_coverage.NAMESPACES)
     for namespace, (names, missing) in table.items():
         assert len(missing) <= 0.1 * len(names), (namespace, missing)
+    lacking = {f"{namespace}.{n}" for namespace, (_, missing) in table.items() for n in missing}
+    assert lacking == set(torch_coverage.MISSING), (
+        "each name has a reason, and each reason is for a missing name"
+    )
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {

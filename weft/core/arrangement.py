@@ -369,7 +369,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         raise DTypeError(f"put: source is {s.dtype.name}, input {v.dtype.name}; convert one with .to(...)")
     n, m = elements(v.shape), elements(i.shape)
     if m == 0:
-        return input
+        return wrap(stepwise(v, s))
     at = check_range("put", bc.reshape(i, (m,)), n, 0, negative=True)
     combine = Combine(0, Op.ADD if accumulate else None)
     out = apply(Op.SCATTER, (bc.reshape(v, (n,)), at, bc.reshape(s, (m,))), combine)

@@ -312,6 +312,10 @@ def arange(
         if start != 0 or step != 1 or isinstance(end, float):
             raise ArgumentError("arange: a size known only at run time needs start 0 and step 1")
         return _made(_line(end, 0, 1, kind), device, requires_grad)
+    if (
+        kind is int64 and is_float and all(map(math.isfinite, (start, end, step)))
+    ):  # as torch: in int64 throughout
+        start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise ArgumentError("arange: step must not be 0")
     if not (math.isfinite(start) and math.isfinite(end) and math.isfinite(step)):
@@ -339,9 +343,20 @@ def _line(n: Int, start: Number, step: Number, dtype: DType) -> Value:
     return bc.cast(out.value, dtype)
 
 
+def _number(op: str, x: Number | Tensor) -> Number:
+    """A number; of a tensor without dimensions its value, which is computed."""
+    if not isinstance(x, Handle):
+        return x
+    if x.value.shape:
+        raise ShapeError(
+            f"{op}: start and end must be numbers or tensors without dimensions, got {describe(x)}"
+        )
+    return wrap(x.value).item()
+
+
 def linspace(
-    start: Number,
-    end: Number,
+    start: Number | Tensor,
+    end: Number | Tensor,
     steps: int,
     *,
     dtype: DType | None = None,
@@ -356,6 +371,7 @@ def linspace(
         raise DTypeError(f"linspace: steps must be an int, got {describe(steps)}")
     if steps < 0:
         raise ArgumentError(f"linspace: steps must not be negative, got {steps}")
+    start, end = _number("linspace", start), _number("linspace", end)
     if steps < 2:
         return _made(Value(graph.const(start, kind, (steps,))), device, requires_grad)
     i = wrap(Value(graph.arange(steps, dtypes.float64)))
@@ -400,8 +416,8 @@ def triu_indices(
 
 
 def logspace(
-    start: Number,
-    end: Number,
+    start: Number | Tensor,
+    end: Number | Tensor,
     steps: int,
     base: float = 10.0,
     *,
@@ -413,6 +429,7 @@ def logspace(
     from weft.core.elementwise import pow
 
     kind = get_default_dtype() if dtype is None else check_dtype("logspace", dtype)
+    start, end = _number("logspace", start), _number("logspace", end)
     if kind.is_int:
         start, end = int(start), int(end)
     exponents = linspace(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weft.core import arithmetic as arithmetic
     from weft.core import arrangement as arrangement
     from weft.core import float_format as float_format
+    from weft.core import histograms as histograms
     from weft.core import interchange as interchange
     from weft.core import linear_algebra as linear_algebra
     from weft.core import products as composed_products
@@ -21,6 +22,7 @@ else:
     arithmetic = LazyModule("weft.core.arithmetic")
     arrangement = LazyModule("weft.core.arrangement")
     float_format = LazyModule("weft.core.float_format")
+    histograms = LazyModule("weft.core.histograms")
     interchange = LazyModule("weft.core.interchange")
     linear_algebra = LazyModule("weft.core.linear_algebra")
     scans = LazyModule("weft.core.scans")
@@ -30,6 +32,6 @@ else:
     special = LazyModule("weft.core.special_functions")
 
 __all__ = [
-    "arithmetic", "arrangement", "composed_products", "float_format", "interchange", "linear_algebra", "scans",
-    "sorting", "special", "trigonometry",
+    "arithmetic", "arrangement", "composed_products", "float_format", "histograms", "interchange", "linear_algebra",
+    "scans", "sorting", "special", "trigonometry",
 ]  # fmt: skip

@@ -194,7 +194,7 @@ def _scatter(op: str, v: Value, k: int, i: Value, s: Value, combine: Op | None) 
     bc.same_device(op, (v, i, s))
     _fits(op, v, i, k)
     if not v.shape:
-        return s if combine is None else apply(combine, (v, s))
+        return stepwise(s, v) if combine is None else apply(combine, (v, s))
     part_shape = tuple(n if d == k else i.shape[d] for d, n in enumerate(v.shape))
     if part_shape == v.shape:
         return apply(Op.SCATTER, (v, i, s), Combine(k, combine))

@@ -324,7 +324,7 @@ def _put(v: Value, advanced: dict[int, Value], value: Any, combine: Op | None = 
     src = _source(v, value, m.shape)
     shape = (*m.flat[: m.place], m.index.shape[0], *m.flat[m.place + 1 :])
     if 0 in shape:
-        return v
+        return stepwise(v, src)
     _not_empty(m.flat[m.place])
     at = _spread(m.index, m.place, shape)
     out = apply(

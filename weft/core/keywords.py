@@ -80,22 +80,32 @@ def offer(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
             namespace[name] = offered(function, name, home)
 
 
+def offer_out(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
+    """The same for functions of modules whose others take no `out=` in torch either."""
+    for name in names:
+        namespace[name] = _offered(namespace[name], name, home)
+
+
 def offered(function: Any, name: str, home: str) -> Any:
     """The function as a namespace offers it: as it is where it makes no tensors of tensors."""
     if not isinstance(function, types.FunctionType) or function.__module__ not in _MODULES:
         return function
-    call = with_out(views.offered(name, function), name)
+    return _offered(views.offered(name, function), name, home)
+
+
+def _offered(function: Callable[..., Any], name: str, home: str) -> Any:
+    call = with_out(function, name)
     call.__module__, call.__name__, call.__qualname__ = home, name, name
     return call
 
 
 _MODULES = frozenset(f"weft.core.{m}" for m in (
-    "arithmetic", "arrangement", "creation", "elementwise", "float_format", "gather", "indexing",
+    "arithmetic", "arrangement", "creation", "elementwise", "float_format", "gather", "histograms", "indexing",
     "matmul", "movement", "products", "random", "reductions", "scans", "sorting", "special_functions",
     "trigonometry", "linear_algebra.cholesky_factors", "linear_algebra.inverse",
-    "linear_algebra.lu_factors", "linear_algebra.norms", "linear_algebra.orthogonal_factors",
-    "linear_algebra.products", "linear_algebra.pseudoinverse", "linear_algebra.solving",
-    "linear_algebra.spectra",
+    "linear_algebra.ldl_factors", "linear_algebra.lu_factors", "linear_algebra.norms",
+    "linear_algebra.orthogonal_factors", "linear_algebra.products", "linear_algebra.pseudoinverse",
+    "linear_algebra.solving", "linear_algebra.spectra",
 ))  # fmt: skip
 """Those whose functions make tensors of tensors."""
 

@@ -12,6 +12,7 @@ from weft.core.deferred import (
     arrangement,
     composed_products,
     float_format,
+    histograms,
     linear_algebra,
     scans,
     sorting,
@@ -272,8 +273,8 @@ class Methods(Handle):
     mode = sorting.mode
     unique = sorting.unique
     unique_consecutive = sorting.unique_consecutive
-    histc = sorting.histc
-    histogram = sorting.histogram
+    histc = histograms.histc
+    histogram = histograms.histogram
     nansum = reductions.nansum
     nanmean = reductions.nanmean
     tensor_split = arrangement.tensor_split

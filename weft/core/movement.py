@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd.joins import joined
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
 from weft.core.handle import Dims, Handle, Number, describe, value_of, wrap
@@ -410,11 +410,9 @@ def _common(op: str, tensors: Sequence[Tensor]) -> list[Value]:
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after the other along dim. Their other sizes must agree; dtypes promote."""
-    values = _common("cat", tensors)
-    if len(values) > 1:
-        values = [v for v in values if v.shape != (0,)] or values[
-            :1
-        ]  # torch's legacy: an empty vector fits anything
+    given = _common("cat", tensors)
+    # torch's legacy: an empty vector fits anything
+    values = [v for v in given if v.shape != (0,)] or given[:1]
     first = values[0]
     if not first.shape:
         raise ShapeError("cat: tensors without dimensions cannot be concatenated; use stack")
@@ -426,7 +424,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             raise ShapeError(
                 f"cat: shapes {tuple(first.shape)} and {tuple(v.shape)} differ in more than dimension {dim}"
             )
-    return wrap(joined(values, k))
+    return wrap(stepwise(joined(values, k), *(v for v in given if v.shape == (0,))))
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

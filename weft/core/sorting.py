@@ -20,7 +20,6 @@ from weft.core.elementwise import (
     ge,
     gt,
     isnan,
-    le,
     lerp,
     logical_and,
     logical_not,
@@ -32,7 +31,7 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.float_format import raw_bits
 from weft.core.gather import gather
-from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
+from weft.core.handle import Handle, TensorLike, describe, value_of, wrap
 from weft.core.movement import (
     flatten,
     narrow,
@@ -43,7 +42,6 @@ from weft.core.movement import (
     transpose,
     unsqueeze,
 )
-from weft.core.precision import widened
 from weft.core.radix_sort import order
 from weft.core.reductions import any, argmax, sum
 from weft.core.scans import cummax
@@ -61,13 +59,6 @@ class Sorted(NamedTuple):
 
     values: Tensor
     indices: Tensor
-
-
-class Histogram(NamedTuple):
-    """The result of histogram: how much lies in each bin, and the edges of the bins."""
-
-    hist: Tensor
-    bin_edges: Tensor
 
 
 # ---------------------------------------------------------------------------------------------- sort
@@ -481,81 +472,3 @@ def isin(
     else:
         found = any(eq(unsqueeze(x, -1), tests), -1)
     return logical_not(found) if invert else found
-
-
-# ---------------------------------------------------------------------------------------------- counting
-
-
-def histc(input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> Tensor:
-    """How many elements lie in each of `bins` equal parts of min..max; of the input's range if both are equal."""
-    v = value_of("histc", input)
-    if not v.dtype.is_float:
-        raise DTypeError(f"histc: needs a float tensor, got {v.dtype.name}; convert it with .float()")
-    if bins < 1:
-        raise ArgumentError(f"histc: bins must be positive, got {bins}")
-    x = flatten(wrap(widened(Value(v.node))))
-    low, high = _histogram_range("histc", x, float(min), float(max))
-    counts = _counted(x, bins, low, high, wrap(bc.scalar(1, x.value.dtype, x.value.shape)))
-    return wrap(bc.cast(counts.value, v.dtype))
-
-
-def _histogram_range(op: str, x: Tensor, low: float, high: float, widen: float = 1.0) -> tuple[float, float]:
-    if not (math.isfinite(low) and math.isfinite(high)) or low > high:
-        raise ArgumentError(f"{op}: the range from {low} to {high} must be finite and ascending")
-    if low == high and x.value.shape[0]:
-        array = run.to_numpy(x.value.node)
-        low, high = float(array.min()), float(array.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise ArgumentError(
-                f"{op}: the input's range from {low} to {high} is not finite; give min and max"
-            )
-    return (low - widen, high + widen) if low == high else (low, high)
-
-
-def _counted(x: Tensor, bins: int, low: float, high: float, weights: Tensor) -> Tensor:
-    """Weights added up by bin; the last bin holds its upper edge too."""
-    from weft.core.gather import scatter_add
-
-    inside = logical_and(ge(x, low), le(x, high))
-    place = ((x - low) * (bins / (high - low))).clamp(0, bins - 1)
-    at = where(inside, wrap(bc.cast(place.value, int64)), 0)
-    source = where(inside, weights, 0)
-    return scatter_add(wrap(bc.scalar(0, weights.value.dtype, (bins,))), 0, at, source)
-
-
-def histogram(
-    input: Tensor,
-    bins: int | Tensor,
-    *,
-    range: tuple[float, float] | None = None,
-    weight: Tensor | None = None,
-    density: bool = False,
-) -> Histogram:
-    """How much of the input (or its weight) lies between given edges, or in `bins` equal parts of a range."""
-    from weft.core.creation import linspace
-    from weft.core.gather import scatter_add
-
-    v = value_of("histogram", input)
-    if not v.dtype.is_float:
-        raise DTypeError(f"histogram: needs a float tensor, got {v.dtype.name}; convert it with .float()")
-    x = flatten(wrap(Value(v.node)))
-    if isinstance(bins, Handle):
-        edges = wrap(bins.value)
-        if len(edges.value.shape) != 1 or range is not None:
-            raise ArgumentError("histogram: edges must be a vector, and then no range is given")
-    else:
-        low, high = _histogram_range("histogram", x, *(range or (0.0, 0.0)), widen=0.5)
-        edges = linspace(low, high, bins + 1, dtype=v.dtype)
-    n = edges.value.shape[0]
-    assert isinstance(n, int)
-    weights = wrap(bc.scalar(1, v.dtype, x.value.shape)) if weight is None else flatten(weight)
-    first, last = narrow(edges, 0, 0, 1), narrow(edges, 0, n - 1, 1)
-    inside = logical_and(ge(x, first), le(x, last))
-    at = (searchsorted(edges, x, right=True) - 1).clamp(0, n - 2)
-    hist = scatter_add(
-        wrap(bc.scalar(0, v.dtype, (n - 1,))), 0, where(inside, at, 0), where(inside, weights, 0)
-    )
-    if density:
-        width = narrow(edges, 0, 1, n - 1) - narrow(edges, 0, 0, n - 1)
-        hist = hist / (sum(hist) * width)
-    return Histogram(hist, edges)

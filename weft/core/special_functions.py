@@ -620,6 +620,29 @@ def bessel_y1(input: Tensor) -> Tensor:
     return smooth("bessel_y1", input, lambda x: _y(x, 1), None, wide=True)
 
 
+def airy_ai(input: Tensor) -> Tensor:
+    """The Airy function Ai, which solves y'' = x y and falls to 0; NaN at infinity, as in torch."""
+
+    def value(x: Tensor) -> Tensor:
+        middle = where(lt(x, 0), like(x, -2.5), like(x, 1.5))  # what is in range for both fits
+        inner = where(logical_and(ge(x, -5.0), le(x, 3.0)), x, middle)
+        rise = chebyshev(on(minimum(inner, like(x, 0.0)), -5, 0), tables.AIRY_RISE)
+        right = maximum(inner, like(x, 0.0))
+        fall = chebyshev(on(right, 0, 3), tables.AIRY_FALL) * exp(right * (-4 / 3))
+        far = maximum(abs(x), like(x, 3.0))
+        root = sqrt(far)
+        zeta, quarter = far * root * (2 / 3), sqrt(root) * math.sqrt(math.pi)
+        decay = chebyshev(on(2 * math.sqrt(3) / zeta, 0, 1), tables.AIRY_DECAY) * exp(-zeta) / (quarter * 2)
+        u = minimum((10 / 3) * math.sqrt(5) / zeta, like(x, 1.0))
+        p, q = chebyshev(on(u * u, 0, 1), tables.AIRY_P), u * chebyshev(on(u * u, 0, 1), tables.AIRY_Q)
+        s, c = sin(zeta) * _ROOT_HALF, cos(zeta) * _ROOT_HALF
+        wave = (p * (c + s) + q * (s - c)) / quarter
+        out = where(lt(x, -5.0), wave, where(lt(x, 0), rise, where(le(x, 3.0), fall, decay)))
+        return where(eq(abs(x), math.inf), math.nan, where(ne(x, x), x, out))
+
+    return smooth("airy_ai", input, value, None, wide=True)
+
+
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """sin(x) / x, and 1 at 0."""
 

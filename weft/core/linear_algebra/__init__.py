@@ -17,6 +17,7 @@ from weft.core.linear_algebra.cholesky_factors import (
 )
 from weft.core.linear_algebra.host import Checked, LinAlgError
 from weft.core.linear_algebra.inverse import SignLog, det, inv, inv_ex, logdet, slogdet, tensorinv
+from weft.core.linear_algebra.ldl_factors import LDL, LDLChecked, ldl_factor, ldl_factor_ex, ldl_solve
 from weft.core.linear_algebra.lu_factors import (
     LU,
     Compact,
@@ -54,10 +55,11 @@ from weft.core.linear_algebra.solving import solve, solve_ex, solve_triangular, 
 from weft.core.linear_algebra.spectra import SVD, Eigen, eigh, eigvalsh, svd, svdvals, torch_svd
 
 __all__ = [
-    "Checked", "Compact", "CompactChecked", "Eigen", "LU", "LeastSquares", "LinAlgError", "QR",
+    "Checked", "Compact", "CompactChecked", "Eigen", "LDL", "LDLChecked", "LU", "LeastSquares", "LinAlgError", "QR",
     "Reflections", "SVD", "SignLog", "cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve",
     "cond", "cross", "det", "diagonal_of", "eigh", "eigvalsh", "geqrf", "householder_product", "inv",
-    "inv_ex", "logdet", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "lu_unpack", "matrix_exp",
+    "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "logdet", "lstsq", "lu",
+    "lu_factor", "lu_factor_ex", "lu_solve", "lu_unpack", "matrix_exp",
     "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "ormqr", "pinv", "qr", "slogdet",
     "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve",
     "torch_cholesky", "torch_lu", "torch_lu_solve", "torch_qr", "torch_svd", "trace", "triangular_solve", "vander",

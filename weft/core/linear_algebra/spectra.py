@@ -54,7 +54,8 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
         n = known_size(Q.value)
         one = eye(n, dtype=Q.value.dtype, device=Q.value.node.device)
         inverse = where(ne(one, 0), 0.0, reciprocal(where(ne(one, 0), 1.0, gaps)))
-        inner = (Q.mT @ g) * inverse
+        turn = Q.mT @ g
+        inner = (turn - turn.mT) * inverse * 0.5  # symmetric, whether the input is taken for symmetric or not
         return (Q @ inner @ Q.mT,)
 
     return Eigen(derived(w, (v,), values_rule), derived(q, (v,), vectors_rule))
