@@ -547,6 +547,7 @@ if TYPE_CHECKING:
     from weft.core.trigonometry import (
         atanh as arctanh,
     )
+    from weft.core.scan import scan
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
     from weft.core.windows import (
@@ -608,7 +609,7 @@ __all__ = [
     "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real",
     "realize", "reciprocal", "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave",
     "reshape", "resize_as_", "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round",
-    "round_", "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scatter", "scatter_add",
+    "round_", "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scan", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter",
     "Size", "cond", "dtype", "set_default_device", "set_default_dtype", "set_grad_enabled",
     "set_num_threads", "set_printoptions", "set_rng_state",
@@ -685,6 +686,7 @@ _LAZY = {
     "set_num_threads": "weft.core.devices",
     "explain": "weft.core.explain",
     "vmap": "weft.core.vmap",
+    "scan": "weft.core.scan",
     "finfo": "weft.core.limits",
     "set_printoptions": "weft.core.display",
     "get_default_device": "weft.core.devices",

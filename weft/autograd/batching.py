@@ -17,6 +17,7 @@ from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Node, Padding, Shape, Window, toposort
 from weft.ir.index import Int
+from weft.ir.loop_body import Loop, Part, normal, rebuilt
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 
 _T = TypeVar("_T")
@@ -115,8 +116,9 @@ BATCH: dict[Op, Rule | None] = {
     Op.UPDATE: _box,
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
+    Op.LOOP: None,  # see `_Batch._loop`: what is the same for all examples stays so in it
 }
-"""Every op; None for leaves, which never have a batch axis of their own."""
+"""Every op; None for leaves, which never have a batch axis of their own, and for loops."""
 
 
 def spread(x: Value, size: Int) -> Value:
@@ -139,6 +141,8 @@ class _Batch:
             return
         if self.streams and node.op is Op.THREEFRY and not any(i in self.nodes for i in node.inputs):
             self.nodes[node] = self._streams(node)
+        elif isinstance(node.attrs, Loop) and any(i in self.nodes for i in node.inputs):
+            self.nodes[node] = self._loop(node, node.attrs)
         elif any(i in self.nodes for i in node.inputs):
             xs = [self.nodes[i] if i in self.nodes else spread(Value(i), self.size) for i in node.inputs]
             self.nodes[node] = self._apply(node.op, node.attrs, node, xs)
@@ -147,6 +151,45 @@ class _Batch:
         rule = BATCH[op]
         assert rule is not None, op
         return rule(Step(op, attrs, node.shape, node.dtype, self.size), xs)
+
+    def _loop(self, node: Node, loop: Loop) -> Value:
+        """A loop of the batched body. All carries and slices have the batch axis; fixed inputs where they had it."""
+        b = loop.body
+        first = len(b.carries) + len(b.slices)
+        inputs: list[Node] = []
+        for k, i in enumerate(node.inputs):
+            x = self.nodes.get(i)
+            if x is None and k < first:
+                x = spread(Value(i), self.size)
+            if x is not None and len(b.carries) <= k < first:  # the rows that steps read stay in front
+                x = apply(Op.PERMUTE, (x,), Axes((1, 0, *range(2, len(x.shape)))))
+            inputs.append(i if x is None else x.node)
+        given: dict[Value, Value] = {}
+        old = (*b.carries, *b.slices, *b.fixed)
+        for k, p in enumerate(old):
+            if k < first or node.inputs[k] in self.nodes:
+                one = Value(graph.buffer((self.size, *p.shape), p.dtype, p.device, None))
+                given[Value(p)] = one
+        new = {p.node: x.node for p, x in given.items()}
+        roots = [
+            (x if has else spread(x, self.size)).node
+            for x, has in batched([Value(n) for n in (*b.nexts, *b.outs)], given, self.size, self.streams)
+        ]
+        ends, outs = roots[: len(b.nexts)], roots[len(b.nexts) :]
+        slices = [new[p] for p in b.slices]
+        # rows from the first one on: an offset is a part of the rows
+        sources = inputs[: len(b.carries)]
+        for x, at in zip(inputs[len(b.carries) : first], b.offsets, strict=True):
+            box = Box((at, *(0 for _ in x.shape[1:])), (1,) * len(x.shape))
+            sources.append(graph.apply(Op.SHRINK, (x,), box, (b.length, *x.shape[1:])))
+        again = dict(zip(b.fixed, inputs[first:], strict=True))
+        fixed = {new.get(p, p): x for p, x in again.items()}
+        roots = rebuilt([*ends, *outs], fixed)
+        body, every = normal(
+            [new[p] for p in b.carries], slices, roots[: len(ends)], roots[len(ends) :], sources, b.length, b.reverse
+        )
+        out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number)))
+        return out if loop.part is Part.FINAL else apply(Op.PERMUTE, (out,), Axes((1, 0, *range(2, len(out.shape)))))
 
     def _streams(self, node: Node) -> Value:
         """Random bits of a stream for each example: the number of the example changes the key."""

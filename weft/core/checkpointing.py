@@ -34,7 +34,7 @@ def checkpoint(
     """
     if not grad_enabled():
         return function(*args, **kwargs)
-    state = _random_state()
+    state = random_state()
     result = function(*args, **kwargs)
     several = isinstance(result, (tuple, list))
     outputs: list[Any] = list(cast("Sequence[Any]", result)) if several else [result]
@@ -46,7 +46,7 @@ def checkpoint(
     inputs = (*given, *captured)
 
     def rule(grads: list[Value | None]) -> tuple[Value | None, ...]:
-        before = _random_state()
+        before = random_state()
         if preserve_rng_state:
             _restore(state)
         fresh: list[Value] = []
@@ -110,7 +110,7 @@ def checkpoint_sequential(
     return part(at, len(fns))(input)
 
 
-def _random_state() -> Any:
+def random_state() -> Any:
     trace = tracing.current()
     if trace is None:
         return default_generator.get_state()

@@ -14,6 +14,7 @@ from weakref import ref
 from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.index import Int
+from weft.ir.loop_body import Loop
 from weft.ir.ops import Op
 
 Shape: TypeAlias = tuple[Int, ...]
@@ -102,7 +103,7 @@ class Target:
     device: str
 
 
-Attrs: TypeAlias = Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | None
+Attrs: TypeAlias = Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | Loop | None
 
 
 class Node:

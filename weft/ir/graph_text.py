@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from weft.ir.graph import Attrs, Fill, Leaf, Node, toposort
+from weft.ir.loop_body import Loop
 
 
 def show_graph(roots: Sequence[Node], stop_at_storage: bool = True) -> str:
@@ -31,6 +32,8 @@ def show_attrs(attrs: Attrs) -> str:
             return str(attrs.value).lower() if isinstance(attrs.value, bool) else repr(attrs.value)
         case Leaf():
             return attrs.device or "anywhere"  # in a file, which every device reads
+        case Loop():
+            return f"{attrs.part.value} {attrs.number} of {attrs.body!r}"
         case _:
             return ", ".join(
                 f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.name != "fill_bits"

@@ -9,6 +9,7 @@ from weft.ir.errors import IRError
 from weft.ir.graph import Fill, Leaf, Node, Target, toposort
 from weft.ir.graph_text import show_attrs
 from weft.ir.index import low
+from weft.ir.loop_body import Loop
 from weft.ir.ops import LEAVES, Op
 from weft.ir.shape_rules import RULES
 
@@ -33,6 +34,8 @@ def _verify(n: Node) -> None:
     if n.op in LEAVES:
         _verify_leaf(n)
         return
+    if isinstance(n.attrs, Loop):
+        verify_graph((*n.attrs.body.nexts, *n.attrs.body.outs))
     rule = RULES.get(n.op)
     if rule is None:
         raise _bad(n, "its op has no rule: it belongs to kernels")

@@ -88,6 +88,7 @@ class Op(Enum):
     UPDATE = auto()  # x with a strided box replaced by src
     CONTIGUOUS = auto()  # the same values, in memory of their own: a fusion barrier
     COPY = auto()  # the same values on another device
+    LOOP = auto()  # one result of a body that is repeated with carried state; attrs: Loop
 
     # members are singletons: identity hashing is right and several times faster than Enum's own
     __hash__ = object.__hash__

@@ -262,6 +262,14 @@ def _box(node: Node) -> Box:
     return node.attrs
 
 
+def _all(node: Node, region: Region) -> tuple[Region | None, ...]:
+    return tuple(map(whole, node.inputs))
+
+
+def _everything(node: Node, k: int, region: Region) -> Region | None:
+    return whole(node)
+
+
 RELATIONS: dict[Op, Relation] = {
     **dict.fromkeys(LEAVES, Relation(_none, _unreachable)),
     **dict.fromkeys(ELEMENTWISE, Relation(_alike, _same)),
@@ -273,4 +281,5 @@ RELATIONS: dict[Op, Relation] = {
     Op.UPDATE: Relation(_update_needs, _update_dirties),
     Op.CONTIGUOUS: Relation(_alike, _same),
     Op.COPY: Relation(_alike, _same),
+    Op.LOOP: Relation(_all, _everything),
 }

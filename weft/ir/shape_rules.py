@@ -29,6 +29,7 @@ from weft.ir.graph import (
     elements,
 )  # fmt: skip
 from weft.ir.index import Int, high, low
+from weft.ir.loop_body import Loop
 from weft.ir.ops import BINARY, COMPARE, FLOAT_ONLY, MOVEMENT, REDUCE, UNARY, Op
 
 _T = TypeVar("_T")
@@ -261,6 +262,25 @@ def _same(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, d
     return x.shape, x.dtype
 
 
+def _loop(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    loop = _attrs(op, attrs, Loop)
+    b = loop.body
+    wanted = (*b.carries, *b.slices, *b.fixed)
+    if len(wanted) != len(inputs) or b.length < 1:
+        raise _bad(op, f"{b.length} steps of a body with {len(wanted)} inputs, got {len(inputs)}")
+    rows = [None] * len(b.carries) + list(b.offsets) + [None] * len(b.fixed)
+    for x, p, at in zip(inputs, wanted, rows, strict=True):
+        fits = x.shape == p.shape if at is None else x.shape[1:] == p.shape and at >= 0
+        if at is not None and not (isinstance(x.shape[0], int) and x.shape[0] >= at + b.length):
+            fits = False
+        if not fits or x.dtype is not p.dtype or x.op in (Op.CONST, Op.RANGE):
+            raise _bad(op, f"the body takes {p!r}, got {x!r}")
+    for carry, after in zip(b.carries, b.nexts, strict=True):
+        if carry.shape != after.shape or carry.dtype is not after.dtype:
+            raise _bad(op, f"a carry starts as {carry!r} and goes on as {after!r}")
+    return b.result(loop.part, loop.number)
+
+
 def _attrs(op: Op, attrs: Attrs, kind: type[_T]) -> _T:
     if not isinstance(attrs, kind):
         raise _bad(op, f"needs {kind.__name__}, got {attrs!r}")
@@ -287,6 +307,7 @@ RULES: dict[Op, Rule] = {
     Op.UPDATE: _update,
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
+    Op.LOOP: _loop,
 }
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from weft import settings
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
-from weft.ir.graph import Node, elements
+from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var, high
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
 from weft.scheduler.generalize import generalize
-from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all, kernels
+from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 from weft.scheduler.programs import Compiled, compiled
 
@@ -31,24 +32,21 @@ class Job:
 
 def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
-    specs = kernelize(job.outputs, device.info.bounds.parameters)
+    specs = kernelize_all(job.outputs, device.info.bounds.parameters)
+    single = kernels(specs)
     if settings.verify():
         verify_graph(job.outputs)
-        for spec in specs:
+        for spec in single:
             verify_algorithm(spec.algorithm)
-    general = generalize([s.algorithm for s in specs])
+    general = generalize([s.algorithm for s in single])
     if settings.verify():
         for g in dict.fromkeys(g.algorithm for g in general):
             verify_algorithm(g)
-    kernels = compiled([g.algorithm for g in general], device)
-    where = [(c.image, c.name) for c in dict.fromkeys(kernels) if c.image is not None]
-    plan = _Assembly(job, device, specs, kernels, [g.constants for g in general]).plan()
+    codes = compiled([g.algorithm for g in general], device)
+    where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
+    chosen = {s: (c, g.constants) for s, c, g in zip(single, codes, general, strict=True)}
+    plan = _Assembly(job, device, specs, chosen).plan()
     return plan, where if len(where) == len(plan.codes) else None
-
-
-def nbytes(node: Node) -> int:
-    """Bytes of a node's value, at the largest runtime sizes."""
-    return high(elements(node.shape)) * node.dtype.itemsize
 
 
 class _Assembly:
@@ -58,13 +56,12 @@ class _Assembly:
         self,
         job: Job,
         device: Device,
-        specs: Sequence[KernelSpec],
-        kernels: Sequence[Compiled],
-        constants: Sequence[Mapping[str, int]],
+        specs: Sequence[KernelSpec | LoopSpec],
+        chosen: Chosen,
     ) -> None:
-        self.job, self.device, self.specs, self.kernels = job, device, specs, kernels
-        self.constants = constants
-        """For each kernel the values of the variables that are constants of the plan."""
+        self.job, self.device, self.specs, self.chosen = job, device, specs, chosen
+        self.loops = {k: LoopLayout(s, chosen) for k, s in enumerate(specs) if isinstance(s, LoopSpec)}
+        self.blocks: dict[int, int] = {}  # loop -> the number of its block in the workspace
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
         self.output = {n: k for k, n in enumerate(job.outputs)}
         self.made = {n: k for k, s in enumerate(specs) for n in s.writes}
@@ -95,18 +92,22 @@ class _Assembly:
     def shares(self, k: int, new: Node, old: Node) -> bool:
         """Kernel k may write `new` over `old`, which it reads or updates."""
         spec = self.specs[k]
+        if isinstance(spec, LoopSpec):  # which writes its results long before it has read all of its inputs
+            return False
         base = self.base(new)
         if any(b is old for b in spec.inplace.values()):
             return base is old and all(n is not old for n in spec.reads)
         if base is not None:  # which is copied there before the kernel reads anything
             return False
         nodes = list(enumerate(self.param_nodes(spec)))
-        pairs = self.kernels[k].in_place
+        pairs = self.chosen[spec][0].in_place
         return all((w, r) in pairs for w, a in nodes if a is new for r, b in nodes if b is old)
 
     def base(self, node: Node) -> Node | None:
         """The tensor that `node` is an update of, if its kernel makes it in place."""
         spec = self.specs[self.made[node]]
+        if isinstance(spec, LoopSpec):
+            return None
         for p, n in zip(spec.algorithm.params, self.param_nodes(spec), strict=True):
             if n is node:
                 return spec.inplace.get(p.name)
@@ -155,6 +156,9 @@ class _Assembly:
         requests: list[memory.Request] = []
         taken: set[Node] = set()
         for k, spec in enumerate(self.specs):
+            if k in self.loops and self.loops[k].nbytes:
+                self.blocks[k] = len(requests)
+                requests.append(memory.Request(self.loops[k].nbytes, k, k, "a loop's steps"))
             for node in spec.writes:
                 if node in self.output or node in self.early:
                     continue
@@ -186,12 +190,13 @@ class _Assembly:
 
     def plan(self) -> Plan:
         layout = memory.plan(self.requests)
-        steps, infos = self.steps()
-        codes = tuple(c.code for c in dict.fromkeys(self.kernels))
+        offsets = list(layout.offsets)
+        steps, infos = self.steps(offsets)
+        codes = tuple(c.code for c in self.programs())
         externals = len(self.leaf) + len(self.output)
         fixed = tuple(self.numbers())
         count = len(self.job.variables) + len(fixed)
-        commands = Commands(tuple(steps), externals, tuple(layout.offsets), layout.nbytes, count)
+        commands = Commands(tuple(steps), externals, tuple(offsets), layout.nbytes, count)
         return Plan(
             device=self.device,
             commands=commands,
@@ -208,17 +213,42 @@ class _Assembly:
 
     def numbers(self) -> dict[int, int]:
         """The constants that kernels take as variables -> which of the plan's they are, after the runtime ones."""
-        values = sorted({x for own in self.constants for x in own.values()})
+        found = {x for _, own in self.chosen.values() for x in own.values()}
+        values = sorted(found.union(*(constants(self.loops[k].spec) for k in self.loops)))
         return {x: len(self.job.variables) + k for k, x in enumerate(values)}
 
-    def steps(self) -> tuple[list[Step], list[KernelInfo]]:
-        """The launches, in order, with a copy before what is updated while its old value is still needed."""
+    def programs(self) -> dict[Compiled, int]:
+        """The distinct programs, numbered."""
+        return {c: i for i, c in enumerate(dict.fromkeys(c for c, _ in self.chosen.values()))}
+
+    def steps(self, offsets: list[int]) -> tuple[list[Step], list[KernelInfo]]:
+        """The launches, in order, with a copy before what is updated while its old value is still needed. `offsets` are
+        those of the workspace; what loops need of it is added."""
         steps: list[Step] = []
         infos: list[KernelInfo] = []
-        number = {c: i for i, c in enumerate(dict.fromkeys(self.kernels))}
+        number = self.programs()
         runtime = {v.name: i for i, v in enumerate(self.job.variables)}
         numbers = self.numbers()
-        for spec, kernel, own in zip(self.specs, self.kernels, self.constants, strict=True):
+        first = len(self.leaf) + len(self.output)
+        inside: dict[int, int] = {}
+
+        def take(offset: int) -> int:
+            if offset not in inside:
+                inside[offset] = first + len(offsets)
+                offsets.append(offset)
+            return inside[offset]
+
+        for k, spec in enumerate(self.specs):
+            if isinstance(spec, LoopSpec):
+                block = offsets[self.blocks[k]] if k in self.blocks else 0
+                run = Run(
+                    self.loops[k], block, self.slot, take, numbers.__getitem__, number.__getitem__, runtime
+                )
+                for step, info in run.steps():
+                    steps.append(step)
+                    infos.append(info)
+                continue
+            kernel, own = self.chosen[spec]
             nodes = self.param_nodes(spec)
             for p, n in zip(spec.algorithm.params, nodes, strict=True):
                 base = spec.inplace.get(p.name)

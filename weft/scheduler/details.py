@@ -13,7 +13,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize import LoopSpec, kernelize_all, kernels
 from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.programs import lowered
 
@@ -51,10 +51,12 @@ class KernelDetail:
 
 def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
     """The kernels that computing `nodes` on `device` takes, in order."""
-    return [
-        KernelDetail(
+    specs = kernelize_all(nodes, device.info.bounds.parameters)
+    once = {
+        s: KernelDetail(
             s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.algorithm,
             schedule(s.algorithm, device.info), device,
         )
-        for s in kernelize(nodes, device.info.bounds.parameters)
-    ]  # fmt: skip
+        for s in kernels(specs)
+    }  # fmt: skip
+    return [once[k] for s in specs for k in (s.launches() if isinstance(s, LoopSpec) else (s,))]

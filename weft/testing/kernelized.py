@@ -19,8 +19,9 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.verify import verify
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.spec import Home, Place, StepSpec
 from weft.scheduler.programs import lowered
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -72,11 +73,11 @@ def execute(
     for n in toposort(outputs):
         if n.op is Op.COPY and n.storage is None:
             (n.storage,) = execute(n.inputs, bindings, launch, buffers)
-    return run(kernelize(outputs, buffers), outputs, bindings, launch)
+    return run(kernelize_all(outputs, buffers), outputs, bindings, launch)
 
 
 def run(
-    specs: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec | LoopSpec],
     outputs: Sequence[Node],
     bindings: Mapping[str, int] | None = None,
     launch: Launch = unscheduled,
@@ -98,6 +99,10 @@ def run(
         return np.ascontiguousarray(array).reshape(-1)
 
     for spec in specs:
+        if isinstance(spec, LoopSpec):
+            memory.update({id(n): np.full(size(n), 77, to_numpy(n.dtype)) for n in spec.results})
+            _repeat(spec, [value(n).copy() for n in spec.inputs], [value(n) for n in spec.results], env, launch)
+            continue
         verify(spec.algorithm)
         buffers: dict[str, Array] = {}
         reads, writes = iter(spec.reads), iter(spec.writes)
@@ -112,3 +117,52 @@ def run(
         used = {v.name: env[v.name] for v in spec.algorithm.variables}
         launch(spec.algorithm, buffers, used)
     return [value(n).reshape(tuple(int(evaluate(s, env)) for s in n.shape)) for n in outputs]
+
+
+def _repeat(
+    loop: LoopSpec, inputs: Sequence[Array], results: Sequence[Array], env: Mapping[str, int], launch: Launch
+) -> None:
+    """Run a loop's kernels, with fresh memory for what each step makes."""
+    before: dict[int, Array] = {i: inputs[i] for i in loop.carries}
+    after: dict[int, Array] = {}
+    own: dict[Place, Array] = {}
+
+    def place(p: Place) -> Array:
+        match p.home:
+            case Home.INPUT:
+                return inputs[p.number]
+            case Home.RESULT:
+                return results[p.number]
+            case Home.BEFORE:
+                return before[p.number]
+            case Home.AFTER:
+                return after.setdefault(p.number, np.full_like(before[p.number], 77))
+            case Home.OWN:
+                node = loop.own[p.number]
+                return own.setdefault(p, np.full(int(evaluate(elements(node.shape), {})), 77, to_numpy(node.dtype)))
+
+    def step(s: StepSpec, known: Mapping[str, int]) -> None:
+        reads, writes = [place(p).copy() for p in s.reads], [place(p) for p in s.writes]
+        for at, base in s.bases.items():
+            writes[at][...] = place(base)
+        if isinstance(s.spec, LoopSpec):
+            given = dict(zip(s.spec.reads, reads, strict=True))
+            _repeat(s.spec, [given[n] for n in s.spec.inputs], writes, known, launch)
+            return
+        verify(s.spec.algorithm)
+        left, made = iter(reads), iter(writes)
+        buffers = {p.name: next(made) if p.written else next(left) for p in s.spec.algorithm.params}
+        launch(s.spec.algorithm, buffers, {v.name: known[v.name] for v in s.spec.algorithm.variables})
+
+    for s in loop.begin:
+        step(s, env)
+    for k in range(loop.body.length):
+        t = loop.body.length - 1 - k if loop.body.reverse else k
+        after.clear()
+        own.clear()
+        for s in loop.steps:
+            step(s, {**env, loop.variable.name: t})
+        before.update(after)
+    for i, carry in loop.carries.items():
+        if carry.result is not None:
+            results[carry.result][...] = before[i]

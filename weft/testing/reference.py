@@ -17,6 +17,7 @@ from weft.ir import dtypes, index
 from weft.ir.dtypes import DType, convert_array, from_numpy, to_numpy
 from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, toposort
 from weft.ir.index import Int
+from weft.ir.loop_body import Loop, Part
 from weft.ir.ops import Op
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -48,16 +49,22 @@ Rule: TypeAlias = Callable[..., Array]
 """rule(context, *inputs) -> output."""
 
 
-def evaluate(nodes: Sequence[Node], bindings: Bindings | None = None) -> list[Array]:
+def evaluate(
+    nodes: Sequence[Node], bindings: Bindings | None = None, given: Mapping[Node, Array] | None = None
+) -> list[Array]:
     """The values of `nodes`, each computed from the leaves (results that nodes store are not used).
 
-    A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables in shapes by name.
+    A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables in shapes by name, `given` the
+    values of leaves that have none of their own.
     Raises ValueError where a leaf has no storage, or one of another shape or dtype.
     """
     values: dict[int, Array] = {}
     with np.errstate(all="ignore"):
         for node in toposort(nodes, stop_at_storage=False):
             shape = tuple(int(index.evaluate(n, bindings or {})) for n in node.shape)
+            if given is not None and node in given:
+                values[id(node)] = given[node]
+                continue
             context = Context(node, shape, bindings or {})
             out = np.asarray(REFERENCE[node.op](context, *(values[id(i)] for i in node.inputs)))
             if out.shape != shape or out.dtype != to_numpy(node.dtype):
@@ -362,6 +369,27 @@ def _same(c: Context, x: Array) -> Array:
     return x
 
 
+def _loop(c: Context, *inputs: Array) -> Array:
+    loop: Loop = c.attrs
+    body, k = loop.body, loop.number
+    carry, rest = list(inputs[: len(body.carries)]), inputs[len(body.carries) :]
+    sliced, fixed = rest[: len(body.slices)], rest[len(body.slices) :]
+    out = np.zeros(c.shape, to_numpy(c.dtype))
+    if loop.part is Part.HISTORY:
+        out[body.first] = carry[k]
+    for step in range(body.length):
+        t = body.length - 1 - step if body.reverse else step
+        rows = [x[t + at] for x, at in zip(sliced, body.offsets, strict=True)]
+        given = dict(zip((*body.carries, *body.slices, *body.fixed), (*carry, *rows, *fixed), strict=True))
+        found = evaluate((*body.nexts, *body.outs), c.bindings, given)
+        carry, outs = found[: len(carry)], found[len(carry) :]
+        if loop.part is Part.HISTORY:
+            out[t + body.after] = carry[k]
+        elif loop.part is Part.STACK:
+            out[t] = outs[k]
+    return carry[k] if loop.part is Part.FINAL else out
+
+
 REFERENCE: dict[Op, Rule] = {
     Op.BUFFER: _buffer,
     Op.CONST: _const,
@@ -424,4 +452,5 @@ REFERENCE: dict[Op, Rule] = {
     Op.UPDATE: _update,
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
+    Op.LOOP: _loop,
 }

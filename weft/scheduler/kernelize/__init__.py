@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from weft import settings
 from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.kernelize.emit import emit
+from weft.scheduler.kernelize.loops import loop_spec
 from weft.scheduler.kernelize.masks import find_masks
 from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
-from weft.scheduler.kernelize.spec import CopySpec, KernelSpec
+from weft.scheduler.kernelize.spec import CopySpec, KernelSpec, LoopSpec
 
-__all__ = ["CopySpec", "KernelSpec", "copies", "kernelize"]
+__all__ = ["CopySpec", "KernelSpec", "LoopSpec", "copies", "kernelize", "kernelize_all", "kernels"]
 
 
 def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec]:
-    """The kernels that compute `outputs` from what is in memory, in an order in which they can run.
+    """The kernels that compute `outputs`, those of loops once: see `kernelize_all`."""
+    return kernels(kernelize_all(outputs, buffers))
+
+
+def kernels(specs: Iterable[KernelSpec | LoopSpec]) -> list[KernelSpec]:
+    """The kernels among the specifications, and in the loops among them, each once."""
+    return [k for s in specs for k in (s.kernels() if isinstance(s, LoopSpec) else (s,))]
+
+
+def kernelize_all(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec | LoopSpec]:
+    """The kernels, and loops of kernels, that compute `outputs` from what is in memory, in an order in which they can run.
 
     Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.
     No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only.
@@ -26,11 +37,17 @@ def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSp
     partition = Partition(outputs, buffers)
     position = {id(n): k for k, n in enumerate(partition.order)}
     masks = find_masks(partition.order, frozenset(map(id, outputs)))
-    specs = [emit(g, partition.why, masks) for g in ordered(partition.groups, position)]
+    specs = [
+        loop_spec(g, partition.why, lambda nodes, most: kernelize_all(nodes, min(most, buffers)))
+        if g.is_loop
+        else emit(g, partition.why, masks)
+        for g in ordered(partition.groups, position)
+    ]
     partition.dissolve()
     if settings.verify():
         for s in specs:
-            verify(s.algorithm)
+            if isinstance(s, KernelSpec):
+                verify(s.algorithm)
     return specs
 
 

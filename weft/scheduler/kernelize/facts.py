@@ -74,6 +74,9 @@ def leaf_bytes(leaves: frozenset[int] | None, facts: Mapping[int, Facts]) -> int
 
 def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[int, str]) -> None:
     op = node.op
+    if op is Op.LOOP:
+        f.leaves = f.bases = frozenset((id(node),))
+        return
     if op in REDUCE:
         f.leaves = frozenset((id(node),))
         f.reduces = True

@@ -96,10 +96,11 @@ class Frame:
 
 
 class Group:
-    """The nodes that one kernel computes."""
+    """The nodes that one kernel computes; or the results of one loop, which reads its inputs whole."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, is_loop: bool = False) -> None:
         self.number = number
+        self.is_loop = is_loop
         self.extents: dict[Var, Int] = {}
         self.frames: list[Frame] = []
         self.consumers: dict[Group, None] = {}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from weft.ir.graph import Node
 from weft.ir.index import Int
+from weft.ir.loop_body import Loop
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.compute import COMPUTE
@@ -38,6 +39,7 @@ class Partition:
         self.why: dict[int, str] = {}
         self.sites: dict[int, dict[tuple[int, tuple[Int, ...]], Site]] = {}
         self.twins: dict[tuple[object, ...], list[Group]] = {}
+        self.loops: dict[tuple[object, ...], Group] = {}
         # id of a node -> the groups that update a copy of it in place
         self.based: dict[int, list[Group]] = {}
         for n in reversed(self.order):
@@ -171,6 +173,9 @@ class Partition:
             for s in sites:
                 self.load(s)
             return
+        if isinstance(node.attrs, Loop):
+            self.loop(node, node.attrs, sites)
+            return
         if cut.join:
             groups = sorted({s.group for s in sites}, key=lambda g: g.number)
             if any(join(self, node, f, g, sites) for g in groups) or adopt(self, node, f, sites):
@@ -187,6 +192,17 @@ class Partition:
         remember(self, node, f, group)
         self.readers_load(node, sites, group)
         root(self, node, group)
+
+    def loop(self, node: Node, attrs: Loop, sites: list[Site]) -> None:
+        """The loop of which the node is a result stores it."""
+        key = (attrs.body, *map(id, node.inputs))
+        group = self.loops.get(key)
+        if group is None:
+            group = self.loops[key] = Group(len(self.groups), True)
+            self.groups.append(group)
+            for i in node.inputs:
+                self.need(i, group, (), 0)
+        self.readers_load(node, sites, group)
 
     def users(self, node: Node, sites: Iterable[Site]) -> dict[Group, None]:
         """The groups of `sites`, and those that update a copy of the node."""

@@ -78,6 +78,8 @@ def _buffers(n: Node) -> list[tuple[Node, str]]:
         case Op.SCATTER if not single(n):
             base = [] if n.inputs[0].op is Op.CONST else [(n.inputs[0], "it is updated in place")]
             return [(n, "scattered writes need memory"), *base]
+        case Op.LOOP:
+            return [(n, "a loop makes it"), *((i, "a loop reads it") for i in n.inputs)]
         case Op.UPDATE if n.inputs[0].op is Op.UPDATE:
             return [(m, "it is updated in place") for m in (n, n.inputs[0])]
         case _:

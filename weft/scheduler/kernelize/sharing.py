@@ -27,6 +27,8 @@ def join(p: Partition, node: Node, f: Facts, group: Group, sites: list[Site]) ->
     It can where it computes each element once (in all of its loops, or beside them, for rows of reductions), and
     consumes nothing that the others store.
     """
+    if group.is_loop:
+        return False
     mine = [s for s in sites if s.group is group]
     others = p.users(node, [s for s in sites if s.group is not group])
     if len(mine) != 1 or group in others or id(node) in group.online or not p.room(group, node, 1):
@@ -67,7 +69,7 @@ def adopt(p: Partition, node: Node, f: Facts, sites: list[Site]) -> bool:
     users = p.users(node, sites)
     for (_, index), at in list(p.sites.get(id(below), {}).items()):
         group = at.group
-        if group in users or at.kind is not Kind.OPEN:
+        if group.is_loop or group in users or at.kind is not Kind.OPEN:
             continue
         used = (i for i, n in zip(index, below.shape, strict=True) if n != 1)
         here: tuple[Int, ...] = tuple(0 if n == 1 else next(used) for n in node.shape)
@@ -86,6 +88,8 @@ def ride(p: Partition, node: Node, f: Facts, groups: list[Group], sites: list[Si
     computing it is more than a trifle: behind a reduction, or in an operand of a product.
     """
     if f.size != 1 or f.reduces or f.leaves is None or f.ops * len(groups) > cost.LAUNCH:
+        return False
+    if any(g.is_loop for g in groups):
         return False
     if not groups or id(node) in p.based or any(s.group.contraction & s.frames for s in sites):
         return False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from weft.ir.graph import Node, elements
-from weft.ir.index import Int, high
+from weft.ir.index import Int, Var, high
 from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.loop_body import Body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +38,95 @@ class KernelSpec:
         return min(whole, high(self.bytes))
 
 
+class Home(Enum):
+    """Whose memory a tensor in a loop's body has."""
+
+    INPUT = auto()  # that of an input of the loop, by its number
+    RESULT = auto()  # that of a result
+    BEFORE = auto()  # where a carry is before the step
+    AFTER = auto()  # where it is after the step
+    OWN = auto()  # its own, for the time of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor in a loop's body is. `row`: in which row of that memory, counted from t; None for all of it."""
+
+    home: Home
+    number: int
+    row: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSpec:
+    """A kernel (or a loop) of a loop's body; where its parameters are, in order: read ones, then written ones. `bases`:
+    by the number of a written one, the place of what it starts as a copy of."""
+
+    spec: KernelSpec | LoopSpec
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+    bases: Mapping[int, Place]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopSpec:
+    """A loop: its steps' kernels, again and again, with the runtime variable `variable` for t.
+
+    `reads` are the nodes of its inputs, each once, and `inputs` says which of them input k is. `writes` are the results
+    that somebody reads. `begin` copy what carries start from into the first rows of their histories. `carries`: for
+    each carry that lives on from step to step, its bytes, the number of the input that it starts from, and that of the
+    result that its last value is (None: nobody reads that). `own` are the nodes with memory for the time of a step.
+    """
+
+    body: Body
+    variable: Var
+    inputs: tuple[Node, ...]
+    results: tuple[Node, ...]
+    begin: tuple[StepSpec, ...]
+    steps: tuple[StepSpec, ...]
+    carries: Mapping[int, Carry]
+    own: tuple[Node, ...]
+    why: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        return tuple(dict.fromkeys(self.inputs))
+
+    @property
+    def writes(self) -> tuple[Node, ...]:
+        return self.results
+
+    @property
+    def inplace(self) -> Mapping[str, Node]:
+        return {}
+
+    def kernels(self) -> Iterator[KernelSpec]:
+        """The kernels of the loop, each once."""
+        for s in (*self.begin, *self.steps):
+            if isinstance(s.spec, LoopSpec):
+                yield from s.spec.kernels()
+            else:
+                yield s.spec
+
+    def launches(self) -> Iterator[KernelSpec]:
+        """The kernels of the loop, as often as they run and in that order."""
+        for steps, times in ((self.begin, 1), (self.steps, self.body.length)):
+            for _ in range(times):
+                for s in steps:
+                    if isinstance(s.spec, LoopSpec):
+                        yield from s.spec.launches()
+                    else:
+                        yield s.spec
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """What lives on from step to step. `result`: the number of the result that it ends as, if there is one."""
+
+    nbytes: int
+    result: int | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CopySpec:
     """A tensor to be copied to another device: `target` is the COPY node."""
@@ -44,4 +135,4 @@ class CopySpec:
     target: Node
 
 
-Spec = KernelSpec | CopySpec
+Spec = KernelSpec | LoopSpec | CopySpec

@@ -266,8 +266,9 @@ SLICE: dict[Op, Rule] = {
     Op.UPDATE: _update,
     Op.CONTIGUOUS: _same,
     Op.COPY: _leaf,
+    Op.LOOP: _leaf,
 }
-"""Every op. A COPY was asked for, so its whole value is wanted on a device."""
+"""Every op. A COPY was asked for, so its whole value is wanted on a device; of a LOOP there are no parts."""
 
 
 def pushed(root: Node) -> Node:

@@ -227,7 +227,7 @@ def _has_work(node: Node) -> bool:
         n = stack.pop()
         if n.storage is not None:
             continue
-        if n.op in REDUCE or n.op in (Op.GATHER, Op.SCATTER, Op.COPY):
+        if n.op in REDUCE or n.op in (Op.GATHER, Op.SCATTER, Op.COPY, Op.LOOP):
             return True
         fresh = [i for i in n.inputs if i not in seen]
         seen.update(fresh)

@@ -1,0 +1,268 @@
+"""What a LOOP repeats: a graph over placeholders, and how its results go on from step to step.
+
+carry = inits
+for t in 0 .. length - 1 (backwards if `reverse`):
+    carry, outs[t] = body(carry, slices[t + offset], fixed)
+
+Each result of a loop is a node of its own (one op has one result); those with equal bodies and inputs are one loop to
+the scheduler, which runs it once and computes only what somebody asks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from weft.ir.dtypes import DType
+from weft.ir.ops import LEAVES, Op
+
+if TYPE_CHECKING:
+    from weft.ir.graph import Node, Shape
+
+
+class Part(Enum):
+    """Which result of a loop. FINAL: a carry after the last step. HISTORY: a carry after every step, and before the
+    first one: length + 1 rows, in the order of t. STACK: a row of an `out` for every step."""
+
+    FINAL = "final"
+    HISTORY = "history"
+    STACK = "stack"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """One step of a loop, as a graph over placeholders (BUFFERs without a value).
+
+    `carries`, `slices` and `fixed` are placeholders: for what goes from step to step, for a row of each sliced input
+    (row t + `offsets[j]`), and for what is the same in all steps. `nexts` are the carries after the step, `outs` what
+    is stacked. `normal` makes bodies that the scheduler can take.
+    """
+
+    carries: tuple[Node, ...]
+    slices: tuple[Node, ...]
+    offsets: tuple[int, ...]
+    fixed: tuple[Node, ...]
+    nexts: tuple[Node, ...]
+    outs: tuple[Node, ...]
+    length: int
+    reverse: bool
+    key: tuple[Any, ...] = field(init=False, repr=False)
+    hashed: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", _key(self))
+        object.__setattr__(self, "hashed", hash(self.key))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and self.hashed == other.hashed and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __repr__(self) -> str:
+        """The same in every process, and another one for every other body."""
+        text = repr([(r[0].name, *r[1:]) if isinstance(r[0], Op) else r for r in self.key])
+        way = " backwards" if self.reverse else ""
+        return f"{self.length} steps{way} of {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    @property
+    def before(self) -> int:
+        """The row of a HISTORY, counted from t, that step t starts from."""
+        return int(self.reverse)
+
+    @property
+    def after(self) -> int:
+        """The row of a HISTORY, counted from t, that step t makes."""
+        return 1 - self.before
+
+    @property
+    def first(self) -> int:
+        """The row of a HISTORY that holds what the loop starts from."""
+        return self.length if self.reverse else 0
+
+    @property
+    def last(self) -> int:
+        """The row of a HISTORY that the last step makes."""
+        return 0 if self.reverse else self.length
+
+    @property
+    def height(self) -> int:
+        """1, or one more than that of the loops inside."""
+        from weft.ir.graph import toposort
+
+        inside = [n.attrs.body.height for n in toposort((*self.nexts, *self.outs)) if isinstance(n.attrs, Loop)]
+        return 1 + max(inside, default=0)
+
+    def result(self, part: Part, number: int) -> tuple[Shape, DType]:
+        """The shape and dtype of a result."""
+        if part is Part.STACK:
+            out = self.outs[number]
+            return (self.length, *out.shape), out.dtype
+        carry = self.carries[number]
+        return carry.shape if part is Part.FINAL else (self.length + 1, *carry.shape), carry.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """LOOP: the body, and which of its results. The inputs are what the carries start from, the sliced inputs, and the
+    fixed ones."""
+
+    body: Body
+    part: Part
+    number: int
+
+
+def _key(body: Body) -> tuple[Any, ...]:
+    """The body's structure, placeholders by their role."""
+    from weft.ir.graph import toposort
+
+    roles = {n: k for k, n in enumerate((*body.carries, *body.slices, *body.fixed))}
+    rows: list[Any] = []
+    number: dict[Node, int] = {}
+    for n in toposort((*body.nexts, *body.outs)):
+        number[n] = len(rows)
+        if n in roles:
+            rows.append(("placeholder", roles[n]))
+        else:
+            rows.append((n.op, n.attrs, n.dtype, n.shape, *[number[i] for i in n.inputs]))
+    kinds = [(n.dtype, n.shape) for n in roles]
+    ends = ([number[n] for n in body.nexts], [number[n] for n in body.outs])
+    counts = (len(body.carries), len(body.slices), body.offsets, body.length, body.reverse)
+    rows.append(("loop", *kinds, *map(tuple, ends), *counts))
+    return tuple(rows)
+
+
+def rebuilt(roots: Sequence[Node], new: Mapping[Node, Node]) -> list[Node]:
+    """The graph under `roots` with some nodes replaced by others of the same shape and dtype."""
+    from weft.ir import graph
+
+    made = dict(new)
+    for n in graph.toposort(roots):
+        if n in made:
+            continue
+        inputs = tuple([made[i] for i in n.inputs]) if n.storage is None else n.inputs
+        same = all(a is b for a, b in zip(inputs, n.inputs, strict=True))
+        made[n] = n if same else graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, _device(n, inputs))
+    return [made[r] for r in roots]
+
+
+def _device(n: Node, inputs: Iterable[Node]) -> str | None:
+    if n.op is Op.COPY:
+        return n.device
+    return next((i.device for i in inputs if i.device is not None), None)
+
+
+def normal(
+    carries: Sequence[Node],
+    slices: Sequence[Node],
+    nexts: Sequence[Node],
+    outs: Sequence[Node],
+    sources: Sequence[Node],
+    length: int,
+    reverse: bool,
+) -> tuple[Body, tuple[Node, ...]]:
+    """A body, and the inputs beside `sources` (of carries, then of slices) with which it makes a loop.
+
+    What no placeholder has a say in becomes a fixed input, so that it is computed once; movement of it stays in the
+    body, where it costs nothing. Results can be stored into rows: one that is a placeholder, or is updated in place,
+    is copied. Inputs are in memory; a part of the rows of one is the whole one,
+    with an offset.
+    """
+    from weft.ir import graph
+    from weft.ir.graph import apply
+
+    own = set((*carries, *slices))
+    roots = [*nexts, *outs]
+    order = graph.toposort(roots)
+    varies: set[Node] = set()
+    for n in order:
+        if n in own or any(i in varies for i in n.inputs):
+            varies.add(n)
+    fixed: dict[Node, Node] = {}
+    stack = [i for n in order if n in varies for i in n.inputs if i not in varies]
+    stack += [r for r in roots if r not in varies]
+    while stack:
+        n = stack.pop()
+        if n in fixed or n.op is Op.CONST or (n.op is Op.RANGE):
+            continue
+        if n.op in _MOVES and n.storage is None:
+            stack.append(n.inputs[0])
+            continue
+        empty = graph.elements(n.shape) == 0
+        fixed[n] = graph.const(0, n.dtype, n.shape) if empty else graph.buffer(n.shape, n.dtype, n.device, None)
+    roots = rebuilt(roots, fixed)
+    fixed = {n: p for n, p in fixed.items() if p.op is Op.BUFFER}
+    roots = _for_loops_inside(roots, own, set(slices))
+    placeholders = own | set(fixed.values())
+    read = {i for n in graph.toposort(roots) for i in whole_inputs(n)}
+    for k, r in enumerate(roots):
+        if r in placeholders or r in read or r.op in _NO_ROWS or r.op in LEAVES:
+            while r is roots[k] or r in read:
+                r = graph.intern(Op.CONTIGUOUS, (r,), None, r.shape, r.dtype, r.device)
+            roots[k] = r
+    offsets: list[int] = []
+    inputs: list[Node] = []
+    for k, n in enumerate(sources):
+        base, offset = _rows(n) if k >= len(carries) else (n, 0)
+        if k >= len(carries):
+            offsets.append(offset)
+        inputs.append(_stored(base))
+    inputs += [_stored(n) for n in fixed]
+    body = Body(
+        tuple(carries), tuple(slices), tuple(offsets), tuple(fixed.values()), tuple(roots[: len(nexts)]),
+        tuple(roots[len(nexts) :]), length, reverse,
+    )  # fmt: skip
+    return body, tuple(inputs)
+
+
+_MOVES = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.PAD, Op.SHEAR, Op.UNSHEAR})
+_NO_ROWS = frozenset({Op.UPDATE, Op.SCATTER, Op.LOOP, Op.COPY})
+"""What is not stored into a row of a larger tensor: it starts as a copy of another one, or wants memory of its own."""
+
+
+def whole_inputs(n: Node) -> tuple[Node, ...]:
+    """The inputs that a node wants in memory of their own: rows of other tensors will not do."""
+    if n.op is Op.LOOP:
+        return n.inputs
+    return n.inputs[:1] if n.op in (Op.UPDATE, Op.SCATTER) else ()
+
+
+def _for_loops_inside(roots: Sequence[Node], rows: set[Node], slices: set[Node]) -> list[Node]:
+    """The graph with rows copied for those that want them in memory of their own."""
+    from weft.ir import graph
+
+    made: dict[Node, Node] = {}
+    for n in graph.toposort(roots):
+        rowed = rows if n.op is Op.LOOP else slices
+        wanted = whole_inputs(n)
+        inputs: list[Node] = []
+        for k, i in enumerate(n.inputs):
+            new = made[i] if n.storage is None else i
+            if k < len(wanted) and i in rowed:
+                new = graph.intern(Op.CONTIGUOUS, (i,), None, i.shape, i.dtype, i.device)
+            inputs.append(new)
+        same = all(a is b for a, b in zip(inputs, n.inputs, strict=True))
+        made[n] = n if same else graph.intern(n.op, tuple(inputs), n.attrs, n.shape, n.dtype, n.device)
+    return [made[r] for r in roots]
+
+
+def _rows(n: Node) -> tuple[Node, int]:
+    """The tensor of which `n` is some rows, one after the other, and the number of the first."""
+    from weft.ir.graph import Box
+
+    if n.op is Op.SHRINK and n.storage is None and isinstance(n.attrs, Box):
+        (x,), start = n.inputs, n.attrs.start[0]
+        if x.shape[1:] == n.shape[1:] and n.attrs.step[0] == 1 and isinstance(start, int):
+            base, more = _rows(x)
+            return base, start + more
+    return n, 0
+
+
+def _stored(n: Node) -> Node:
+    """The value in memory."""
+    from weft.ir import graph
+
+    return graph.apply(Op.CONTIGUOUS, (n,)) if n.op in (Op.CONST, Op.RANGE) else n

@@ -1,0 +1,200 @@
+"""Loops in a plan: the steps' launches written one after the other, all on the same memory.
+
+A loop takes memory for one step only: what a step computes for itself is planned like a plan of its own, in one block of
+the workspace. A carry changes places between two tensors, or stays where it is if its last reader may write over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.backends.protocol import CopyBytes, Launch, Step
+from weft.ir.graph import Node, elements
+from weft.ir.index import high
+from weft.scheduler import memory
+from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
+from weft.scheduler.plan import KernelInfo
+from weft.scheduler.programs import Compiled
+
+Slot = int
+Chosen = Mapping[KernelSpec, tuple[Compiled, Mapping[str, int]]]
+"""The program of each kernel, and the values of those of its variables that are constants of the plan."""
+
+
+def nbytes(node: Node) -> int:
+    """Bytes of a node's value, at the largest runtime sizes."""
+    return high(elements(node.shape)) * node.dtype.itemsize
+
+
+@dataclass(slots=True)
+class LoopLayout:
+    """What a loop needs of the workspace while it runs, and where in that block everything is."""
+
+    spec: LoopSpec
+    chosen: Chosen
+    inner: dict[int, LoopLayout] = field(default_factory=dict[int, "LoopLayout"])
+    stays: frozenset[int] = frozenset()
+    """Carries that are computed over their last value."""
+    offsets: Mapping[object, int] = field(default_factory=dict[object, int])
+    nbytes: int = 0
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        for k, s in enumerate(spec.steps):
+            if isinstance(s.spec, LoopSpec):
+                self.inner[k] = LoopLayout(s.spec, self.chosen)
+        self.stays = frozenset(i for i in spec.carries if self._may_stay(i))
+        end = len(spec.steps)
+        requests: dict[object, memory.Request] = {}
+        for i, carry in spec.carries.items():
+            if carry.result is None:
+                requests["carry", i] = memory.Request(carry.nbytes, 0, end)
+            if i not in self.stays:
+                requests["other", i] = memory.Request(carry.nbytes, 0, end)
+        made, read = self._uses()
+        for n, node in enumerate(spec.own):
+            at = Place(Home.OWN, n)
+            requests[at] = memory.Request(nbytes(node), made[at], read.get(at, made[at]))
+        for k, layout in self.inner.items():
+            requests["inside", k] = memory.Request(layout.nbytes, k, k)
+        found = memory.plan(list(requests.values()))
+        self.offsets = dict(zip(requests, found.offsets, strict=True))
+        self.nbytes = found.nbytes
+
+    def _uses(self) -> tuple[dict[Place, int], dict[Place, int]]:
+        """The step at which each place is written first, and read last."""
+        made: dict[Place, int] = {}
+        read: dict[Place, int] = {}
+        for k, s in enumerate(self.spec.steps):
+            for p in s.writes:
+                made.setdefault(p, k)
+            for p in (*s.reads, *s.bases.values()):
+                read[p] = k
+        return made, read
+
+    def _may_stay(self, i: int) -> bool:
+        """The carry's new value may be computed over the old one: nobody reads that afterwards, nor in a way that would
+        see it."""
+        before, after = Place(Home.BEFORE, i), Place(Home.AFTER, i)
+        made, read = self._uses()
+        k = made[after]
+        last = read.get(before, -1)
+        if last != k:
+            return last < k
+        s = self.spec.steps[k]
+        at = s.writes.index(after)
+        if isinstance(s.spec, LoopSpec):
+            return False
+        if at in s.bases:
+            return s.bases[at] == before and before not in s.reads
+        if before in s.bases.values():
+            return False
+        pairs = self.chosen[s.spec][0].in_place
+        numbers = [j for j, p in enumerate(s.reads) if p == before]
+        params = s.spec.algorithm.params
+        reads = [j for j, p in enumerate(params) if not p.written]
+        writes = [j for j, p in enumerate(params) if p.written]
+        return all((writes[at], reads[j]) in pairs for j in numbers)
+
+
+@dataclass(slots=True)
+class Run:
+    """One loop laid into a plan: `slot` gives the number of a node of the graph around it, `take` that of an offset in
+    the workspace, `number` that of a constant among the plan's variables, `program` that of a program."""
+
+    layout: LoopLayout
+    block: int
+    slot: Callable[[Node], Slot]
+    take: Callable[[int], Slot]
+    number: Callable[[int], int]
+    program: Callable[[Compiled], int]
+    variables: Mapping[str, int]
+    info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
+
+    def steps(self) -> Iterator[tuple[Step, KernelInfo]]:
+        """The launches and copies, in order."""
+        spec = self.layout.spec
+        for s in spec.begin:
+            yield from self._launch(0, s, self.variables, self._placed(0))
+        for step in range(spec.body.length):
+            t = spec.body.length - 1 - step if spec.body.reverse else step
+            places = self._placed(step)
+            variables = {**self.variables, spec.variable.name: self.number(t)}
+            for k, s in enumerate(spec.steps):
+                if isinstance(s.spec, LoopSpec):
+                    yield from self._loop(k, s, s.spec, variables, places)
+                else:
+                    yield from self._launch(k, s, variables, places)
+
+    def _own(self, key: object) -> Slot:
+        return self.take(self.block + self.layout.offsets[key])
+
+    def _placed(self, step: int) -> Callable[[Place], Slot]:
+        """Which memory a place is in a step (the first one is 0)."""
+        spec = self.layout.spec
+
+        def carry(i: int, step: int) -> Slot:
+            """Where carry i is after a step; -1 is before the first."""
+            if step < 0:
+                return self.slot(spec.inputs[i])
+            result = spec.carries[i].result
+            if i in self.layout.stays or (spec.body.length - 1 - step) % 2 == 0:
+                return self._own(("carry", i)) if result is None else self.slot(spec.results[result])
+            return self._own(("other", i))
+
+        def place(p: Place) -> Slot:
+            match p.home:
+                case Home.INPUT:
+                    return self.slot(spec.inputs[p.number])
+                case Home.RESULT:
+                    return self.slot(spec.results[p.number])
+                case Home.BEFORE:
+                    return carry(p.number, step - 1)
+                case Home.AFTER:
+                    return carry(p.number, step)
+                case Home.OWN:
+                    return self._own(p)
+
+        return place
+
+    def _launch(
+        self, k: int, s: StepSpec, variables: Mapping[str, int], place: Callable[[Place], Slot]
+    ) -> Iterator[tuple[Step, KernelInfo]]:
+        spec = s.spec
+        assert isinstance(spec, KernelSpec)
+        for at, base in s.bases.items():
+            target, source = place(s.writes[at]), place(base)
+            if target != source:
+                size = nbytes(spec.writes[at])
+                yield CopyBytes(target, source, size), KernelInfo("copy", 2 * size, 0, (), size)
+        kernel, constants = self.layout.chosen[spec]
+        known = {**variables, **{name: self.number(x) for name, x in constants.items()}}
+        used = tuple([known[v] for v in kernel.variables])
+        reads, writes = iter(s.reads), iter(s.writes)
+        slots = [place(next(writes) if p.written else next(reads)) for p in spec.algorithm.params]
+        info = self.info.get(s)
+        if info is None:
+            moved, flops = high(spec.bytes), high(spec.flops)
+            info = self.info[s] = KernelInfo(spec.algorithm.name, moved, flops, spec.why, spec.written)
+        yield Launch(self.program(kernel), tuple(slots), used), info
+
+    def _loop(
+        self, k: int, s: StepSpec, inner: LoopSpec, variables: Mapping[str, int], place: Callable[[Place], Slot]
+    ) -> Iterator[tuple[Step, KernelInfo]]:
+        slots = dict(zip((*inner.reads, *inner.writes), map(place, (*s.reads, *s.writes)), strict=True))
+        run = Run(
+            self.layout.inner[k], self.block + self.layout.offsets["inside", k], slots.__getitem__, self.take,
+            self.number, self.program, variables, self.info,
+        )  # fmt: skip
+        yield from run.steps()
+
+
+def constants(spec: LoopSpec) -> set[int]:
+    """The numbers of the steps of a loop, and of those inside: constants that the plan has to hold."""
+    own = set(range(spec.body.length))
+    for s in spec.steps:
+        if isinstance(s.spec, LoopSpec):
+            own |= constants(s.spec)
+    return own
+
