@@ -469,6 +469,7 @@ if TYPE_CHECKING:
         vander,
         vdot,
     )  # fmt: skip
+    from weft.core.scan import scan
     from weft.core.scans import (
         cummax,
         cummin,
@@ -547,7 +548,6 @@ if TYPE_CHECKING:
     from weft.core.trigonometry import (
         atanh as arctanh,
     )
-    from weft.core.scan import scan
     from weft.core.variables import Variable, bind
     from weft.core.vmap import vmap
     from weft.core.windows import (

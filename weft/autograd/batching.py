@@ -186,10 +186,20 @@ class _Batch:
         fixed = {new.get(p, p): x for p, x in again.items()}
         roots = rebuilt([*ends, *outs], fixed)
         body, every = normal(
-            [new[p] for p in b.carries], slices, roots[: len(ends)], roots[len(ends) :], sources, b.length, b.reverse
+            [new[p] for p in b.carries],
+            slices,
+            roots[: len(ends)],
+            roots[len(ends) :],
+            sources,
+            b.length,
+            b.reverse,
         )
         out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number)))
-        return out if loop.part is Part.FINAL else apply(Op.PERMUTE, (out,), Axes((1, 0, *range(2, len(out.shape)))))
+        return (
+            out
+            if loop.part is Part.FINAL
+            else apply(Op.PERMUTE, (out,), Axes((1, 0, *range(2, len(out.shape)))))
+        )
 
     def _streams(self, node: Node) -> Value:
         """Random bits of a stream for each example: the number of the example changes the key."""

@@ -10,13 +10,17 @@ from weft.autograd.vjp import VJP
 
 
 def gradients(
-    outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create_graph: bool
+    outputs: Sequence[Value],
+    seeds: Sequence[Value],
+    inputs: Sequence[Value] | None,
+    create_graph: bool,
+    past: bool = True,
 ) -> dict[Value, Value]:
     """The gradient of sum(seed * output) for each of `inputs`, or for each leaf that needs one when that is None.
 
     `seeds` have the shapes and dtypes of `outputs`. The result is in the order of `inputs`, less those that no
-    output depends on. With `create_graph` the gradients are on the tape themselves. Each value is visited once,
-    without recursion.
+    output depends on. With `create_graph` the gradients are on the tape themselves. Unless `past`, an input does not
+    depend on the others: the walk ends at each. Each value is visited once, without recursion.
     """
     order = _tape(outputs)
     wanted = dict.fromkeys([v for v in order if v.is_leaf] if inputs is None else inputs)
@@ -33,6 +37,8 @@ def gradients(
                 g = _hooked(g, value)
             if g is not None and value in wanted:
                 found[value] = g
+                if not past:
+                    continue
             rule = value.rule or (VJP[value.op] if value.op else None)
             if g is None or rule is None or value not in useful:
                 continue

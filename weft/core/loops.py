@@ -170,7 +170,9 @@ class _Trace:
         self.follow()
         if not self.live and not self.live_outs:
             return self.plain()
-        found = self.pulled({i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs})
+        found = self.pulled(
+            {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
+        )
         reached = self.reached([v.node for v in found.values()])
         self.make(list(reached.kept))
         shown = {v.node for v in self.outs}
@@ -191,7 +193,7 @@ class _Trace:
         """Find what the step uses from outside, and through which carries and results gradients flow."""
         number = {v: 1 << i for i, v in enumerate(self.carries)}
         alive = 1 << len(self.carries)
-        number.update({v: alive for v in self.slices})
+        number.update(dict.fromkeys(self.slices, alive))
         inside: dict[Value, int] = {}
         captured: dict[Value, None] = {}
 
@@ -253,12 +255,16 @@ class _Trace:
 
     def wanted(self) -> list[Value]:
         """What one step's gradients are asked for."""
-        return [*(self.carries[i] for i in self.live), *(v for v in self.slices if v.needs_grad), *self.captured]
+        return [
+            *(self.carries[i] for i in self.live),
+            *(v for v in self.slices if v.needs_grad),
+            *self.captured,
+        ]
 
     def pulled(self, after: Mapping[int, Value], out: Mapping[int, Value]) -> dict[Value, Value]:
         """The gradients of one step, from those of the carries after it and of its results."""
         ends = [self.nexts[i] for i in after] + [self.outs[k] for k in out]
-        return gradients(ends, [*after.values(), *out.values()], self.wanted(), False)
+        return gradients(ends, [*after.values(), *out.values()], self.wanted(), False, False)
 
     def reached(self, roots: Sequence[Node]) -> _Reached:
         """What the graph under `roots` needs of a forward step."""
@@ -315,7 +321,7 @@ class _Trace:
             step.follow()
             ends = [nexts[i] for i in live] + [outs[k] for k in given]
             asked = [*(old[i] for i in live), *(rows[j] for j in own), *step.captured]
-            found = gradients(ends, [*carry[: len(live)], *out], asked, True)
+            found = gradients(ends, [*carry[: len(live)], *out], asked, True, False)
             sums = [
                 apply(Op.ADD, (acc, bc.cast(found[w], acc.dtype))) if w in found else acc
                 for acc, w in zip(carry[len(live) :], step.captured, strict=True)
@@ -327,7 +333,9 @@ class _Trace:
 
         start = [g if g is not None else _zeros(self.carries[i]) for i, g in finals.items()]
         totals = [Value(graph.const(0, dtypes.accumulator(w.dtype), w.shape)) for w in self.captured]
-        ends, dxs = loop(back, [*start, *totals], [*before, *self.xs, *given.values()], self.length, not self.reverse)
+        ends, dxs = loop(
+            back, [*start, *totals], [*before, *self.xs, *given.values()], self.length, not self.reverse
+        )
         dx = dict(zip(own, dxs, strict=True))
         dc = dict(zip(live, ends, strict=False))
         dw = [bc.cast(g, w.dtype) for g, w in zip(ends[len(live) :], self.captured, strict=True)]
@@ -361,10 +369,15 @@ class _Back:
         large = sorted((w for w in t.captured if w in found), key=lambda w: -_nbytes(w.node))
         dw = {w: cut for w in large if (cut := self.hoisted(found[w].node))}
         summed = [w for w in large if w not in dw]
-        accumulators = [Value(graph.buffer(w.shape, dtypes.accumulator(w.dtype), w.node.device, None)) for w in summed]
-        nexts = [(found[t.carries[i]] if t.carries[i] in found else _zeros(t.carries[i])).node for i in t.live]
+        accumulators = [
+            Value(graph.buffer(w.shape, dtypes.accumulator(w.dtype), w.node.device, None)) for w in summed
+        ]
+        nexts = [
+            (found[t.carries[i]] if t.carries[i] in found else _zeros(t.carries[i])).node for i in t.live
+        ]
         nexts += [
-            graph.apply(Op.ADD, (a.node, bc.cast(found[w], a.dtype).node)) for a, w in zip(accumulators, summed, strict=True)
+            graph.apply(Op.ADD, (a.node, bc.cast(found[w], a.dtype).node))
+            for a, w in zip(accumulators, summed, strict=True)
         ]
         start = [g if g is not None else _zeros(t.carries[i]) for i, g in self.finals.items()]
         start += [_zeros(a) for a in accumulators]

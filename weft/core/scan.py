@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.value import Value, grad_mode
 from weft.core import loops
@@ -12,6 +12,7 @@ from weft.core.handle import Handle, describe, wrap
 from weft.core.structure import builder
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir import graph
+from weft.ir.index import Int
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -26,8 +27,8 @@ def scan(
 ) -> tuple[Any, Any]:
     """The last carry and the stacked results of carry, y = f(carry, x), from `init` on, for each row x of `xs` in turn.
 
-    Carries, xs and results are Tensors or containers of them (tuples, lists, dicts); xs may be None with a length, f may
-    return None for y. With reverse, the rows are taken from the last to the first; ys are in the order of xs.
+    Carries, xs and results are Tensors or containers of them (tuples, lists, dicts); xs may be None with a length, f
+    may return None for y. With reverse, the rows are taken from the last to the first; ys are in the order of xs.
 
     f is called once, and its steps become one loop: what the first result costs does not depend on the length, as it
     does for a loop in Python. So f cannot ask for values (item, bool) of what it is given, the carry keeps its shape
@@ -53,7 +54,7 @@ def scan(
 
     def step(c: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
         result: Any = f(carry_of([wrap(v) for v in c]), row_of([wrap(v) for v in x]))
-        if not isinstance(result, tuple) or len(result) != 2:  # pyright: ignore[reportUnknownArgumentType]
+        if result.__class__ is not tuple or len(result) != 2:
             raise ArgumentError(
                 f"scan: the function must return a tuple (carry, y), got {describe(result)}; y may be None"
             )
@@ -90,10 +91,10 @@ def _as_tensors(tree: Any, what: str) -> Any:
     if tree is None or isinstance(tree, Handle):
         return tree
     if isinstance(tree, dict):
-        return {k: _as_tensors(x, what) for k, x in tree.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {k: _as_tensors(x, what) for k, x in cast("dict[Any, Any]", tree).items()}
     if isinstance(tree, (tuple, list)):
-        items = [_as_tensors(x, what) for x in tree]  # pyright: ignore[reportUnknownVariableType]
-        kind: Any = type(tree)  # pyright: ignore[reportUnknownVariableType]
+        items = [_as_tensors(x, what) for x in cast("Sequence[Any]", tree)]
+        kind: Any = cast("Any", tree).__class__
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
     raise DTypeError(f"scan: {what} must be Tensors or containers of them, got {describe(tree)}")
 
@@ -103,7 +104,9 @@ def _length(sliced: list[Tensor], length: int | None) -> int:
     for t in sliced:
         if not t.shape:
             raise ShapeError("scan: xs are taken row by row, but one of them has no dimension")
-    counts = {t.shape[0] for t in sliced} | (set() if length is None else {length})
+    counts: set[Int] = {t.shape[0] for t in sliced}
+    if length is not None:
+        counts.add(length)
     if not counts:
         raise ArgumentError("scan: without xs, the number of steps must be given as length")
     if len(counts) > 1:
@@ -142,4 +145,3 @@ def _nothing(
         one = [Value(graph.const(0, v.dtype, v.shape[1:])) for v in rows]
         _, outs = step(init, one)
     return [Value(graph.const(0, v.dtype, (0, *v.shape))) for v in outs]
-

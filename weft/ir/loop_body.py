@@ -93,7 +93,9 @@ class Body:
         """1, or one more than that of the loops inside."""
         from weft.ir.graph import toposort
 
-        inside = [n.attrs.body.height for n in toposort((*self.nexts, *self.outs)) if isinstance(n.attrs, Loop)]
+        inside = [
+            n.attrs.body.height for n in toposort((*self.nexts, *self.outs)) if isinstance(n.attrs, Loop)
+        ]
         return 1 + max(inside, default=0)
 
     def result(self, part: Part, number: int) -> tuple[Shape, DType]:
@@ -172,9 +174,8 @@ def normal(
     with an offset.
     """
     from weft.ir import graph
-    from weft.ir.graph import apply
 
-    own = set((*carries, *slices))
+    own = {*carries, *slices}
     roots = [*nexts, *outs]
     order = graph.toposort(roots)
     varies: set[Node] = set()
@@ -192,7 +193,9 @@ def normal(
             stack.append(n.inputs[0])
             continue
         empty = graph.elements(n.shape) == 0
-        fixed[n] = graph.const(0, n.dtype, n.shape) if empty else graph.buffer(n.shape, n.dtype, n.device, None)
+        fixed[n] = (
+            graph.const(0, n.dtype, n.shape) if empty else graph.buffer(n.shape, n.dtype, n.device, None)
+        )
     roots = rebuilt(roots, fixed)
     fixed = {n: p for n, p in fixed.items() if p.op is Op.BUFFER}
     roots = _for_loops_inside(roots, own, set(slices))

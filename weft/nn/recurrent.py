@@ -1,4 +1,4 @@
-"""Recurrent layers: a cell's formula, step by step. The products with the input are one, over all steps."""
+"""Recurrent layers: a cell's formula, in a loop. The products with the input are one, over all steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from weft.core import functional as F
-from weft.core.creation import empty, tensor, zeros
+from weft.core.creation import arange, empty, tensor, zeros
 from weft.core.elementwise import tanh, where
 from weft.core.movement import cat, stack
+from weft.core.scan import scan
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
@@ -217,20 +218,24 @@ class RNNBase(Module):
             shares, bias_hh = shares + bias_hh, None
         project = getattr(self, "weight_hr" + suffix) if self.proj_size else None
         weight = getattr(self, "weight_hh" + suffix)
-        count = x.shape[0]
-        assert isinstance(count, int)
-        outs: list[Tensor | None] = [None] * count
-        until = None if lengths is None else tensor(list(lengths), device=x.device).unsqueeze(1)
-        for t in reversed(range(count)) if backwards else range(count):
-            new = step(shares[t], state, weight, bias_hh)
+        assert isinstance(x.shape[0], int)
+        masked: Tensor | None = None  # where a sequence of the batch goes on
+        if lengths is not None and min(lengths) < x.shape[0]:
+            until = tensor(list(lengths), device=x.device)
+            masked = (until > arange(x.shape[0], device=x.device).unsqueeze(1)).unsqueeze(-1)
+
+        def next_state(state: State, row: tuple[Tensor, Tensor | None]) -> tuple[State, Tensor]:
+            gates, here = row
+            new = step(gates, state, weight, bias_hh)
             if project is not None:
                 new = (F.linear(new[0], project), *new[1:])
-            if until is not None and t >= min(lengths or [0]):
-                here = until > t
+            if here is not None:
                 new = tuple(where(here, a, b) for a, b in zip(new, state, strict=True))
-            state = new
-            outs[t] = state[0]
-        return stack([o for o in outs if o is not None]), state
+            return new, new[0]
+
+        start = tuple(s.to(shares.dtype) for s in state)
+        end, outs = scan(next_state, start, (shares, masked), reverse=backwards)
+        return outs, end
 
     def extra_repr(self) -> str:
         parts = [f"{self.input_size}, {self.hidden_size}"]

@@ -1,12 +1,12 @@
 """Loops in a plan: the steps' launches written one after the other, all on the same memory.
 
-A loop takes memory for one step only: what a step computes for itself is planned like a plan of its own, in one block of
-the workspace. A carry changes places between two tensors, or stays where it is if its last reader may write over it.
+A loop takes memory for one step only: what a step computes for itself is planned like a plan of its own, in one block
+of the workspace. A carry changes places between two tensors, or stays where it is if its last reader may write over it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weft.backends.protocol import CopyBytes, Launch, Step
@@ -180,7 +180,12 @@ class Run:
         yield Launch(self.program(kernel), tuple(slots), used), info
 
     def _loop(
-        self, k: int, s: StepSpec, inner: LoopSpec, variables: Mapping[str, int], place: Callable[[Place], Slot]
+        self,
+        k: int,
+        s: StepSpec,
+        inner: LoopSpec,
+        variables: Mapping[str, int],
+        place: Callable[[Place], Slot],
     ) -> Iterator[tuple[Step, KernelInfo]]:
         slots = dict(zip((*inner.reads, *inner.writes), map(place, (*s.reads, *s.writes)), strict=True))
         run = Run(
@@ -197,4 +202,3 @@ def constants(spec: LoopSpec) -> set[int]:
         if isinstance(s.spec, LoopSpec):
             own |= constants(s.spec)
     return own
-

@@ -101,7 +101,9 @@ def run(
     for spec in specs:
         if isinstance(spec, LoopSpec):
             memory.update({id(n): np.full(size(n), 77, to_numpy(n.dtype)) for n in spec.results})
-            _repeat(spec, [value(n).copy() for n in spec.inputs], [value(n) for n in spec.results], env, launch)
+            _repeat(
+                spec, [value(n).copy() for n in spec.inputs], [value(n) for n in spec.results], env, launch
+            )
             continue
         verify(spec.algorithm)
         buffers: dict[str, Array] = {}
@@ -139,7 +141,9 @@ def _repeat(
                 return after.setdefault(p.number, np.full_like(before[p.number], 77))
             case Home.OWN:
                 node = loop.own[p.number]
-                return own.setdefault(p, np.full(int(evaluate(elements(node.shape), {})), 77, to_numpy(node.dtype)))
+                return own.setdefault(
+                    p, np.full(int(evaluate(elements(node.shape), {})), 77, to_numpy(node.dtype))
+                )
 
     def step(s: StepSpec, known: Mapping[str, int]) -> None:
         reads, writes = [place(p).copy() for p in s.reads], [place(p) for p in s.writes]

@@ -54,8 +54,8 @@ def evaluate(
 ) -> list[Array]:
     """The values of `nodes`, each computed from the leaves (results that nodes store are not used).
 
-    A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables in shapes by name, `given` the
-    values of leaves that have none of their own.
+    A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables in shapes by name,
+    `given` the values of leaves that have none of their own.
     Raises ValueError where a leaf has no storage, or one of another shape or dtype.
     """
     values: dict[int, Array] = {}

@@ -29,7 +29,7 @@ def kernels(specs: Iterable[KernelSpec | LoopSpec]) -> list[KernelSpec]:
 
 
 def kernelize_all(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec | LoopSpec]:
-    """The kernels, and loops of kernels, that compute `outputs` from what is in memory, in an order in which they can run.
+    """The kernels and loops that compute `outputs` from what is in memory, in an order in which they can run.
 
     Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.
     No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only.

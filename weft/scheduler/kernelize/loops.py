@@ -238,9 +238,20 @@ def _into_row(carry: Node, history: Node, body: Body) -> KernelSpec:
     """The kernel that copies what a carry starts from into its history."""
     size = elements(carry.shape)
     axis = Axis(Var("i", 0, max(high(size) - 1, 0)), size)
-    source, target = Param("p0", carry.dtype, (size,)), Param("y0", carry.dtype, (body.length + 1, size), True)
-    out = Output("out", (axis,), (StoreTo("y0", (body.first, axis.var), Load(carry.dtype, "p0", (axis.var,))),))
+    source, target = (
+        Param("p0", carry.dtype, (size,)),
+        Param("y0", carry.dtype, (body.length + 1, size), True),
+    )
+    out = Output(
+        "out", (axis,), (StoreTo("y0", (body.first, axis.var), Load(carry.dtype, "p0", (axis.var,))),)
+    )
     nbytes = 2 * size * carry.dtype.itemsize
     return KernelSpec(
-        Algorithm("load", (source, target), (), (out,)), (carry,), (history,), {}, ("a loop starts from it",), 0, nbytes
+        Algorithm("load", (source, target), (), (out,)),
+        (carry,),
+        (history,),
+        {},
+        ("a loop starts from it",),
+        0,
+        nbytes,
     )

@@ -13,6 +13,7 @@ from weft.core import run
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
 from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Window
+from weft.ir.loop_body import Loop, Part, normal
 from weft.ir.ops import ELEMENTWISE, LEAVES, MOVEMENT, REDUCE, Op
 from weft.testing.conformance.harness import Array, Harness
 from weft.testing.programs import LeafMaker, Program, numpy_leaf
@@ -20,7 +21,11 @@ from weft.testing.reference import evaluate
 from weft.testing.strategies import elementwise_programs, programs, reduction_programs, view_programs
 from weft.testing.tolerance import allowed, difference
 
-TESTED = MOVEMENT | REDUCE | {Op.GATHER, Op.SCATTER, Op.CONCAT, Op.UPDATE, Op.CONTIGUOUS, Op.RANGE, Op.CONST}
+TESTED = (
+    MOVEMENT
+    | REDUCE
+    | {Op.GATHER, Op.SCATTER, Op.CONCAT, Op.UPDATE, Op.CONTIGUOUS, Op.RANGE, Op.CONST, Op.LOOP}
+)
 """Elementwise ops are in test_ops."""
 
 assert set(Op) == {*TESTED, *ELEMENTWISE, *LEAVES, Op.COPY}
@@ -50,6 +55,7 @@ def every_op(leaf: LeafMaker, d: DType, x: Array, y: Array, at: Array) -> list[N
         op(Op.CONTIGUOUS, [op(Op.PERMUTE, [a], Axes((1, 0)))]),
         graph.const(fill, d, (3, 2)),
     ]  # fmt: skip
+    out += loops(a, b)
     axes = ((0,), (1,), (0, 1))
     out += [op(r, [a], Axes(k)) for r in (Op.REDUCE_MAX, Op.REDUCE_MIN) for k in axes]
     if d.kind is not Kind.BOOL:
@@ -57,6 +63,22 @@ def every_op(leaf: LeafMaker, d: DType, x: Array, y: Array, at: Array) -> list[N
         moved = op(Op.GATHER, [a, i], Along(0))
         out += [op(Op.SCATTER, [a, i, moved], Combine(0, c)) for c in (Op.ADD, Op.MUL, Op.MAX, Op.MIN)]
         out.append(graph.arange(9, d))
+    return out
+
+
+def loops(a: Node, b: Node) -> list[Node]:
+    """Running maxima of the rows of a: [5, 7], from one of them on, with the smallest of each row and b: [2, 3]."""
+    row = graph.apply(Op.RESHAPE, (graph.apply(Op.SHRINK, (a,), Box((2, 0), (1, 1)), (1, 7)),), shape=(7,))
+    out: list[Node] = []
+    for reverse in (False, True):
+        carry, part = (graph.buffer((7,), a.dtype, a.device, None) for _ in range(2))
+        after = graph.apply(Op.FLIP, (graph.apply(Op.MAX, (carry, part)),), Axes((0,)))
+        low = graph.apply(Op.MIN, (part, carry))
+        least = graph.apply(Op.REDUCE_MIN, (low,), Axes((0,)))
+        body, inputs = normal([carry], [part], [after], [least, b, after], [row, a], 5, reverse)
+        wanted = ((Part.FINAL, 0), (Part.HISTORY, 0), (Part.STACK, 0), (Part.STACK, 1), (Part.STACK, 2))
+        some = wanted if reverse else ((Part.FINAL, 0), (Part.STACK, 0))
+        out += [graph.apply(Op.LOOP, inputs, Loop(body, part, k)) for part, k in some]
     return out
 
 
