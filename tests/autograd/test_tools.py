@@ -109,7 +109,7 @@ def test_vmap_randomness() -> None:
         (lambda x: weft.vmap(lambda a, b: a + b)(x, x[:2]), "vmap: sliced dimensions must have one size"),
         (
             lambda x: weft.vmap(lambda t: t.sum().item())(x),
-            "stands for one example in a function that vmap runs",
+            "stands for one example or step in a function that vmap or scan runs",
         ),
         (lambda x: weft.vmap(lambda t: 1.0)(x), "vmap: the function must return Tensors"),
         (lambda x: weft.vmap(lambda t: t, out_dims=None)(x), "vmap: a result that depends on"),

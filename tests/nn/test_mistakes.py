@@ -369,7 +369,7 @@ MISTAKES: dict[str, Mistake] = {
         weft.ArgumentError,
         (
             "a tensor was used that was made while weft.compile traced a function that failed, or that "
-            "kept it to itself, or that stands for one example in a function that vmap runs: it has no "
+            "kept it to itself, or that stands for one example or step in a function that vmap or scan runs: it has no "
             "value; return it from the function"
         ),
     ),

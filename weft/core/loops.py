@@ -173,7 +173,7 @@ class _Trace:
         found = self.pulled(
             {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
         )
-        reached = self.reached([v.node for v in found.values()])
+        reached = self.reached([v.node for v in found.values()], True)
         self.make(list(reached.kept))
         shown = {v.node for v in self.outs}
         hidden = {i for i in reached.after if self.nexts[i].node not in shown}
@@ -197,9 +197,12 @@ class _Trace:
         inside: dict[Value, int] = {}
         captured: dict[Value, None] = {}
 
+        tape = _tape([*self.nexts, *self.outs])
+        own = {v.node for v in (*self.carries, *self.slices)}
+        varying = _varying([v.node for v in tape], own)
+
         def of(v: Value) -> int:
-            """Which carries it depends on, and whether on anything else that needs a gradient. 0 for what no step has
-            a say in."""
+            """Which carries gradients reach through it, and whether they reach anything else."""
             return inside.get(v, 0)
 
         def outside(v: Value) -> None:
@@ -207,29 +210,26 @@ class _Trace:
                 v = v.inputs[0]
             captured[v] = None
 
-        for v in _tape([*self.nexts, *self.outs]):
-            if v in number:
-                inside[v] = number[v]
-                continue
-            bits = 0
-            for x in v.inputs:
-                bits |= of(x)
-            if not bits:
-                continue
-            for x in v.inputs:
-                if x.needs_grad and not of(x):
-                    outside(x)
-                    bits |= alive
-            inside[v] = bits
+        for v in tape:
+            bits = number.get(v, 0)
+            # the node alone does not say: the parent of several results is a constant
+            if bits or v.node in varying or any(x in inside for x in v.inputs):
+                for x in v.inputs:
+                    bits |= of(x)
+                    if x.needs_grad and x not in inside:
+                        outside(x)
+                        bits |= alive
+                inside[v] = bits
         for v in (*self.nexts, *self.outs):
-            if v.needs_grad and not of(v):
+            if v.needs_grad and v not in inside:
                 outside(v)
+                inside[v] = alive
         bits = alive
         for i, v in enumerate(self.init):
             bits |= v.needs_grad << i
 
         def is_live(v: Value) -> bool:
-            return v.needs_grad and (not of(v) or bool(of(v) & bits))
+            return v.needs_grad and bool(of(v) & bits)
 
         changed = True
         while changed:
@@ -266,8 +266,8 @@ class _Trace:
         ends = [self.nexts[i] for i in after] + [self.outs[k] for k in out]
         return gradients(ends, [*after.values(), *out.values()], self.wanted(), False, False)
 
-    def reached(self, roots: Sequence[Node]) -> _Reached:
-        """What the graph under `roots` needs of a forward step."""
+    def reached(self, roots: Sequence[Node], more: bool) -> _Reached:
+        """What the graph under `roots` needs of a forward step; unless `more`, no sums but those that are stacked."""
         before = {v.node: i for i, v in enumerate(self.carries)}
         after = {v.node: i for i, v in enumerate(self.nexts)}
         outs = {v.node: k for k, v in enumerate(self.outs)}
@@ -286,7 +286,7 @@ class _Trace:
                 found.outs.add(outs[n])
             elif n in after and n in forward:
                 found.after.add(after[n])
-            elif n in forward and n.op in _KEPT:
+            elif n in forward and n.op in _KEPT and (more or n in self.kept):
                 found.kept[n] = None
             elif n.storage is None:
                 stack.extend(reversed(n.inputs))
@@ -342,6 +342,17 @@ class _Trace:
         return (*(dc.get(i) for i in range(count)), *(dx.get(j) for j in range(len(self.xs))), *dw)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Total:
+    """How the sum of a node over all steps is computed: the node is a rearrangement of `inside`, which is a sum of what
+    can be computed from `cuts`, or of `terms`."""
+
+    node: Node
+    inside: Node
+    cuts: tuple[Node, ...]
+    terms: tuple[_Total, ...] = ()
+
+
 @dataclass(slots=True)
 class _Back:
     """The loop that runs backwards, being made."""
@@ -367,7 +378,7 @@ class _Back:
         )
         dx = {j: self.cut(found[v].node, False) for j, v in enumerate(t.slices) if v in found}
         large = sorted((w for w in t.captured if w in found), key=lambda w: -_nbytes(w.node))
-        dw = {w: cut for w in large if (cut := self.hoisted(found[w].node))}
+        dw = {w: plan for w in large if (plan := self.hoisted(found[w].node)) is not None}
         summed = [w for w in large if w not in dw]
         accumulators = [
             Value(graph.buffer(w.shape, dtypes.accumulator(w.dtype), w.node.device, None)) for w in summed
@@ -398,7 +409,7 @@ class _Back:
         ends = [Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k))) for k in range(len(carries))]
         dc = dict(zip(t.live, ends, strict=False))
         totals = {w: bc.cast(v, w.dtype) for w, v in zip(summed, ends[len(t.live) :], strict=True)}
-        totals.update({w: self.total(found[w].node, *cut) for w, cut in dw.items()})
+        totals.update({w: self.total(plan) for w, plan in dw.items()})
         return (
             *(dc.get(i) if v.needs_grad else None for i, v in enumerate(t.init)),
             *(self.stacked(found[v].node) if j in dx else None for j, v in enumerate(t.slices)),
@@ -408,12 +419,12 @@ class _Back:
     def sources(self, roots: Sequence[Node]) -> None:
         """Where the steps find what they need of the forward loop."""
         t = self.trace
-        reached = t.reached(roots)
+        reached = t.reached(roots, False)
         self.rows = {t.slices[j].node: x for j, x in enumerate(t.xs)}
         self.rows.update({t.carries[i].node: t.carry_rows(i, t.body.before) for i in sorted(reached.before)})
         self.rows.update({t.nexts[i].node: t.carry_rows(i, t.body.after) for i in sorted(reached.after)})
         self.rows.update({t.outs[k].node: t.stack(k) for k in sorted(reached.outs)})
-        self.rows.update({n: t.stack(t.kept[n]) for n in reached.kept if n in t.kept})
+        self.rows.update({n: t.stack(t.kept[n]) for n in reached.kept})
 
     def cut(self, n: Node, free: bool) -> int:
         """Have what `n` is a rearrangement of stacked by the steps (unless `free`: not yet); the bytes that takes."""
@@ -430,26 +441,29 @@ class _Back:
             n = n.inputs[0]
         return n
 
-    def hoisted(self, g: Node) -> tuple[Node, list[Node]] | None:
-        """How the sum of `g` over all steps is computed after the loop: what of it is summed, and from what all steps
-        stack. None where it takes less memory to add it up step by step."""
-        s = self.summed(g)
-        parts: tuple[Node, ...] = (s,)
-        if s.op is Op.SUM:
-            (x,) = s.inputs
-            parts = x.inputs if x.op is Op.MUL and x not in self.rows else (x,)
+    def hoisted(self, g: Node) -> _Total | None:
+        """How the sum of `g` over all steps is computed after the loop. None where it takes less memory to add it up
+        step by step."""
+        s = self.inside(g)
+        if s.op is Op.ADD and s not in self.rows:
+            terms = [self.hoisted(i) for i in s.inputs]
+            known = [t for t in terms if t is not None]
+            return _Total(g, s, (), tuple(known)) if len(known) == len(terms) else None
+        if s.op is not Op.SUM or s in self.rows:
+            return None
+        (x,) = s.inputs
+        parts = x.inputs if x.op is Op.MUL and x not in self.rows else (x,)
         if sum(self.cut(p, True) for p in parts) > _nbytes(g):
             return None
         for p in parts:
             self.cut(p, False)
-        return s, [self.core(p) for p in parts]
+        return _Total(g, s, tuple([self.core(p) for p in parts]))
 
-    def summed(self, g: Node) -> Node:
-        """The sum that `g` is a rearrangement of; else `g`."""
-        s = g
-        while s.op in _LINEAR and s not in self.rows:
-            s = s.inputs[0]
-        return s if s.op is Op.SUM and s not in self.rows else g
+    def inside(self, g: Node) -> Node:
+        """What `g` is a rearrangement of."""
+        while g.op in _LINEAR and g not in self.rows:
+            g = g.inputs[0]
+        return g
 
     def stacked(self, n: Node) -> Value:
         """A node's value in all steps."""
@@ -463,13 +477,16 @@ class _Back:
         ((value, has),) = batched([Value(again)], {v: self.rows[c] for c, v in marks.items()}, t.length)
         return value if has else spread(value, t.length)
 
-    def total(self, g: Node, s: Node, cuts: Sequence[Node]) -> Value:
-        """The sum of a node's values over all steps; `s` and `cuts` as `hoisted` gave them."""
-        if s is g and s.op is not Op.SUM:
-            return sum_(self.over(g, cuts), (0,))
-        assert isinstance(s.attrs, Axes)
-        whole = sum_(self.over(s.inputs[0], cuts), (0, *(a + 1 for a in s.attrs.axes)))
-        (again,) = rebuilt([g], {s: whole.node})
+    def total(self, plan: _Total) -> Value:
+        """The sum of a node's values over all steps."""
+        s = plan.inside
+        if s.op is Op.SUM:
+            assert isinstance(s.attrs, Axes)
+            whole = sum_(self.over(s.inputs[0], plan.cuts), (0, *(a + 1 for a in s.attrs.axes)))
+        else:
+            one, other = map(self.total, plan.terms)
+            whole = apply(Op.ADD, (one, other))
+        (again,) = rebuilt([plan.node], {s: whole.node})
         return Value(again)
 
 

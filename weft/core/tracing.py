@@ -265,9 +265,9 @@ def refuse_value(node: Node) -> None:
     if is_traced(node):
         if current() is None:
             raise ArgumentError(
-                "this tensor has no value: it stands for one example in a function that vmap runs, or was made while "
-                "weft.compile traced a function that failed or kept it to itself; return it from the function, and use "
-                "weft.where instead of if"
+                "this tensor has no value: it stands for one example or step in a function that vmap or scan runs, or "
+                "was made while weft.compile traced a function that failed or kept it to itself; return it from the "
+                "function, and use weft.where instead of if"
             )
         raise ArgumentError(
             "compile: the function asks for the value of a tensor (item, bool, numpy, tolist, print, a mask as index) "

@@ -128,8 +128,8 @@ def planned(
     except AttributeError:
         raise ArgumentError(
             "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
-            "itself, or that stands for one example in a function that vmap runs: it has no value; return it from the "
-            "function"
+            "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
+            "return it from the function"
         ) from None
     return plan.run(memories, values)
 
