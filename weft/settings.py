@@ -8,9 +8,11 @@
 | `WEFT_NUM_THREADS` | how many threads the CPU backend runs                        | one per usable core  |
 | `WEFT_CPU_LEVEL`   | generate for an older x86-64: `x86-64-v3` is AVX2            | what the machine has |
 | `WEFT_TF32`        | 1: GPUs may round the factors of float32 products to TF32    | 0                    |
+| `WEFT_WGMMA`       | 1: Hopper GPUs multiply by groups of four warps              | 0                    |
 | `ROCM_PATH`        | where the libraries of AMD GPUs are installed                | `/opt/rocm`          |
 
-They are read at each call, `WEFT_TF32` when a device is opened, so a program may set them in `os.environ` before it
+They are read at each call, `WEFT_TF32` and `WEFT_WGMMA` when a device is opened, so a program may set them in
+`os.environ` before it
 uses weft.
 """
 
@@ -58,6 +60,11 @@ def cpu_level() -> str | None:
 def tf32() -> bool:
     """True where factors of float32 products may be rounded to TF32 (10 bits of mantissa), for matrix units."""
     return os.environ.get("WEFT_TF32", "0").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def wgmma() -> bool:
+    """True where products may run by groups of four warps (`wgmma`) on GPUs that have them."""
+    return os.environ.get("WEFT_WGMMA", "0").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def rocm_path() -> str:

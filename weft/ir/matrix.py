@@ -44,6 +44,9 @@ class MatrixUnit:
     accumulator: DType
     rows: tuple[Digit, ...]
     columns: tuple[Digit, ...]
+    row_bytes: int = 0
+    """Of the rows in which panels lie one after the other in LOCAL memory, where the unit reads them there by itself;
+    0: threads load their elements from panels of any layout."""
 
     @property
     def threads(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends.cuda import warpgroups
 from weft.backends.cuda.compile import compile_programs, target
 from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
@@ -76,6 +77,20 @@ def test_kernels(name: str, assemble: Callable[[str, str], bytes]) -> None:
 def test_tf32(assemble: Callable[[str, str], bytes]) -> None:
     info = replace(INFO, matrix_units=units((8, 0), tf32=True))
     check([matmul(128, 128, 64).algorithm, matmul(1000, 600, 48).algorithm], assemble, info)
+
+
+def test_groups_of_warps(assemble: Callable[[str, str], bytes]) -> None:
+    """Factors stored along rows or terms, whole tiles and edges."""
+    info = replace(INFO, cores=4, matrix_units=(*warpgroups.units((9, 0)), *INFO.matrix_units))
+    x, y = t(512, 128).to(weft.bfloat16).realize(), t(128, 520).to(weft.bfloat16).realize()
+    u, v = t(128, 512).to(weft.float16).realize(), t(512, 128).to(weft.float16).realize()
+    specs = [s for z in (x @ y, u.T @ v.T) for s in kernelize([z.value.node])]
+    programs = [replace(lowered(s.algorithm, info), name=f"k{n}") for n, s in enumerate(specs)]
+    ptx, entries = compile_programs(programs, target((9, 0)), info.local_bytes, groups=True)
+    assert ptx.count("wgmma.mma_async") == 8 and assemble(ptx, "sm_90a").startswith(b"\x7fELF")
+    assert all(p.local_bytes <= info.local_bytes for e in entries for p in e.parts)
+    older, _ = compile_programs(programs, target((8, 0)), info.local_bytes, groups=True)
+    assert "wgmma" not in older and "mma.sync" in older
 
 
 def t(*shape: int, dtype: Any = np.float32) -> weft.Tensor:

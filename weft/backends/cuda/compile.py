@@ -63,8 +63,11 @@ def copies_ahead(chip: Target) -> bool:
     return int(re.sub(r"\D", "", chip.cpu)) >= 80
 
 
-def compile_programs(programs: Sequence[Program], chip: Target, local_bytes: int) -> tuple[str, list[Entry]]:
-    """One module of PTX with all launches of all programs."""
+def compile_programs(
+    programs: Sequence[Program], chip: Target, local_bytes: int, groups: bool = False
+) -> tuple[str, list[Entry]]:
+    """One module of PTX with all launches of all programs; with `groups`, products by groups of warps where the
+    architecture has them."""
     grids: list[Program] = []
     outlines: list[tuple[Program, list[Program], list[str], tuple[int, ...]]] = []
     for p in programs:
@@ -73,7 +76,8 @@ def compile_programs(programs: Sequence[Program], chip: Target, local_bytes: int
         sizes = tuple(high(b.size) * b.dtype.itemsize for b in split.scratch)
         outlines.append((p, list(split.grids), names, sizes))
         grids += split.grids
-    text, shapes = render_module(grids, local_bytes // BLOCKS_PER_CORE if copies_ahead(chip) else None)
+    ring_bytes = local_bytes // BLOCKS_PER_CORE if copies_ahead(chip) else None
+    text, shapes = render_module(grids, ring_bytes, local_bytes if groups and chip.cpu == "sm_90a" else None)
     module = Module(text)
     module.optimize(chip, OPTIMIZATION)
     ptx = module.assembly(chip, OPTIMIZATION.codegen)

@@ -42,6 +42,7 @@ from weft.ir.index import evaluate
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import ELEMENTWISE
 
+from . import warpgroups
 from .allocator import Allocator, Block
 from .compile import Entry, compile_programs, describe, parse, target
 from .driver import CudaError, Driver, open_driver
@@ -230,7 +231,9 @@ class CudaDevice:
         return CudaQueue(self)
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CudaCode], bytes]:
-        ptx, entries = compile_programs(programs, target(self.capability), self._info.local_bytes)
+        ptx, entries = compile_programs(
+            programs, target(self.capability), self._info.local_bytes, self._groups
+        )
         cubin = self._assemble(ptx)
         known = describe(entries)
         image = b"" if known is None else _MAGIC + struct.pack("<I", len(known)) + known.encode() + cubin
@@ -282,15 +285,19 @@ class CudaDevice:
             out.append(CudaCode(e, tuple(functions), text))
         return out
 
+    @property
+    def _groups(self) -> bool:
+        """Whether groups of warps multiply together."""
+        return any(u.row_bytes for u in self._info.matrix_units)
+
     def fingerprint(self) -> str:
         major, minor = self.capability
         precision = " tf32" if any(u.operand is float32 for u in self._info.matrix_units) else ""
-        return (
-            f"cuda sm_{major}{minor}{precision} driver {self.driver.call('cuDriverGetVersion')} {version()}"
-        )
+        groups = " wgmma" if self._groups else ""
+        return f"cuda sm_{major}{minor}{precision}{groups} driver {self.driver.call('cuDriverGetVersion')} {version()}"
 
     def listings(self, program: Program) -> Mapping[str, str]:
-        ptx, _ = compile_programs([program], target(self.capability), self._info.local_bytes)
+        ptx, _ = compile_programs([program], target(self.capability), self._info.local_bytes, self._groups)
         return {"ptx": ptx}
 
     def limits(self) -> Limits:
@@ -586,7 +593,10 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         task_kind=LoopKind.BLOCK,
         native=ELEMENTWISE & scalar.NATIVE,
         warp=get("WARP_SIZE"),
-        matrix_units=units(capability, settings.tf32()),
+        matrix_units=(
+            *(warpgroups.units(capability) if settings.wgmma() else ()),
+            *units(capability, settings.tf32()),
+        ),
         bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK"), parameters=PARAMETERS),
     )
 

@@ -19,9 +19,9 @@ from weft.backends.llvm.frame import Place
 from weft.backends.llvm.index import affine
 from weft.ir import dtypes
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Call, Expr, Load, walk
 from weft.ir.index import Int, Var, coefficient, floordiv, mod, substitute
-from weft.ir.loops import Accumulate, Loop, LoopKind, Scope
+from weft.ir.loops import Accumulate, Buffer, Loop, LoopKind, Scope
 from weft.ir.matrix import Digit, MatrixUnit, Role
 from weft.ir.ops import Op
 
@@ -51,24 +51,24 @@ def units(capability: tuple[int, int], tf32: bool = False) -> tuple[MatrixUnit, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Operand:
-    """One factor: where it is, and the steps along its own axis (rows of a, columns of b) and along the terms."""
+class Operand:
+    """One factor: its panel, and the steps along its own axis (rows of a, columns of b) and along the terms."""
 
-    place: Place
+    buffer: Buffer
     offset: Int
     along: int
     deep: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class Chain:
     """The loops around the sum, outermost first, and the sum."""
 
     loops: tuple[Loop, ...]
     sum: Accumulate
 
 
-def chain(loop: Loop) -> _Chain | None:
+def chain(loop: Loop) -> Chain | None:
     """Unrolled loops, each the only statement of the one around it, down to one on matrix units."""
     loops: list[Loop] = []
     at = loop
@@ -76,21 +76,24 @@ def chain(loop: Loop) -> _Chain | None:
         loops.append(at)
         inner = at.body[0]
         if at.kind is LoopKind.MATRIX:
-            return _Chain(tuple(loops), inner) if isinstance(inner, Accumulate) else None
+            return Chain(tuple(loops), inner) if isinstance(inner, Accumulate) else None
         if not isinstance(inner, Loop):
             return None
         at = inner
     return None
 
 
-def multiply(body: Body, found: _Chain, thread: Loop | None) -> None:
+def multiply(body: Body, found: Chain, thread: Loop | None) -> None:
     """The instructions of a chain. IRError where it is not what a unit computes."""
-    _Product(body, found, thread).render()
+    names = [e.source for e in walk([found.sum.value]) if isinstance(e, Load)]
+    buffers = {n: body.frame.place(n).buffer for n in names}
+    _Rendering(body, Product(found, thread, buffers)).render()
 
 
-class _Product:
-    def __init__(self, body: Body, found: _Chain, thread: Loop | None) -> None:
-        self.body, self.frame, self.f = body, body.frame, body.frame.f
+class Product:
+    """How the loops of a chain share a product out among threads. IRError where it is not as a unit does."""
+
+    def __init__(self, found: Chain, thread: Loop | None, buffers: Mapping[str, Buffer]) -> None:
         self.sum, self.loops = found.sum, found.loops[:-1]
         self.term = found.loops[-1]
         factors = self._factors()
@@ -101,8 +104,9 @@ class _Product:
         if unit is None or factors[1].dtype is not operand:
             raise self.fail("there is no unit for it")
         self.unit, self.operand, self.thread = unit, operand, thread.var
+        self.threads = thread.extent
         self.warp = Var(f"{thread.var.name}_warp", 0, thread.extent // WARP - 1)
-        self.a, self.b = self._operands(*factors)
+        self.a, self.b = self._operands(*factors, buffers)
         self._roles()
 
     def fail(self, why: str) -> IRError:
@@ -133,10 +137,10 @@ class _Product:
             raise self.fail("the threads of a warp do not step evenly")
         return far
 
-    def _operands(self, x: Load, y: Load) -> tuple[_Operand, _Operand]:
+    def _operands(self, x: Load, y: Load, buffers: Mapping[str, Buffer]) -> tuple[Operand, Operand]:
         """The factors as a and b: the one that differs from row lane to row lane, and the other."""
         a, b = (x, y) if self.step(x.index[0], 4) else (y, x)
-        out: list[_Operand] = []
+        out: list[Operand] = []
         for load, one in ((a, 4), (b, 1)):
             offset = load.index[0]
             along = self.step(offset, one) // (1 if load is a else 2)
@@ -144,10 +148,10 @@ class _Product:
             even = all(
                 self.step(offset, n) == along * (n // 4 if load is a else 2 * (n % 4)) for n in range(WARP)
             )
-            place = self.frame.place(load.source)
-            if not even or not along or not deep or place.buffer.scope is not Scope.LOCAL:
+            buffer = buffers[load.source]
+            if not even or not along or not deep or buffer.scope is not Scope.LOCAL:
                 raise self.fail(f"{load.source} is not shared out as the unit's operands are")
-            out.append(_Operand(place, offset, along, deep))
+            out.append(Operand(buffer, offset, along, deep))
         return out[0], out[1]
 
     def _roles(self) -> None:
@@ -176,50 +180,60 @@ class _Product:
         if len(self.elements) != 2:
             raise self.fail("a thread does not have the unit's share of the results")
 
-    # instructions
-
-    def render(self) -> None:
-        accumulators = self.frame.place(self.sum.buffer)
-        if accumulators.buffer.scope is not Scope.REGISTER:
-            raise self.fail(f"{self.sum.buffer} is not in registers")
-        rows, columns, deep = (
-            self._runs(loops)
-            for loops in ([x for x, _ in self.rows], [x for x, _ in self.columns], self.deep)
-        )
-        for at in deep:
-            left = [self._fragment(self.a, {**at, **r}, True) for r in rows]
-            right = self._column_fragments(at, columns)
-            for (r, a), (c, b) in product(zip(rows, left, strict=True), zip(columns, right, strict=True)):
-                self._instruction(accumulators, {**at, **r, **c}, a, b)
-        self.frame.touch((self.sum.buffer,))
-
-    def _runs(self, loops: list[Loop]) -> list[dict[Var, int]]:
+    def runs(self, loops: list[Loop]) -> list[dict[Var, int]]:
         """Every combination of the loops' iterations."""
         ranges = [range(x.extent) for x in loops if isinstance(x.extent, int)]
         return [dict(zip((x.var for x in loops), values, strict=True)) for values in product(*ranges)]
 
-    def _base(self, o: _Operand, at: Mapping[Var, Int]) -> Int:
+    def base(self, o: Operand, at: Mapping[Var, Int]) -> Int:
         """The tile's first element: lane 0, element 0, term 0."""
         zeros = {self.term.var: 0, **dict.fromkeys(self.elements.values(), 0)}
         return substitute(self.lane(o.offset, 0), {**zeros, **at})
 
-    def _address(self, o: _Operand, offset: Int) -> str:
+
+class _Rendering:
+    """A product's instructions."""
+
+    def __init__(self, body: Body, p: Product) -> None:
+        self.p, self.frame, self.f = p, body.frame, body.frame.f
+        self.fail = p.fail
+
+    def render(self) -> None:
+        accumulators = self.frame.place(self.p.sum.buffer)
+        if accumulators.buffer.scope is not Scope.REGISTER:
+            raise self.fail(f"{self.p.sum.buffer} is not in registers")
+        rows, columns, deep = (
+            self.p.runs(loops)
+            for loops in ([x for x, _ in self.p.rows], [x for x, _ in self.p.columns], self.p.deep)
+        )
+        for at in deep:
+            left = [self._fragment(self.p.a, {**at, **r}, True) for r in rows]
+            right = self._column_fragments(at, columns)
+            for (r, a), (c, b) in product(zip(rows, left, strict=True), zip(columns, right, strict=True)):
+                self._instruction(accumulators, {**at, **r, **c}, a, b)
+        self.frame.touch((self.p.sum.buffer,))
+
+    def _address(self, o: Operand, offset: Int) -> str:
         """The address of an element, in shared memory."""
-        warp = floordiv(self.thread, WARP)
-        at = memory.address(self.frame, o.place, affine(self.frame, substitute(offset, {self.warp: warp})))
+        warp = floordiv(self.p.thread, WARP)
+        at = memory.address(
+            self.frame,
+            self.frame.place(o.buffer.name),
+            affine(self.frame, substitute(offset, {self.p.warp: warp})),
+        )
         return self.f.emit(f"addrspacecast ptr {at} to ptr addrspace(3)")
 
     @property
     def lane_number(self) -> Int:
-        return mod(self.thread, WARP)
+        return mod(self.p.thread, WARP)
 
-    def _fragment(self, o: _Operand, at: Mapping[Var, Int], left: bool) -> list[str]:
+    def _fragment(self, o: Operand, at: Mapping[Var, Int], left: bool) -> list[str]:
         """The registers of one operand of one instruction."""
-        if self.operand is dtypes.float32:
-            return self._words(o, self._base(o, at), left)
+        if self.p.operand is dtypes.float32:
+            return self._words(o, self.p.base(o, at), left)
         number = self.lane_number
         eight, upper, lower = mod(number, 8), mod(floordiv(number, 8), 2), floordiv(number, 16)
-        base = self._base(o, at)
+        base = self.p.base(o, at)
         if left and o.deep == 1:
             return self._load(o, base + mod(number, 16) * o.along + lower * 8, 4, False)
         if left:
@@ -230,14 +244,14 @@ class _Product:
 
     def _column_fragments(self, at: dict[Var, int], columns: list[dict[Var, int]]) -> list[list[str]]:
         """Those of b, two neighbouring tiles by one load where there are two."""
-        b, number = self.b, self.lane_number
-        if self.operand is dtypes.float32:
+        b, number = self.p.b, self.lane_number
+        if self.p.operand is dtypes.float32:
             return [self._fragment(b, {**at, **c}, False) for c in columns]
         out: list[list[str]] = []
         k = 0
         while k < len(columns):
-            first = self._base(b, {**at, **columns[k]})
-            far = self._base(b, {**at, **columns[k + 1]}) - first if k + 1 < len(columns) else None
+            first = self.p.base(b, {**at, **columns[k]})
+            far = self.p.base(b, {**at, **columns[k + 1]}) - first if k + 1 < len(columns) else None
             if not isinstance(far, int):
                 out.append(self._fragment(b, {**at, **columns[k]}, False))
                 k += 1
@@ -251,19 +265,19 @@ class _Product:
             k += 2
         return out
 
-    def _load(self, o: _Operand, offset: Int, count: int, turned: bool) -> list[str]:
+    def _load(self, o: Operand, offset: Int, count: int, turned: bool) -> list[str]:
         """`count` matrices of 8 x 8 elements, the lanes' addresses those of their rows."""
         if (o.along if turned else o.deep) != 1 or (o.deep if turned else o.along) % 8:
-            raise self.fail(f"the rows of {o.place.buffer.name} are not aligned to 16 bytes")
-        start = affine(self.frame, substitute(offset, {self.warp: floordiv(self.thread, WARP)}))
-        if memory.alignment(o.place, start) % 16:
-            raise self.fail(f"the rows of {o.place.buffer.name} are not aligned to 16 bytes")
+            raise self.fail(f"the rows of {o.buffer.name} are not aligned to 16 bytes")
+        start = affine(self.frame, substitute(offset, {self.p.warp: floordiv(self.p.thread, WARP)}))
+        if memory.alignment(self.frame.place(o.buffer.name), start) % 16:
+            raise self.fail(f"the rows of {o.buffer.name} are not aligned to 16 bytes")
         name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if turned else ''}.b16.p3"
         result = f"{{ {', '.join(['i32'] * count)} }}"
         got = self.f.call(name, result, [("ptr addrspace(3)", self._address(o, offset))])
         return [self.f.emit(f"extractvalue {result} {got}, {k}") for k in range(count)]
 
-    def _words(self, o: _Operand, base: Int, left: bool) -> list[str]:
+    def _words(self, o: Operand, base: Int, left: bool) -> list[str]:
         """Elements of 32 bits, one register each, rounded to what the unit takes."""
         own, term = floordiv(self.lane_number, 4), mod(self.lane_number, 4)
         start = base + own * o.along + term * o.deep
@@ -279,13 +293,13 @@ class _Product:
         return out
 
     def _instruction(self, acc: Place, at: Mapping[Var, Int], a: list[str], b: list[str]) -> None:
-        name, t = _INSTRUCTION[self.operand]
+        name, t = _INSTRUCTION[self.p.operand]
         if t != "i32":
             a, b = ([self.f.emit(f"bitcast i32 {x} to {t}") for x in xs] for xs in (a, b))
-        row, column = self.elements["row"], self.elements["column"]
+        row, column = self.p.elements["row"], self.p.elements["column"]
         spots: list[str] = []
         for e in range(4):
-            offset = substitute(self.sum.offset, {**at, row: e // 2, column: e % 2})
+            offset = substitute(self.p.sum.offset, {**at, row: e // 2, column: e % 2})
             spots.append(memory.address(self.frame, acc, affine(self.frame, offset)))
         olds = [self.f.emit(f"load float, ptr {x}, align 4") for x in spots]
         result = "{ float, float, float, float }"

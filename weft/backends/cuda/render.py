@@ -7,11 +7,12 @@ they take more than a kernel may declare, a slice of one array whose size is giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from weft.backends.cuda import matrix
 from weft.backends.cuda.ring import ringed
+from weft.backends.cuda.warpgroups import PATTERN_BYTES, on_groups
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
 from weft.backends.llvm.memory import ALIGNMENT
@@ -35,21 +36,31 @@ STATIC_BYTES = 48 << 10
 """Of shared memory that a kernel may declare."""
 
 
-def render_module(grids: Sequence[Program], ring_bytes: int | None = None) -> tuple[str, list[Shape]]:
+def render_module(
+    grids: Sequence[Program], ring_bytes: int | None = None, group_bytes: int | None = None
+) -> tuple[str, list[Shape]]:
     """LLVM IR of all grids, each exported under its own name, and how each is launched. `ring_bytes`: of shared memory
-    that rings of asynchronous copies may make a block's buffers grow to; None where there are no such copies."""
-    if ring_bytes is not None:
-        grids = [ringed(g, ring_bytes) for g in grids]
+    that rings of asynchronous copies may make a block's buffers grow to; None where there are no such copies.
+    `group_bytes`: the same for products by groups of warps; None where there are no units for them."""
     module = Module(gpu=True)
     arrays: list[str] = []
-    shapes = [_kernel(module, g, arrays) for g in grids]
-    dynamic = "@weft_local = external addrspace(3) global [0 x i8], align 128"
+    shapes: list[Shape] = []
+    for grid in grids:
+        panels = frozenset[str]()
+        if group_bytes is not None:
+            grouped, panels = on_groups(ringed(grid, group_bytes))
+            grid = grouped if panels else grid
+        if ring_bytes is not None and not panels:
+            grid = ringed(grid, ring_bytes)
+        shapes.append(_kernel(module, grid, arrays, panels))
+    dynamic = f"@weft_local = external addrspace(3) global [0 x i8], align {PATTERN_BYTES}"
     head = "\n".join((f'target triple = "{TRIPLE}"', dynamic, *arrays))
     return module.text(head, "attributes #0 = { nounwind }\n!0 = !{i32 1}"), shapes
 
 
-def _kernel(module: Module, grid: Program, arrays: list[str]) -> Shape:
+def _kernel(module: Module, grid: Program, arrays: list[str], panels: Set[str]) -> Shape:
     block, local, thread = grid_parts(grid)
+    local = sorted(local, key=lambda b: b.name not in panels)  # these are whole patterns, and start with them
     assert isinstance(thread.extent, int)
     pointers = [f"ptr align 64 %p{k}" for k in range(len(grid.params))]
     numbers = [f"i64 %n{k}" for k in range(len(grid.variables))]
@@ -66,7 +77,8 @@ def _kernel(module: Module, grid: Program, arrays: list[str]) -> Shape:
     for k, (b, size) in enumerate(zip(local, sizes, strict=True)):
         array = "@weft_local" if dynamic else f"@{grid.name}_local{k}"
         if not dynamic:
-            arrays.append(f"{array} = internal addrspace(3) global [{size} x i8] undef, align 128")
+            align = PATTERN_BYTES if b.name in panels else 128
+            arrays.append(f"{array} = internal addrspace(3) global [{size} x i8] undef, align {align}")
         base = frame.on_entry(f"addrspacecast ptr addrspace(3) {array} to ptr")
         frame.places[b.name] = Place(frame.on_entry(f"getelementptr i8, ptr {base}, i64 {top}"), b)
         top += size if dynamic else 0

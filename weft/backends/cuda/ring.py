@@ -20,10 +20,23 @@ from weft.backends.llvm.body import Body, Own
 from weft.backends.llvm.index import affine, condition
 from weft.backends.llvm.memory import address
 from weft.ir.expr import Expr, Load, transform
-from weft.ir.index import Guard, Index, Int, Sum, Var, high, in_range, mod, substitute, variables
+from weft.ir.index import (
+    Guard,
+    Index,
+    InRange,
+    Int,
+    Sum,
+    Var,
+    high,
+    in_range,
+    map_guard,
+    mod,
+    substitute,
+    variables,
+)
 from weft.ir.kernel.lower import substitute_stmt
 from weft.ir.loops import Alloc, Barrier, Block, Buffer, If, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import every, guard_indices, names_of_stmt
+from weft.ir.loops_names import every, names_of_stmt
 from weft.ir.passes.grid import grid_parts
 from weft.ir.passes.rewrite import index_map, map_block
 
@@ -36,19 +49,27 @@ PIECE = 16
 
 @dataclass(frozen=True, slots=True)
 class Copy(Own):
-    """The elements of one piece, from a parameter to a LOCAL buffer, some time before the group's end is waited for."""
+    """The elements of one piece, from a parameter to a LOCAL buffer, some time before the group's end is waited for.
+    `turned`: each row of eight pieces is permuted, piece k to where k exclusive-or the row's number modulo 8 is."""
 
     target: str
     offset: Int
     source: str
     origin: Int
     guard: Guard
+    turned: bool = False
 
     def render(self, body: Body) -> None:
         frame, f = body.frame, body.frame.f
         to, start = frame.place(self.target), frame.place(self.source)
         when = condition(frame, self.guard)
         a = f.emit(f"addrspacecast ptr {address(frame, to, affine(frame, self.offset))} to ptr addrspace(3)")
+        if (
+            self.turned
+        ):  # the buffer starts at a multiple of 1024 bytes: the address has the numbers of row and piece
+            number = f.emit(f"ptrtoint ptr addrspace(3) {a} to i64")
+            row = f.emit(f"and i64 {f.emit(f'lshr i64 {number}, 3')}, 112")
+            a = f.emit(f"inttoptr i64 {f.emit(f'xor i64 {number}, {row}')} to ptr addrspace(3)")
         b = address(frame, start, affine(frame, self.origin))
         name = f"llvm.nvvm.cp.async.cg.shared.global.{PIECE}"
         args = [("ptr addrspace(3)", a)]
@@ -184,9 +205,11 @@ class _Ring:
             return None
         if value.dtype is not self.local[s.buffer].dtype or not isinstance(n, int):
             return None
-        if n * value.dtype.itemsize != PIECE or any(var in _variables(i) for i in guard_indices(value.guard)):
+        if n * value.dtype.itemsize != PIECE:
             return None
         if not _whole(s.offset, var, n) or not _whole(value.index[0], var, n):
+            return None
+        if not all(_alike(c, var, n) for c in value.guard):
             return None
         start = {var: 0}
         return Copy(
@@ -194,7 +217,7 @@ class _Ring:
             substitute(s.offset, start),
             value.source,
             substitute(value.index[0], start),
-            value.guard,
+            map_guard(value.guard, lambda i: substitute(i, start)),
         )
 
     def at(self, copies: Block, r: Var, step: Int, stage: Int, sizes: dict[str, int]) -> Block:
@@ -229,6 +252,14 @@ class _Ring:
             return transform(e, leaf, lambda _: None, memo)
 
         return map_block(tuple(rest), expr, index_map(expr))
+
+
+def _alike(c: InRange, lane: Var, n: int) -> bool:
+    """The condition holds for all lanes or for none: it leaves them out, or its bounds are multiples of `n`, too."""
+    bounds = [x for x in (c.lo, c.hi) if x is not None]
+    if not any(lane in _variables(x) for x in (c.value, *bounds)):
+        return True
+    return _whole(c.value, lane, n) and all(isinstance(x, int) and x % n == 0 for x in bounds)
 
 
 def _variables(i: Int) -> set[Var]:

@@ -25,9 +25,9 @@ from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.stage import PadRows, Stage
+from weft.ir.kernel.transforms.stage import Arrange, PadRows, Stage
 from weft.ir.kernel.transforms.tensorize import Tensorize
-from weft.ir.loops import LoopKind
+from weft.ir.loops import LoopKind, Scope
 from weft.ir.matrix import MatrixUnit
 from weft.ir.ops import Op
 from weft.scheduler.optimize import contraction_form as contraction
@@ -55,18 +55,22 @@ TILES = (
 )
 """From the one with most reuse; the first that gives every multiprocessor a block is taken."""
 
+GROUP_TILES = (WarpTile(128, 256, 2, 1), WarpTile(128, 128, 2, 1), WarpTile(64, 128, 1, 1))
+"""The same for units that read panels themselves: two groups of warps, or one."""
+
 ROW_BYTES = 64
 """Of a panel's row along the summed axis, at most: two or four instructions' worth."""
 
 
-def unit_for(c: contraction.Contraction, info: DeviceInfo) -> tuple[MatrixUnit, tuple[Expr, Expr]] | None:
-    """A unit for the product, and the parts of the factors that become panels."""
+def units_for(c: contraction.Contraction, info: DeviceInfo) -> list[tuple[MatrixUnit, tuple[Expr, Expr]]]:
+    """Units for the product, the preferred first, and the parts of the factors that become panels."""
+    out: list[tuple[MatrixUnit, tuple[Expr, Expr]]] = []
     for unit in info.matrix_units:
         if unit.accumulator is c.value.dtype:
             a, b = (_operand(f, unit) for f in c.factors)
             if a is not None and b is not None:
-                return unit, (a, b)
-    return None
+                out.append((unit, (a, b)))
+    return out
 
 
 def _operand(factor: Expr, unit: MatrixUnit) -> Expr | None:
@@ -79,20 +83,16 @@ def _operand(factor: Expr, unit: MatrixUnit) -> Expr | None:
 
 
 def depth_for(depth: Axis, unit: MatrixUnit) -> int | None:
-    """Terms per step: whole instructions, and no rest."""
-    most = max(unit.k, ROW_BYTES // unit.operand.itemsize)
-    return next((d for d in (most, most // 2, unit.k) if d >= unit.k and high(depth.extent) % d == 0), None)
+    """Terms per step: whole instructions, and no rest; as many as its rows have where the unit reads panels itself."""
+    most = max(unit.k, (unit.row_bytes or ROW_BYTES) // unit.operand.itemsize)
+    steps = (most,) if unit.row_bytes else (most, most // 2, unit.k)
+    return next((d for d in steps if d >= unit.k and high(depth.extent) % d == 0), None)
 
 
 def schedule(
     k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, side: int, depth: Axis, info: DeviceInfo
 ) -> Kernel | None:
     """The kernel on matrix units, rows `s` and columns `p` of factor `side`; None where no unit serves it."""
-    found = unit_for(c, info)
-    steps = depth_for(depth, found[0]) if found is not None else None
-    if found is None or steps is None:
-        return None
-    unit, parts = found
     others = 1
     for a in c.value.axes:
         others *= high(a.extent) if a.var not in (s.var, p.var) else 1
@@ -100,12 +100,24 @@ def schedule(
     def blocks(t: WarpTile) -> int:
         return ceildiv(high(s.extent), t.rows) * ceildiv(high(p.extent), t.columns) * others
 
-    fitting = [t for t in TILES if t.rows % (t.down * unit.m) == 0 and t.columns % (t.across * unit.n) == 0]
-    if not fitting:
+    best: tuple[WarpTile, MatrixUnit, tuple[Expr, Expr], int] | None = None
+    for unit, parts in units_for(c, info):
+        steps = depth_for(depth, unit)
+        if steps is None:
+            continue
+        for t in GROUP_TILES if unit.row_bytes else TILES:
+            if t.rows % (t.down * unit.m) or t.columns % (t.across * unit.n):
+                continue
+            if blocks(t) >= info.cores:
+                return _OnUnits(
+                    k, c, (s, p), (parts[1 - side], parts[side]), depth, steps, unit, t
+                ).schedule()
+            if not unit.row_bytes and (best is None or blocks(t) > blocks(best[0])):
+                best = t, unit, parts, steps
+    if best is None:
         return None
-    enough = [t for t in fitting if blocks(t) >= info.cores]
-    tile = enough[0] if enough else max(fitting, key=blocks)
-    return _OnUnits(k, c, (s, p), (parts[1 - side], parts[side]), depth, steps, unit, tile).schedule()
+    t, unit, parts, steps = best
+    return _OnUnits(k, c, (s, p), (parts[1 - side], parts[side]), depth, steps, unit, t).schedule()
 
 
 @dataclass(slots=True)
@@ -145,7 +157,7 @@ class _OnUnits:
         at = self._accumulate()
         for panel in panels:
             self.k = run(self.k, ComputeAt(panel, value, at))
-            self.k = run(self.k, PadRows(panel, ACCESS_BYTES // self.unit.operand.itemsize))
+            self.k = self._laid_out(panel)
             self.k = fill(self.k, panel, self.threads, self.unit.operand.itemsize)
         return self.k
 
@@ -180,6 +192,17 @@ class _OnUnits:
         panel = fresh(self.k.names(), "rows_panel" if which == 0 else "columns_panel")
         self.k = run(self.k, Stage(value, part, panel, order))
         return panel
+
+    def _laid_out(self, panel: str) -> Kernel:
+        """Rows padded, so that threads meet few banks; or exactly as long as the unit takes them, in blocks."""
+        size = self.unit.operand.itemsize
+        if not self.unit.row_bytes:
+            return run(self.k, PadRows(panel, ACCESS_BYTES // size))
+        row, rank = self.unit.row_bytes // size, len(self.k.nests[panel].size)
+        if self.k.nests[panel].size[-1] <= row:
+            return self.k
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        return run(self.k, Arrange(panel, Scope.LOCAL, order, (*[1] * (rank - 1), row)))
 
     def _accumulate(self) -> str:
         """The value's loops: steps of the sum, warps and lanes, the step's instructions, a thread's results; the name

@@ -142,7 +142,7 @@ def _candidates(c: Chain, info: DeviceInfo) -> Iterator[Shares]:
     if width > WIDEST:
         return
     found: list[Shares] = []
-    for unit in (*info.matrix_units, None):
+    for unit in (*(u for u in info.matrix_units if not u.row_bytes), None):
         step = unit.k if unit is not None else 1
         if unit is not None and (deep % step or not _fits(c, unit)):
             continue

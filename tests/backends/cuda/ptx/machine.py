@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import arithmetic, warps
+from . import arithmetic, warpgroups, warps
 from .arithmetic import TYPES
 from .memory import GARBAGE, LOCAL, SHARED, Global, Races
 from .text import Instruction, Kernel, Module, PtxError, Variable
@@ -132,8 +132,8 @@ class Machine:
         self.epoch = np.zeros(n, "i4")
         self.races: Races | None = None
         self.copies = warps.Copies(self)
-        self.barriers = warps.Barriers(self)
-        self.products = warps.Products(self)
+        self.groups = warpgroups.Groups(self)
+        self.proxies = any(i.op[0] == "wgmma" for b in kernel.blocks for i in b)
 
     def run(self, program: Sequence[Sequence[Step]]) -> None:
         """All threads, to their end."""
@@ -269,6 +269,13 @@ class Machine:
             first = offsets // t.itemsize
             for k, v in enumerate(values):
                 whole[first + first.dtype.type(k)] = v[lanes] if v.size > 1 else v
+            if array is self.shared:
+                self.wrote(offsets.astype("i8"), t.itemsize * len(values), self.numbers(idx)[lanes])
+
+    def wrote(self, flat: Array, nbytes: int, lanes: Array) -> None:
+        """Threads stored to shared memory, which only ordinary accesses see so far."""
+        if self.proxies:
+            self.groups.wrote(flat, nbytes, lanes)
 
 
 @cache
@@ -303,7 +310,7 @@ def _decoded(kernel: Kernel) -> list[list[Step]]:
 
 def _step(kernel: Kernel, i: Instruction) -> Step:
     try:
-        run = warps.decode(i) or _decode(kernel, i)
+        run = warps.decode(i) or warpgroups.decode(i) or _decode(kernel, i)
     except PtxError:
         raise
     except (KeyError, IndexError, ValueError) as error:

@@ -259,21 +259,8 @@ class Copies:
             for lanes, array, offsets in m.memory.places(p.source[which][some], p.nbytes):
                 data[some[lanes]] = array[offsets.astype("i8")[:, None] + np.arange(p.nbytes)]
         m.shared[flat[:, None] + np.arange(p.nbytes)] = data
+        m.wrote(flat, p.nbytes, p.lanes[which])
 
     def check_done(self) -> None:
         if self.pending:
             raise PtxError("a kernel ends with asynchronous copies on their way")
-
-
-class Barriers:
-    """mbarrier objects: see `hopper`."""
-
-    def __init__(self, m: Machine) -> None:
-        self.m = m
-
-
-class Products:
-    """wgmma groups on their way."""
-
-    def __init__(self, m: Machine) -> None:
-        self.m = m
