@@ -13,6 +13,7 @@ from weft.ir.loops import (
     Alloc,
     Barrier,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -29,7 +30,7 @@ F, H, I, B = dtypes.float32, dtypes.float16, dtypes.int32, dtypes.bool_
 ONE, TRUE = Const(F, 1), Const(B, True)
 N = Var("n", 1, 100)
 i, j = Var("i", 0, 7), Var("j", 0, 7)
-SERIAL, UNROLL, MATRIX, VECTOR, PARALLEL, BLOCK, THREAD = LoopKind
+SERIAL, UNROLL, MATRIX, VECTOR, ACROSS, PARALLEL, BLOCK, THREAD = LoopKind
 
 
 def loop(*body: Stmt, var: Var = i, extent: Int = 8, kind: LoopKind = SERIAL) -> Loop:
@@ -118,6 +119,22 @@ BROKEN: dict[str, tuple[list[Stmt], str]] = {
         "local buffer a is used across a parallel loop",
     ),
     "buffer used after its block": ([loop(alloc("a")), put(ONE, 0, "a")], "a is not a buffer in scope"),
+    "combined in memory": (
+        [Alloc(Buffer("s", F, 8, Scope.LOCAL)), loop(Combine("s", 0, Op.ADD, 8), kind=LoopKind.THREAD)],
+        "s is not in registers of each thread",
+    ),
+    "combined by an odd number": (
+        [loop(Alloc(Buffer("s", F, 8, Scope.REGISTER)), Combine("s", 0, Op.ADD, 3), kind=LoopKind.THREAD)],
+        "are not groups of 3, a power of two",
+    ),
+    "combined at different places": (
+        [loop(Alloc(Buffer("s", F, 8, Scope.REGISTER)), Combine("s", i, Op.ADD, 8), kind=LoopKind.THREAD)],
+        "threads combine elements at different offsets",
+    ),
+    "combined without threads": (
+        [Alloc(Buffer("s", F, 8, Scope.REGISTER)), Combine("s", 0, Op.ADD, 8)],
+        "what threads combine must stand inside a thread loop",
+    ),
     "barrier without threads": ([Barrier()], "must stand inside a thread loop"),
     "barrier that some threads miss": (
         [loop(If(in_range(i, 0, 4), (Barrier(),)), kind=THREAD)],

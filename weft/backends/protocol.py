@@ -64,6 +64,7 @@ class DeviceInfo:
     that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before. `emulated` are
     those dtypes that are exact, but made of others and many times slower.
     `matrix_units` are the products that a warp has instructions for, the preferred first.
+    `shuffles`: the threads of a warp can combine what they have in registers.
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
     not a copy.
@@ -89,6 +90,7 @@ class DeviceInfo:
     emulated: frozenset[DType] = field(default=frozenset(), repr=False)
     host_memory: bool = False
     warp: int = 1
+    shuffles: bool = False
     scratchpad: bool = True
     queues: int = 1
     link_bandwidth: float = 16e9

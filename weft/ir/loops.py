@@ -34,9 +34,14 @@ class LoopKind(Enum):
         "matrix"  # constant extent; the terms that one instruction of a matrix unit sums, see `ir.matrix`
     )
     VECTOR = "vector"  # constant extent; iterations are SIMD lanes, statement by statement
+    ACROSS = "across"  # as VECTOR; the lanes are neighbouring threads, where `passes.grid` can have it so
     PARALLEL = "parallel"  # independent tasks, any order, on any core
     BLOCK = "block"  # independent thread blocks of a GPU grid
     THREAD = "thread"  # threads of one block; barriers order their LOCAL accesses
+
+
+LANE_KINDS = frozenset({LoopKind.VECTOR, LoopKind.ACROSS})
+"""Loops whose iterations run statement by statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,21 @@ class Prefetch(Stmt):
 @dataclass(frozen=True, slots=True)
 class Barrier(Stmt):
     """All THREADs of the block have reached this point, and see each other's LOCAL stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combine(Stmt):
+    """The element buffer[offset], which each THREAD of the block has in a REGISTER buffer of its own, becomes what the
+    elements of `group` neighbouring threads combine to, in all of them: threads k*group to k*group + group - 1.
+
+    As a tree: the first half with the second half, until one is left. op is ADD, MUL, MAX or MIN, `group` a power of
+    two. All threads of the block come here; their number is a multiple of `group`.
+    """
+
+    buffer: str
+    offset: Int
+    op: Op
+    group: int
 
 
 @dataclass(frozen=True, slots=True)

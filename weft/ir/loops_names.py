@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from weft.ir.expr import Expr, names_of, opaque_values
 from weft.ir.index import Guard, Int, Var, variable_names
-from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Prefetch, Stmt, Store
+from weft.ir.loops import Accumulate, Alloc, Block, Combine, If, Let, Loop, Prefetch, Stmt, Store
 
 _NONE: frozenset[str] = frozenset()
 
@@ -25,7 +25,7 @@ def stmt_indices(s: Stmt) -> list[Int]:
             return [s.offset, *guard_indices(s.guard)]
         case If():
             return guard_indices(s.guard)
-        case Prefetch():
+        case Prefetch() | Combine():
             return [s.offset]
         case _:
             return []
@@ -41,7 +41,7 @@ def roots(s: Stmt) -> list[Expr]:
 
 def written(body: Block) -> set[str]:
     """The buffers that a block stores to."""
-    return {s.buffer for s in every(body) if isinstance(s, Store | Accumulate)}
+    return {s.buffer for s in every(body) if isinstance(s, Store | Accumulate | Combine)}
 
 
 def bound(body: Block) -> set[str]:
@@ -91,7 +91,7 @@ def read_names(s: Stmt) -> frozenset[str]:
 def names_of_stmt(s: Stmt) -> frozenset[str]:
     """Every name that a statement itself reads or writes, its body not included."""
     names = read_names(s)
-    return names | {s.buffer} if isinstance(s, Store | Accumulate) else names
+    return names | {s.buffer} if isinstance(s, Store | Accumulate | Combine) else names
 
 
 class Names:

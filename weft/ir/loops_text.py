@@ -18,6 +18,7 @@ from weft.ir.loops import (
     Barrier,
     Block,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -75,6 +76,9 @@ def _block(body: Block, indent: str) -> Iterator[str]:
                 yield f"{indent}alloc {b.name}: {b.dtype.short}[{b.size!r}]{scope}"
             case Barrier():
                 yield f"{indent}barrier"
+            case Combine():
+                sign = _COMBINE.get(s.op, f"{s.op.symbol}=")
+                yield f"{indent}combine {s.buffer}[{s.offset!r}] {sign} of {s.group} threads"
             case Prefetch():
                 yield f"{indent}prefetch {s.buffer}[{s.offset!r}]"
             case _:

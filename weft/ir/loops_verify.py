@@ -12,11 +12,13 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, indices, opaque_values
 from weft.ir.index import NEVER, Guard, Int, Opaque, Sum, Var, atoms, bounds, high, in_range
 from weft.ir.loops import (
+    LANE_KINDS,
     Accumulate,
     Alloc,
     Barrier,
     Block,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -38,8 +40,10 @@ _NO_BOOL = frozenset(
 )
 _ACCUMULATE = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 _INDEPENDENT = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
+_CONSTANT = LANE_KINDS | {LoopKind.UNROLL, LoopKind.MATRIX}
 _FORBIDDEN_INSIDE: dict[LoopKind, frozenset[LoopKind]] = {
-    LoopKind.VECTOR: _INDEPENDENT | {LoopKind.VECTOR},
+    LoopKind.VECTOR: _INDEPENDENT | {LoopKind.VECTOR, LoopKind.ACROSS},
+    LoopKind.ACROSS: _INDEPENDENT | {LoopKind.VECTOR, LoopKind.ACROSS},
     LoopKind.THREAD: frozenset({LoopKind.PARALLEL, LoopKind.BLOCK}),
     LoopKind.BLOCK: frozenset({LoopKind.PARALLEL}),
     LoopKind.PARALLEL: frozenset({LoopKind.BLOCK}),
@@ -156,7 +160,9 @@ class _Verifier:
                     self.index(s.offset)
                     self.buffer(s.buffer)
                 case Barrier():
-                    self.barrier()
+                    self.barrier("a barrier")
+                case Combine():
+                    self.combine(s)
                 case _:
                     raise self.fail(f"not a statement: {type(s).__name__}")
 
@@ -166,13 +172,13 @@ class _Verifier:
         for outer in self.place.loops:
             if kind in _FORBIDDEN_INSIDE.get(outer.kind, ()):
                 raise self.fail(f"a {kind.value} loop may not stand inside a {outer.kind.value} loop")
-        if kind in (LoopKind.UNROLL, LoopKind.VECTOR, LoopKind.MATRIX) and not isinstance(s.extent, int):
+        if kind in _CONSTANT and not isinstance(s.extent, int):
             raise self.fail(f"the extent of a {kind.value} loop must be constant")
         if isinstance(s.extent, int) and s.extent < 0:
             raise self.fail("the extent is negative")
         if v.lo != 0 or v.hi != high(s.extent) - 1:
             raise self.fail(f"variable {v.name} runs over {v.lo}..{v.hi}, not over 0..{high(s.extent) - 1}")
-        lanes = {x.var.name for x in self.place.loops if x.kind is LoopKind.VECTOR}
+        lanes = {x.var.name for x in self.place.loops if x.kind in LANE_KINDS}
         if lanes and not self.free_of(s.extent, lanes):
             raise self.fail("the extent of a loop inside a vector loop differs between lanes")
         uniform = self.place.uniform and self.same_in_threads([s.extent])
@@ -193,7 +199,7 @@ class _Verifier:
             raise self.fail("a GLOBAL buffer is shared by all tasks: allocate it outside parallel loops")
         if not isinstance(b.size, int) or b.size < 0:
             raise self.fail("the size of an allocation must be a constant")
-        if b.scope is Scope.LOCAL and any(self.place.inside(k) for k in (LoopKind.THREAD, LoopKind.VECTOR)):
+        if b.scope is Scope.LOCAL and any(self.place.inside(k) for k in (LoopKind.THREAD, *LANE_KINDS)):
             raise self.fail(
                 "a LOCAL buffer belongs to the whole block: allocate it outside thread and vector loops"
             )
@@ -220,13 +226,29 @@ class _Verifier:
                 if b.dtype.is_narrow or (b.dtype.kind is Kind.BOOL and s.op in _NO_BOOL):
                     raise self.fail(f"{s.op.symbol} cannot accumulate in {b.dtype.name}")
 
-    def barrier(self) -> None:
+    def barrier(self, what: str) -> None:
         if not self.place.inside(LoopKind.THREAD):
-            raise self.fail("a barrier must stand inside a thread loop")
-        if self.place.inside(LoopKind.VECTOR):
-            raise self.fail("a barrier may not stand inside a vector loop")
+            raise self.fail(f"{what} must stand inside a thread loop")
+        if any(self.place.inside(k) for k in LANE_KINDS):
+            raise self.fail(f"{what} may not stand inside a vector loop")
         if not self.place.uniform:
-            raise self.fail("a barrier stands where some threads of the block may not come")
+            raise self.fail(f"{what} stands where some threads of the block may not come")
+
+    def combine(self, s: Combine) -> None:
+        self.barrier("what threads combine")
+        self.index(s.offset)
+        b = self.buffer(s.buffer)
+        thread = max(k for k, x in enumerate(self.place.loops) if x.kind is LoopKind.THREAD)
+        count = self.place.loops[thread].extent
+        if b.scope is not Scope.REGISTER or len(self.born[b.name]) <= thread:
+            raise self.fail(f"{b.name} is not in registers of each thread")
+        if not self.same_in_threads([s.offset]):
+            raise self.fail("threads combine elements at different offsets", s.offset)
+        if s.group < 1 or s.group & (s.group - 1) or not isinstance(count, int) or count % s.group:
+            raise self.fail(f"{count!r} threads are not groups of {s.group}, a power of two")
+        if s.op not in _ACCUMULATE or b.dtype.is_narrow or (b.dtype.kind is Kind.BOOL and s.op in _NO_BOOL):
+            raise self.fail(f"{s.op.symbol} cannot combine {b.dtype.name}")
+        self.access(b, s.offset)
 
     # accesses
 

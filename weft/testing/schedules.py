@@ -15,6 +15,7 @@ from weft.ir import expr as ex
 from weft.ir.expr import Call, Const, Expr, Load
 from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.across import Across
 from weft.ir.kernel.transforms.base import Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
@@ -40,7 +41,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 KINDS: tuple[str, ...] = (
     "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
     "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream", "prefetch",
-    "window", "order_reduce", "trim",
+    "window", "order_reduce", "trim", "across",
 )  # fmt: skip
 
 
@@ -81,6 +82,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             return Unroll(loop)
         case "vectorize":
             return Vectorize(loop)
+        case "across":
+            return Across(loop)
         case "bind":
             return Bind(loop)
         case "compute_at":

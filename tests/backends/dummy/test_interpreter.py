@@ -18,6 +18,7 @@ from weft.ir.loops import (
     Alloc,
     Barrier,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -33,7 +34,7 @@ from weft.ir.ops import Op
 F, I = dtypes.float32, dtypes.int32
 N = Var("n", 0, 100)
 i, j = Var("i", 0, 7), Var("j", 0, 7)
-SERIAL, UNROLL, MATRIX, VECTOR, PARALLEL, BLOCK, THREAD = LoopKind
+SERIAL, UNROLL, MATRIX, VECTOR, ACROSS, PARALLEL, BLOCK, THREAD = LoopKind
 
 
 def loop(*body: Stmt, var: Var = i, extent: Int = 8, kind: LoopKind = SERIAL) -> Loop:
@@ -172,7 +173,32 @@ def test_threads_meet_at_barriers() -> None:
     assert run(*body, races=True)["y"].tolist() == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
+@pytest.mark.parametrize("races", [True, False])
+def test_threads_combine_what_they_have(races: bool) -> None:
+    """In groups of four, as a tree: (1 + 3) + (2 + 4), whatever the sums of others are."""
+    big = call(Op.MUL, load("x", i), Const(F, 2.0**23))
+    body = loop(
+        local("a", 2, Scope.REGISTER),
+        Store("a", 1, big),
+        Combine("a", 1, Op.ADD, 4),
+        Store("y", i, load("a", 1)),
+        kind=THREAD,
+    )
+    x = np.arange(1, 9, dtype=np.float32) * np.float32(2**23)
+    sums = [(g[0] + g[2]) + (g[1] + g[3]) for g in (x[:4], x[4:])]
+    assert run(body, races=races)["y"].tolist() == [sums[0]] * 4 + [sums[1]] * 4
+
+
+def test_across_is_as_a_vector() -> None:
+    bodies = [loop(Accumulate("y", 3, Op.MAX, load("x", i)), kind=kind) for kind in (VECTOR, ACROSS)]
+    assert run(bodies[0])["y"].tolist() == run(bodies[1])["y"].tolist() == [0, 0, 0, 8, 0, 0, 0, 0]
+
+
 REFUSED: dict[str, tuple[tuple[Stmt, ...], str]] = {
+    "threads combine what is not set": (
+        (loop(local("a", 1, Scope.REGISTER), Combine("a", 0, Op.ADD, 8), kind=THREAD),),
+        "a[0] is read before it is written",
+    ),
     "load out of range": (
         (loop(Store("y", i, load("x", i + 1))),),
         "offset 8 is outside x, which has 8 elements",

@@ -29,7 +29,7 @@ INFO = DeviceInfo(
     name="hip:0", kind="hip", description="", cores=104, vector_bytes=16, vector_registers=255,
     l1_bytes=16 << 10, l2_bytes=8 << 20, l3_bytes=0, memory_bytes=1 << 36, local_bytes=64 << 10,
     bandwidth=1.6e12, flops=2.3e13, launch_ns=5000.0, task_kind=LoopKind.BLOCK, native=ELEMENTWISE & scalar.NATIVE,
-    warp=64,
+    warp=64, shuffles=True,
 )  # fmt: skip
 
 WAVES = {"gfx90a": 64, "gfx942": 64, "gfx1100": 32}

@@ -9,7 +9,8 @@ from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Load
 from weft.ir.index import Int, Var
-from weft.ir.loops import Accumulate, Alloc, Buffer, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops import Accumulate, Alloc, Buffer, Combine, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops_names import every
 from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import Op
@@ -185,6 +186,58 @@ def test_a_fill_and_what_replaces_it_are_ordered() -> None:
     assert "barrier" in show_program(split.grids[0])
     x = np.arange(8.0)
     np.testing.assert_array_equal(run(split, {"x": x}, "y", 8), [0, 1, 1, 1, 2, 1, 3, 1])
+
+
+def row_maxima(rows: int, n: int, read: int = 1) -> Program:
+    """y[i, j] = the maximum of x[i, :], by threads that each have one element."""
+    i, j, k, r, l, m = v("i", rows), v("j", n), v("k", rows), v("r", n), v("l", rows), v("m", n)
+    return program(
+        {"x": rows * n, "y": rows * n},
+        "y",
+        local("part", rows * n),
+        local("top", rows),
+        thread(i, thread(j, Store("part", i * n + j, at("x", i * n + j)))),
+        thread(
+            k,
+            Store("top", k, Const(F, -np.inf)),
+            loop(r, Accumulate("top", k, Op.MAX, at("part", k * n + r)), kind=LoopKind.ACROSS),
+        ),
+        thread(l, thread(m, Store("y", l * n + m, at("top", l * read + (1 - read) * (rows - 1))))),
+    )
+
+
+def test_threads_of_a_group_combine_what_they_have() -> None:
+    split = launches(row_maxima(2, 4), 1 << 10, warp=4)
+    assert show_program(split.grids[0]) == (
+        "kernel k(x: f32[8], y: f32[8] out)\n"
+        "  block block0 in 1:\n"
+        "    thread thread0 in 8:\n"
+        "      alloc top: f32[1]\n"
+        "      alloc part: f32[1]\n"
+        "      part[0] = x[thread0]\n"
+        "      top[0]  = -inf\n"
+        "      alloc top_lane0: f32[1]\n"
+        "      top_lane0[0] = -inf\n"
+        "      top_lane0[0] = part[0]\n"
+        "      combine top_lane0[0] max= of 4 threads\n"
+        "      top[0]     max= top_lane0[0]\n"
+        "      y[thread0]    = top[0]"
+    )
+
+
+def test_groups_of_every_size() -> None:
+    """Rows that a warp divides and others; fewer rows than threads; sums that other threads read, from memory."""
+    r = np.random.default_rng(0)
+    for rows, n, read, warp, combined in [
+        (2, 4, 1, 8, True), (3, 4, 1, 8, True), (5, 8, 1, 8, True), (3, 1, 1, 8, False), (4, 16, 1, 8, False),
+        (4, 6, 1, 8, False), (3, 4, 0, 8, True), (5, 2, 1, 4, True), (3, 4, 1, 1, False),
+    ]:  # fmt: skip
+        split = launches(row_maxima(rows, n, read), 1 << 10, warp=warp)
+        assert any(isinstance(s, Combine) for s in every(split.grids[0].body)) == combined
+        assert not combined or grid_parts(split.grids[0])[2].extent % warp == 0
+        x = r.standard_normal((rows, n)).astype(np.float32)
+        top = np.repeat(x.max(1) if read else x.max(1)[[-1] * rows], n)
+        np.testing.assert_array_equal(run(split, {"x": x.reshape(-1)}, "y", rows * n), top)
 
 
 def test_too_many_threads_run_in_order() -> None:

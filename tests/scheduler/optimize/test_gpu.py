@@ -11,7 +11,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Load
 from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
-from weft.ir.loops import Barrier, LoopKind
+from weft.ir.loops import Barrier, Combine, LoopKind
 from weft.ir.loops_names import every
 from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
@@ -23,12 +23,12 @@ from weft.scheduler.programs import lowered
 from weft.testing.kernels import CASES, Case, F, attention, axis, columns, convolution, matmul, mul, softmax
 
 
-def info(cores: int, scratchpad: bool = True) -> DeviceInfo:
+def info(cores: int, scratchpad: bool = True, shuffles: bool = False) -> DeviceInfo:
     return DeviceInfo(
         name="test:0", kind="test", description="", cores=cores, vector_bytes=16, vector_registers=255,
         l1_bytes=228 << 10, l2_bytes=50 << 20, l3_bytes=0, memory_bytes=1 << 34, local_bytes=227 << 10,
         bandwidth=4e12, flops=6e13, launch_ns=2000.0, task_kind=LoopKind.BLOCK, native=ELEMENTWISE & scalar.NATIVE,
-        scratchpad=scratchpad, warp=8,
+        scratchpad=scratchpad, warp=8, shuffles=shuffles,
     )  # fmt: skip
 
 
@@ -81,9 +81,9 @@ SMALL: dict[str, Case] = {
 }
 
 
-def split(case: Case, cores: int, scratchpad: bool = True) -> Launches:
-    device = info(cores, scratchpad)
-    return launches(lowered(case.algorithm, device), device.local_bytes)
+def split(case: Case, cores: int, scratchpad: bool = True, shuffles: bool = False) -> Launches:
+    device = info(cores, scratchpad, shuffles)
+    return launches(lowered(case.algorithm, device), device.local_bytes, warp=32 if shuffles else 1)
 
 
 def results(case: Case, grids: Launches, races: bool) -> dict[str, np.ndarray]:
@@ -106,6 +106,39 @@ def test_right_for_every_size(name: str, cores: int) -> None:
     expected = case.reference(case.inputs(2))
     for k, v in out.items():
         np.testing.assert_allclose(v, expected[k], rtol=1e-4, atol=1e-4)
+
+
+ROWS = {
+    **{
+        f"softmax {m}x{n}": softmax(m, n)
+        for m, n in [(1, 4), (3, 8), (5, 64), (9, 128), (2, 512), (3, 260), (2, 1023)]
+    },
+    **{
+        f"sums {s} {o}": sums(s, o)
+        for s, o in [((5, 1000), (1,)), ((7, 96), (1,)), ((20_000,), (0,)), ((4096,), (0,))]
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "cores"), [(n, c) for n in ROWS for c in (132, 2)])
+def test_threads_of_a_warp_combine_in_registers(name: str, cores: int) -> None:
+    case = ROWS[name]
+    small = sum(int(np.prod(p.shape)) for p in case.algorithm.params) < 3000
+    expected = case.reference(case.inputs(2))
+    for k, v in results(case, split(case, cores, shuffles=True), races=small).items():
+        np.testing.assert_allclose(v, expected[k], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("n", "barriers", "buffers"), [(8, 0, 0), (64, 0, 0), (128, 0, 0), (1024, 2, 2), (2048, 2, 2)]
+)
+def test_rows_that_a_warp_reduces_need_no_barriers(n: int, barriers: int, buffers: int) -> None:
+    """A larger block's warps exchange one result each, once for each of softmax's two reductions."""
+    (grid,) = split(softmax(400, n), 2, shuffles=True).grids
+    statements = list(every(grid.body))
+    assert sum(isinstance(s, Barrier) for s in statements) == barriers
+    assert len(grid_parts(grid)[1]) == buffers
+    assert sum(isinstance(s, Combine) for s in statements) == 2
 
 
 @pytest.mark.parametrize("name", SMALL)

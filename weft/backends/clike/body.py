@@ -109,6 +109,8 @@ class Body(LaneLoops):
 
     def loop(self, loop: Loop) -> None:
         """A loop of any kind."""
+        if loop.kind is LoopKind.ACROSS:  # where these are threads', they are Combine
+            loop = replace(loop, kind=LoopKind.VECTOR)
         match loop.kind:
             case LoopKind.VECTOR if loop.extent != 1 and self.language.widths:
                 self._vector(loop)

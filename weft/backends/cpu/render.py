@@ -98,6 +98,10 @@ class _Cpu:
         """There are no matrix units: the loops run as loops."""
         return False
 
+    def exchanged(self, body: Body, word: str, distance: int) -> str:
+        """Nothing asks for it: no threads run in step here."""
+        raise ValueError("the threads of a processor have no registers in common")
+
     def barrier(self, body: Body) -> None:
         """One thread runs a whole task, so there is nothing to order."""
 

@@ -14,6 +14,9 @@ from weft.ir.passes.grid import grid_parts, launches
 
 from .render import TRIPLE, render_module
 
+WARP = 32
+"""Threads that run in step."""
+
 BLOCKS_PER_CORE = 2
 """Blocks that shall find room on one multiprocessor when panels are kept in rings."""
 
@@ -71,7 +74,7 @@ def compile_programs(
     grids: list[Program] = []
     outlines: list[tuple[Program, list[Program], list[str], tuple[int, ...]]] = []
     for p in programs:
-        split = launches(p, local_bytes)
+        split = launches(p, local_bytes, warp=WARP)
         names = [b.name for b in (*p.params, *split.scratch)]
         sizes = tuple(high(b.size) * b.dtype.itemsize for b in split.scratch)
         outlines.append((p, list(split.grids), names, sizes))

@@ -593,6 +593,7 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         task_kind=LoopKind.BLOCK,
         native=ELEMENTWISE & scalar.NATIVE,
         warp=get("WARP_SIZE"),
+        shuffles=True,
         matrix_units=(
             *(warpgroups.units(capability) if settings.wgmma() else ()),
             *units(capability, settings.tf32()),

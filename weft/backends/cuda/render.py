@@ -119,6 +119,11 @@ class _Threads:
         """All threads of the block meet."""
         body.frame.f.call("llvm.nvvm.barrier0", "void", [])
 
+    def exchanged(self, body: Body, word: str, distance: int) -> str:
+        """A shuffle of the whole warp."""
+        args = [("i32", "-1"), ("i32", word), ("i32", str(distance)), ("i32", "31")]
+        return body.frame.f.call("llvm.nvvm.shfl.sync.bfly.i32", "i32", args)
+
     def multiply(self, body: Body, loop: Loop) -> bool:
         """Products of small matrices, a warp's threads together."""
         found = matrix.chain(loop)

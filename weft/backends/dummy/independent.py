@@ -1,7 +1,7 @@
 """Which loops may run statement by statement for many iterations at once, with what they mean unchanged.
 
-PARALLEL, BLOCK, THREAD and VECTOR loops may by their meaning. An ordered loop may where no iteration uses what another
-one writes: for each buffer from outside that its body writes,
+PARALLEL, BLOCK, THREAD, VECTOR and ACROSS loops may by their meaning. An ordered loop may where no iteration uses what
+another one writes: for each buffer from outside that its body writes,
 
 - every access is an Accumulate by the same op (the terms are then combined in the order of the iterations), or
 - in all of them the loop's variable is the same digit of the offset: what inner loops add is less than its step, or a
@@ -18,7 +18,7 @@ from weft.ir.loops import Accumulate, Alloc, Block, If, Loop, LoopKind, Store
 from weft.ir.loops_names import every, roots
 from weft.ir.ops import Op
 
-_FREE = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD, LoopKind.VECTOR})
+_FREE = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD, LoopKind.VECTOR, LoopKind.ACROSS})
 
 
 def at_once(loop: Loop, memory: Mapping[str, str] | None) -> bool:

@@ -6,15 +6,15 @@ here for all backends:
 - A guard on a statement protects all that the statement evaluates; a guard on a load protects that one read: what
   is inside the load's index, and both branches of a WHERE, are evaluated whatever the guard or condition says.
 - `Let` evaluates its value once, where it stands.
-- In a VECTOR loop each statement is done for all lanes before the next one. An Accumulate whose offset the lanes
-  share combines them as a tree first: the first half with the second half, until one value is left.
+- In a VECTOR or ACROSS loop each statement is done for all lanes before the next one. An Accumulate whose offset the
+  lanes share combines them as a tree first: the first half with the second half, until one value is left.
 
 Values are NumPy scalars, or arrays with one entry per lane where they differ between lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,11 +25,13 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
 from weft.ir.index import Guard, Int, Opaque, atoms, evaluate
 from weft.ir.loops import (
+    LANE_KINDS,
     Accumulate,
     Alloc,
     Barrier,
     Block,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -45,8 +47,8 @@ from weft.ir.ops import Op
 from weft.ir.reference_ops import apply, cast
 
 Array: TypeAlias = Any
-Steps: TypeAlias = Generator[Barrier, None, None]
-"""Running a block: it stops at each Barrier until all threads have come to it."""
+Steps: TypeAlias = Generator[Barrier | Combine, None, None]
+"""Running a block: it stops at each Barrier, and before each Combine, until all threads have come to it."""
 
 _NOBODY, _SEVERAL = -1, -2
 _TASKS = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
@@ -183,6 +185,8 @@ class _Machine:
                             tasks.writers.clear()
                             tasks.readers.clear()
                     yield s
+                case Combine():
+                    yield s
                 case _:
                     raise self.fail(f"not a statement: {type(s).__name__}")
 
@@ -191,9 +195,9 @@ class _Machine:
         if np.ndim(extent):
             raise self.fail("the extent differs between lanes")
         n = int(extent)
-        if s.kind is LoopKind.VECTOR or (np.ndim(lanes.mask) == 0 and n > 1 and self.is_lanewise(s)):
+        if s.kind in LANE_KINDS or (np.ndim(lanes.mask) == 0 and n > 1 and self.is_lanewise(s)):
             frame.names[s.var.name] = np.arange(n)
-            yield from self.block(s.body, frame, _lanes(np.ones(n, bool), s.kind is LoopKind.VECTOR))
+            yield from self.block(s.body, frame, _lanes(np.ones(n, bool), s.kind in LANE_KINDS))
         elif s.kind is LoopKind.THREAD:
             yield from self.threads(s, n, frame, lanes)
         else:
@@ -207,9 +211,11 @@ class _Machine:
         """All threads, each up to the next barrier, then on."""
         tasks = _Tasks(True)
         running: list[Steps] = []
+        frames: list[_Frame] = []
         for i in range(n):
             names = {**frame.names, s.var.name: i}
-            running.append(self.block(s.body, _Frame(names, (*frame.tasks, (tasks, i))), lanes))
+            frames.append(_Frame(names, (*frame.tasks, (tasks, i))))
+            running.append(self.block(s.body, frames[i], lanes))
         while running:
             reached = [next(thread, None) for thread in running]
             first = reached[0]
@@ -218,7 +224,26 @@ class _Machine:
                 raise self.fail("the threads of a block reach different barriers")
             if first is None:
                 break
-            yield first
+            if isinstance(first, Combine):
+                self.combine(first, frames, lanes)
+            else:
+                yield first
+
+    def combine(self, s: Combine, frames: Sequence[_Frame], lanes: _Lanes) -> None:
+        """The threads' elements, as a tree in each group."""
+        self.stmt = s
+        places: list[tuple[_Memory, int]] = []
+        for frame in frames:
+            m = self.memory(s.buffer, frame)
+            at = self.place(m, self.index(s.offset, frame, lanes, None), lanes)
+            self.check_initialized(m, at)
+            places.append((m, at))
+        values = np.array([m.data[at] for m, at in places]).reshape(-1, s.group).T
+        while len(values) > 1:
+            half = len(values) // 2
+            values = apply(s.op, places[0][0].buffer.dtype, values[:half], values[half:])
+        for k, (m, at) in enumerate(places):
+            m.data[at] = values[0, k // s.group]
 
     def is_lanewise(self, s: Loop) -> bool:
         """True where doing each statement for all iterations at once gives the same: no written buffer is read

@@ -27,11 +27,13 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
 from weft.ir.index import FloorDiv, Guard, Int, Max, Min, Mod, Opaque, Product, Sum, Var, atoms, evaluate
 from weft.ir.loops import (
+    LANE_KINDS,
     Accumulate,
     Alloc,
     Barrier,
     Block,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -163,6 +165,8 @@ class _Machine:
                     pass
                 case Barrier():
                     self.barrier(lanes)
+                case Combine():
+                    self.combined(s, lanes)
                 case _:
                     raise self.fail(f"not a statement: {type(s).__name__}")
 
@@ -170,7 +174,7 @@ class _Machine:
         extent = self.array(self.index(s.extent, lanes, None), lanes)
         if np.ndim(extent):
             for n, kind in zip(np.shape(extent), lanes.kinds, strict=True):
-                if n > 1 and kind is LoopKind.VECTOR:
+                if n > 1 and kind in LANE_KINDS:
                     raise self.fail("the extent differs between lanes")
         active = extent if lanes.mask is None else _where(lanes.mask, extent, 0)
         n = int(np.max(active))
@@ -183,7 +187,7 @@ class _Machine:
         axis, around = len(lanes.shape), prod(lanes.shape)
         mask = None if lanes.mask is None else _wider(lanes.mask, axis + 1)
         step = max(1, LANES // (around * self.lanes_inside[id(s)]))
-        if s.kind is LoopKind.VECTOR or s.kind is LoopKind.THREAD:
+        if s.kind in LANE_KINDS or s.kind is LoopKind.THREAD:
             step = max(1, n)  # these wait for each other
             self.threads = s if s.kind is LoopKind.THREAD else self.threads
         for first in range(0, n, step):
@@ -206,6 +210,19 @@ class _Machine:
             if np.any(here.any(threads) != here.all(threads)):
                 self.stmt = self.threads
                 raise self.fail("the threads of a block reach different barriers")
+
+    def combined(self, s: Combine, lanes: _Lanes) -> None:
+        """The innermost THREAD loop's elements, as a tree in each group."""
+        self.barrier(lanes)
+        m = self.memory(s.buffer)
+        at = self.place(m, self.index(s.offset, lanes, None), lanes)
+        self.check_initialized(m, at, lanes)
+        full = np.broadcast_to(self.array(at, lanes), lanes.shape)
+        axis = max(k for k, kind in enumerate(lanes.kinds) if kind is LoopKind.THREAD)
+        values = np.moveaxis(m.data[full], axis, -1)
+        groups = values.reshape(*values.shape[:-1], -1, s.group)
+        one = _tree(s.op, m.buffer.dtype, groups, groups.ndim - 1)
+        m.data[full] = np.moveaxis(np.broadcast_to(one, groups.shape).reshape(values.shape), -1, axis)
 
     def alloc(self, b: Buffer, lanes: _Lanes) -> _Memory:
         size = int(evaluate(b.size, {}))
@@ -261,7 +278,7 @@ class _Machine:
         else:
             differ = [n > 1 for n in at.shape]
         shared = [k for k in range(rank) if not differ[k] and shape[k] > 1]
-        summed = factors is not None and not any(lanes.kinds[k] is LoopKind.VECTOR for k in shared)
+        summed = factors is not None and not any(lanes.kinds[k] in LANE_KINDS for k in shared)
         if summed and factors is not None and pays(*factors, shared, shape):
             self.add(m, at, contract(*factors, shared, shape), lanes, shared)
             return
@@ -272,7 +289,7 @@ class _Machine:
         if lanes.mask is not None:
             value = _where(lanes.mask, value, _neutral(s.op, value.dtype))
         value = np.broadcast_to(value, shape)
-        tree = [k for k in shared if lanes.kinds[k] is LoopKind.VECTOR]
+        tree = [k for k in shared if lanes.kinds[k] in LANE_KINDS]
         for k in tree:
             value = _tree(s.op, m.buffer.dtype, value, k)
         order = [k for k in shared if k not in tree]

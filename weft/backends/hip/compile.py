@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.backends.cpu.llvm import Optimization, Target, compile_ir, data_layout
-from weft.backends.cuda.compile import Entry, Part
+from weft.backends.cuda.compile import WARP, Entry, Part
 from weft.ir.index import high
 from weft.ir.loops import Program
 from weft.ir.passes.grid import grid_parts, launches
@@ -27,7 +27,7 @@ def entries_of(programs: Sequence[Program], local_bytes: int) -> tuple[list[Prog
     grids: list[Program] = []
     entries: list[Entry] = []
     for p in programs:
-        split = launches(p, local_bytes)
+        split = launches(p, local_bytes, warp=WARP)
         names = [b.name for b in (*p.params, *split.scratch)]
         parts: list[Part] = []
         for g in split.grids:

@@ -120,6 +120,7 @@ def describe_device(driver: HipDriver, index: int, isa: str) -> DeviceInfo:
         task_kind=LoopKind.BLOCK,
         native=ELEMENTWISE & scalar.NATIVE,
         warp=get("WARP_SIZE"),
+        shuffles=True,
         # A grid's threads are counted in 32 bits; arguments take 4 KiB, scratch buffers and variables among them.
         bounds=Bounds(threads=threads, blocks=(2**32 - 1) // threads, parameters=384),
     )

@@ -125,6 +125,16 @@ class _Threads:
         f.call("llvm.amdgcn.s.barrier", "void", [])
         f.do('fence syncscope("workgroup") acquire')
 
+    def exchanged(self, body: Body, word: str, distance: int) -> str:
+        """A permutation of the wave's lanes, by way of the memory of LDS but not its contents."""
+        f = body.frame.f
+        f.module.declare("llvm.amdgcn.workitem.id.x", "i32", "")
+        lane = body.frame.on_entry("call i32 @llvm.amdgcn.workitem.id.x()")
+        at = f.emit(
+            f"shl i32 {f.emit(f'xor i32 {lane}, {distance}')}, 2"
+        )  # in bytes, of the last 32 or 64 lanes
+        return f.call("llvm.amdgcn.ds.bpermute", "i32", [("i32", at), ("i32", word)])
+
     def multiply(self, body: Body, loop: Loop) -> bool:
         """No matrix units are described, so no loop asks for them."""
         return False

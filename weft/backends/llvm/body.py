@@ -13,7 +13,7 @@ from weft.backends.llvm.frame import Condition, Frame, Group, Place, Term, Value
 from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
 from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.turn import turned
-from weft.backends.llvm.types import constant_mask, literal, memory_type, register_type, vector
+from weft.backends.llvm.types import constant_mask, literal, memory_type, register_type, suffix, vector
 from weft.backends.llvm.writer import Lines
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -24,6 +24,7 @@ from weft.ir.loops import (
     Alloc,
     Barrier,
     Block,
+    Combine,
     If,
     Let,
     Loop,
@@ -61,6 +62,10 @@ class Hooks(Protocol):
 
     def barrier(self, body: Body) -> None:
         """Order the LOCAL accesses of a block's threads."""
+        ...
+
+    def exchanged(self, body: Body, word: str, distance: int) -> str:
+        """The 32-bit word of the thread whose number differs from each thread's in the bit of value `distance`."""
         ...
 
     def multiply(self, body: Body, loop: Loop) -> bool:
@@ -121,6 +126,8 @@ class Body:
             case Barrier():
                 self.frame.touch(self.frame.places)
                 self.hooks.barrier(self)
+            case Combine():
+                self._among_threads(s)
             case Own():
                 s.render(self)
             case _:
@@ -130,6 +137,8 @@ class Body:
 
     def loop(self, loop: Loop) -> None:
         """A loop of any kind."""
+        if loop.kind is LoopKind.ACROSS:  # where these are threads', they are Combine
+            loop = replace(loop, kind=LoopKind.VECTOR)
         if loop.kind not in (LoopKind.UNROLL, LoopKind.VECTOR):
             self.frame.touch(written(loop.body))
         if loop.kind in (LoopKind.UNROLL, LoopKind.MATRIX) and self.hooks.multiply(self, loop):
@@ -364,6 +373,46 @@ class Body:
         old = memory.load(frame, place, at, Condition())
         new = self._op(op, [dtype] * (len(values) + 1), dtype, (*values, old))
         memory.store(frame, place, at, new)
+
+    def _among_threads(self, s: Combine) -> None:
+        """Each thread's element and that of the thread half a group away, then a quarter, and so on: all threads of the
+        group compute the same tree, and get the same bits, because no operand's place matters."""
+        frame, f = self.frame, self.frame.f
+        place = frame.place(s.buffer)
+        dtype = place.buffer.dtype
+        self.expressions(_values(s.offset))
+        at = affine(frame, s.offset)
+        t = register_type(dtype)
+        x = frame.broadcast(memory.load(frame, place, at, Condition()), t, 0)
+        distance = s.group // 2
+        while distance:
+            other = self._exchanged(dtype, x, distance)
+            if dtype.is_float and s.op in (Op.MAX, Op.MIN):  # which tells zeros apart by their signs
+                name = f"llvm.{'maximum' if s.op is Op.MAX else 'minimum'}.{suffix(t)}"
+                x = f.call(name, t, [(t, x), (t, other)])
+            else:
+                x = scalar.render(f, s.op, (dtype, dtype), dtype, 0, (x, other))
+            distance //= 2
+        memory.store(frame, place, at, Value(x))
+        frame.touch((s.buffer,))
+
+    def _exchanged(self, dtype: DType, x: str, distance: int) -> str:
+        """The value that another thread has of `x`."""
+        f, t, bits = self.frame.f, register_type(dtype), max(8, dtype.bits)
+        if dtype.is_float:
+            x = f.emit(f"bitcast {t} {x} to i{bits}")
+        whole = "i1" if t == "i1" else f"i{bits}"
+        if bits == 64:
+            low = f.emit(f"trunc i64 {x} to i32")
+            high = f.emit(f"trunc i64 {f.emit(f'lshr i64 {x}, 32')} to i32")
+            low, high = (self.hooks.exchanged(self, word, distance) for word in (low, high))
+            low, high = (f.emit(f"zext i32 {word} to i64") for word in (low, high))
+            x = f.emit(f"or i64 {low}, {f.emit(f'shl i64 {high}, 32')}")
+        else:
+            word = x if bits == 32 else f.emit(f"zext {whole} {x} to i32")
+            x = self.hooks.exchanged(self, word, distance)
+            x = x if bits == 32 else f.emit(f"trunc i32 {x} to {whole}")
+        return f.emit(f"bitcast i{bits} {x} to {t}") if dtype.is_float else x
 
     def _tree(self, op: Op, dtype: DType, lanes: int, x: str, *, ordered: bool = False) -> str:
         """A power of two of lanes combined: the first half with the second half, until one value is left.

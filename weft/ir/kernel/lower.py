@@ -34,6 +34,7 @@ from weft.ir.index import (
 from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
 from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
 from weft.ir.loops import (
+    LANE_KINDS,
     Accumulate,
     Alloc,
     Block,
@@ -417,7 +418,7 @@ def shared(body: Block) -> Block:
 
 def in_lanes(loops: list[LoopSpec]) -> list[LoopSpec]:
     """Loops whose iterations have nothing to do with each other, the innermost as vector lanes where it can be."""
-    if not loops or any(s.kind is LoopKind.VECTOR for s in loops):
+    if not loops or any(s.kind in LANE_KINDS for s in loops):
         return loops
     last = loops[-1]
     if last.kind is not LoopKind.SERIAL or not isinstance(last.extent, int) or not 1 < last.extent <= LANES:

@@ -19,6 +19,7 @@ _WORDS = {
     LoopKind.UNROLL: "unrolled",
     LoopKind.MATRIX: "on matrix units",
     LoopKind.VECTOR: "lanes",
+    LoopKind.ACROSS: "across threads",
 }
 
 

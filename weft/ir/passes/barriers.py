@@ -18,7 +18,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from weft.ir.expr import Load, walk
-from weft.ir.loops import Accumulate, Alloc, Barrier, Block, If, Loop, LoopKind, Program, Scope, Stmt, Store
+from weft.ir.loops import (
+    LANE_KINDS,
+    Accumulate,
+    Alloc,
+    Barrier,
+    Block,
+    If,
+    Loop,
+    LoopKind,
+    Program,
+    Scope,
+    Stmt,
+    Store,
+)
 from weft.ir.loops_names import every, names_of_stmt, roots
 from weft.ir.passes.rewrite import with_body
 
@@ -87,7 +100,8 @@ class _Placer:
         """All threads go through it alike."""
         if isinstance(s, Loop) and s.kind is LoopKind.THREAD:
             return True
-        return s.kind is not LoopKind.VECTOR and self.same(s) if isinstance(s, Loop) else self.same(s)
+        lanes = isinstance(s, Loop) and s.kind in LANE_KINDS
+        return not lanes and self.same(s)
 
     def same(self, s: Loop | If) -> bool:
         used = names_of_stmt(s)

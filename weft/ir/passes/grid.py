@@ -15,6 +15,14 @@ Loops over threads that stand one after another become parts of one: iteration i
 buffer of which every element is only touched by one thread moves into that thread's registers. What stands outside
 of all thread loops is done by every thread alike where it fills buffers that are then each thread's own, else by the
 first one. What several grids of the program share lives in scratch buffers.
+
+An ACROSS loop inside thread loops goes over neighbouring threads: each brings its term in a register, and they combine
+them there. A buffer that only such groups of threads fill and read is each thread's own, like the others:
+
+    thread i in 8: thread j in 32: part[32*i + j] = x[32*i + j]       part[0] = x[t]
+    thread k in 8: top[k] = -inf                                  ->  top[0] = -inf
+      across r in 32: top[k] max= part[32*k + r]                      lane[0] = part[0]; combine lane[0] max= of 32
+    thread l in 8: thread m in 32: y[32*l + m] = top[l]               top[0] max= lane[0]; y[t] = top[0]
 """
 
 from __future__ import annotations
@@ -40,12 +48,15 @@ from weft.ir.index import (
     mod,
     variables,
 )
+from weft.ir.kernel.lower import identity
 from weft.ir.loops import (
+    LANE_KINDS,
     Accumulate,
     Alloc,
     Barrier,
     Block,
     Buffer,
+    Combine,
     If,
     Let,
     Loop,
@@ -79,9 +90,12 @@ class Launches:
     scratch: tuple[Buffer, ...]
 
 
-def launches(p: Program, local_bytes: int, max_threads: int = MAX_THREADS) -> Launches:
-    """`p` as launches with at most `max_threads` and `local_bytes` of LOCAL buffers per block; the rest is scratch."""
-    return _Splitter(p, local_bytes, max_threads).split()
+def launches(p: Program, local_bytes: int, max_threads: int = MAX_THREADS, warp: int = 1) -> Launches:
+    """`p` as launches with at most `max_threads` and `local_bytes` of LOCAL buffers per block; the rest is scratch.
+
+    `warp`: how many threads run in step and can exchange registers; with 1, no threads combine what they have.
+    """
+    return _Splitter(p, local_bytes, max_threads, warp).split()
 
 
 @dataclass(slots=True)
@@ -93,8 +107,8 @@ class _Region:
 
 
 class _Splitter:
-    def __init__(self, p: Program, local_bytes: int, max_threads: int) -> None:
-        self.p, self.local_bytes, self.max_threads = p, local_bytes, max_threads
+    def __init__(self, p: Program, local_bytes: int, max_threads: int, warp: int) -> None:
+        self.p, self.local_bytes, self.max_threads, self.warp = p, local_bytes, max_threads, warp
         self.names, self.fresh = Names(), Fresh(p)
         self.scratch: dict[str, Buffer] = {}
 
@@ -155,10 +169,12 @@ class _Splitter:
         block = Var(self.fresh.name("block"), 0, max(high(count) - 1, 0))
         mapping, body = body
         body = substituted(body, {v: e for v, e in mapping(block).items() if v != block})
-        body = _limited(_plain(body), self.max_threads)
+        body = _across(_limited(_plain(body), self.max_threads), self.warp, True, False)
         threads = _capacity(body)
+        if any(isinstance(s, Loop) and s.kind is LoopKind.ACROSS for s in every(body)):
+            threads = -(-threads // self.warp) * self.warp
         thread = Var(self.fresh.name("thread"), 0, threads - 1)
-        fused = _Fusion(body, threads)
+        fused = _Fusion(body, threads, self.fresh)
         kept = {n for n in fused.buffers if n not in fused.own and n not in fused.private}
         # what one part writes to global memory and another reads or writes, as a fill and the updates after it
         met = _read(body) | _written_again(body)
@@ -324,11 +340,54 @@ def _capacity(body: Block) -> int:
     for s in body:
         if isinstance(s, Loop | If):
             inner = _capacity(s.body)
-            if isinstance(s, Loop) and s.kind is LoopKind.THREAD:
+            if isinstance(s, Loop) and s.kind in (LoopKind.THREAD, LoopKind.ACROSS):
                 assert isinstance(s.extent, int)
                 inner *= max(1, s.extent)
             most = max(most, inner)
     return most
+
+
+def _across(body: Block, warp: int, possible: bool, in_threads: bool) -> Block:
+    """ACROSS loops as vector loops, unless their iterations can be neighbouring threads of a warp.
+
+    They can in loops over threads that hold nothing but such loops and plain stores, so that all threads come there.
+    """
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case Loop(kind=LoopKind.ACROSS):
+                out.append(s if possible and _in_step(s, warp) else replace(s, kind=LoopKind.VECTOR))
+            case Loop(kind=LoopKind.THREAD):
+                inner = _across(s.body, warp, possible, True)
+                groups = [x for x in every(inner) if isinstance(x, Loop) and x.kind is LoopKind.ACROSS]
+                plain = all(isinstance(x, Store | Accumulate | Alloc | Loop) for x in inner)
+                if groups and not (plain and _capacity(inner) % max(high(x.extent) for x in groups) == 0):
+                    inner = _across(s.body, warp, False, True)
+                out.append(replace(s, body=inner))
+            case Loop():
+                alike = isinstance(s.extent, int) or not s.extent.computed
+                inside = (
+                    possible and not in_threads and s.kind in (LoopKind.SERIAL, LoopKind.UNROLL) and alike
+                )
+                out.append(replace(s, body=_across(s.body, warp, inside, in_threads)))
+            case If():
+                out.append(If(s.guard, _across(s.body, warp, False, in_threads)))
+            case _:
+                out.append(s)
+    return tuple(out)
+
+
+def _in_step(s: Loop, warp: int) -> bool:
+    """Whether the loop's iterations may be threads: as many as divide a warp, each with one term of each sum."""
+    n = s.extent
+    if not isinstance(n, int) or n < 2 or n & (n - 1) or n > warp or warp % n:
+        return False
+    for x in s.body:
+        if not isinstance(x, Accumulate) or x.guard or (not isinstance(x.offset, int) and x.offset.computed):
+            return False
+        if s.var in variables(x.offset):
+            return False
+    return True
 
 
 def _limited(body: Block, most: int) -> Block:
@@ -475,16 +534,24 @@ class _Private:
 class _Fusion:
     """Makes one THREAD loop of a block's body; `shared` are the buffers that stay LOCAL."""
 
-    def __init__(self, body: Block, threads: int) -> None:
+    def __init__(self, body: Block, threads: int, fresh: Fresh) -> None:
         self.shared: list[Buffer] = []
+        self.fresh = fresh
         self.buffers = {s.buffer.name: s.buffer for s in every(body) if isinstance(s, Alloc)}
         self.found: dict[str, list[_Access]] = {n: [] for n in self.buffers}
         self.survey(body, (), threads)
         self.own = {n for n, b in self.buffers.items() if b.scope is Scope.REGISTER or self.is_own(b)}
         self.private: dict[str, _Private] = {}
+        self.grouped: set[str] = set()
+        """The private buffers of which each thread of a group has a copy, that all of them fill."""
         for n, b in self.buffers.items():
-            if n not in self.own and (layout := self.layout(b)) is not None:
+            if n in self.own:
+                continue
+            if (layout := self.layout(b, False)) is not None:
                 self.private[n] = layout
+            elif (layout := self.layout(b, True)) is not None:
+                self.private[n] = layout
+                self.grouped.add(n)
 
     # what the buffers are used for
 
@@ -495,6 +562,8 @@ class _Fusion:
                     assert isinstance(s.extent, int)
                     inner = _capacity(s.body)
                     self.survey(s.body, (*path, (s.var, inner, s.extent)), inner)
+                case Loop(kind=LoopKind.ACROSS):
+                    self.survey_across(s, path, capacity)
                 case Loop() | If():
                     self.survey(s.body, path, capacity)
                 case _:
@@ -505,25 +574,41 @@ class _Fusion:
             if isinstance(s, Store | Accumulate) and s.buffer in self.found:
                 self.found[s.buffer].append(_Access(s.offset, path, capacity == 1, True))
 
+    def survey_across(self, s: Loop, path: tuple[tuple[Var, int, int], ...], capacity: int) -> None:
+        """Each term is one thread's; the sum is all their's, if these are all that there are."""
+        assert isinstance(s.extent, int)
+        one = (*path, (s.var, 1, s.extent))
+        for x in s.body:
+            assert isinstance(x, Accumulate)
+            for e in walk(roots(x)):
+                if isinstance(e, Load) and e.source in self.found:
+                    self.found[e.source].append(_Access(e.index[0], one, True, False))
+            if x.buffer in self.found:
+                everybody = capacity == s.extent
+                self.found[x.buffer].append(_Access(x.offset, path if everybody else one, False, True))
+
     def is_own(self, b: Buffer) -> bool:
         """Small, and only filled where all threads do the same."""
         return high(b.size) <= OWN_ELEMENTS and all(not a.path for a in self.found[b.name] if a.writes)
 
-    def layout(self, b: Buffer) -> _Private | None:
-        """The buffer's place in registers, where each element belongs to one thread."""
+    def layout(self, b: Buffer, groups: bool) -> _Private | None:
+        """The buffer's place in registers, where each element belongs to one thread, or, if asked, to a group of
+        threads that all fill it alike: the inner loops over threads around an access are within the group."""
         if b.scope is not Scope.LOCAL or not isinstance(b.size, int):
             return None
         digits: set[tuple[tuple[int, int, int], ...]] = set()
         rests: list[list[tuple[int, int]]] = []
         for a in self.found[b.name]:
-            if not a.alone or not a.path:
+            if not a.path or not (a.alone or groups):
                 return None
             terms, const = _terms(a.offset)
             if const:
                 return None
             place = {v: (inner, n) for v, inner, n in a.path}
             mine = [(c, *place[t]) for t, c in terms if isinstance(t, Var) and t in place]
-            if len(mine) != sum(n > 1 for _, _, n in a.path):
+            group = min((inner for _, inner, n in mine if n > 1), default=0)
+            others = [(inner, n) for v, inner, n in a.path if n > 1 and all(v != t for t, _ in terms)]
+            if others and (not groups or a.writes or any(inner * n > group for inner, n in others)):
                 return None
             rest: list[tuple[int, int]] = []
             for t, c in terms:
@@ -533,7 +618,7 @@ class _Fusion:
                 if lo < 0 or c < 0 or t.computed or any(v in place for v in variables(t)):
                     return None
                 rest.append((c, hi))
-            digits.add(tuple(sorted(d for d in mine if d[2] > 1)))
+            digits.add(_merged([d for d in mine if d[2] > 1]))
             rests.append(rest)
         if len(digits) != 1:
             return None
@@ -548,11 +633,13 @@ class _Fusion:
             match s:
                 case Loop() if s.kind is LoopKind.THREAD:
                     out += self.part(s, local, capacity)
+                case Loop(kind=LoopKind.ACROSS):
+                    out += self.across(s, local, capacity)
                 case Loop() | If():
                     out.append(replace(s, body=self.block(s.body, local, capacity)))
                 case Alloc():
                     out += self.alloc(s)
-                case Store() | Accumulate() if capacity > 1 and s.buffer not in self.own:
+                case Store() | Accumulate() if capacity > 1 and not self.everywhere(s.buffer):
                     out.append(replace(s, guard=both(s.guard, _first(local))))
                 case _:
                     out.append(s)
@@ -564,7 +651,28 @@ class _Fusion:
         count = inner * s.extent
         body = substituted(s.body, {s.var: floordiv(local, inner) if s.extent > 1 else 0})
         body = self.block(body, mod(local, inner), inner)
-        return list(body) if count == capacity else [If((InRange(local, None, count),), body)]
+        return list(body) if count == capacity else _some(body, (InRange(local, None, count),))
+
+    def everywhere(self, name: str) -> bool:
+        """Whether all threads that come to a statement that fills the buffer fill their own copies."""
+        return name in self.own or name in self.grouped
+
+    def across(self, s: Loop, local: Int, capacity: int) -> list[Stmt]:
+        """One term of each thread, combined; the first thread adds it where the sum is in memory."""
+        assert isinstance(s.extent, int)
+        out: list[Stmt] = []
+        for x in substituted(s.body, {s.var: mod(local, s.extent)}):
+            assert isinstance(x, Accumulate)
+            lane = Buffer(self.fresh.name(f"{x.buffer}_lane"), x.value.dtype, 1, Scope.REGISTER)
+            out += [
+                Alloc(lane),
+                Store(lane.name, 0, identity(x.op, lane.dtype)),
+                Store(lane.name, 0, x.value),
+            ]
+            out.append(Combine(lane.name, 0, x.op, s.extent))
+            guard = () if self.everywhere(x.buffer) else _first(local)
+            out.append(Accumulate(x.buffer, x.offset, x.op, Load(lane.dtype, lane.name, (0,)), guard))
+        return out if s.extent == capacity else _some(tuple(out), (InRange(local, None, s.extent),))
 
     def in_registers(self, body: Block) -> Block:
         """Accesses to private buffers at their place in registers; thread variables do not count there."""
@@ -590,8 +698,35 @@ def _terms(x: Int) -> tuple[list[tuple[Index, int]], int]:
     return (list(x.terms), x.const) if isinstance(x, Sum) else ([(x, 1)], 0)
 
 
+def _some(body: Block, guard: Guard) -> list[Stmt]:
+    """`body` where the guard holds; but all threads come to where some combine what they have."""
+    lanes = {s.buffer for s in body if isinstance(s, Combine)}
+    out: list[Stmt] = []
+    guarded: list[Stmt] = []
+    for s in body:
+        start = isinstance(s, Store) and s.buffer in lanes and isinstance(s.value, Const)
+        if lanes and (start or isinstance(s, Alloc | Combine)):
+            out += [If(guard, tuple(guarded))] if guarded else []
+            out.append(s)
+            guarded.clear()
+        else:
+            guarded.append(s)
+    return [*out, If(guard, tuple(guarded))] if guarded else out
+
+
 def _first(local: Int) -> Guard:
     return (InRange(local, None, 1),)
+
+
+def _merged(digits: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """Digits of an offset that threads' numbers make up, (factor, threads per step, extent): 32*(t//32) + t%32 is t."""
+    out: list[tuple[int, int, int]] = []
+    for c, inner, n in sorted(digits):
+        if out and (c, inner) == (out[-1][0] * out[-1][2], out[-1][1] * out[-1][2]):
+            out[-1] = (out[-1][0], out[-1][1], out[-1][2] * n)
+        else:
+            out.append((c, inner, n))
+    return tuple(out)
 
 
 def _gaps(
@@ -691,7 +826,7 @@ def _only_adds(first: Store, loop: Loop) -> bool:
             return False
         if isinstance(s, Store) and s.buffer == first.buffer:
             return False
-        if isinstance(s, Loop) and s.kind in (LoopKind.VECTOR, LoopKind.THREAD):
+        if isinstance(s, Loop) and s.kind in (*LANE_KINDS, LoopKind.THREAD):
             return False
         if isinstance(s, Accumulate) and s.buffer == first.buffer:
             if s.offset != first.offset or s.guard not in ((), first.guard):

@@ -37,7 +37,7 @@ from weft.ir.index import (
     minimum,
     variables,
 )
-from weft.ir.loops import Accumulate, Block, If, Loop, LoopKind, Program, Stmt, Store
+from weft.ir.loops import LANE_KINDS, Accumulate, Block, If, Loop, LoopKind, Program, Stmt, Store
 from weft.ir.loops_names import bound, every, roots
 from weft.ir.passes.facts import at_least_zero
 from weft.ir.passes.rewrite import Fresh, copy_block, index_map, map_block, with_body
@@ -95,7 +95,7 @@ class _Peel:
         return s if body is s.body else replace(s, body=body)
 
     def loop(self, s: Loop) -> list[Stmt]:
-        if s.kind in (LoopKind.VECTOR, LoopKind.THREAD):
+        if s.kind in (*LANE_KINDS, LoopKind.THREAD):
             outer, self.lanes = self.lanes, self.lanes | {s.var.name}
             new = self.within(s)
             self.lanes = outer

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.ir.expr import Expr, Temp, as_index, transform
 from weft.ir.index import Index, Int, Opaque, Var, map_guard, rewrite
-from weft.ir.loops import Accumulate, Alloc, Block, If, Let, Loop, Prefetch, Program, Stmt, Store
+from weft.ir.loops import Accumulate, Alloc, Block, Combine, If, Let, Loop, Prefetch, Program, Stmt, Store
 from weft.ir.loops_names import bound
 
 
@@ -34,9 +34,9 @@ def map_stmt(s: Stmt, expr: Callable[[Expr], Expr], index: Callable[[Int], Int])
         case Loop():
             extent = index(s.extent)
             return s if extent is s.extent else replace(s, extent=extent)
-        case Prefetch():
+        case Prefetch() | Combine():
             offset = index(s.offset)
-            return s if offset is s.offset else Prefetch(s.buffer, offset)
+            return s if offset is s.offset else replace(s, offset=offset)
         case _:
             return s
 
@@ -136,7 +136,7 @@ class _Copy:
                     new = Let(self.new(new.name), new.value)
                 case Alloc():
                     new = Alloc(replace(new.buffer, name=self.new(new.buffer.name)))
-                case Store() | Accumulate() | Prefetch():
+                case Store() | Accumulate() | Prefetch() | Combine():
                     new = replace(new, buffer=self.renamed.get(new.buffer, new.buffer))
                 case _:
                     pass

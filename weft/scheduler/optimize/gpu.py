@@ -2,7 +2,9 @@
 
     elementwise  y(i) = f(x(i))                        one grid; consecutive threads, consecutive vectors
     rows         y(i, j) = f(x(i, j), r(i))            a block per row, or several rows per block: partial results in
-                 r(i) = sum j: ...                     registers, combined through LOCAL memory
+                 r(i) = sum j: ...                     registers, combined by the threads of a warp (`Across`), and
+                                                       through LOCAL memory where there are several, or where the
+                                                       device does not do that
     else         each reduction in a grid of its own (in two steps when it has few results), then the outputs
 
 A block's values are LOCAL and its loops bound to threads one by one; `weft.ir.passes.grid` makes one program of
@@ -22,6 +24,7 @@ from weft.ir.graph import elements
 from weft.ir.index import Index, Var, ceildiv, coefficient, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel, fresh
+from weft.ir.kernel.transforms.across import Across
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.inline import Inline
@@ -197,7 +200,7 @@ def _rows(k: Kernel, info: DeviceInfo) -> Kernel | None:
     for v in reversed(values):
         item = k.algorithm.item(v.name)
         assert isinstance(item, Value)
-        k = _reduce_in_block(k, item, (out.name, block), lanes, bool(kept))
+        k = _reduce_in_block(k, item, (out.name, block), lanes, bool(kept), info)
     if kept:
         k = run(k, ComputeAt(kept, out.name, block))
         *pure, lane = loops_of(k, kept)
@@ -314,7 +317,9 @@ def _other_outputs(k: Kernel, others: list[Output], out: Output, block: str, tal
     return k
 
 
-def _reduce_in_block(k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes, kept: bool) -> Kernel:
+def _reduce_in_block(
+    k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes, kept: bool, info: DeviceInfo
+) -> Kernel:
     """A value computed by the threads of one block, for all rows of the block."""
     axis = (
         _along(k, v)[0]
@@ -329,7 +334,7 @@ def _reduce_in_block(k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes, kep
         if n % (lanes.threads * lanes.width) == 0
         else cut(n, ACCESS_BYTES // lanes.width, lanes.threads)
     )
-    k, steps = _steps(k, v.name, axis.var.name, own)
+    k, steps = _steps(k, v.name, axis.var.name, own, info)
     for name, _ in steps:
         k = run(k, ComputeAt(name, *at))
     for name, axes in steps:
@@ -340,7 +345,9 @@ def _reduce_in_block(k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes, kep
     return k
 
 
-def _steps(k: Kernel, name: str, axis: str, lanes: Lanes) -> tuple[Kernel, list[tuple[str, str]]]:
+def _steps(
+    k: Kernel, name: str, axis: str, lanes: Lanes, info: DeviceInfo
+) -> tuple[Kernel, list[tuple[str, str]]]:
     """A reduction as partial results of threads and their combination: (value, its kind), readers first."""
     width, threads = lanes.width, lanes.threads
     if threads * width == 1:
@@ -350,10 +357,16 @@ def _steps(k: Kernel, name: str, axis: str, lanes: Lanes) -> tuple[Kernel, list[
     if width > 1:
         k = run(k, SplitReduce(name, _reduced(k, name), width, f"{name}_thread"))
         steps.append((f"{name}_thread", "thread"))
-    if threads > FINAL * 2:
+    total = "total"
+    if info.shuffles and threads <= WARP and threads & (threads - 1) == 0:
+        total = "across"
+    elif info.shuffles and threads % WARP == 0:
+        k = run(k, SplitReduce(name, _reduced(k, name), WARP, f"{name}_few"))
+        steps.append((f"{name}_few", "across"))
+    elif threads > FINAL * 2:
         k = run(k, SplitReduce(name, _reduced(k, name), int(ceildiv(threads, FINAL)), f"{name}_few"))
         steps.append((f"{name}_few", "few"))
-    return k, [(name, "total"), *reversed(steps)]
+    return k, [(name, total), *reversed(steps)]
 
 
 def _reduced(k: Kernel, name: str) -> str:
@@ -375,6 +388,8 @@ def _bind_step(k: Kernel, name: str, kind: str, lanes: Lanes) -> Kernel:
         k = run(k, Permute(name, (*pure, *reduced, *vector)))
         for n in vector:
             k = attempt(k, Vectorize(n))
+    elif kind == "across":
+        k = attempt(k, Across(reduced[-1])) if reduced else k
     elif kind == "thread":
         k = attempt(k, Unroll(reduced[-1])) if reduced else k
     elif kind == "total" and reduced and is_static(k, reduced[-1]) and extent(k, reduced[-1]) <= FINAL * 2:
@@ -534,8 +549,8 @@ def _reduction(k: Kernel, v: Value, info: DeviceInfo) -> Kernel:
             pieces = min(int(ceildiv(length, THREADS * CHAIN)), int(ceildiv(wanted, THREADS * points)))
             whole = int(ceildiv(int(ceildiv(length, pieces)), THREADS * 4)) * THREADS * 4
             k = run(k, SplitReduce(v.name, axis.var.name, whole, f"{v.name}_piece"))
-            k = _row_grid(k, f"{v.name}_piece")
-        return _row_grid(k, v.name)
+            k = _row_grid(k, f"{v.name}_piece", info)
+        return _row_grid(k, v.name, info)
     longest = max(v.reduce.axes, key=lambda a: high(a.extent))
     if points * 2 < wanted and high(longest.extent) > CHAIN:
         pieces = min(int(ceildiv(high(longest.extent), CHAIN)), int(ceildiv(wanted, points)))
@@ -557,7 +572,7 @@ def _grid_of_points(k: Kernel, name: str) -> Kernel:
     return _grid(run(k, Permute(name, (*order, *reduced))), order)
 
 
-def _row_grid(k: Kernel, name: str) -> Kernel:
+def _row_grid(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """A block per element of the value, or several: its threads share the terms."""
     item = k.algorithm.item(name)
     assert isinstance(item, Value)
@@ -569,7 +584,7 @@ def _row_grid(k: Kernel, name: str) -> Kernel:
         p.dtype.itemsize for a in accesses(k.algorithm, item) if (p := k.algorithm.param(a.param)) is not None
     ]
     lanes = cut(high(axis[0].extent), max(sizes, default=ACCESS_BYTES))
-    k, steps = _steps(k, name, axis[0].var.name, lanes)
+    k, steps = _steps(k, name, axis[0].var.name, lanes, info)
     if pure:  # a single result stays at the top of the program: one block computes it
         tall = max(1, min(THREADS // lanes.threads, extent(k, loops_of(k, name, False)[-1])))
         pure = loops_of(k, name, False)

@@ -8,7 +8,7 @@ from weft.ir.index import Int, Opaque, Var, atoms, high, span, substitute, varia
 from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.loops import LoopKind, Scope
+from weft.ir.loops import LANE_KINDS, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ComputeAt(Transform):
         users = readers(k.algorithm, self.item)
         if not users or self.item == self.consumer:
             return Refusal(f"nothing reads {self.item}")
-        if any(s.kind is LoopKind.VECTOR for s in target.loops[: target.depth(self.loop) + 1]):
+        if any(s.kind in LANE_KINDS for s in target.loops[: target.depth(self.loop) + 1]):
             return Refusal(f"{self.loop} is in a vector loop")
         item = k.algorithm.item(self.item)
         if isinstance(item, Output) and any(s.combine is not None for s in item.stores):

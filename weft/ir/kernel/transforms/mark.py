@@ -10,7 +10,7 @@ from weft.ir.kernel.algorithm import Output, StoreTo
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
-from weft.ir.loops import LoopKind
+from weft.ir.loops import LANE_KINDS, LoopKind
 
 UNROLL_LIMIT = 256
 
@@ -69,9 +69,9 @@ class Vectorize(Transform):
         names = {s.var.name for s in inside}
         if any(n.at is not None and n.at.item == owner and n.at.loop in names for n in k.nests.values()):
             return Refusal(f"something is computed inside {self.loop}")
-        if any(s.kind in (LoopKind.PARALLEL, LoopKind.VECTOR) for s in inside):
+        if any(s.kind is LoopKind.PARALLEL or s.kind in LANE_KINDS for s in inside):
             return Refusal(f"there is a parallel or vector loop inside {self.loop}")
-        if any(s.kind is LoopKind.VECTOR for s in nest.loops):
+        if any(s.kind in LANE_KINDS for s in nest.loops):
             return Refusal(f"{owner} already has a vector loop")
         return serial(k, spec)
 
@@ -97,7 +97,7 @@ class Bind(Transform):
         owner = k.owner(self.loop)
         assert owner is not None
         item = k.algorithm.item(owner)
-        if self.kind in (LoopKind.SERIAL, LoopKind.UNROLL, LoopKind.VECTOR):
+        if self.kind in (LoopKind.SERIAL, LoopKind.UNROLL, *LANE_KINDS):
             return Refusal(f"{self.kind.value} is no parallel kind")
         if spec.reduce:
             return Refusal(f"{self.loop} reduces: split the reduction into steps first")
@@ -105,7 +105,7 @@ class Bind(Transform):
             return Refusal(f"iterations of {self.loop} may store to the same element")
         nest = k.nests[owner]
         outside = [*k.enclosing(owner), *nest.loops[: nest.depth(self.loop)]]
-        if any(s.kind is LoopKind.VECTOR for s in outside):
+        if any(s.kind in LANE_KINDS for s in outside):
             return Refusal(f"{self.loop} is inside a vector loop")
         if self.kind is LoopKind.PARALLEL:
             within = [*nest.loops[nest.depth(self.loop) + 1 :]]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.loops import LoopKind
+from weft.ir.loops import LANE_KINDS, LoopKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Permute(Transform):
             if n.online is not None and n.online.leader == self.item:
                 return Refusal(f"online reductions run with {self.item}")
         kinds = [nest.loops[nest.depth(n)].kind for n in self.order]
-        vector = kinds.index(LoopKind.VECTOR) if LoopKind.VECTOR in kinds else len(kinds)
+        vector = next((d for d, kind in enumerate(kinds) if kind in LANE_KINDS), len(kinds))
         return (
             Refusal("a parallel loop inside a vector loop") if LoopKind.PARALLEL in kinds[vector:] else None
         )
