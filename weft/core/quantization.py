@@ -22,7 +22,7 @@ from weft.core.axes import axis as axis_of
 from weft.core.elementwise import clamp, eq, maximum, round, where
 from weft.core.functional.padding import pad
 from weft.core.handle import value_of, wrap
-from weft.core.movement import movedim, narrow, reshape
+from weft.core.movement import bitcast, movedim, narrow, reshape
 from weft.core.realization import realize
 from weft.core.reductions import amax, amin
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -83,10 +83,13 @@ def unpack(data: Tensor, scale: Tensor, offset: Tensor | None, bits: int, dtype:
     """The values of all blocks in `dtype`: (..., blocks, block)."""
     numbers = Value(data.value.node)
     if bits == 4:
-        halves = reshape(wrap(bc.cast(numbers, int32)), (*data.shape[:-1], 1, data.shape[-1]))
+        # Four bits on top of a power of two are its low digits: 2**(23 - shift) + q needs no conversion
         shift = reshape(wrap(Value(graph.arange(2, int32))) * 4, (2, 1))  # at home on every device
-        whole = reshape((halves >> shift) & 15, (*data.shape[:-1], -1))
-        numbers = (whole - 8 if offset is None else whole).value
+        power = (shift << 23) * -1 + 0x4B000000
+        halves = reshape(wrap(bc.cast(numbers, int32)), (*data.shape[:-1], 1, data.shape[-1]))
+        zero = bitcast(power, float32) if offset is not None else bitcast(power, float32) + 8
+        whole = bitcast((halves & (15 << shift)) | power, float32) - zero
+        numbers = reshape(whole, (*data.shape[:-1], -1)).value
     out = wrap(bc.cast(numbers, dtype)) * wrap(bc.cast(Value(scale.value.node), dtype))
     return out if offset is None else out + wrap(bc.cast(Value(offset.value.node), dtype))
 

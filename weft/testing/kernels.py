@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
-from weft.ir.index import Var, ceildiv, high, in_range
+from weft.ir.index import Var, ceildiv, floordiv, high, in_range
 from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import Op
 
@@ -203,6 +203,21 @@ def depthwise_taps(images: int, channels: int, size: int, taps: int, stride: int
     )
 
 
+def scaled_blocks(m: int, n: int, block: int) -> Case:
+    """A matrix with a scale for each `block` of a row, times a vector."""
+    i, l = axis("i", m), axis("l", n)
+    scaled = mul(Load(F, "q", (i.var, l.var)), Load(F, "scale", (i.var, floordiv(l.var, block))))
+    total = Value("total", (i,), mul(Load(F, "x", (l.var,)), scaled), Reduce(Op.ADD, (l,)))
+    y = axis("y", m)
+    out = Output("out", (y,), (StoreTo("r", (y.var,), Load(F, "total", (y.var,))),))
+    sizes = {"x": (n,), "q": (m, n), "scale": (m, ceildiv(n, block))}
+    params = (*(Param(name, F, shape) for name, shape in sizes.items()), Param("r", F, (m,), True))
+    return Case(
+        Algorithm("scaled_blocks", params, (), (total, out)),
+        lambda t: {"r": (t["q"] * np.repeat(t["scale"], block, 1)[:, :n]) @ t["x"]},
+    )
+
+
 def columns(m: int, n: int) -> Case:
     """Two results of different rank: the mean of each column, and what is left without it."""
     j, i = axis("j", n), axis("i", m)
@@ -250,4 +265,5 @@ CASES: dict[str, Case] = {
     "columns": columns(6, 5),
     "depthwise": depthwise(1, 2, 5, 3, 1),
     "depthwise taps": depthwise_taps(2, 2, 4, 3, 1),
+    "scaled blocks": scaled_blocks(3, 8, 2),
 }

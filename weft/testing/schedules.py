@@ -35,6 +35,7 @@ from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
+from weft.ir.ops import Op
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -121,7 +122,7 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             at: int = draw(st.integers(0, len(names) - 2))
             return MergeAxes(value.name, names[at], names[at + 1])
         case "factor":
-            return Factor(value.name)
+            return Factor(value.name, one([Op.DIV, Op.MUL]))
         case "share":
             item = one(items)
             axes = [a.var.name for a in k.algorithm.item(item).all_axes]

@@ -11,6 +11,7 @@ from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
 from weft.ir.loops_verify import verify
+from weft.scheduler.optimize.blocks import loads_in
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import (
     CASES,
@@ -21,6 +22,7 @@ from weft.testing.kernels import (
     depthwise,
     depthwise_taps,
     matmul,
+    scaled_blocks,
     softmax,
 )
 
@@ -47,6 +49,10 @@ SIZES: dict[str, Case] = {
         for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True)]
     },
     "convolution 2x3x9": convolution(2, 3, 9, 5),
+    **{
+        f"scaled blocks {m}x{n}, {block}": scaled_blocks(m, n, block)
+        for m, n, block in [(5, 192, 32), (40, 128, 64), (17, 160, 32), (3, 48, 32), (2, 72, 12)]
+    },
     **{
         f"{case.__name__} {n}x{c}x{size}, {taps}, {stride}": case(n, c, size, taps, stride)
         for case in (depthwise, depthwise_taps)
@@ -132,6 +138,13 @@ def test_matmul_keeps_its_accumulators_in_registers() -> None:
     assert 12 <= nest.size[0] * nest.size[1] // 16 <= 30, "a tile that fills the registers and does not spill"
     assert nest.loops[0].reduce and nest.loops[-1].kind is LoopKind.VECTOR
     assert "panel" in k.nests, "the second operand is packed"
+
+
+def test_scales_are_applied_to_sums_of_blocks() -> None:
+    k = schedule(scaled_blocks(64, 512, 32).algorithm, DESCRIPTIONS["avx512"])
+    assert {"total_blocks", "total_several"} <= k.nests.keys()
+    blocks = k.algorithm.item("total_blocks")
+    assert "scale" not in {r.source for e in blocks.exprs() for r in loads_in(e)}
 
 
 def test_windows_are_copied_once_and_results_stay_in_registers() -> None:

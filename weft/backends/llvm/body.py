@@ -91,13 +91,15 @@ def identity(op: Op, dtype: DType) -> str:
 class Body:
     """Renders blocks into the function of `frame`."""
 
-    __slots__ = ("frame", "hooks", "streams")
+    __slots__ = ("asked", "frame", "hooks", "streams")
 
     def __init__(self, frame: Frame, hooks: Hooks) -> None:
         self.frame = frame
         self.hooks = hooks
         self.streams = False
         """Whether a store past the caches was rendered."""
+        self.asked: dict[tuple[str, str, tuple[tuple[Term, int], ...]], list[int]] = {}
+        """What was prefetched in a basic block: for a buffer and an offset's terms, the bytes beyond."""
 
     def block(self, stmts: Block) -> None:
         """All statements in order."""
@@ -299,7 +301,9 @@ class Body:
             return
         self.expressions_of((s.offset,))
         for _ in frame.each():
-            memory.prefetch(frame, frame.place(s.buffer), affine(frame, s.offset))
+            at = affine(frame, s.offset)
+            known = self.asked.setdefault((frame.f.block, s.buffer, at.terms), [])
+            memory.prefetch(frame, frame.place(s.buffer), at, known)
 
     def _accumulate(self, s: Accumulate) -> None:
         with self._where(s.guard, (s.value, *_values(s.offset))) as runs:

@@ -114,13 +114,20 @@ def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool
     )
 
 
-def prefetch(frame: Frame, place: Place, offset: Affine) -> None:
-    """Ask for the lines of a run of elements, into the second-level cache. What lies apart is left to the hardware."""
+def prefetch(frame: Frame, place: Place, offset: Affine, asked: list[int]) -> None:
+    """Ask for the lines of a run of elements, into the second-level cache. What lies apart is left to the hardware.
+
+    `asked`: bytes from the same place on whose lines were asked for just before; they are not again.
+    """
     if not offset.uniform and offset.stride != 1:
         return
     at = address(frame, place, offset)
     nbytes = place.buffer.dtype.itemsize * (1 if offset.uniform else frame.now.lanes)
     for k in range(0, nbytes, LINE):
+        byte = offset.const * place.buffer.dtype.itemsize + k
+        if any(0 <= byte - before < LINE for before in asked):
+            continue
+        asked.append(byte)
         line = frame.f.emit(f"getelementptr i8, ptr {at}, i64 {k}") if k else at
         frame.f.call("llvm.prefetch.p0", "void", [("ptr", line), ("i32", "0"), ("i32", "2"), ("i32", "1")])
 

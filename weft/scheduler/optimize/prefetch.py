@@ -50,8 +50,8 @@ def prefetch(k: Kernel, info: DeviceInfo) -> Kernel:
     return prefetch_streams(prefetch_rows(k, info), info)
 
 
-def prefetch_streams(k: Kernel, info: DeviceInfo) -> Kernel:
-    """`k` with items that read large parameters in order asking for what lies some way ahead of it.
+def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int = AHEAD) -> Kernel:
+    """`k` with items that read large parameters in order asking for what lies some way `ahead` of it, in bytes.
 
     Not where another item asks for it already (`prefetch_rows`)."""
     asked = [i for i in k.algorithm.items if k.nests[i.name].prefetch is not None]
@@ -68,10 +68,18 @@ def prefetch_streams(k: Kernel, info: DeviceInfo) -> Kernel:
             if at is not None and 0 < step <= NEAR and _length(at, around) * p.dtype.itemsize >= LONG:
                 steps[p.name] = step
         if steps:
-            streams = len(steps) * prod(high(s.extent) for s in around if s.kind is LoopKind.UNROLL)
-            count = ceildiv(max(AHEAD // streams, NEAR), max(steps.values()))
+            streams = sum(_streams(k, item, p, around) for p in new if p.name in steps)
+            count = ceildiv(max(ahead // streams, NEAR), max(steps.values()))
             k = attempt(k, PrefetchNext(item.name, inner.var.name, count, tuple(steps)))
     return k
+
+
+def _streams(k: Kernel, item: Item, p: Param, around: list[LoopSpec]) -> int:
+    """In how many places the item reads the parameter side by side: rows that are written out, unless they are near."""
+    at = _run(k, item, p)
+    rows = [s for s in around if s.kind is LoopKind.UNROLL]
+    far = [s for s in rows if at is None or abs(coefficient(at, s.var) or 0) * p.dtype.itemsize >= NEAR]
+    return prod(high(s.extent) for s in far)
 
 
 def _large(k: Kernel, info: DeviceInfo) -> list[Param]:

@@ -2,6 +2,7 @@
 
     contraction (sum of products with reuse)  -> `contraction`: register tiles, packed panels
     online-reducible chain (attention)        -> `online`: one pass over tiles
+    a sum with a factor per block of it       -> `blocks`: weights of few bits, times a vector
     reductions over windows (depthwise)       -> `windows`: the window copied, tiles in registers
     few results of two operands (their taps)  -> `taps`: all of them in registers, lanes along what is summed
     everything else                           -> `rows`: rows or columns of reductions around elementwise work
@@ -16,7 +17,16 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import contraction, gpu, online, rows, taps, windows
+from weft.scheduler.optimize import blocks, contraction, gpu, online, rows, taps, windows
+
+_RULES = (
+    online.schedule,
+    contraction.schedule,
+    blocks.schedule,
+    windows.schedule,
+    taps.schedule,
+    rows.schedule,
+)
 
 
 def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
@@ -24,7 +34,7 @@ def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
     kernel = initial(algorithm)
     if info.task_kind is LoopKind.BLOCK:
         return gpu.schedule(kernel, info)
-    for rule in (online.schedule, contraction.schedule, windows.schedule, taps.schedule, rows.schedule):
+    for rule in _RULES:
         scheduled = rule(kernel, info)
         if scheduled is not None:
             return scheduled

@@ -21,17 +21,21 @@ class Factor(Transform):
     Reassociates: the division happens once per result, after the sum. A quotient that is rounded to a narrower float
     before it is multiplied, `f32(bf16(x / c)) * v`, is rounded before the division instead: as often, to as many
     digits, and nearer to where narrow floats are dense, as c is at least 1 where x is a weight and c their sum.
-    Needs: a sum of a product one of whose factors is such a quotient; nothing has been scheduled inside the value.
+    With MUL, o = sum j: (x(j) * c) * v(j)   ->   o = sum j: x(j) * v(j), read as o * c.
+    Needs: a sum of a product one of whose factors is such a quotient (or product); nothing has been scheduled inside
+    the value.
     """
 
     value: str
+    op: Op = Op.DIV
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
         if isinstance(item, Refusal):
             return item
-        if _parts(item) is None:
-            return Refusal(f"{self.value} is no sum of products with a constant divisor")
+        if _parts(item, self.op) is None:
+            kind = "divisor" if self.op is Op.DIV else "factor"
+            return Refusal(f"{self.value} is no sum of products with a constant {kind}")
         if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
             return Refusal(f"something is computed in {self.value}'s loops")
         return None
@@ -39,7 +43,7 @@ class Factor(Transform):
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.value)
         assert isinstance(item, Value)
-        parts = _parts(item)
+        parts = _parts(item, self.op)
         assert parts is not None
         product, divisor = parts
 
@@ -51,7 +55,7 @@ class Factor(Transform):
             def on_index(x: Index) -> Int | None:
                 return at.get(x) if isinstance(x, Var) else None
 
-            return ex.call(Op.DIV, e, ex.transform(divisor, lambda _: None, on_index))
+            return ex.call(self.op, e, ex.transform(divisor, lambda _: None, on_index))
 
         users = {r.name for r in readers(k.algorithm, self.value)}
         items = tuple(
@@ -61,17 +65,32 @@ class Factor(Transform):
         return replace(k, algorithm=replace(k.algorithm, items=items))
 
 
-def _parts(item: Value) -> tuple[Expr, Expr] | None:
-    """(x * v, c) of sum (x / c) * v."""
+def _parts(item: Value, op: Op) -> tuple[Expr, Expr] | None:
+    """(x * v, c) of sum (x / c) * v, or of sum (x * c) * v."""
     e = item.expr
     if item.reduce is None or item.reduce.op is not Op.ADD or not isinstance(e, Call) or e.op is not Op.MUL:
         return None
     summed = {a.var for a in item.reduce.axes}
+    if op is Op.MUL:
+        return _constant_factor(e, summed)
     for k in (0, 1):
         found = _quotient(e.args[k])
         if found is not None and not depends_on(found[1]) & summed:
             x, divisor = found
             return ex.call(Op.MUL, *((x, e.args[1]) if k == 0 else (e.args[0], x))), divisor
+    return None
+
+
+def _constant_factor(e: Expr, summed: set[Var]) -> tuple[Expr, Expr] | None:
+    """(x, c) of x * c, anywhere in a product of several, where c depends on none of `summed`, and x on some."""
+    if not isinstance(e, Call) or e.op is not Op.MUL or not e.dtype.is_float:
+        return None
+    for x, c in (e.args, e.args[::-1]):
+        if not depends_on(c) & summed:
+            return (x, c) if depends_on(x) & summed else None
+        inner = _constant_factor(c, summed)
+        if inner is not None:
+            return ex.call(Op.MUL, x, inner[0]), inner[1]
     return None
 
 
