@@ -20,6 +20,7 @@ from weft.core.handle import Handle, value_of, wrap
 from weft.core.movement import box, pad_value, positions
 from weft.core.precision import widened
 from weft.core.reductions import mean, sum
+from weft.core.scan import scan
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes
@@ -137,12 +138,16 @@ def _loss(x: Value, labels: Value, long: Value, lengths: Value, blank: int) -> T
         if steps
         else where(start, 0.0, wrap(bc.scalar(_NEVER, x.dtype, (n, size))))
     )
-    for t in range(1, steps):
+
+    def step(alpha: Tensor, row: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
+        score, t = row
         one, two = (wrap(_shifted(alpha.value, k, _NEVER)) for k in (1, 2))
-        two = where(skips, two, _NEVER)
-        after = maximum(_log_sum(alpha, one, two) + scores[:, t], _NEVER)
-        # a step reads its predecessor at three places: it must not be computed anew in each of them
-        alpha = where(gt(until, t), after, alpha).contiguous()
+        after = maximum(_log_sum(alpha, one, where(skips, two, _NEVER)) + score, _NEVER)
+        return where(gt(until, t), after, alpha), None
+
+    if steps > 1:
+        later = wrap(apply(Op.PERMUTE, (scores.value,), Axes((1, 0, 2))))[1:]
+        alpha, _ = scan(step, alpha, (later, wrap(positions((steps - 1,), 0, int64)) + 1))
     last = wrap(bc.reshape(lengths, (n, 1))) * 2
     ends = wrap(bc.cast(bc.expand(last.value, (n, 1)), int64))
     final = gather(alpha, 1, ends)
