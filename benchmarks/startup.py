@@ -63,6 +63,19 @@ print(float(step(parameters, zeros, zeros, 1.0, x, y)[3]))
 """
 
 
+_LSTM = """
+import {0}
+from {0} import nn
+net, head = nn.LSTM(256, 256), nn.Linear(256, 10)
+optimizer = {0}.optim.Adam([*net.parameters(), *head.parameters()])
+x, y = {0}.randn(500, 32, 256), {0}.randint(0, 10, (32,))
+loss = nn.functional.cross_entropy(head(net(x)[0][-1]), y)
+loss.backward()
+optimizer.step()
+print(loss.item())
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """A program to time in a fresh process: as whose environment, and whether caches on disk are there already."""
@@ -90,6 +103,10 @@ def starts() -> Iterator[Start]:
         if not VARIANTS[name].missing():
             yield Start("first step, cold", name, VARIANTS[name], code, False)
             yield Start("first step, warm", name, VARIANTS[name], code, True)
+    for name in ("weft", "torch"):
+        if not VARIANTS[name].missing():
+            yield Start("LSTM of 500 steps, cold", name, VARIANTS[name], _LSTM.format(name), False)
+            yield Start("LSTM of 500 steps, warm", name, VARIANTS[name], _LSTM.format(name), True)
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:

@@ -87,6 +87,16 @@ def convnet() -> Inputs:
     return weights, rng.standard_normal((32, 3, 32, 32), np.float32), rng.integers(0, 10, 32)
 
 
+def lstm(steps: int = 500, n: int = 32, size: int = 256) -> Inputs:
+    """Weights of LSTM(size, size) and a linear layer to 10 classes; `steps` steps of n sequences, labels."""
+    shapes = ((4 * size, size), (4 * size, size), (4 * size,), (4 * size,), (10, size), (10,))
+    weights = [normal(*s, seed=k, scale=1 / math.sqrt(size)) for k, s in enumerate(shapes)]
+    return weights, normal(steps, n, size, seed=7), np.random.default_rng(8).integers(0, 10, n)
+
+
+LSTM_FLOPS = 2.0 * 500 * 32 * 4 * 256 * 256 * (2 + 1 + 2)
+"""Two products per step and their weights' gradients, and the gradient of the state."""
+
 CONVNET_FLOPS = 2.0 * 32 * (2 * 32 * 3 * 9 * 1024 + 3 * 64 * 32 * 9 * 256 + 3 * 4096 * 10)
 
 
@@ -231,6 +241,7 @@ def _workloads() -> Iterator[Workload]:
     yield Workload(
         "convnet training step", "training", "convnet_step", convnet, CONVNET_FLOPS, tolerance=1e-3
     )
+    yield Workload("LSTM training step, 500 steps", "training", "lstm_step", lstm, LSTM_FLOPS, tolerance=1e-3)
     yield Workload(
         "Adam step, 4M", "training", "adam_step", adam, 0, 64.0 * 2**20, 48.0 * 2**20, tolerance=1e-3
     )

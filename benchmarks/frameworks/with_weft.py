@@ -139,6 +139,26 @@ class Weft:
         net.load_state_dict({f"{k}.weight": self.tensor(w) for k, w in zip((0, 3, 7), weights, strict=True)})
         return self._training(net, x, y)
 
+    def lstm_step(self, weights: list[Array], x: Array, y: Array) -> Run:
+        nn = self.weft.nn
+        size = weights[0].shape[1]
+
+        class Classifier(nn.Module):
+            """The class of a sequence, from the last output."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm, self.head = nn.LSTM(size, size), nn.Linear(size, 10)
+
+            def forward(self, x: Any) -> Any:
+                return self.head(self.lstm(x)[0][-1])
+
+        net = Classifier()
+        net.load_state_dict(
+            {n: self.tensor(a) for (n, _), a in zip(net.named_parameters(), weights, strict=True)}
+        )
+        return self._training(net, x, y)
+
     def _training(self, net: Any, x: Array, y: Array) -> Run:
         optimizer = self.weft.optim.Adam(net.parameters(), lr=1e-3)
 
