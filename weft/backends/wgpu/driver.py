@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from functools import cache
+from tempfile import gettempdir
 from typing import Any
 
 from weft.errors import DeviceError
@@ -14,19 +19,28 @@ FEATURES = frozenset({INT64})
 """What is used where an adapter offers it."""
 
 
+APIS = ("Vulkan", "Metal", "DX12")
+"""What adapters are looked for under. OpenGL lacks storage buffers of several kinds, shows the same hardware again, and
+takes most of the time."""
+
+
 @cache
 def wgpu() -> Any:
     """The bindings. DeviceError with what to install when they are missing."""
     try:
-        return importlib.import_module("wgpu")
+        module = importlib.import_module("wgpu")
+        extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
     except (ImportError, OSError, RuntimeError) as error:
         raise DeviceError(f"install wgpu: pip install 'weft[wgpu]' ({error})") from error
+    with suppress(RuntimeError):  # the application has used WebGPU before, in its own way
+        extras.set_instance_extras(backends=APIS)
+    return module
 
 
 def all_adapters() -> list[Any]:
     """The adapters that compute, those of hardware first. DeviceError with what to install when there is none."""
-    adapters = wgpu().gpu.enumerate_adapters_sync()
-    # OpenGL lacks storage buffers of several kinds, and shows the same hardware again
+    with _runtime_folder():
+        adapters = wgpu().gpu.enumerate_adapters_sync()
     found = [a for a in adapters if a.info["backend_type"] != "OpenGL"]
     if not found:
         raise DeviceError(
@@ -34,3 +48,18 @@ def all_adapters() -> list[Any]:
             "(apt-get install mesa-vulkan-drivers)"
         )
     return sorted(found, key=lambda a: a.info["adapter_type"] == "CPU")
+
+
+@contextmanager
+def _runtime_folder() -> Generator[None]:
+    """A value for XDG_RUNTIME_DIR where there is none: Mesa's device selection looks for a display there, and complains
+    on the terminal if it cannot look."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ or not sys.platform.startswith("linux"):
+        yield
+        return
+    os.environ[name] = gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ[name]
