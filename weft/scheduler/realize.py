@@ -10,7 +10,7 @@ from typing import Any
 
 from weft import settings
 from weft.backends import registry
-from weft.backends.protocol import Device, Memory
+from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
@@ -112,9 +112,26 @@ def values_of(
     if sig.homeless and not sig.variables and any(n.op is Op.BUFFER and n.device is None for n in sig.leaves):
         from weft.scheduler import stream
 
+        if not isinstance(device, Borrower):
+            nodes, sig, known = _without_rows(nodes, stream.with_rows_read(nodes, device), sig)
+            if known is not None:
+                left = values_of(nodes, sig, device) if nodes else []
+                found = dict(zip(nodes, left, strict=True))
+                return [found[n] if n.storage is None else n.storage for n in known]
         if stream.needed(nodes, sig.leaves, device):
             return stream.compute(nodes, device)
     return planned(nodes, sig, device, bindings)
+
+
+def _without_rows(
+    nodes: Sequence[Node], read: Sequence[Node], sig: Signature
+) -> tuple[Sequence[Node], Signature, Sequence[Node] | None]:
+    """What is left to compute, with its signature, and all nodes as they are after rows of files were read; None where
+    none were."""
+    if all(a is b for a, b in zip(nodes, read, strict=True)):
+        return nodes, sig, None
+    todo = [n for n in dict.fromkeys(read) if n.storage is None]
+    return todo, signature(todo) if todo else sig, read
 
 
 def planned(

@@ -8,10 +8,12 @@ leaves, op by op, so that a piece needs a slice of each file only.
     split.py     which axis a value is split along, and into pieces of which size
     pieces.py    running the one plan of all pieces, with the files read ahead
     compute.py   which values of a graph have to be computed so, in which order
+    picked.py    rows of files for devices that do not read files themselves
 """
 
 from __future__ import annotations
 
 from weft.scheduler.stream.compute import compute, needed, needed_for, write
+from weft.scheduler.stream.picked import with_rows_read
 
-__all__ = ["compute", "needed", "needed_for", "write"]
+__all__ = ["compute", "needed", "needed_for", "with_rows_read", "write"]
