@@ -23,7 +23,7 @@ from weft.scheduler import realize
 from weft.scheduler.signature import signature
 from weft.scheduler.stream.pieces import Pieces
 from weft.scheduler.stream.slices import rebuilt
-from weft.scheduler.stream.split import Kind, Split, Terms, choose, nbytes, reach
+from weft.scheduler.stream.split import Kind, Split, Terms, choose, nbytes, reach, together
 
 MOST_PIECE_BYTES = 64 << 20
 LEAST_PIECE_BYTES = 1 << 16
@@ -64,7 +64,7 @@ def write(node: Node, device: Device, sink: Callable[[memoryview], object]) -> b
     )
     if split is None or not job.can(split):
         return False
-    job.run(split, lambda s: sink(device.read(s.memory, s.nbytes)))
+    job.run([split], lambda found: sink(device.read(found[0].memory, found[0].nbytes)))
     return True
 
 
@@ -87,15 +87,16 @@ class _Job:
         try:
             known: dict[Node, Node] = {}
             if _is_known(toposort(nodes)):
-                for target in self._targets(nodes):
-                    stored = self._streamed(rebuilt(target, known))
-                    if stored is not None:
-                        known[target] = self._leaf(stored)
+                for group in _independent(self._targets(nodes)):
+                    found = self._streamed([rebuilt(target, known) for target in group])
+                    for target, stored in zip(group, found, strict=True):
+                        if stored is not None:
+                            known[target] = self._leaf(stored)
             now = [rebuilt(n, known) for n in nodes]
             todo = [n for n in dict.fromkeys(now) if n.storage is None]
             made: list[Storage] = realize.planned(todo, signature(todo), self.device) if todo else []
-            found = dict(zip(todo, made, strict=True))
-            return [found[n] if n.storage is None else n.storage for n in now]
+            values = dict(zip(todo, made, strict=True))
+            return [values[n] if n.storage is None else n.storage for n in now]
         except MemoryPlanError as error:
             raise self._refusal(error) from error
 
@@ -146,21 +147,31 @@ class _Job:
         """Whether a GATHER or SHRINK reads no more of a file than what it gives."""
         return self.terms.borrows and is_source(n.inputs[0])
 
-    def _streamed(self, target: Node) -> Storage | None:
-        """A value computed in pieces into memory; None where it cannot be, or need not."""
-        split = choose(target, self.terms) if target.storage is None else None
-        if split is None or not self.can(split):
-            self._at_once.append(target)
-            return None
-        if any(level.kind is Kind.ROWS for level in split.levels):
-            stored = self._assembled(split)
-        else:
-            parts: list[Storage] = []
-            self.run(split, parts.append)
-            (stored,) = parts
+    def _streamed(self, targets: Sequence[Node]) -> list[Storage | None]:
+        """Values computed in pieces into memory; None for what cannot be, or need not. Files that several of them are
+        reduced from are read once."""
+        found: list[Storage | None] = [None] * len(targets)
+        groups: list[dict[int, Split]] = []
+        for k, target in enumerate(targets):
+            split = choose(target, self.terms) if target.storage is None else None
+            if split is None or not self.can(split):
+                self._at_once.append(target)
+            elif any(level.kind is Kind.ROWS for level in split.levels):
+                found[k] = self._rounded(self._assembled(split), target)
+            else:
+                _join(groups, k, split)
+        for group in groups:
+            parts: list[Sequence[Storage]] = []
+            self.run(list(group.values()), parts.append)
+            for k, stored in zip(group, parts[0], strict=True):
+                found[k] = self._rounded(stored, targets[k])
+        return found
+
+    def _rounded(self, stored: Storage, target: Node) -> Storage:
+        """What was summed in f32, in the value's own type."""
         if stored.dtype is target.dtype:
             return stored
-        narrow = [apply(Op.CAST, (self._leaf(stored),), None, None, target.dtype)]  # it was summed in f32
+        narrow = [apply(Op.CAST, (self._leaf(stored),), None, None, target.dtype)]
         return realize.planned(narrow, signature(narrow), self.device)[0]
 
     def _assembled(self, split: Split) -> Storage:
@@ -169,12 +180,13 @@ class _Job:
         shape = tuple([s for s in target.shape if isinstance(s, int)])
         stored = Storage(self.device, self._room(target), target.dtype, shape)
 
-        def put(s: Storage) -> None:
+        def put(found: Sequence[Storage]) -> None:
             nonlocal at
+            (s,) = found
             self.device.write(stored.memory, self.device.read(s.memory, s.nbytes), at)
             at += s.nbytes
 
-        self.run(split, put)
+        self.run([split], put)
         return stored
 
     def can(self, split: Split) -> bool:
@@ -189,10 +201,41 @@ class _Job:
                 f"the result {target!r} does not fit: {error}; write it to a file with .to('disk:PATH'), piece by piece"
             ) from error
 
-    def run(self, split: Split, sink: Callable[[Storage], object]) -> None:
+    def run(self, splits: Sequence[Split], sink: Callable[[Sequence[Storage]], object]) -> None:
         """Compute what all pieces need, and the pieces."""
-        found: list[Storage] = []
-        if split.whole:
-            found = realize.values_of(split.whole, signature(split.whole), self.device)
-        known = {n: self._leaf(s) for n, s in zip(split.whole, found, strict=True)}
-        Pieces(split, known, self.terms, self.device, self.left // 4).run(sink)
+        whole = list(dict.fromkeys(n for s in splits for n in s.whole))
+        found = realize.values_of(whole, signature(whole), self.device) if whole else []
+        known = {n: self._leaf(s) for n, s in zip(whole, found, strict=True)}
+        Pieces(splits, known, self.terms, self.device, self.left // 4).run(sink)
+
+
+def _independent(targets: Sequence[Node]) -> list[list[Node]]:
+    """Neighbours of which none is computed from another, as groups."""
+    groups: list[list[Node]] = []
+    for target in targets:
+        below = set(toposort([target]))
+        if groups and below.isdisjoint(groups[-1]):
+            groups[-1].append(target)
+        else:
+            groups.append([target])
+    return groups
+
+
+def _join(groups: list[dict[int, Split]], k: int, split: Split) -> None:
+    """Value `k` into the first group whose pieces it can have, else into one of its own."""
+    files = _files(split)
+    for group in groups:
+        first = next(iter(group.values()))
+        both = together(first, split) if _files(first) == files else None
+        if both is not None:
+            same = {i: together(both[1], s) for i, s in group.items()}
+            if all(pair is not None for pair in same.values()):
+                group.update({i: pair[1] for i, pair in same.items() if pair is not None})
+                group[k] = both[1]
+                return
+    groups.append({k: split})
+
+
+def _files(split: Split) -> set[Node]:
+    """The leaves that a value is computed from."""
+    return {n for n in toposort([split.target]) if is_source(n)}

@@ -1,4 +1,4 @@
-"""Rows of files that a device cannot read itself: a batch of a data set takes memory for the batch, not for the data set.
+"""Rows of files that a device cannot read itself: a batch takes memory for the batch, not for the data set.
 
 A gather from a tensor in a file, or a part of it, is read on the host where it is much smaller than the tensor; the
 device gets what was picked. A device that reads mapped files itself (`Borrower`) needs none of this.

@@ -1,4 +1,4 @@
-"""Running a split: one plan for all pieces of one size, on the parts of files that each needs."""
+"""Running splits: one plan for all pieces of one size, on the parts of files that each needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.scheduler.plan import Plan
 from weft.scheduler.realize import memory_on, plan_for
 from weft.scheduler.signature import Signature, signature
 from weft.scheduler.stream.slices import rebuilt, regions
-from weft.scheduler.stream.split import Kind, Split, Terms, in_one_go, smaller
+from weft.scheduler.stream.split import Kind, Level, Split, Terms, in_one_go, smaller
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,28 +75,38 @@ class _Variant:
 
 
 class Pieces:
-    """A split, bound to a device."""
+    """Splits over the same pieces, bound to a device: each piece is read once for all of them."""
 
     def __init__(
-        self, split: Split, known: Mapping[Node, Node], terms: Terms, device: Device, most_bytes: int
+        self,
+        splits: Sequence[Split],
+        known: Mapping[Node, Node],
+        terms: Terms,
+        device: Device,
+        most_bytes: int,
     ) -> None:
         """`known`: leaves in the place of what all pieces need whole. Pieces are made smaller until what lies between
         their kernels takes at most `most_bytes`."""
-        self.split, self.known, self.terms, self.device = split, known, terms, device
+        self.splits, self.known, self.terms, self.device = list(splits), known, terms, device
         self._variants: dict[tuple[bool, ...], _Variant] = {}
-        self._combine: tuple[Plan, Signature] | None = None
+        self._combine: dict[int, tuple[Plan, Signature]] = {}
         while True:
-            first = self._variant(self._sizes([0] * len(split.levels)))
+            first = self._variant(self._sizes([0] * len(self.levels)))
             between = first.plan.commands.workspace_bytes
-            fewer = smaller(self.split) if between > most_bytes else None
-            if fewer is None:
+            fewer = [smaller(s) for s in self.splits] if between > most_bytes else [None]
+            if any(s is None for s in fewer):
                 return
-            self.split = fewer
+            self.splits = [s for s in fewer if s is not None]
             self._variants.clear()
 
-    def run(self, sink: Callable[[Storage], object]) -> None:
-        """Compute all pieces; those of the result go to `sink` in row-major order."""
-        levels = self.split.levels
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The loops over pieces. (Which axis of its own a value is split along is each split's.)"""
+        return self.splits[0].levels
+
+    def run(self, sink: Callable[[Sequence[Storage]], object]) -> None:
+        """Compute all pieces; those of the results, one of each split, go to `sink` in row-major order."""
+        levels = self.levels
         rows = [level for level in levels if level.kind is Kind.ROWS]
         inner = [range(level.count) for level in levels[len(rows) :]]
         order = [
@@ -106,7 +116,7 @@ class Pieces:
         ahead = itertools.chain.from_iterable(order)
         next(ahead)
         for group in order:
-            partial: list[tuple[int, Storage]] = []
+            partial: list[tuple[int, Sequence[Storage]]] = []
             for at in group:
                 self._read_ahead(next(ahead, None))
                 self._push(partial, self._piece(at))
@@ -115,7 +125,7 @@ class Pieces:
                 partial.append((0, self._combined(a, b)))
             sink(partial[0][1])
 
-    def _push(self, partial: list[tuple[int, Storage]], s: Storage) -> None:
+    def _push(self, partial: list[tuple[int, Sequence[Storage]]], s: Sequence[Storage]) -> None:
         """Combine in pairs of equally many pieces: errors grow with the logarithm of their number."""
         rank = 0
         while partial and partial[-1][0] == rank:
@@ -125,18 +135,18 @@ class Pieces:
 
     def _sizes(self, at: Sequence[int]) -> tuple[bool, ...]:
         """For each level, whether piece `at` is its last and shorter than the others."""
-        levels = zip(self.split.levels, at, strict=True)
+        levels = zip(self.levels, at, strict=True)
         return tuple([k == level.count - 1 and level.total % level.size != 0 for level, k in levels])
 
     def _env(self, at: Sequence[int]) -> dict[str, int]:
-        return {level.number.name: k for level, k in zip(self.split.levels, at, strict=True)}
+        return {level.number.name: k for level, k in zip(self.levels, at, strict=True)}
 
-    def _piece(self, at: Sequence[int]) -> Storage:
+    def _piece(self, at: Sequence[int]) -> Sequence[Storage]:
         v, env = self._variant(self._sizes(at)), self._env(at)
         memories: list[Any] = list(v.shared)
         for k, region in v.regions.items():
             memories[k] = self._loaded(region, env)
-        (out,) = v.plan.run(memories, [env[x.name] for x in v.sig.variables])
+        out = v.plan.run(memories, [env[x.name] for x in v.sig.variables])
         for region in v.regions.values():
             part = region.bytes(env)
             part.file.release(part.begin, part.begin + part.nbytes)
@@ -158,32 +168,37 @@ class Pieces:
 
     def _variant(self, last: tuple[bool, ...]) -> _Variant:
         if last not in self._variants:
-            self._variants[last] = self._planned(self.split.piece(last))
+            self._variants[last] = self._planned([s.piece(last) for s in self.splits])
         return self._variants[last]
 
-    def _planned(self, piece: Node) -> _Variant:
+    def _planned(self, pieces: Sequence[Node]) -> _Variant:
         places: dict[Node, _Region] = {}
         instead = dict(self.known)
-        for n, leaf in regions(piece, self.terms.is_source, self.known).items():
-            if n is leaf:
-                continue
-            assert isinstance(n.attrs, Box)
-            shape = tuple([s for s in n.shape if isinstance(s, int)])
-            instead[n] = buffer(n.shape, n.dtype, None, None)
-            places[instead[n]] = _Region(leaf, n.attrs.start, n.attrs.step, shape)
-        node = rebuilt(piece, instead)
-        if node in places or node.storage is not None:  # nothing to compute
-            node = apply(Op.CONTIGUOUS, (node,))
-        sig = signature([node])
+        for piece in pieces:
+            for n, leaf in regions(piece, self.terms.is_source, self.known).items():
+                if n is leaf or n in instead:
+                    continue
+                assert isinstance(n.attrs, Box)
+                shape = tuple([s for s in n.shape if isinstance(s, int)])
+                instead[n] = buffer(n.shape, n.dtype, None, None)
+                places[instead[n]] = _Region(leaf, n.attrs.start, n.attrs.step, shape)
+        nodes = [rebuilt(piece, instead) for piece in pieces]
+        # a leaf is nothing to compute
+        nodes = [apply(Op.CONTIGUOUS, (n,)) if n in places or n.storage is not None else n for n in nodes]
+        sig = signature(nodes)
         shared = [None if n in places else memory_on(n, self.device) for n in sig.leaves]
         found = {k: places[n] for k, n in enumerate(sig.leaves) if n in places}
-        return _Variant(plan_for([node], sig, self.device), sig, found, shared)
+        return _Variant(plan_for(nodes, sig, self.device), sig, found, shared)
 
-    def _combined(self, a: Storage, b: Storage) -> Storage:
-        if self._combine is None:
+    def _combined(self, a: Sequence[Storage], b: Sequence[Storage]) -> Sequence[Storage]:
+        return [self._two(k, x, y) for k, (x, y) in enumerate(zip(a, b, strict=True))]
+
+    def _two(self, k: int, a: Storage, b: Storage) -> Storage:
+        """Two partial results of split `k` as one."""
+        if k not in self._combine:
             x, y = (buffer(a.shape, a.dtype, None, None) for _ in range(2))
-            node = apply(COMBINE[self.split.target.op], (x, y))
+            node = apply(COMBINE[self.splits[k].target.op], (x, y))
             sig = signature([node])
-            self._combine = plan_for([node], sig, self.device), sig
-        (out,) = self._combine[0].run([a.memory, b.memory])
+            self._combine[k] = plan_for([node], sig, self.device), sig
+        (out,) = self._combine[k][0].run([a.memory, b.memory])
         return out

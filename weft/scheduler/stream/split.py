@@ -133,6 +133,28 @@ def smaller(split: Split) -> Split | None:
     return None
 
 
+def together(a: Split, b: Split) -> tuple[Split, Split] | None:
+    """Both splits over the same pieces, where each combines pieces along one axis of as many elements; else None."""
+    if len(a.levels) != 1 or len(b.levels) != 1:
+        return None
+    (x,), (y,) = a.levels, b.levels
+    if (x.kind, y.kind) != (Kind.COMBINE, Kind.COMBINE) or x.total != y.total:
+        return None
+    size = min(x.size, y.size)
+    number = replace_range(x.number, x.total // size - 1)
+    both = (
+        replace(a, levels=(replace(x, size=size, number=number),)),
+        replace(b, levels=(replace(y, size=size, number=number),)),
+    )
+    try:
+        for s in both:
+            s.piece((False,))
+            s.piece((x.total % size != 0,))
+    except UnevenError:
+        return None
+    return both
+
+
 def replace_range(v: Var, last: int) -> Var:
     """The variable with another upper bound."""
     return Var(v.name, v.lo, max(last, 0))
