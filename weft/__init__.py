@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from weft._version import __version__
+from weft.core.autocast import autocast, get_autocast_dtype, is_autocast_enabled
 from weft.core.broadcast import broadcast_shapes, can_cast, result_type
 from weft.core.creation import (
     arange,
@@ -358,7 +359,7 @@ from weft.ir.dtypes import int64 as long
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from weft import array_api, io, linalg, nn, optim, quantization, signal, special
+    from weft import amp, array_api, io, linalg, nn, optim, quantization, signal, special
     from weft.core.arithmetic import (
         clamp_max,
         clamp_min,
@@ -563,11 +564,11 @@ __all__ = [
     "ArgumentError", "DType", "DTypeError", "DeviceError", "FileError", "Generator", "GradError",
     "IndexError", "MemoryPlanError", "ShapeError", "Tensor", "Variable", "WeftError", "__version__", "abs",
     "abs_", "absolute", "acos", "acos_", "acosh", "acosh_", "add", "addbmm", "addcdiv", "addcmul", "addmm",
-    "addmv", "addmv_", "addr", "adjoint", "alias_copy", "all", "allclose", "amax", "amin", "aminmax",
+    "addmv", "addmv_", "addr", "adjoint", "alias_copy", "all", "allclose", "amax", "amin", "aminmax", "amp",
     "angle", "any", "arange", "arccos", "arccos_", "arccosh", "arccosh_", "arcsin", "arcsin_", "arcsinh",
     "arcsinh_", "arctan", "arctan2", "arctan_", "arctanh", "arctanh_", "argmax", "argmin", "argsort",
     "argwhere", "array_api", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter",
-    "as_tensor", "asarray", "asin", "asin_", "asinh", "asinh_", "atan", "atan2", "atan_", "atanh", "atanh_",
+    "as_tensor", "asarray", "asin", "asin_", "asinh", "asinh_", "atan", "atan2", "atan_", "atanh", "atanh_", "autocast",
     "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bartlett_window", "bernoulli", "bfloat16",
     "bincount", "bind", "binomial", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "blackman_window", "block_diag", "bmm", "bool",
@@ -585,12 +586,14 @@ __all__ = [
     "fix_", "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64",
     "float8_e4m3fn", "float8_e5m2", "float_power", "floor", "floor_", "floor_divide", "fmax", "fmin",
     "fmod", "frac", "frac_", "frexp", "from_dlpack", "from_numpy", "from_torch", "frombuffer", "full",
-    "full_like", "gather", "gcd", "gcd_", "ge", "geqrf", "ger", "get_default_device", "get_default_dtype",
+    "full_like", "gather", "gcd", "gcd_", "ge", "geqrf", "ger", "get_autocast_dtype",
+    "get_default_device", "get_default_dtype",
     "get_device", "get_num_threads", "get_rng_state", "grad", "gradient", "gradients", "greater",
     "greater_equal", "gt", "half", "hamming_window", "hann_window", "heaviside", "histc", "histogram", "histogramdd",
     "hsplit", "hstack", "hypot", "i0", "i0_", "igamma", "igammac", "iinfo", "index_add", "index_copy",
     "index_fill", "index_put", "index_put_", "index_reduce", "index_select", "inf", "inference_mode",
-    "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io", "is_complex",
+    "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io",
+    "is_autocast_enabled", "is_complex",
     "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_neg", "is_nonzero",
     "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan",
     "isneginf", "isposinf", "isreal", "kaiser_window", "kron", "kthvalue", "lcm", "lcm_", "ldexp", "ldexp_",
@@ -696,6 +699,7 @@ _LAZY = {
 }
 _PACKAGES = frozenset(
     (
+        "amp",
         "array_api",
         "autograd",
         "data",

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 _HOME = str(Path(__file__).parent)
 
-_KEYWORDS = str(Path(__file__).parent / "core" / "keywords.py")
+# Wrappers around what the user calls.
+_AROUND = frozenset(f"{_HOME}/core/{name}.py" for name in ("keywords", "autocast", "views"))
 
 # Functions that users do not call by these names.
 _SYNTAX = frozenset({"getitem", "setitem", "gradients"})
@@ -35,7 +36,7 @@ def user_call() -> Call:
         if not name.startswith(_HOME) and not name.startswith(("<frozen", "<weft")):
             return Call(f"{name}:{frame.f_lineno}", function)
         code = frame.f_code
-        if name == _KEYWORDS:  # translates keywords around what the user calls
+        if name in _AROUND:
             frame = frame.f_back
             continue
         if "<locals>" in code.co_qualname:  # what a decorator made, and users call otherwise

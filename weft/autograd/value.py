@@ -69,6 +69,8 @@ HOOKS: WeakKeyDictionary[Value, dict[int, Hook]] = WeakKeyDictionary()
 
 class _Mode(threading.local):
     grad = True
+    casts: Any = None
+    """What `autocast` casts; see core/autocast.py."""
 
 
 _mode = _Mode()
@@ -77,6 +79,11 @@ _mode = _Mode()
 def grad_enabled() -> bool:
     """True where operations record how they were made (everywhere but under `no_grad`), per thread."""
     return _mode.grad
+
+
+def cast_mode() -> Any:
+    """What `autocast` casts in this thread; None outside of it."""
+    return _mode.casts
 
 
 @contextmanager

@@ -101,7 +101,13 @@ class Compiled(Generic[P, R]):
             run.realize_value(v)
             n = v.node
             specs.append((n.shape, n.dtype, n.storage.device.info.name, v.needs_grad, v.is_leaf))
-        return (structure, tuple(specs), recording.grad_enabled(), run.default_device())
+        return (
+            structure,
+            tuple(specs),
+            recording.grad_enabled(),
+            recording.cast_mode(),
+            run.default_device(),
+        )
 
     def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """Trace the function, and run what was recorded."""

@@ -4,7 +4,7 @@ A call of a small compiled function is bound by the interpreter, so what a trace
 arguments, no constructors, no layers. For two arguments the text is
 
     def call(args):
-        if mode.grad is not True or chosen.names or len(args) != 2:
+        if mode.grad is not True or mode.casts is not casts or chosen.names or len(args) != 2:
             return None
         x0, x1 = args
         if x0.__class__ is not class0 or x1.__class__ is not class1:
@@ -72,20 +72,21 @@ def direct_call(
     expected: Sequence[Expected],
     memories: Sequence[int | Memory],
     records: bool,
+    casts: object,
 ) -> DirectCall | None:
     """The call for a plan whose one result is the function's. `bound` arguments have to be these tensors, and no other
     may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of
-    the tensor that has it, or memory that never changes. `records`: the grad mode. None where sizes vary."""
+    the tensor that has it, or memory that never changes. `records` and `casts`: the modes. None where sizes vary."""
     if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
         return None
     out, device = plan.outputs[0], plan.device
     shape = tuple(n for n in out.shape if isinstance(n, int))
     env: dict[str, Any] = {
-        "mode": mode, "chosen": run.chosen, "allocate": device.allocate, "execute": plan.executable.run,
+        "mode": mode, "casts": casts, "chosen": run.chosen, "allocate": device.allocate, "execute": plan.executable.run,
         "direct": getattr(plan.executable, "direct", None), "result": result_maker(device, out.dtype, shape),
     }  # fmt: skip
     lines = [
-        f"if mode.grad is not {records} or chosen.names or len(args) != {len(classes)}:",
+        f"if mode.grad is not {records} or mode.casts is not casts or chosen.names or len(args) != {len(classes)}:",
         "    return None",
     ]
     env["captured"] = frozenset(map(id, captured))

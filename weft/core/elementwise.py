@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
 from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, stepwise
+from weft.core.autocast import widens_on_gpus
 from weft.core.broadcast import (
     Operand,
     broadcast,
@@ -235,6 +236,7 @@ def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     return sub(input, mul(div(input, other, rounding_mode="trunc"), other))
 
 
+@widens_on_gpus
 def pow(input: TensorLike, exponent: TensorLike) -> Tensor:
     """input ** exponent. Integers to a negative integer power are refused; small constant powers become products."""
     if isinstance(input, Handle) and isinstance(exponent, (bool, int, float)):
@@ -411,6 +413,7 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
+@widens_on_gpus
 def reciprocal(input: Tensor) -> Tensor:
     """1 / input."""
     return _float_unary("reciprocal", Op.RECIP, input)
@@ -421,6 +424,7 @@ def sqrt(input: Tensor) -> Tensor:
     return _float_unary("sqrt", Op.SQRT, input)
 
 
+@widens_on_gpus
 @rounded_once
 def rsqrt(input: Tensor) -> Tensor:
     """1 / sqrt(input)."""
@@ -432,6 +436,7 @@ def square(input: Tensor) -> Tensor:
     return pow(input, 2)
 
 
+@widens_on_gpus
 def exp(input: Tensor) -> Tensor:
     """e ** input."""
     return _float_unary("exp", Op.EXP, input)
@@ -442,6 +447,7 @@ def exp2(input: Tensor) -> Tensor:
     return _float_unary("exp2", Op.EXP2, input)
 
 
+@widens_on_gpus
 @rounded_once
 def expm1(input: Tensor) -> Tensor:
     """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
@@ -451,22 +457,26 @@ def expm1(input: Tensor) -> Tensor:
     return with_gradient_of(precise, e - 1)
 
 
+@widens_on_gpus
 def log(input: Tensor) -> Tensor:
     """The natural logarithm."""
     return _float_unary("log", Op.LOG, input)
 
 
+@widens_on_gpus
 def log2(input: Tensor) -> Tensor:
     """The logarithm to base 2."""
     return _float_unary("log2", Op.LOG2, input)
 
 
+@widens_on_gpus
 @rounded_once
 def log10(input: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return log(input) * (1.0 / math.log(10.0))
 
 
+@widens_on_gpus
 @rounded_once
 def log1p(input: Tensor) -> Tensor:
     """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
@@ -496,6 +506,7 @@ def cos(input: Tensor) -> Tensor:
     return _float_unary("cos", Op.COS, input)
 
 
+@widens_on_gpus
 @rounded_once
 def tan(input: Tensor) -> Tensor:
     """sin / cos."""
@@ -507,6 +518,7 @@ def tanh(input: Tensor) -> Tensor:
     return _float_unary("tanh", Op.TANH, input)
 
 
+@widens_on_gpus
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
 
@@ -518,6 +530,7 @@ def sinh(input: Tensor) -> Tensor:
     return smooth("sinh", input, value, cosh)
 
 
+@widens_on_gpus
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
 

@@ -27,6 +27,8 @@ ALIASES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1
 @cache
 def _aliases(function: Callable[..., Any]) -> Mapping[str, str]:
     """The aliases of a function's parameters."""
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        function = inner
     code = getattr(function, "__code__", None)
     if code is None:
         return {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
+from weft.core.autocast import lowers
 from weft.core.axes import axis
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
@@ -49,6 +50,7 @@ def _swap_last(v: Value) -> Value:
     return apply(Op.PERMUTE, (v,), Axes((*range(rank - 2), rank - 1, rank - 2)))
 
 
+@lowers
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; those before broadcast. Vectors count as a row or a column.
 
@@ -99,18 +101,21 @@ def _ranks(op: str, x: Tensor, y: Tensor, ranks: tuple[int, int]) -> None:
         raise ShapeError(f"{op}: shapes {tuple(a)} and {tuple(b)} do not fit")
 
 
+@lowers
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices."""
     _ranks("mm", input, mat2, (2, 2))
     return matmul(input, mat2)
 
 
+@lowers
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of two batches of matrices: (b, m, k), (b, k, n) -> (b, m, n)."""
     _ranks("bmm", input, mat2, (3, 3))
     return matmul(input, mat2)
 
 
+@lowers
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """The product of a matrix and a vector."""
     _ranks("mv", input, vec, (2, 1))
@@ -151,18 +156,21 @@ def mul_scaled(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> T
     return wrap(bc.cast(scaled.value, dtype))
 
 
+@lowers
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     _ranks("addmm", mat1, mat2, (2, 2))
     return mul_scaled(input, matmul(mat1, mat2), beta, alpha)
 
 
+@lowers
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
     _ranks("baddbmm", batch1, batch2, (3, 3))
     return mul_scaled(input, matmul(batch1, batch2), beta, alpha)
 
 
+@lowers
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     _ranks("addmv", mat, vec, (2, 1))
@@ -204,6 +212,7 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
 # ---------------------------------------------------------------------------------------------- einsum
 
 
+@lowers
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sums of products by labels, as numpy.einsum: "ij,jk->ik" is a matrix product, "..." any dimensions.
 

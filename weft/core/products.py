@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.core import broadcast as bc
 from weft.core import run
+from weft.core.autocast import lowers, widens, widens_on_gpus
 from weft.core.elementwise import pow, sqrt, where
 from weft.core.handle import Number, describe, value_of, wrap
 from weft.core.linear_algebra.norms import vector_norm
@@ -46,11 +47,13 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(left * right, tuple(n * m for n, m in zip(x, y, strict=True)))
 
 
+@lowers
 def chain_matmul(*matrices: Tensor) -> Tensor:
     """The product of matrices in the cheapest order."""
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
 
 
+@lowers
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
     return mul_scaled(input, sum_first(bmm(batch1, batch2)), beta, alpha)
@@ -61,6 +64,7 @@ def sum_first(x: Tensor) -> Tensor:
     return sum(x, 0, dtype=x.value.dtype)
 
 
+@lowers
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     a, b = value_of("addr", vec1), value_of("addr", vec2)
@@ -96,11 +100,13 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     return pow(unsqueeze(base, 1), order)
 
 
+@widens_on_gpus
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     return vector_norm(input - other, p)
 
 
+@widens
 def cdist(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:
@@ -178,6 +184,7 @@ def corrcoef(input: Tensor) -> Tensor:
     return (c / unsqueeze(size, 1) / unsqueeze(size, 0)).clamp(-1, 1)
 
 
+@widens_on_gpus
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
     from weft.core.axes import axis

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
+from weft.core.autocast import widens, widens_on_gpus
 from weft.core.axes import axes, axis
 from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, sqrt, where
@@ -68,6 +69,7 @@ def _summable(v: Value, dtype: DType | None) -> Value:
     return bc.cast(v, dtype if dtype is not None else v.dtype if v.dtype.is_float else int64)
 
 
+@widens_on_gpus
 def sum(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -80,6 +82,7 @@ def sum(
     return wrap(reduce(Op.SUM, v, over, keepdim))
 
 
+@widens
 def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -353,6 +356,7 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return wrap(bc.cast(bc.reshape(out.value, shape), v.dtype))
 
 
+@widens_on_gpus
 def norm(
     input: Tensor,
     p: float | str | None = "fro",

@@ -91,7 +91,7 @@ class Replay:
         self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
         self._captured = r.captured
         self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
-        self._records = recording.grad
+        self._records, self._casts = recording.grad, recording.casts
         self._device_name = run.chosen_device()
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
@@ -125,6 +125,8 @@ class Replay:
     def accepts(self, args: tuple[Any, ...]) -> bool:
         """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
         if tuple(map(type, args)) != self._classes or recording.grad is not self._records:
+            return False
+        if recording.casts is not self._casts:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
@@ -240,7 +242,14 @@ class PlanReplay(Replay):
         if not expected or any(m is None for m in memories):
             return None
         return direct_call(
-            self._plan, self._classes, self._captured, self.bound, expected, memories, self._records
+            self._plan,
+            self._classes,
+            self._captured,
+            self.bound,
+            expected,
+            memories,
+            self._records,
+            self._casts,
         )
 
     def run(self, objects: list[Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.autograd.value import Value, apply, composed
 from weft.core import broadcast as bc
+from weft.core.autocast import widens_on_gpus
 from weft.core.axes import axis, is_int
 from weft.core.elementwise import eq, logical_or, ne, where
 from weft.core.handle import Handle, Number, value_of, wrap
@@ -101,6 +102,7 @@ def _accumulated(v: Value, dtype: DType | None) -> Value:
     return bc.cast(v, dtype if dtype is not None else v.dtype if v.dtype.is_float else int64)
 
 
+@widens_on_gpus
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Running sums along dim. Bools and integers give int64 unless dtype says otherwise."""
     v = _accumulated(value_of("cumsum", input), dtype)
@@ -124,6 +126,7 @@ def _cumsum(v: Value, k: int) -> Value:
     return bc.cast(composed(out.node, (wide,), rule), v.dtype)
 
 
+@widens_on_gpus
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Running products along dim. Bools and integers give int64 unless dtype says otherwise."""
     v = _accumulated(value_of("cumprod", input), dtype)

@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.core import approximations as tables
 from weft.core import run
+from weft.core.autocast import widens_on_gpus
 from weft.core.elementwise import (
     abs,
     cos,
@@ -123,6 +124,7 @@ def _inverse_error(y: Tensor) -> Tensor:
     return where(gt(abs(y), 1), math.nan, copysign(size, y))
 
 
+@widens_on_gpus
 def erfinv(input: Tensor) -> Tensor:
     """The inverse of erf: infinite at 1 and -1, NaN beyond."""
     return smooth(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, stepwise
 from weft.core import approximations as tables
+from weft.core.autocast import widens_on_gpus
 from weft.core.elementwise import (
     abs,
     cos,
@@ -88,11 +89,13 @@ def _arc_cosine(x: Tensor) -> Tensor:
     return where(big, where(lt(x, 0), far, near), middle)
 
 
+@widens_on_gpus
 def asin(input: Tensor) -> Tensor:
     """The angle from -pi/2 to pi/2 whose sine is the input; NaN outside of [-1, 1]."""
     return smooth("asin", input, _arc_sine, lambda x: rsqrt((1 - x) * (1 + x)))
 
 
+@widens_on_gpus
 def acos(input: Tensor) -> Tensor:
     """The angle from 0 to pi whose cosine is the input; NaN outside of [-1, 1]."""
     return smooth("acos", input, _arc_cosine, lambda x: -rsqrt((1 - x) * (1 + x)))

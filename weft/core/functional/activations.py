@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value
 from weft.core import broadcast as bc
+from weft.core.autocast import widens_on_gpus
 from weft.core.axes import axis
 from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import (
@@ -171,6 +172,7 @@ def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
 
+@widens_on_gpus
 @rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
@@ -362,6 +364,7 @@ def _softmax_input(
     return wrap(x) - wrap(bc.expand(top, x.shape)), over, v.dtype
 
 
+@widens_on_gpus
 def softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:
@@ -372,6 +375,7 @@ def softmax(
     return wrap(bc.cast((e / wrap(total)).value, result))
 
 
+@widens_on_gpus
 def softmin(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:
@@ -379,6 +383,7 @@ def softmin(
     return softmax(neg(input), dim, dtype)
 
 
+@widens_on_gpus
 def log_softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value
 from weft.core import broadcast as bc
+from weft.core.autocast import lowers
 from weft.core.elementwise import exp, ne, where
 from weft.core.functional.activations import softmax
 from weft.core.functional.dropouts import dropout
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@lowers
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

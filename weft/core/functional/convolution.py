@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from weft.autograd.value import Value
 from weft.core import broadcast as bc
+from weft.core.autocast import lowers
 from weft.core.axes import known_sizes
 from weft.core.elementwise import add
 from weft.core.functional.sliding import Taps, convolve, unconvolve
@@ -38,6 +39,7 @@ def windows(n: Int, kernel: int, stride: int, dilation: int) -> Int:
     return (n - dilation * (kernel - 1) - 1) // stride + 1
 
 
+@lowers
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -51,6 +53,7 @@ def conv1d(
     return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@lowers
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -67,6 +70,7 @@ def conv2d(
     return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@lowers
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -164,6 +168,7 @@ def _with_bias(op: str, v: Value, bias: Tensor | None, shape: Shape, rank: int) 
     return add(result, wrap(bc.reshape(b, (channels, *(1 for _ in range(rank))))))
 
 
+@lowers
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -180,6 +185,7 @@ def conv_transpose1d(
     )
 
 
+@lowers
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -199,6 +205,7 @@ def conv_transpose2d(
     )
 
 
+@lowers
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,

@@ -11,6 +11,7 @@ import numpy as np
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core import run
+from weft.core.autocast import widens
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
 from weft.core.elementwise import clamp, eq, exp, gt, log, logical_and, lt, maximum, ne, where
@@ -33,6 +34,7 @@ _NEVER = -1e30
 """The logarithm of a probability of 0: finite, so that differences of two are no NaN."""
 
 
+@widens
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

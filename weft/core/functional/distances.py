@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.core import broadcast as bc
+from weft.core.autocast import widens_on_gpus
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
 from weft.core.elementwise import abs, clamp, eq, pow, sqrt, where
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@widens_on_gpus
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps.
 
@@ -70,6 +72,7 @@ def pairwise_distance(
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
+@widens_on_gpus
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every two rows i < j. Shapes: (n, d) -> (n (n - 1) / 2)."""
     v = value_of("pdist", input)

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
+from weft.core.autocast import widens
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
 from weft.core.elementwise import abs, clamp, eq, floor, fmod, ge, le, logical_and, round, where
@@ -54,6 +55,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     return wrap(bc.cast(bc.reshape(out.value, (*size[:1], *size[2:], rank)), v.dtype))
 
 
+@widens
 def grid_sample(
     input: Tensor,
     grid: Tensor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.core.autocast import lowers
 from weft.core.elementwise import add
 from weft.core.handle import value_of
 from weft.core.matmul import einsum, matmul
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@lowers
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias.
 

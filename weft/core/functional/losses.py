@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply, composed
 from weft.core import broadcast as bc
+from weft.core.autocast import widens
 from weft.core.axes import axis
 from weft.core.elementwise import (
     abs,
@@ -77,6 +78,7 @@ def _weighted_mean(op: str, loss: Tensor, weight: Tensor | None, how: str) -> Te
     return sum(each) / sum(weight) if how == "mean" else reduced(each, how)
 
 
+@widens
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -92,6 +94,7 @@ def mse_loss(
     return _weighted_mean("mse_loss", d * d, weight, how)
 
 
+@widens
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -106,6 +109,7 @@ def l1_loss(
     return _weighted_mean("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), weight, how)
 
 
+@widens
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -122,6 +126,7 @@ def huber_loss(
     return _weighted_mean("huber_loss", loss, weight, how)
 
 
+@widens
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -139,6 +144,7 @@ def smooth_l1_loss(
     return reduced(smooth, how)
 
 
+@widens
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -160,6 +166,7 @@ def kl_div(
     return reduced(loss, how)
 
 
+@widens
 @rounded_once
 def binary_cross_entropy(
     input: Tensor,
@@ -193,6 +200,7 @@ def _cross_entropy_of_two(x: Value, y: Value) -> Value:
     return composed(neg(t * yes + (1 - t) * no).value.node, (x, y), rule)
 
 
+@widens
 @rounded_once
 def binary_cross_entropy_with_logits(
     input: Tensor,
@@ -235,6 +243,7 @@ def _check_targets(op: str, y: Value, classes: object, ignore_index: int) -> Non
             raise IndexError(f"{op}: target {bad} is out of range for {classes} classes")
 
 
+@widens
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -282,6 +291,7 @@ def _nll(
     return sum(loss) / wrap(bc.cast(sum(each).value, x.dtype))
 
 
+@widens
 def cross_entropy(
     input: Tensor,
     target: Tensor,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
+from weft.core.autocast import widens_on_gpus
 from weft.core.elementwise import clamp, pow, rsqrt
 from weft.core.functional.distances import vector_norm
 from weft.core.handle import value_of, wrap
@@ -69,6 +70,7 @@ def _normalized_axes(
     return tuple(range(len(v.shape) - len(shape), len(v.shape)))
 
 
+@widens_on_gpus
 def layer_norm(
     input: Tensor,
     normalized_shape: Int | Sequence[Int],
@@ -173,6 +175,7 @@ def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None
     note(running)
 
 
+@widens_on_gpus
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -226,6 +229,7 @@ def instance_norm(
     return _affine(out, w, b, v.dtype)
 
 
+@widens_on_gpus
 def normalize(
     input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, composed
 from weft.core import broadcast as bc
+from weft.core.autocast import widens
 from weft.core.elementwise import (
     clamp,
     eq,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@widens
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -99,6 +101,7 @@ def _pass(g: Value, _out: Value, _x: Value) -> tuple[Value]:
     return (g,)
 
 
+@widens
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
@@ -118,6 +121,7 @@ def _above_zero(x: Tensor) -> Tensor:
     return clamp(x, min=0.0)
 
 
+@widens
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -138,6 +142,7 @@ def margin_ranking_loss(
     return reduced(_above_zero(neg(target) * (input1 - input2) + margin), how)
 
 
+@widens
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -166,6 +171,7 @@ def cosine_embedding_loss(
     return reduced(loss, how)
 
 
+@widens
 def soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -204,6 +210,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
     return wrap(bc.reshape(x, (1, *x.shape))) if len(x.shape) == 1 else input
 
 
+@widens
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -236,6 +243,7 @@ def multi_margin_loss(
     return reduced(loss if len(input.value.shape) == 2 else sum(loss), how)
 
 
+@widens
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -271,6 +279,7 @@ def multilabel_margin_loss(
     return reduced(loss if len(y.shape) == 2 else sum(loss), how)
 
 
+@widens
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
