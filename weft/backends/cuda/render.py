@@ -18,7 +18,8 @@ from weft.backends.llvm.frame import Frame, Place, Term
 from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.writer import Function, Module
 from weft.ir.index import high
-from weft.ir.loops import Loop, LoopKind, Program
+from weft.ir.loops import Alloc, Loop, LoopKind, Program
+from weft.ir.loops_names import every
 from weft.ir.passes.grid import grid_parts
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -31,6 +32,12 @@ class Shape:
     threads: int
     local_bytes: int
 
+
+TWO_BLOCKS = 256
+"""Threads of a block, at most, of which two run at once with 128 registers for each thread."""
+
+KEPT_BYTES = 256
+"""Of one buffer in a thread's registers then, at most: half of them."""
 
 STATIC_BYTES = 48 << 10
 """Of shared memory that a kernel may declare."""
@@ -65,7 +72,7 @@ def _kernel(module: Module, grid: Program, arrays: list[str], panels: Set[str]) 
     pointers = [f"ptr align 64 %p{k}" for k in range(len(grid.params))]
     numbers = [f"i64 %n{k}" for k in range(len(grid.variables))]
     header = f"define ptx_kernel void @{grid.name}({', '.join([*pointers, *numbers])}) #0"
-    f = Function(module, f'{header} "nvvm.maxntid"="{thread.extent}"')
+    f = Function(module, f'{header} "nvvm.maxntid"="{thread.extent}"{_two_blocks(thread)}')
     frame = Frame(f)
     for k, buffer in enumerate(grid.params):
         frame.places[buffer.name] = Place(f"%p{k}", buffer)
@@ -87,6 +94,14 @@ def _kernel(module: Module, grid: Program, arrays: list[str], panels: Set[str]) 
     f.do("ret void")
     module.functions.append(f.finish())
     return Shape(thread.extent, top)
+
+
+def _two_blocks(thread: Loop) -> str:
+    """That two blocks shall find registers on a multiprocessor, 128 for each thread: where threads keep few elements,
+    which leaves enough for the rest."""
+    kept = [high(s.buffer.size) * s.buffer.dtype.itemsize for s in every(thread.body) if isinstance(s, Alloc)]
+    few = high(thread.extent) <= TWO_BLOCKS and max(kept, default=0) <= KEPT_BYTES
+    return ' "nvvm.minctasm"="2"' if few else ""
 
 
 @dataclass(slots=True)
