@@ -56,6 +56,9 @@ COLUMNS = (64, 32, 16)
 WIDEST = 256
 """The results' own axis, at most: a warp's share of them stays in its registers."""
 
+KEPT = 160
+"""Scores (twice: as sums, and as weights) and results in the registers of one thread, at most."""
+
 LANES = 16
 """Rows and columns of threads where there are no matrix units."""
 
@@ -90,6 +93,10 @@ class Shares:
     @property
     def threads(self) -> int:
         return self.rows // self.warp * self.lanes * prod(d.extent for d in self.down if d.role is Role.LANE)
+
+    def kept(self, width: int) -> int:
+        """Elements that a thread keeps: its scores, its weights, and its share of `width` results."""
+        return self.rows * (2 * self.columns + width) // self.threads
 
     @property
     def neighbours(self) -> int:
@@ -155,7 +162,8 @@ def _candidates(c: Chain, info: DeviceInfo) -> Iterator[Shares]:
                 if (rows >= 2 * height and rows > LANES) or (unit is None and rows > ROWS[1]):
                     continue
                 s = on_units(rows, columns, unit) if unit else by_threads(rows, columns, width)
-                if local_bytes(s, deep, width) <= info.local_bytes and s.threads <= info.bounds.threads:
+                fits = local_bytes(s, deep, width) <= info.local_bytes and s.threads <= info.bounds.threads
+                if fits and s.kept(width) <= KEPT:
                     found.append(s)
         busy = [s for s in found if ceildiv(height, s.rows) * others >= info.cores]
         yield from sorted(busy, key=lambda s: -s.columns)
