@@ -140,56 +140,100 @@ def test_inspection() -> None:
 
 
 SIGNATURES = {
-    "add": "(x1, x2, /)",
-    "arange": "(start, /, stop, step, *, dtype, device)",
-    "asarray": "(obj, /, *, dtype, device, copy)",
-    "astype": "(x, dtype, /, *, copy, device)",
-    "can_cast": "(from_, to, /)",
-    "clip": "(x, /, min, max)",
-    "concat": "(arrays, /, *, axis)",
-    "cumulative_sum": "(x, /, *, axis, dtype, include_initial)",
-    "diff": "(x, /, *, axis, n, prepend, append)",
-    "expand_dims": "(x, /, *, axis)",
-    "eye": "(n_rows, n_cols, /, *, k, dtype, device)",
-    "finfo": "(type, /)",
-    "flip": "(x, /, *, axis)",
-    "from_dlpack": "(x, /, *, device, copy)",
-    "full": "(shape, fill_value, *, dtype, device)",
-    "isdtype": "(dtype, kind)",
-    "linspace": "(start, stop, /, num, *, dtype, device, endpoint)",
-    "meshgrid": "(*arrays, indexing)",
-    "moveaxis": "(x, source, destination, /)",
-    "permute_dims": "(x, /, axes)",
-    "repeat": "(x, repeats, /, *, axis)",
-    "reshape": "(x, /, shape, *, copy)",
-    "roll": "(x, /, shift, *, axis)",
-    "searchsorted": "(x1, x2, /, *, side, sorter)",
-    "sort": "(x, /, *, axis, descending, stable)",
-    "squeeze": "(x, /, axis)",
-    "std": "(x, /, *, axis, correction, keepdims)",
-    "take": "(x, indices, /, *, axis)",
-    "tile": "(x, repetitions, /)",
-    "where": "(condition, x1, x2, /)",
-    "zeros": "(shape, *, dtype, device)",
-    "linalg.cholesky": "(x, /, *, upper)",
-    "linalg.cross": "(x1, x2, /, *, axis)",
-    "linalg.eigh": "(x, /)",
-    "linalg.matrix_norm": "(x, /, *, keepdims, ord)",
-    "linalg.matrix_power": "(x, n, /)",
-    "linalg.pinv": "(x, /, *, rtol)",
-    "linalg.qr": "(x, /, *, mode)",
-    "linalg.solve": "(x1, x2, /)",
-    "linalg.svd": "(x, /, *, full_matrices)",
-    "linalg.trace": "(x, /, *, offset, dtype)",
-    "linalg.vector_norm": "(x, /, *, axis, keepdims, ord)",
+    "(x, /)": "abs acos acosh asin asinh atan atanh bitwise_invert ceil conj cos cosh exp expm1 floor isfinite isinf "
+    "isnan log log10 log1p log2 logical_not matrix_transpose negative nonzero positive real reciprocal round sign "
+    "signbit sin sinh sqrt square tan tanh trunc unique_all unique_counts unique_inverse unique_values linalg.det "
+    "linalg.eigh linalg.eigvalsh linalg.inv linalg.matrix_transpose linalg.slogdet linalg.svdvals",
+    "(x1, x2, /)": "add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign "
+    "divide equal floor_divide greater greater_equal hypot less less_equal logaddexp logical_and logical_or "
+    "logical_xor matmul maximum minimum multiply nextafter not_equal pow remainder subtract linalg.matmul "
+    "linalg.outer linalg.solve",
+    "(x, /, *, axis=None, keepdims=False)": "all any argmax argmin count_nonzero max mean min",
+    "(start, /, stop=None, step=1, *, dtype=None, device=None)": "arange",
+    "(x, /, *, axis=-1, descending=False, stable=True)": "argsort sort",
+    "(obj, /, *, dtype=None, device=None, copy=None)": "asarray",
+    "(x, dtype, /, *, copy=True, device=None)": "astype",
+    "(*arrays)": "broadcast_arrays",
+    "(x, /, shape)": "broadcast_to",
+    "(from_, to, /)": "can_cast",
+    "(x, /, min=None, max=None)": "clip",
+    "(arrays, /, *, axis=0)": "concat stack",
+    "(x, /, *, axis=None, dtype=None, include_initial=False)": "cumulative_prod cumulative_sum",
+    "(x, /, *, axis=-1, n=1, prepend=None, append=None)": "diff",
+    "(shape, *, dtype=None, device=None)": "empty ones zeros",
+    "(x, /, *, dtype=None, device=None)": "empty_like ones_like zeros_like",
+    "(x, /, *, axis=0)": "expand_dims unstack",
+    "(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None)": "eye",
+    "(type, /)": "finfo iinfo",
+    "(x, /, *, axis=None)": "flip",
+    "(x, /, *, device=None, copy=None)": "from_dlpack",
+    "(shape, fill_value, *, dtype=None, device=None)": "full",
+    "(x, /, fill_value, *, dtype=None, device=None)": "full_like",
+    "(dtype, kind)": "isdtype",
+    "(start, stop, /, num, *, dtype=None, device=None, endpoint=True)": "linspace",
+    "(*arrays, indexing='xy')": "meshgrid",
+    "(x, source, destination, /)": "moveaxis",
+    "(x, /, axes)": "permute_dims",
+    "(x, /, *, axis=None, dtype=None, keepdims=False)": "prod sum",
+    "(x, repeats, /, *, axis=None)": "repeat",
+    "(x, /, shape, *, copy=None)": "reshape",
+    "(*arrays_and_dtypes)": "result_type",
+    "(x, /, shift, *, axis=None)": "roll",
+    "(x1, x2, /, *, side='left', sorter=None)": "searchsorted",
+    "(x, /, axis)": "squeeze",
+    "(x, /, *, axis=None, correction=0.0, keepdims=False)": "std var",
+    "(x, indices, /, *, axis=None)": "take",
+    "(x, indices, /, *, axis=-1)": "take_along_axis",
+    "(x1, x2, /, *, axes=2)": "tensordot linalg.tensordot",
+    "(x, repetitions, /)": "tile",
+    "(x, /, *, k=0)": "tril triu",
+    "(x1, x2, /, *, axis=-1)": "vecdot linalg.cross linalg.vecdot",
+    "(condition, x1, x2, /)": "where",
+    "(x, /, *, upper=False)": "linalg.cholesky",
+    "(x, /, *, offset=0)": "linalg.diagonal",
+    "(x, /, *, keepdims=False, ord='fro')": "linalg.matrix_norm",
+    "(x, n, /)": "linalg.matrix_power",
+    "(x, /, *, rtol=None)": "linalg.matrix_rank linalg.pinv",
+    "(x, /, *, mode='reduced')": "linalg.qr",
+    "(x, /, *, full_matrices=True)": "linalg.svd",
+    "(x, /, *, offset=0, dtype=None)": "linalg.trace",
+    "(x, /, *, axis=None, keepdims=False, ord=2)": "linalg.vector_norm",
+}
+METHODS = {
+    "(other, /)": "__add__ __radd__ __iadd__ __sub__ __mul__ __truediv__ __floordiv__ __mod__ __pow__ __matmul__ "
+    "__and__ __or__ __xor__ __lshift__ __rshift__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __rpow__ __ior__",
+    "()": "__abs__ __neg__ __pos__ __invert__ __bool__ __int__ __float__ __complex__ __index__ __dlpack_device__",
+    "(key, /)": "__getitem__",
+    "(key, value, /)": "__setitem__",
+    "(*, api_version=None)": "__array_namespace__",
+    "(*, stream=None, max_version=None, dl_device=None, copy=None)": "__dlpack__",
+    "(device, /, *, stream=None)": "to_device",
 }
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures(name: str) -> None:
-    found = inspect.signature(operator.attrgetter(name)(xp))
-    plain = found.replace(
-        parameters=[p.replace(default=p.empty, annotation=p.empty) for p in found.parameters.values()],
-        return_annotation=found.empty,
-    )
-    assert str(plain) == SIGNATURES[name]
+def _signature(f: Any) -> str:
+    found = inspect.signature(f)
+    plain = [p.replace(annotation=p.empty) for p in found.parameters.values()]
+    return str(found.replace(parameters=plain, return_annotation=found.empty))
+
+
+def test_signatures() -> None:
+    """Names, kinds and defaults of all arguments are the standard's, and no function is without one."""
+    names = {name: text for text, names in SIGNATURES.items() for name in names.split()}
+    for name, text in names.items():
+        assert _signature(operator.attrgetter(name)(xp)) == text, name
+    functions = {n for n in xp.__all__ if inspect.isfunction(getattr(xp, n))}
+    functions |= {f"linalg.{n}" for n in xp.linalg.__all__ if inspect.isfunction(getattr(xp.linalg, n))}
+    assert functions == set(names) | {"__array_namespace_info__"}
+    x = xp.ones(2)
+    for text, methods in METHODS.items():
+        for name in methods.split():
+            assert _signature(getattr(x, name)) == text, name
+
+
+def test_dtypes_by_device() -> None:
+    info = xp.__array_namespace_info__()
+    for device in info.devices():
+        for dtype in info.dtypes(device=device, kind="numeric").values():
+            assert xp.ones(1, dtype=dtype, device=device).dtype is dtype
+    assert len(info.dtypes(device="cpu")) == 11

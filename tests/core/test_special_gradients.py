@@ -79,3 +79,22 @@ def test_gradients_at_special_values(dtype: weft.DType) -> None:
     for name, text in GRADIENTS.items():
         want = np.array([float(t) for t in text.split()])
         np.testing.assert_allclose(found[name].numpy(), want, 1e-5, 1e-8, err_msg=name)
+
+
+def test_equal_extrema_and_no_deviation() -> None:
+    """max and min along a dimension give all of the gradient to the index that they return; amax shares it."""
+    x = weft.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    for f, want in [
+        (lambda x: x.max(1).values, [[1, 0], [1, 0], [0, 1]]),
+        (lambda x: x.min(1, keepdim=True)[0], [[1, 0], [1, 0], [1, 0]]),
+        (lambda x: x.amax(1), [[0.5, 0.5], [0.5, 0.5], [0, 1]]),
+        (lambda x: x[:2].std(1), [[0, 0], [0, 0], [0, 0]]),
+        (lambda x: x.std(1, correction=0), [[0, 0], [0, 0], [-0.5, 0.5]]),
+    ]:
+        assert weft.autograd.grad(f(x).sum(), x)[0].tolist() == want
+
+
+def test_truth_over_no_axes_and_ranges_as_indices() -> None:
+    x = weft.tensor([[0.0, 2.0], [0.0, 0.0]])
+    assert x.any(()).tolist() == x.all(()).tolist() == [[False, True], [False, False]]
+    assert x[range(1)].tolist() == [[0, 2]]

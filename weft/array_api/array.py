@@ -138,6 +138,9 @@ class Array(Tensor):
             )
         return as_arrays(indexing.getitem(self, key))
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return super().__dlpack_device__()
+
     @property
     def size(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch's is a method)
         """The number of elements."""

@@ -45,12 +45,16 @@ class Info:
     def dtypes(
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, DType]:
-        """The standard's dtypes of a kind, by name."""
+        """The standard's dtypes of a kind that a device has, by name."""
         every = {
             "bool": bool_, "int8": int8, "int16": int16, "int32": int32, "int64": int64, "uint8": uint8,
             "uint16": uint16, "uint32": uint32, "uint64": uint64, "float32": float32, "float64": float64,
         }  # fmt: skip
-        return every if kind is None else {n: d for n, d in every.items() if isdtype(d, kind)}
+        there = set(every.values())
+        if device is not None:
+            name = run.device_name(device)
+            there &= next(d.info.dtypes for d in devices.devices() if d.name == name and d.info is not None)
+        return {n: d for n, d in every.items() if d in there and (kind is None or isdtype(d, kind))}
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)

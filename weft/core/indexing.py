@@ -76,6 +76,8 @@ def _entry(k: object, device: str | None) -> Any:
     """One part of a key: lists and arrays become tensors, NumPy integers Python ones."""
     if k is None or k is Ellipsis or isinstance(k, (slice, int, Handle, Index)):
         return cast("Any", k)
+    if isinstance(k, range):
+        k = list(k)
     if is_array(k) or isinstance(k, (list, tuple)):
         out = tensor(k, device=device)
         return (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, composed
 from weft.core import broadcast as bc
 from weft.core.autocast import widens, widens_on_gpus
 from weft.core.axes import axes, axis
@@ -142,6 +142,18 @@ def _moments(
     return spread, wrap(bc.reshape(middle, shape)), v.dtype
 
 
+def _root(variance: Tensor) -> Value:
+    """The square root, with the derivative 0 at 0, as torch's std: of what does not vary."""
+    v = variance.value
+    out = sqrt(wrap(Value(v.node))).value
+
+    def slope(g: Value, y: Value, v: Value) -> tuple[Value]:
+        still = eq(wrap(y), 0)
+        return (where(still, 0.0, wrap(g) / (where(still, 1.0, wrap(y)) * 2)).value,)
+
+    return composed(out.node, (v,), slope)
+
+
 def var(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -165,7 +177,7 @@ def std(
 ) -> Tensor:
     """The square root of var."""
     spread, _, dtype = _moments("std", input, dim, correction, unbiased, keepdim)
-    return wrap(bc.cast(sqrt(spread).value, dtype))
+    return wrap(bc.cast(_root(spread), dtype))
 
 
 def var_mean(
@@ -191,7 +203,7 @@ def std_mean(
 ) -> Moments:
     """Standard deviation and mean, computed together."""
     spread, middle, dtype = _moments("std_mean", input, dim, correction, unbiased, keepdim)
-    return Moments(wrap(bc.cast(sqrt(spread).value, dtype)), wrap(bc.cast(middle.value, dtype)))
+    return Moments(wrap(bc.cast(_root(spread), dtype)), wrap(bc.cast(middle.value, dtype)))
 
 
 # ---------------------------------------------------------------------------------------------- extrema
@@ -287,8 +299,19 @@ def _extremum(
     if isinstance(dim, Handle):
         return pairwise(input, wrap(dim.value))
     k = axis(name, dim, v.shape)
-    values = wrap(reduce(op, v, _extremum_axes(name, v, k), keepdim))
-    return Extremum(values, _first_match(name, op, input, k, keepdim))
+    over = _extremum_axes(name, v, k)
+    found = _first_match(name, op, input, k, keepdim)
+    if not over or not v.needs_grad:
+        return Extremum(wrap(reduce(op, v, over, keepdim)), found)
+
+    def chosen(g: Value, out: Value, x: Value) -> tuple[Value]:
+        """All of the gradient is that of the element at the index, where that of amax is shared among equals."""
+        whole = kept(x.shape, over)
+        here = eq(wrap(positions(x.shape, k, int64)), wrap(bc.reshape(found.value, whole)))
+        return (where(here, wrap(bc.reshape(g, whole)), 0.0).value,)
+
+    out = reduce(op, Value(v.node), over, keepdim)
+    return Extremum(wrap(composed(out.node, (v,), chosen)), found)
 
 
 # ---------------------------------------------------------------------------------------------- truth
@@ -298,7 +321,7 @@ def _truth(op: str, input: Tensor, dim: Dims | None, keepdim: bool, reduction: O
     v = value_of(op, input)
     if v.dtype is uint8:  # torch's one exception
         return wrap(bc.cast(_truth(op, ne(input, 0), dim, keepdim, reduction, empty).value, uint8))
-    over = axes(op, dim, v.shape)
+    over = axes(op, dim, v.shape) if dim != () else ()  # no axes here, where sums mean all by that
     if v.dtype is not bool_:
         v = ne(input, 0).value
     if builtins.any(v.shape[k] == 0 for k in over):

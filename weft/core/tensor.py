@@ -513,7 +513,7 @@ class Tensor(InPlace, Methods):
 
     resize = resize_
 
-    def __setitem__(self, key: Any, value: TensorLike) -> None:
+    def __setitem__(self, key: Any, value: TensorLike, /) -> None:
         if self.look is None or not views.is_there(self, key, value):
             self.become("index assignment", indexing.setitem(self, key, value))
 
