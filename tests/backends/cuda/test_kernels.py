@@ -54,6 +54,41 @@ def test_kernels(emulated: Any, name: str) -> None:
         np.testing.assert_allclose(got[n], want, rtol=2e-4, atol=2e-5)
 
 
+REDUCTIONS = {
+    "f64 sums": (np.float64, lambda x: x.sum(1)),
+    "i64 sums": (np.int64, lambda x: x.sum(1)),
+    "i8 maxima": (np.int8, lambda x: x.amax(1)),
+    "u8 minima": (np.uint8, lambda x: x.amin(1)),
+    "f16 sums": (np.float16, lambda x: x.sum(1)),
+    "bools": (np.int32, lambda x: (x > 99).any(1)),
+    "products": (np.float32, lambda x: (x / 50).prod(1)),
+    "positions": (np.float32, lambda x: x.argmax(1)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_rows_across_the_threads_of_a_warp(emulated: Any, name: str) -> None:
+    """Values of every width go from thread to thread; rows of a warp, of less, and of several."""
+    emulated.races = True
+    dtype, f = REDUCTIONS[name]
+    for shape in ((70, 64), (3, 64), (2, 512)):
+        a = np.random.default_rng(0).integers(1, 101, shape).astype(dtype)
+        got, want = (f(weft.tensor(a, device=d)).numpy() for d in ("cuda", "cpu"))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [16, 128, 1024])
+def test_short_rows_exchange_registers_only(emulated: Any, n: int) -> None:
+    emulated.races = True
+    a = np.random.default_rng(n).standard_normal((70, n)).astype(np.float32)
+    y = weft.tensor(a, device="cuda").softmax(-1)
+    (kernel,) = weft.explain(y).kernels
+    assert "shfl.sync.bfly" in kernel.source
+    assert "bar.sync" not in kernel.source and ".shared" not in kernel.source
+    e = np.exp(a - a.max(1, keepdims=True))
+    np.testing.assert_allclose(y.numpy(), e / e.sum(1, keepdims=True), rtol=2e-6)
+
+
 # matrix units ------------------------------------------------------------------------------------------------------
 
 

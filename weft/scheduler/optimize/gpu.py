@@ -50,6 +50,12 @@ WARP = 32
 ACCESS_BYTES = 16
 """The widest load or store of one thread."""
 
+WARP_ELEMENTS = 32
+"""Elements of a row that each thread of a warp takes, at most, where the row is the warp's alone."""
+
+WARP_ROWS_PER_CORE = 16
+"""Rows per multiprocessor from which on a warp for each keeps the memory busy."""
+
 KEPT = 64
 """Elements of a row that one thread may keep in registers."""
 
@@ -148,6 +154,15 @@ def cut(n: int, itemsize: int, most: int = THREADS) -> Lanes:
     return Lanes(min(most, int(ceildiv(n, WARP)) * WARP), 1)
 
 
+def _of_a_row(n: int, itemsize: int, rows: int, most: int, info: DeviceInfo) -> Lanes:
+    """How each of `rows` rows is cut: for one warp, which needs no barriers, where rows are short and many."""
+    if info.shuffles and n <= WARP * WARP_ELEMENTS and rows >= info.cores * WARP_ROWS_PER_CORE:
+        one = cut(n, itemsize, WARP)
+        if one.threads & (one.threads - 1) == 0 and n <= one.threads * WARP_ELEMENTS:
+            return one
+    return cut(n, itemsize, most)
+
+
 def _rows(k: Kernel, info: DeviceInfo) -> Kernel | None:
     """The kernel as one grid of rows; None when it is none."""
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
@@ -184,7 +199,7 @@ def _rows(k: Kernel, info: DeviceInfo) -> Kernel | None:
         if count < info.cores * info.warp and length > CHAIN:
             return None
     itemsize = max(p.dtype.itemsize for p in k.algorithm.params)
-    lanes = cut(length, itemsize, most) if info.scratchpad else ALONE
+    lanes = _of_a_row(length, itemsize, count, most, info) if info.scratchpad else ALONE
     tall = max(1, min(THREADS // lanes.threads, extent(k, row_loops[-1])))
     kept = ""
     if (
