@@ -56,6 +56,7 @@ def test_kernels(emulated: Any, name: str) -> None:
 
 REDUCTIONS = {
     "f64 sums": (np.float64, lambda x: x.sum(1)),
+    "f64 maxima": (np.float64, lambda x: x.amax(1)),
     "i64 sums": (np.int64, lambda x: x.sum(1)),
     "i8 maxima": (np.int8, lambda x: x.amax(1)),
     "u8 minima": (np.uint8, lambda x: x.amin(1)),
@@ -75,6 +76,16 @@ def test_rows_across_the_threads_of_a_warp(emulated: Any, name: str) -> None:
         a = np.random.default_rng(0).integers(1, 101, shape).astype(dtype)
         got, want = (f(weft.tensor(a, device=d)).numpy() for d in ("cuda", "cpu"))
         np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_maxima_across_threads_keep_nans(emulated: Any) -> None:
+    """Also where the processor has no instruction for such maxima."""
+    a = np.random.default_rng(0).standard_normal((70, 128)).astype(np.float32)
+    a[[1, 20, 69], [3, 127, 64]] = np.nan
+    for capability in ((7, 5), (9, 0)):
+        emulated.capability = capability
+        got = weft.tensor(a, device="cuda").amax(1).numpy()
+        assert np.array_equal(got, a.max(1), equal_nan=True)
 
 
 @pytest.mark.parametrize("n", [16, 128, 1024])

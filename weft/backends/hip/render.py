@@ -128,11 +128,11 @@ class _Threads:
     def exchanged(self, body: Body, word: str, distance: int) -> str:
         """A permutation of the wave's lanes, by way of the memory of LDS but not its contents."""
         f = body.frame.f
-        f.module.declare("llvm.amdgcn.workitem.id.x", "i32", "")
-        lane = body.frame.on_entry("call i32 @llvm.amdgcn.workitem.id.x()")
-        at = f.emit(
-            f"shl i32 {f.emit(f'xor i32 {lane}, {distance}')}, 2"
-        )  # in bytes, of the last 32 or 64 lanes
+        for half in ("lo", "hi"):
+            f.module.declare(f"llvm.amdgcn.mbcnt.{half}", "i32", "i32, i32")
+        low = body.frame.on_entry("call i32 @llvm.amdgcn.mbcnt.lo(i32 -1, i32 0)")
+        lane = body.frame.on_entry(f"call i32 @llvm.amdgcn.mbcnt.hi(i32 -1, i32 {low})")  # in its wave
+        at = f.emit(f"shl i32 {f.emit(f'xor i32 {lane}, {distance}')}, 2")  # in bytes
         return f.call("llvm.amdgcn.ds.bpermute", "i32", [("i32", at), ("i32", word)])
 
     def multiply(self, body: Body, loop: Loop) -> bool:
