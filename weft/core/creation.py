@@ -372,6 +372,8 @@ def linspace(
     if steps < 0:
         raise ArgumentError(f"linspace: steps must not be negative, got {steps}")
     start, end = _number("linspace", start), _number("linspace", end)
+    if kind.is_int:
+        start, end = int(start), int(end)
     if steps < 2:
         return _made(Value(graph.const(start, kind, (steps,))), device, requires_grad)
     i = wrap(Value(graph.arange(steps, dtypes.float64)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.autocast import widens_on_gpus
-from weft.core.elementwise import clamp, pow, rsqrt
+from weft.core.elementwise import clamp, div, pow, rsqrt
 from weft.core.functional.distances import vector_norm
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value, window
@@ -16,7 +16,7 @@ from weft.core.precision import widened
 from weft.core.realization import note
 from weft.core.reductions import count, norm, reduce, size_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import DType
+from weft.ir.dtypes import DType, int64
 from weft.ir.graph import Axes, Shape
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -249,16 +249,19 @@ def local_response_norm(
 
     Shapes: (n, c, ...) -> same. Source: Krizhevsky, Sutskever & Hinton, NeurIPS 2012.
     """
-    v = _float("local_response_norm", input)
+    v = value_of("local_response_norm", input)
+    v = v if v.dtype is int64 else _float("local_response_norm", input)
     if len(v.shape) < 3:
         raise ShapeError(f"local_response_norm: needs input (n, c, ...), got shape {tuple(v.shape)}")
     if size < 1:
         raise ArgumentError(f"local_response_norm: size must be at least 1, got {size}")
     if 0 in v.shape:
         return input
-    x = wrap(widened(v))
+    x = wrap(widened(v) if v.dtype.is_float else v)
     low, rest = [0] * len(v.shape), [0] * len(v.shape)
     low[1], rest[1] = size // 2, (size - 1) // 2
     squares = window(pad_value((x * x).value, low, rest), 1, size, 1, 1)
-    mean = wrap(apply(Op.SUM, (squares,), Axes((len(v.shape),)))) / size
-    return wrap(bc.cast((x / pow(mean * alpha + k, beta)).value, v.dtype))
+    total = wrap(apply(Op.SUM, (squares,), Axes((len(v.shape),))))
+    mean = div(total, size, rounding_mode=None if v.dtype.is_float else "trunc")  # integers: as avg_pool's
+    out = x / pow(mean * alpha + k, beta)
+    return wrap(bc.cast(out.value, v.dtype)) if v.dtype.is_float else out

@@ -12,7 +12,7 @@ from weft.autograd.value import Value, apply, composed, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
-from weft.core.elementwise import abs, eq, isnan, logical_or, pow, sign, trunc, where, with_gradient_of
+from weft.core.elementwise import abs, div, eq, isnan, logical_or, pow, sign, trunc, where, with_gradient_of
 from weft.core.functional.activations import relu
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.gather import check_range, index_value, rows
@@ -144,31 +144,33 @@ def _avg_pool(
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Tensor:  # fmt: skip
     v = _input(op, rank, input)
-    if not v.dtype.is_float:
-        raise DTypeError(f"{op}: needs a float tensor, got {v.dtype.name}; convert it with .float()")
+    if not v.dtype.is_float and v.dtype is not int64:
+        raise DTypeError(f"{op}: needs a float or int64 tensor, got {v.dtype.name}; convert it with .float()")
+    rounding = None if v.dtype.is_float else "trunc"
     kernel = per_axis(op, "kernel_size", kernel_size, rank, 1)
     steps = _strides(op, stride, kernel)
     pads, ones = per_axis(op, "padding", padding, rank), (1,) * rank
-    x = widened(v)
+    x = widened(v) if v.dtype.is_float else v
     out = _slide(op, rank, x, kernel, steps, pads, ones, ceil_mode, 0)
     over = Axes(tuple(range(len(out.shape) - rank, len(out.shape))))
     total = wrap(apply(Op.SUM, (out,), over))
     if divisor_override is not None:
         if divisor_override == 0:
             raise ArgumentError(f"{op}: divisor_override must not be 0")
-        mean = total / divisor_override
+        mean = div(total, divisor_override, rounding_mode=rounding)
     elif (count_include_pad or not any(pads)) and not ceil_mode:
         taps = 1
         for k in kernel:
             taps *= k
-        mean = total / taps
+        mean = div(total, taps, rounding_mode=rounding)
     else:
         inside = bc.scalar(1, x.dtype, v.shape[len(v.shape) - rank :])
         if count_include_pad:
             inside = pad_value(inside, pads, pads, 1)
             pads = (0,) * rank
         hits = _slide(op, rank, inside, kernel, steps, pads, ones, ceil_mode, 0)
-        mean = total / wrap(apply(Op.SUM, (hits,), Axes(tuple(range(rank, 2 * rank)))))
+        counted = wrap(apply(Op.SUM, (hits,), Axes(tuple(range(rank, 2 * rank)))))
+        mean = div(total, counted, rounding_mode=rounding)
     return wrap(bc.cast(mean.value, v.dtype))
 
 

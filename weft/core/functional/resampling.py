@@ -12,6 +12,7 @@ from weft.autograd.value import apply
 from weft.core import broadcast as bc
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
+from weft.core.elementwise import clamp, floor
 from weft.core.functional.convolution import PerAxis, per_axis, windows
 from weft.core.functional.pooling import adaptive_mean
 from weft.core.gather import rows
@@ -21,6 +22,7 @@ from weft.core.movement import box, movedim, pad_value, permute, reshape
 from weft.core.movement import window as slide
 from weft.core.precision import widened
 from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ir.dtypes import float32, uint8
 from weft.ir.graph import Axes, Window, elements
 from weft.ir.index import low
 from weft.ir.ops import Op
@@ -92,10 +94,14 @@ def interpolate(
         )
     if mode == "area":
         return adaptive_mean("interpolate", rank, input, wanted)
-    if not v.dtype.is_float and not mode.startswith("nearest"):
+    image = v.dtype is uint8 and mode in (
+        "bilinear",
+        "bicubic",
+    )  # rounded after each axis, the last one first
+    if not v.dtype.is_float and not mode.startswith("nearest") and not image:
         raise DTypeError(f"interpolate: mode {mode!r} needs a float tensor, got {v.dtype.name}")
-    out = wrap(v if mode.startswith("nearest") else widened(v))
-    for i, (n, m) in enumerate(zip(known, wanted, strict=True)):
+    out = wrap(v if mode.startswith("nearest") else bc.cast(v, float32) if image else widened(v))
+    for i, n, m in [(i, known[i], wanted[i]) for i in (reversed(range(rank)) if image else range(rank))]:
         if mode.startswith("nearest"):
             out = _nearest(out, 2 + i, n, m, scales[i], 0.5 if mode == "nearest-exact" else 0.0)
         elif antialias:
@@ -103,6 +109,8 @@ def interpolate(
         else:
             taps = _cubic_taps if mode == "bicubic" else _linear_taps
             out = _weighted(out, 2 + i, n, *taps(n, m, scales[i], bool(align_corners)))
+        if image:
+            out = clamp(floor(out + 0.5), 0, 255)
     return wrap(bc.cast(out.value, v.dtype))
 
 
