@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft
 from weft.autograd import ops
 from weft.autograd.reverse import gradients
 from weft.autograd.value import Value, apply
@@ -263,3 +264,33 @@ def test_against_torch(c: Case) -> None:
     (c.torch(*theirs) * torch.tensor(weights)).sum().backward()
     for dx, t in zip(gradient(f, xs), theirs, strict=True):
         np.testing.assert_allclose(evaluate([dx.node])[0], t.grad.numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_products_that_scatter_know_higher_derivatives() -> None:
+    """Of three and more zeros in one product, too: derivatives of the fourth order beside the product's formula."""
+    index = np.array([0, 0, 0, 0, 1, 1, 0])
+    values = np.array([0.0, 0.0, 0.0, 2.0, 0.0, 3.0, 1.5])
+    weights = np.random.default_rng(0).standard_normal((4, 7))
+
+    def derivatives(f: Callable[[weft.Tensor], weft.Tensor]) -> list[weft.Tensor]:
+        src = weft.tensor(values, requires_grad=True)
+        out, found = f(src), list[weft.Tensor]()
+        for w in weights:
+            (g,) = weft.gradients(out, src, create_graph=True)
+            assert g is not None
+            found.append(g)
+            out = (g * weft.tensor(w)).sum()
+        return found
+
+    def scattered_product(src: weft.Tensor) -> weft.Tensor:
+        y = weft.tensor([2.0, 3.0], dtype=weft.float64).scatter_reduce(0, weft.tensor(index), src, "prod")
+        return y[0] - 2 * y[1]
+
+    def written_out(src: weft.Tensor) -> weft.Tensor:
+        return 2 * src[0] * src[1] * src[2] * src[3] * src[6] - 6 * src[4] * src[5]
+
+    pairs = list(zip(derivatives(scattered_product), derivatives(written_out), strict=True))
+    weft.realize(*(t for pair in pairs for t in pair))
+    for got, wanted in pairs:
+        np.testing.assert_allclose(got.numpy(), wanted.numpy(), atol=1e-12)
+    assert pairs[-1][1].numpy().any()

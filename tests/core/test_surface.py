@@ -322,6 +322,23 @@ def test_ranges_in_integers() -> None:
     np.testing.assert_allclose(line, np.linspace(float(np.float32(0.1)), 50, 50), rtol=1e-15)
 
 
+def test_lazy_values_are_not_computed_for_a_check() -> None:
+    p = weft.tensor([0.5, 1.0]) * 2
+    drawn = weft.bernoulli(p)
+    assert p.value.node.storage is None and drawn.shape == (2,)
+
+
+def test_integers_and_images() -> None:
+    """int64 is averaged and images of uint8 are resized as by torch: whole numbers, toward 0, and rounded."""
+    F = weft.nn.functional
+    x = weft.tensor([[[1, 2, 4, -3, -4, 0]]])
+    assert F.avg_pool1d(x, 2).tolist() == [[[1, 0, -2]]]
+    image = weft.tensor(np.array([0, 100, 200, 255], np.uint8).reshape(1, 1, 2, 2))
+    grown = F.interpolate(image, size=(2, 4), mode="bilinear", align_corners=True)
+    assert grown.dtype is weft.uint8 and grown.tolist() == [[[[0, 33, 67, 100], [200, 218, 237, 255]]]]
+    assert weft.linspace(4.3, -3, 50, dtype=weft.int64).tolist()[:3] == [4, 3, 3]
+
+
 def test_coverage_of_torch() -> None:
     """At least nine in ten of the names that apply; the record is torch 2.13's."""
     import torch_coverage
@@ -343,6 +360,25 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "roll": (lambda: weft.roll(weft.ones(2, 2), (1, 2), 0), weft.ArgumentError, "as many of both"),
     "unbind": (lambda: weft.unbind(weft.tensor(1.0)), weft.IndexError, "without dimensions"),
     "multinomial": (lambda: weft.multinomial(weft.tensor([0.0, 0.0]), 1), weft.ArgumentError, "too few positive"),
+    "bernoulli": (
+        lambda: weft.bernoulli(weft.tensor([0.5, 1.5])), weft.ArgumentError, "probabilities must be from 0 to 1, got 1.5",
+    ),
+    "bernoulli_": (lambda: weft.ones(2).bernoulli_(2.0), weft.ArgumentError, "p must be from 0 to 1, got 2"),
+    "normal": (
+        lambda: weft.normal(weft.zeros(1), weft.tensor([-1.0])), weft.ArgumentError, "std must be at least 0, got -1",
+    ),
+    "binary_cross_entropy": (
+        lambda: weft.nn.functional.binary_cross_entropy(weft.tensor([0.5, math.nan]), weft.tensor([0.0, 1.0])),
+        weft.ArgumentError, "input must be from 0 to 1, got nan",
+    ),
+    "gaussian_nll_loss": (
+        lambda: weft.nn.functional.gaussian_nll_loss(weft.ones(2), weft.ones(2), weft.tensor([1.0, -1.0])),
+        weft.ArgumentError, "var must be at least 0, got -1",
+    ),
+    "embedding_bag": (
+        lambda: weft.nn.functional.embedding_bag(weft.tensor([0, 1]), weft.ones(3, 2), weft.tensor([1, 2])),
+        weft.ArgumentError, r"the first bag must begin at 0, got offsets\[0\] = 1",
+    ),
     "exponential": (lambda: weft.ones(2).exponential_(0.0), weft.ArgumentError, "must be positive"),
     "linspace": (lambda: weft.linspace(0, 1, 2.0), weft.DTypeError, "steps must be an int"),
     "searchsorted": (lambda: weft.searchsorted(weft.ones(3), weft.ones(2).double()), weft.DTypeError, "convert one"),

@@ -43,7 +43,7 @@ from weft.autograd.ops import (
     where,
     zeros,
 )  # fmt: skip
-from weft.autograd.value import Value, apply, constant
+from weft.autograd.value import Value, apply, composed, constant, grad_enabled
 from weft.ir import dtypes
 from weft.ir.graph import Along, Axes, Box, Combine, Padding, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low
@@ -285,25 +285,41 @@ def _scatter_mul(g: Value, out: Value, x: Value, index: Value, src: Value, axis:
     """Products of all other factors, none of which is found by dividing by zero.
 
     The first and the last zero of a product are left out one at a time, so what is left is again a product that knows
-    its derivatives. A zero between the two has two other zeros beside it: a constant 0 up to the second derivative.
+    its derivatives. A zero between the two has two others beside it: what is left is 0, and is not computed, but on the
+    tape it is a product as well, for the first `_INNER` such zeros. Right up to the derivative of order 2 + `_INNER`.
     """
     one, is_zero = constant(1, src), eq(src, zeros(src))
     at = arange_along(axis, index.shape)
 
-    def outermost(op: Op, none: int) -> Value:
-        """Where a zero is the first (MIN) or the last (MAX) in its product."""
+    def outermost(op: Op, none: int, among: Value) -> Value:
+        """Where a zero is the first (MIN) or the last (MAX) in its product of those `among` them."""
         never = full(none, x.shape, dtypes.int64)
-        found = scatter(never, index, where(is_zero, at, full(none, at.shape, dtypes.int64)), axis, op)
-        return both(is_zero, eq(gather(found, index, axis), at))
+        found = scatter(never, index, where(among, at, full(none, at.shape, dtypes.int64)), axis, op)
+        return both(among, eq(gather(found, index, axis), at))
 
     def product(factors: Value) -> Value:
         return gather(scatter(constant(1, x), index, factors, axis, Op.MUL), index, axis)
 
     others = where(is_zero, zeros(src), div(product(src), where(is_zero, one, src)))
-    for here in (outermost(Op.MIN, int(dtypes.int64.max)), outermost(Op.MAX, -1)):
+    first, last = outermost(Op.MIN, int(dtypes.int64.max), is_zero), outermost(Op.MAX, -1, is_zero)
+    for here in (first, last):
         others = where(here, product(where(here, one, src)), others)
+    if src.needs_grad and grad_enabled():
+        inner = both(is_zero, both(eq(first, last), eq(first, full(False, at.shape, dtypes.bool_))))
+        for _ in range(_INNER):
+            here = outermost(Op.MIN, int(dtypes.int64.max), inner)
+            nothing = where(here, product(where(here, one, src)), zeros(src))
+            others = composed(others.node, (others, nothing), _to_both)
+            inner = both(inner, eq(here, full(False, at.shape, dtypes.bool_)))
     grad_x = mul(g, scatter(constant(1, x), index, src, axis, Op.MUL))
     return grad_x, mul(gather(mul(g, x), index, axis), others)
+
+
+_INNER = 3
+
+
+def _to_both(g: Value, out: Value, x: Value, y: Value) -> tuple[Value, Value]:
+    return g, g
 
 
 def _scatter_extreme(

@@ -20,6 +20,7 @@ from weft.core.creation import leaf, place, tensor
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.elementwise import cos, log, lt, sqrt
 from weft.core.handle import Handle, Number, value_of, wrap
+from weft.core.known_values import check_known
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import reference_ops
 from weft.ir.dtypes import DType, accumulator, float32, float64, int64, uint32, uint64
@@ -269,6 +270,8 @@ def normal(
             raise DTypeError(f"normal: mean and std must be float tensors, got {x.value.dtype.name}")
     if isinstance(std, int | float) and std < 0:
         raise ArgumentError(f"normal: std must not be negative, got {std}")
+    if isinstance(std, Handle):
+        check_known("normal", "std", std.value)
     if isinstance(size, float):
         raise ArgumentError(f"normal: the size must be ints, got {size}")
     if size is None:
@@ -287,9 +290,12 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     """1 with the probability that input holds (or with p), else 0, in the dtype of input. The gradient is 0."""
     v = value_of("bernoulli", input)
     if p is not None:
+        if not 0 <= p <= 1:
+            raise ArgumentError(f"bernoulli: p must be from 0 to 1, got {p:g}")
         return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator).value, v.dtype), v))
     if not v.dtype.is_float:
         raise DTypeError(f"bernoulli: needs a float tensor of probabilities, got {v.dtype.name}")
+    check_known("bernoulli", "probabilities", v, 0, 1)
     drawn = lt(uniform(v.shape, accumulator(v.dtype), generator), wrap(Value(v.node)))
     return wrap(stepwise(bc.cast(drawn.value, v.dtype), v))
 

@@ -32,6 +32,7 @@ from weft.core.elementwise import (
 from weft.core.float_format import raw_bits
 from weft.core.gather import gather
 from weft.core.handle import Handle, TensorLike, describe, value_of, wrap
+from weft.core.known_values import check_known
 from weft.core.movement import (
     flatten,
     narrow,
@@ -240,6 +241,7 @@ def _quantile(
             raise DTypeError(f"{op}: q must be {v.dtype.name} like the input, got {at.value.dtype.name}")
         if len(at.value.shape) > 1:
             raise ShapeError(f"{op}: q must be a scalar or a vector, got shape {tuple(at.value.shape)}")
+        check_known(op, "q", at.value, 0, 1)
     else:
         if not 0 <= q <= 1:
             raise ArgumentError(f"{op}: q must be from 0 to 1, got {q}")

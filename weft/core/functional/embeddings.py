@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply, composed, stepwise
 from weft.core import broadcast as bc
+from weft.core import run
 from weft.core.elementwise import eq, gt, logical_and, lt, ne, where
 from weft.core.functional.distances import vector_norm
 from weft.core.gather import check_range, index_value, one_hot, rows
@@ -139,6 +140,9 @@ def embedding_bag(
         begin = index_value(op, offsets)
         if len(begin.shape) != 1:
             raise ShapeError(f"{op}: offsets must be a vector, got shape {tuple(begin.shape)}")
+        known = run.host_array(begin.node)
+        if known is not None and known.size and known[0] != 0:
+            raise ArgumentError(f"{op}: the first bag must begin at 0, got offsets[0] = {known[0]}")
         borders = begin.shape[0]
         bags = borders - 1 if include_last_offset else borders
         at = wrap(positions((i.shape[0], borders), 0, begin.dtype))

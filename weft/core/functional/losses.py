@@ -29,6 +29,7 @@ from weft.core.elementwise import (
 from weft.core.functional.activations import log_softmax
 from weft.core.gather import index_range, index_value, take
 from weft.core.handle import describe, value_of, wrap
+from weft.core.known_values import check_known
 from weft.core.precision import rounded_once
 from weft.core.reductions import mean, size_tensor, sum
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
@@ -179,6 +180,8 @@ def binary_cross_entropy(
     """-(y log x + (1 - y) log(1 - x)), the logarithms at least -100."""
     how = how_reduced("binary_cross_entropy", size_average, reduce, reduction)
     _same_shape("binary_cross_entropy", input, target)
+    check_known("binary_cross_entropy", "input", input.value, 0, 1)
+    check_known("binary_cross_entropy", "target", target.value, 0, 1)
     loss = wrap(
         _cross_entropy_of_two(
             input.value, bc.cast(value_of("binary_cross_entropy", target), input.value.dtype)

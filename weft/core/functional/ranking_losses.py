@@ -27,6 +27,7 @@ from weft.core.functional.distances import pairwise_distance
 from weft.core.functional.losses import how_reduced, reduced
 from weft.core.gather import check_range, gather, index_value, take
 from weft.core.handle import Handle, value_of, wrap
+from weft.core.known_values import check_known
 from weft.core.movement import positions
 from weft.core.reductions import any, mean, sum
 from weft.errors import ArgumentError, ShapeError
@@ -79,6 +80,7 @@ def gaussian_nll_loss(
             raise ArgumentError(f"gaussian_nll_loss: var must not be negative, got {var}")
         var = wrap(bc.scalar(float(var), input.value.dtype, shape))
     v = var.value
+    check_known("gaussian_nll_loss", "var", v)
     if v.shape != shape:
         if v.shape == shape[:-1]:
             v = bc.reshape(v, (*v.shape, 1))
