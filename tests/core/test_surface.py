@@ -361,7 +361,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "unbind": (lambda: weft.unbind(weft.tensor(1.0)), weft.IndexError, "without dimensions"),
     "multinomial": (lambda: weft.multinomial(weft.tensor([0.0, 0.0]), 1), weft.ArgumentError, "too few positive"),
     "bernoulli": (
-        lambda: weft.bernoulli(weft.tensor([0.5, 1.5])), weft.ArgumentError, "probabilities must be from 0 to 1, got 1.5",
+        lambda: weft.bernoulli(weft.tensor([0.5, 1.5])), weft.ArgumentError, "must be from 0 to 1, got 1.5",
     ),
     "bernoulli_": (lambda: weft.ones(2).bernoulli_(2.0), weft.ArgumentError, "p must be from 0 to 1, got 2"),
     "normal": (
