@@ -549,19 +549,22 @@ class _Tiled:
             steps = [x.var.name for x in self.k.nests[value].loops if x.reduce][-1]
             self.k = run(self.k, ComputeAt(chain, value, steps, Scope.REGISTER))
             self.accumulate(chain, Scope.REGISTER)
+        self.trim(value, chain)
         for name, where in staged:
             self.k = run(self.k, ComputeAt(name, c.out.name, where, Scope.LOCAL))
             self.k = fill(self.k, name, self.info)
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
-        self.trim(value)
         self.k = merge_even(self.k, chain or value)
         self.follow(chain or value, stream, tile)
 
-    def trim(self, value: str) -> None:
+    def trim(self, *sums: str | None) -> None:
         """Leave out of each tile what a mask makes nothing, or nobody asks for."""
-        for loop in [x.var.name for x in self.k.nests[value].loops if x.reduce]:
-            self.k = attempt(self.k, Trim(value, loop, strict=True))
+        for name in sums:
+            if name is None:
+                continue
+            for loop in [x.var.name for x in self.k.nests[name].loops if x.reduce]:
+                self.k = attempt(self.k, Trim(name, loop, strict=True))
 
     def follow(self, name: str, stream: Expr, tile: str) -> None:
         """Ask for the next tile's rows of a stream from memory, where the hardware does not find them in time."""
@@ -606,6 +609,7 @@ class _Tiled:
         around = [*steps[-1:], *others, *outer]
         self.k = run(self.k, ComputeAt(chain, value, around[-1], Scope.REGISTER))
         self.accumulate(chain, Scope.REGISTER)
+        self.trim(chain)
         for name, where in staged:
             self.k = run(
                 self.k, ComputeAt(name, value, steps[-1] if where == at else around[-1], Scope.LOCAL)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from weft.ir.expr import Load
-from weft.ir.index import Int, Opaque, Var, atoms, high, span, substitute, variables
+from weft.ir.index import Int, Opaque, Var, atoms, high, low, minimum, span, substitute, variables
 from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.base import Refusal, Transform
@@ -104,7 +104,7 @@ def _region(k: Kernel, t: ComputeAt) -> list[tuple[Int, Int]]:
                 at = substitute(i, nest.bind)
                 inner = variables(at) - outer - set(k.algorithm.variables)
                 extent = item.axes[a].extent
-                one = (_whole_loop(k, at, extent) if at in inner else None) or _span(at, inner, extent)
+                one = (_whole_loop(k, at, extent) if at in inner else None) or _span(k, at, inner, extent)
                 before = regions[a]
                 regions[a] = one if before is None else _union(before, one, extent)
     return [(0, a.extent) if r is None else r for r, a in zip(regions, item.axes, strict=True)]
@@ -125,10 +125,18 @@ def _whole_loop(k: Kernel, at: Int, extent: Int) -> tuple[Int, Int] | None:
     return None
 
 
-def _span(at: Int, inner: Set[Var], extent: Int) -> tuple[Int, Int]:
+def _span(k: Kernel, at: Int, inner: Set[Var], extent: Int) -> tuple[Int, Int]:
     """What `at` covers while the inner loops run; the whole axis where that cannot be told."""
     found = None if any(isinstance(a, Opaque) for a in atoms(at)) else span(at, inner)
-    return (0, extent) if found is None else found
+    if found is None:
+        return 0, extent
+    first, size = found
+    over = isinstance(extent, int) and size > extent and low(first) >= 0
+    if over and any(
+        s.var in inner and not isinstance(s.extent, int) for n in k.nests.values() for s in n.loops
+    ):
+        return first, minimum(extent - first, extent)  # trimmed loops end with the axis, wherever they start
+    return found
 
 
 def _union(a: tuple[Int, Int], b: tuple[Int, Int], extent: Int) -> tuple[Int, Int]:
