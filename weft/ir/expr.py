@@ -546,7 +546,9 @@ def transform(
                 new = x if g is x.guard else test(g)
             case _:
                 pass
-        replaced = leaf(new)
+        # what a call is simplified to is one of its parts, which `leaf` has seen
+        seen = new is not x and isinstance(x, Call) and not isinstance(new, Call)
+        replaced = None if seen else leaf(new)
         memo[x] = new if replaced is None else replaced
     return memo[e]
 

@@ -70,6 +70,20 @@ def test_threads_with_tiles_of_their_own(t: int, causal: bool) -> None:
     assert any(not isinstance(s.extent, int) for s in steps(p)) is causal
 
 
+def test_steps_that_a_mask_leaves_are_whole() -> None:
+    """Fewer rows than columns: the last step's guard always holds where the loop ends before it."""
+    r = np.random.default_rng(0)
+    q, k, v = (r.standard_normal((1, n, 4)).astype(np.float32) for n in (6, 21, 21))
+    y = weft.nn.functional.scaled_dot_product_attention(
+        weft.tensor(q), weft.tensor(k), weft.tensor(v), is_causal=True
+    )
+    (spec,) = kernelize([y.value.node])
+    p = optimized(lower(schedule(spec.algorithm, INFO)), INFO)
+    arrays = dict(zip((b.name for b in p.params), (q, k, v, np.zeros((1, 6, 4), np.float32)), strict=True))
+    run(p, arrays)
+    np.testing.assert_allclose(arrays[p.params[-1].name], y.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_small_local_memory_gets_small_tiles() -> None:
     small = replace(INFO, local_bytes=1800)
     p = lower(schedule(attention(1, 32, 4, False).algorithm, small))
