@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from contextlib import nullcontext
 
 from weft.autograd.joins import total
 from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.autograd.vjp import VJP
+from weft.ir.garbage import not_collected
 
 
 def gradients(
@@ -27,7 +29,7 @@ def gradients(
     useful = _leading_to(order, wanted)
     parts: dict[Value, list[Value]] = {}
     found: dict[Value, Value] = {}
-    with grad_mode(create_graph):
+    with grad_mode(create_graph), not_collected() if len(order) > _MANY else nullcontext():
         for output, seed in zip(outputs, seeds, strict=True):
             parts.setdefault(output, []).append(seed)
         for value in reversed(order):
@@ -48,6 +50,10 @@ def gradients(
         # what is wanted may be none of the tape's values: a seed is its gradient where it is an output
         found.update((v, total(own)) for v, own in parts.items() if v in wanted)
     return {v: found[v] for v in wanted if v in found}
+
+
+_MANY = 1000
+"""So many values make new ones enough for the garbage collector to walk all there are several times."""
 
 
 def _hooked(g: Value, value: Value) -> Value:

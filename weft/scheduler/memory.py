@@ -7,9 +7,13 @@ over its lifetime, is within a few percent of the best possible on real graphs (
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 ALIGNMENT = 256
 """Of every offset: what WebGPU and most OpenCL devices want of a buffer within a buffer."""
@@ -37,21 +41,29 @@ def plan(requests: Sequence[Request]) -> Layout:
     """Offsets for all requests."""
     order = sorted(range(len(requests)), key=lambda k: (-requests[k].nbytes, requests[k].first, k))
     offsets = [0] * len(requests)
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last, by offset
-    total = 0
+    placed = np.zeros((4, len(requests) + 1), np.int64)  # offset, end, first, last; by offset
+    count = total = 0
     for k in order:
         r = requests[k]
         size = -(-r.nbytes // ALIGNMENT) * ALIGNMENT
         if not size:
             continue
-        at = 0
-        for offset, end, first, last in placed:
-            if first > r.last or last < r.first:
-                continue
-            if offset - at >= size:
-                break
-            at = max(at, end)
+        starts, ends, firsts, lasts = placed[:, :count]
+        met = ((firsts <= r.last) & (lasts >= r.first)).nonzero()[0]
+        at = _lowest(starts[met], ends[met], size) if met.size else 0
         offsets[k] = at
-        insort(placed, (at, at + size, r.first, r.last))
+        here = int(starts.searchsorted(at))
+        placed[:, here + 1 : count + 1] = placed[:, here:count].copy()
+        placed[:, here] = (at, at + size, r.first, r.last)
+        count += 1
         total = max(total, at + size)
     return Layout(tuple(offsets), total)
+
+
+def _lowest(starts: Array, ends: Array, size: int) -> int:
+    """The lowest offset at which `size` bytes are free between blocks, which are in the order of their starts."""
+    reached = np.maximum.accumulate(ends)
+    fits = (starts[1:] - reached[:-1] >= size).nonzero()[0]
+    if starts[0] >= size:
+        return 0
+    return int(reached[fits[0]] if fits.size else reached[-1])

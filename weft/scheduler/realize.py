@@ -13,6 +13,7 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
+from weft.ir.garbage import not_collected
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements
@@ -177,7 +178,8 @@ def plan_for(
     with _lock:
         kept = _plans.get(key)
         if kept is None:
-            plan = _from_disk_or_built(nodes, device, sig, dict(replaces))
+            with not_collected():
+                plan = _from_disk_or_built(nodes, device, sig, dict(replaces))
             kept = _plans[key] = _Kept(plan, next(_clock))
             if len(_plans) > PLANS_KEPT:
                 del _plans[min(_plans, key=lambda k: _plans[k].used)]

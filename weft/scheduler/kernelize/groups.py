@@ -8,6 +8,7 @@ site       a node computed (or read) at one index over the coordinates, for some
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -105,6 +106,7 @@ class Group:
         self.frames: list[Frame] = []
         self.consumers: dict[Group, None] = {}
         self.producers: dict[Group, None] = {}
+        self.level = 0  # above that of all consumers
         self.stored: dict[int, Node] = {}
         self.inplace: dict[int, Node] = {}  # id of a stored node -> the node whose buffer it starts as
         self.loads: list[Site] = []
@@ -167,11 +169,29 @@ class Group:
         """The frames whose bits are set."""
         return [f for f in self.frames if bits >> f.number & 1]
 
+    def feed(self, users: Iterable[Group]) -> None:
+        """Others consume what this group stores."""
+        lowest = 0
+        for g in users:
+            self.consumers[g] = None
+            g.producers[self] = None
+            lowest = max(lowest, g.level + 1)
+        stack: list[tuple[Group, int]] = [(self, lowest)]
+        while stack:
+            g, level = stack.pop()
+            if g.level < level:
+                g.level = level
+                stack.extend((p, level + 1) for p in g.producers)
+
     def reaches(self, other: Group, budget: int = 4096) -> bool:
         """Whether `other` consumes, directly or not, what this group stores (True too when that is hard to tell).
 
-        Searched from `other` backwards: the walk comes from there, so few of its producers are known yet.
+        Searched from `other` backwards, where few producers are known yet, and up to this group's level only: the
+        producers of a group that is as high are higher.
         """
+        top = self.level
+        if other is not self and other.level >= top:
+            return False
         seen: set[int] = {other.number}
         stack: list[Group] = [other]
         while stack:
@@ -182,7 +202,7 @@ class Group:
             if budget < 0:
                 return True
             for p in g.producers:
-                if p.number not in seen:
+                if p.level <= top and p.number not in seen:
                     seen.add(p.number)
                     stack.append(p)
         return False

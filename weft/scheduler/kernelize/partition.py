@@ -215,9 +215,7 @@ class Partition:
         for s in outside:
             self.load(s)
         users = self.users(node, outside)
-        home.consumers.update(users)
-        for g in users:
-            g.producers[home] = None
+        home.feed(users)
 
     def add_store(self, node: Node, f: Facts, group: Group, frame: Frame) -> None:
         """Store the node also, computed in the loops of `frame`, which have its shape."""
