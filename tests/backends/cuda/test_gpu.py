@@ -71,3 +71,34 @@ def test_replayed_graphs() -> None:
     a = np.abs(X).astype(np.float64) + 1
     for _ in range(5):
         np.testing.assert_allclose(step(x).numpy(), ((a / a.sum(0)) ** 2).sum(1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [weft.bfloat16, weft.float16])
+@pytest.mark.parametrize("left, right", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("m, n, k", [(2048, 2304, 256), (1000, 2200, 192), (64, 24, 48)])
+def test_products_on_matrix_units(m: int, n: int, k: int, left: bool, right: bool, dtype: weft.DType) -> None:
+    """Large enough for every tile, in all orders of memory; with WEFT_WGMMA=1 by groups of warps."""
+    shapes = (k, m) if left else (m, k), (n, k) if right else (k, n)
+    a, b = (weft.tensor(R.standard_normal(s, dtype=np.float32), device="cuda").to(dtype) for s in shapes)
+    x, y = a.T if left else a, b.T if right else b
+    exact = x.float().numpy().astype(np.float64) @ y.float().numpy()
+    got = (x @ y).float().numpy()
+    bits = 8 if dtype is weft.bfloat16 else 11
+    np.testing.assert_allclose(got, exact, rtol=2.0**-bits, atol=2.0**-bits * np.abs(exact).max() / 8)
+
+
+@pytest.mark.parametrize("dtype", [weft.bfloat16, weft.float16, weft.float32])
+@pytest.mark.parametrize(
+    "n, m, d, causal", [(512, 512, 64, True), (300, 1024, 128, False), (130, 77, 40, True)]
+)
+def test_attention(n: int, m: int, d: int, causal: bool, dtype: weft.DType) -> None:
+    q, k, v = (
+        weft.tensor(R.standard_normal((2, 4, s, d), dtype=np.float32), device="cuda").to(dtype)
+        for s in (n, m, m)
+    )
+    y = weft.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    a, b, c = (x.float().numpy().astype(np.float64) for x in (q, k, v))
+    scores = a @ b.swapaxes(-1, -2) / np.sqrt(d)
+    w = np.exp(np.where(np.tri(n, m, dtype=bool), scores, -np.inf) if causal else scores)
+    bits = {weft.bfloat16: 8, weft.float16: 11, weft.float32: 20}[dtype]
+    np.testing.assert_allclose(y.float().numpy(), w / w.sum(-1, keepdims=True) @ c, atol=8 * 2.0**-bits)
