@@ -14,6 +14,10 @@ from weft.ir.ops import Op
 COSTLY = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.POW, Op.THREEFRY})
 
 
+RUN = 16
+"""Neighbours that count as contiguous, where an axis is so in blocks only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One access to a parameter, as a flat offset."""
@@ -40,7 +44,7 @@ def vector_score(algorithm: Algorithm, item: Item, axis: Var) -> float:
     """How well the item vectorizes along `axis`: contiguous accesses count for it, strided ones against it."""
     score = 0.0
     for a in accesses(algorithm, item):
-        step = coefficient(a.offset, axis)
+        step = lane_step(a.offset, axis, RUN)
         weight = 2.0 if a.store else 1.0
         match step:
             case 1:

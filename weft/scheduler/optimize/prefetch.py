@@ -107,7 +107,9 @@ def prefetch_rows(k: Kernel, info: DeviceInfo) -> Kernel:
         if len(passes) < 2:
             continue
         chains = [_around(k, item) for item, _ in passes]
-        common = [s[0] for s in zip(*chains, strict=False) if all(x.var == s[0].var for x in s)]
+        common = [
+            s[0] for s in zip(*chains, strict=False) if all(x.var == s[0].var for x in s) and s[0].extent != 1
+        ]
         if not common:
             continue
         step = coefficient(passes[1][1], common[-1].var)

@@ -107,7 +107,7 @@ def stream(k: Kernel, info: DeviceInfo) -> Kernel:
 
 
 def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
-    """Sums down the columns of a tall matrix, in a partial sum per task: each reads whole rows, one after another.
+    """Sums down the columns of tall matrices, in a partial sum per task: each reads whole rows, one after another.
 
         s(j) = sum i: x[i, j]   ->   p(j, t) = sum i of t: x[i, j], a task for each t;   s(j) = sum t: p(j, t)
 
@@ -117,11 +117,26 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     values = [i for i in k.algorithm.items if isinstance(i, Value)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     work = parallel.work_ns(total_flops(k), total_bytes(k), info)
-    if len(values) != 1 or len(outputs) != 1 or work <= parallel.WORTH_NS or info.cores == 1:
+    if not values or len(outputs) != 1 or work <= parallel.WORTH_NS or info.cores == 1:
         return k, frozenset()
-    item, out = values[0], outputs[0]
-    if item.reduce is None or any(s.combine is not None for s in out.stores):
+    (out,) = outputs
+    if any(s.combine is not None for s in out.stores):
         return k, frozenset()
+    parts: list[str] = []
+    whole = k
+    for item in values:
+        part = _partial(k, item, out, info)
+        if part is None or part.check(k) is not None:
+            return whole, frozenset()
+        k = run(k, part)
+        parts.append(part.name)
+    return k, frozenset(parts)
+
+
+def _partial(k: Kernel, item: Value, out: Output, info: DeviceInfo) -> SplitReduce | None:
+    """A partial sum per task of a value that is such a sum."""
+    if item.reduce is None or any(_computed(k, item)):
+        return None
     count, results = (
         high(elements(tuple(a.extent for a in item.axes))),
         elements(tuple(a.extent for a in out.axes)),
@@ -130,12 +145,10 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     rows = max(item.reduce.axes, key=lambda a: high(a.extent))
     pieces = info.cores * PARTS_PER_CORE
     if best in item.reduce.axes or not isinstance(rows.extent, int) or rows.extent < pieces * CHAIN // 4:
-        return k, frozenset()
+        return None
     if high(results) > count or count > info.l1_bytes // 8 * info.cores:
-        return k, frozenset()
-    name = f"{item.name}_part"
-    step = SplitReduce(item.name, rows.var.name, ceildiv(rows.extent, pieces), name)
-    return (k, frozenset()) if step.check(k) is not None else (run(k, step), frozenset({name}))
+        return None
+    return SplitReduce(item.name, rows.var.name, ceildiv(rows.extent, pieces), f"{item.name}_part")
 
 
 def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
