@@ -39,3 +39,17 @@ def test_numbers_in_range() -> None:
     assert weft.tensor([-1], dtype=weft.uint8).tolist() == [255]  # as in torch
     assert weft.tensor([-1, 2**63], dtype=weft.float32).tolist() == [-1.0, 2.0**63]
     assert (weft.zeros(1, dtype=weft.uint8) + 300).tolist() == [44]
+
+
+def test_floats_out_of_range_wrap_in_narrow_integers() -> None:
+    """As in torch on x86 and in NumPy; int32 and int64 saturate on every device."""
+    x = weft.tensor([-1.5, -0.5, 300.0, 200.0, -129.0, 70000.0, math.nan])
+    wanted = {
+        weft.uint8: [255, 0, 44, 200, 127, 112, 0],
+        weft.int8: [-1, 0, 44, -56, 127, 112, 0],
+        weft.uint16: [65535, 0, 300, 200, 65407, 4464, 0],
+        weft.uint32: [2**32 - 1, 0, 300, 200, 2**32 - 129, 70000, 0],
+    }
+    for dtype, want in wanted.items():
+        assert x.to(dtype).tolist() == want
+    assert weft.tensor([3e9, -1e20]).int().tolist() == [2**31 - 1, -(2**31)]

@@ -10,7 +10,7 @@ from weft.core.defaults import get_default_dtype
 from weft.core.handle import Handle, Number, describe
 from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from weft.ir import graph
-from weft.ir.dtypes import DType, Kind, bool_, int64, promote
+from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promote, uint8, uint16, uint32
 from weft.ir.graph import Node, Shape
 from weft.ir.ops import Op
 
@@ -163,9 +163,17 @@ def reshape(v: Value, shape: Shape) -> Value:
     return v if v.node.shape == shape else apply(Op.RESHAPE, (v,), None, shape)
 
 
+_BY_WAY_OF = {int8: int32, int16: int32, uint8: int32, uint16: int32, uint32: int64}
+
+
 def cast(v: Value, dtype: DType) -> Value:
-    """`v` converted to `dtype`."""
-    return v if v.node.dtype is dtype else apply(Op.CAST, (v,), None, None, dtype)
+    """`v` converted to `dtype`. Floats that narrow integers have not wrap, as on every CPU torch and NumPy run on."""
+    have = v.node.dtype
+    if have is dtype:
+        return v
+    if have.is_float and dtype in _BY_WAY_OF:
+        v = apply(Op.CAST, (v,), None, None, _BY_WAY_OF[dtype])
+    return apply(Op.CAST, (v,), None, None, dtype)
 
 
 def same_device(op: str, values: Sequence[Value]) -> None:

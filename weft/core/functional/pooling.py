@@ -17,7 +17,7 @@ from weft.core.functional.activations import relu
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.gather import check_range, index_value, rows
 from weft.core.handle import value_of, wrap
-from weft.core.movement import pad_value, positions
+from weft.core.movement import box, pad_value, positions
 from weft.core.precision import widened
 from weft.core.random import rand
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -169,7 +169,9 @@ def _avg_pool(
             inside = pad_value(inside, pads, pads, 1)
             pads = (0,) * rank
         hits = _slide(op, rank, inside, kernel, steps, pads, ones, ceil_mode, 0)
-        counted = wrap(apply(Op.SUM, (hits,), Axes(tuple(range(rank, 2 * rank)))))
+        taps = apply(Op.SUM, (hits,), Axes(tuple(range(rank, 2 * rank))))
+        # where the padding counts, a last window that starts in it is there too
+        counted = wrap(box(taps, (0,) * rank, total.value.shape[-rank:]))
         mean = div(total, counted, rounding_mode=rounding)
     return wrap(bc.cast(mean.value, v.dtype))
 
