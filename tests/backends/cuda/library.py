@@ -209,11 +209,7 @@ def main(folder: Path) -> None:
     import weft
     from weft.backends.cuda import device as devices
     from weft.backends.cuda.device import STAGING_BYTES, CudaDevice, CudaEvent
-    from weft.backends.cuda.driver import CudaError
-    from weft.backends.protocol import Commands, Launch
     from weft.backends.registry import open_device
-    from weft.scheduler.programs import lowered
-    from weft.testing.kernels import softmax
 
     a = np.random.default_rng(0).standard_normal((6, 37)).astype(np.float32)
     x = weft.tensor(a, device="cuda")

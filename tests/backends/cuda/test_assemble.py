@@ -27,8 +27,8 @@ from weft.testing.kernels import CASES, attention, columns, convolution, matmul,
 INFO = DeviceInfo(
     name="cuda:0", kind="cuda", description="", cores=132, vector_bytes=16, vector_registers=255,
     l1_bytes=228 << 10, l2_bytes=50 << 20, l3_bytes=0, memory_bytes=1 << 37, local_bytes=227 << 10,
-    bandwidth=4.8e12, flops=6.7e13, launch_ns=2500.0, task_kind=LoopKind.BLOCK, shuffles=True,
-    native=ELEMENTWISE & scalar.NATIVE,
+    bandwidth=4.8e12, flops=6.7e13, launch_ns=2500.0, task_kind=LoopKind.BLOCK, warp=32,
+    shuffles=True,     native=ELEMENTWISE & scalar.NATIVE,
     matrix_units=units((9, 0)),
 )  # fmt: skip
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
-from weft.backends.wgpu import driver
+from weft.backends.wgpu import driver, subgroups
 from weft.backends.wgpu.device import WgpuDevice
+from weft.backends.wgpu.driver import SUBGROUPS
 from weft.backends.wgpu.render import WIDE
 from weft.errors import DeviceError
 from weft.ir.dtypes import float32
@@ -110,3 +112,39 @@ def test_missing_bindings_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     code = "import sys, weft; weft.ones(3).numpy(); assert 'wgpu' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def combining(wgpu: WgpuDevice, monkeypatch: pytest.MonkeyPatch) -> WgpuDevice:
+    """The device as if its memory of workgroups were near, and its threads met cheaply, as on a GPU."""
+    if SUBGROUPS not in wgpu.features:
+        pytest.skip("the adapter has no subgroups")
+    size = subgroups.tried(wgpu.handle)
+    if size < 4:
+        pytest.skip("subgroups do not follow one another")
+    monkeypatch.setattr(wgpu, "_info", replace(wgpu.info, scratchpad=True))
+    wgpu.combine_in(size)
+    return wgpu
+
+
+COMBINED: dict[str, Callable[[weft.Tensor], weft.Tensor]] = {
+    "sum": lambda x: x.sum(1),
+    "maximum": lambda x: x.amax(1),
+    "product": lambda x: (1 + x / 50).prod(1),
+    "softmax": lambda x: x.softmax(1),
+    "some": lambda x: (x > 2).any(1),
+    "longs": lambda x: x.to(weft.int64).sum(1),
+    "small": lambda x: x.to(weft.int8).amin(1),
+}
+
+
+@pytest.mark.parametrize("shape", [(300, 32), (5, 256)])
+def test_threads_combine_registers(combining: WgpuDevice, shape: tuple[int, int]) -> None:
+    """Rows of a subgroup each, and of several, of every kind of number."""
+    a = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    programs = {n: f(weft.tensor(a, device="wgpu")) for n, f in COMBINED.items()}
+    source = "".join(k.source for k in weft.explain(*programs.values()).kernels)
+    assert "subgroupShuffleXor" in source
+    for name, y in programs.items():
+        want = COMBINED[name](weft.tensor(a, device="cpu")).numpy()
+        np.testing.assert_allclose(y.numpy(), want, rtol=2e-5, atol=1e-5, err_msg=name)

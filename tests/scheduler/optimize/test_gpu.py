@@ -28,7 +28,7 @@ def info(cores: int, scratchpad: bool = True, shuffles: bool = False) -> DeviceI
         name="test:0", kind="test", description="", cores=cores, vector_bytes=16, vector_registers=255,
         l1_bytes=228 << 10, l2_bytes=50 << 20, l3_bytes=0, memory_bytes=1 << 34, local_bytes=227 << 10,
         bandwidth=4e12, flops=6e13, launch_ns=2000.0, task_kind=LoopKind.BLOCK, native=ELEMENTWISE & scalar.NATIVE,
-        scratchpad=scratchpad, warp=8, shuffles=shuffles,
+        scratchpad=scratchpad, warp=32 if shuffles else 8, shuffles=shuffles,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from weft.ir.loops import (
     Alloc,
     Barrier,
     Block,
+    Combine,
     If,
     Let,
     Loop,
@@ -91,8 +92,15 @@ class Body(LaneLoops):
             case Barrier():
                 self.hooks.barrier(self)
                 self._forget(None)
+            case Combine():
+                self.among_threads(s)
+                self._forget({s.buffer})
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
+
+    def among_threads(self, s: Combine) -> None:
+        """What threads combine in registers. For targets that ask for it (`launches` with a `warp`)."""
+        raise ValueError(f"no way to combine {s.buffer} of {s.group} threads was given")
 
     def _forget(self, buffers: Set[str] | None) -> None:
         """What was read of these buffers may have changed; None: of all that other threads can write to."""

@@ -35,13 +35,13 @@ class Entry:
 
 
 def split(
-    programs: Sequence[Program], local_bytes: int, max_threads: int
+    programs: Sequence[Program], local_bytes: int, max_threads: int, warp: int = 1
 ) -> tuple[list[Program], list[Entry]]:
-    """All grids of the programs, and the programs as launches of them."""
+    """All grids of the programs, and the programs as launches of them. `warp`: threads that can combine registers."""
     grids: list[Program] = []
     entries: list[Entry] = []
     for p in programs:
-        found = launches(as_grid(p), local_bytes, max_threads)
+        found = launches(as_grid(p), local_bytes, max_threads, warp)
         names = [b.name for b in (*p.params, *found.scratch)]
         parts: list[Part] = []
         for g in found.grids:

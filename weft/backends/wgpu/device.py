@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from weft._version import __version__
@@ -23,7 +23,8 @@ from weft.ir.index import high
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import Op
 
-from .driver import FEATURES, INT64, wgpu
+from . import subgroups
+from .driver import FEATURES, INT64, SUBGROUPS, wgpu
 from .executable import WgpuExecutable
 from .language import DTYPES
 from .loop_limit import LIMITED_DRIVERS, iterations, shortened, too_long
@@ -31,6 +32,9 @@ from .memory import Block, Pool
 from .render import WIDE, render
 
 _MAGIC = b"weft-wgpu-1\n"
+MOST_TOGETHER = 32
+"""Threads that combine registers, where subgroups have as many."""
+
 RESERVE = 2
 """Of the storage buffers of a stage, these are left for a program's scratch buffers."""
 
@@ -49,7 +53,8 @@ class WgpuCode:
 
 
 class WgpuDevice:
-    """One adapter, opened on first use, with those of the features that weft knows which it has and `wanted` names."""
+    """One adapter, with those of the features that weft knows which it has and `wanted` names. It is opened on first
+    use, or, to try its subgroups out, at once."""
 
     def __init__(self, adapter: Any, index: int, wanted: Set[str] = FEATURES) -> None:
         self.adapter = adapter
@@ -61,6 +66,14 @@ class WgpuDevice:
         self._mark: Any = None
         self.lock = threading.RLock()
         """Held while the driver is called."""
+        least, most = subgroups.sizes(adapter.info)
+        if SUBGROUPS in self.features and self._info.scratchpad and 1 < least == most:
+            self.combine_in(subgroups.tried(self.handle))
+
+    def combine_in(self, size: int) -> None:
+        """Have schedules in which `size` neighbouring threads combine what they have in registers; 1 for none."""
+        if size > 1:
+            self._info = replace(self._info, warp=size, shuffles=True)
 
     @property
     def info(self) -> DeviceInfo:
@@ -203,7 +216,8 @@ class WgpuDevice:
             for v in p.variables:
                 if max(-v.lo, v.hi) >= 1 << 31:
                     raise DeviceError(f"{info.name} has indices of 32 bits, and {v.name} is up to {v.hi:,}")
-        grids, entries = split(programs, info.local_bytes, info.bounds.threads)
+        warp = min(info.warp, MOST_TOGETHER) if info.shuffles else 1
+        grids, entries = split(programs, info.local_bytes, info.bounds.threads, warp)
         if self.adapter.info["vendor"] in LIMITED_DRIVERS:
             grids = [shortened(g) for g in grids]
             for g in grids:
@@ -261,6 +275,8 @@ class WgpuDevice:
     def fingerprint(self) -> str:
         i = self.adapter.info
         device = f"{i['vendor']} {i['device']} {i['description']} {sorted(self.features)}"
+        if self._info.shuffles:
+            device += f" subgroups of {self._info.warp}"
         return f"wgpu {__version__} {wgpu().__version__} {device}"
 
     def listings(self, program: Program) -> Mapping[str, str]:

@@ -15,7 +15,9 @@ from weft.errors import DeviceError
 
 INT64 = "shader-int64"
 
-FEATURES = frozenset({INT64})
+SUBGROUPS = "subgroup"
+
+FEATURES = frozenset({INT64, SUBGROUPS})
 """What is used where an adapter offers it."""
 
 

@@ -11,9 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.backends.clike.body import Body
-from weft.backends.clike.language import Place, Where
+from weft.backends.clike.language import Language, Place, Where
+from weft.backends.clike.values import opaques
+from weft.ir.dtypes import DType, bool_
+from weft.ir.expr import Load
 from weft.ir.index import high
-from weft.ir.loops import Loop, Program
+from weft.ir.loops import Combine, Loop, Program
+from weft.ir.ops import Op
 from weft.ir.passes.grid import grid_parts
 
 from .language import Wgsl, is_packed, needed
@@ -27,7 +31,7 @@ def render(grid: Program, pairs: bool = False) -> str:
     language = Wgsl(pairs)
     block, local, thread = grid_parts(grid)
     assert isinstance(thread.extent, int), "grids have a constant number of threads"
-    body = Body(language, _Threads(thread.extent), ["weft_numbers", "weft_group", "weft_thread"])
+    body = _Grid(language, _Threads(thread.extent), ["weft_numbers", "weft_group", "weft_thread"])
     head: list[str] = []
     for k, b in enumerate(grid.params):
         packed = is_packed(b.dtype)
@@ -63,6 +67,41 @@ def render(grid: Program, pairs: bool = False) -> str:
         "@builtin(local_invocation_index) weft_thread: u32) {"
     )
     return "\n".join([*head, language.helpers(needed(lines)) + entry, lines, "}\n"])
+
+
+class _Grid(Body):
+    """The body of one grid; its threads combine registers by subgroup operations."""
+
+    def among_threads(self, s: Combine) -> None:
+        """With the thread half a group away, then a quarter, and so on. All of a group compute the same tree: where an
+        operand's place matters (zeros of either sign), the lower thread's comes first."""
+        place = self.places[s.buffer]
+        dtype = place.buffer.dtype
+        ordered = dtype.is_float and s.op in (Op.MAX, Op.MIN)
+        distance = s.group // 2
+        while distance:
+            for _ in self.each():
+                (value,) = self.evaluate((Load(dtype, s.buffer, (s.offset,)),), opaques(s.offset))
+                mine = self.bind(dtype, 0, value.text)
+                other = self.bind(dtype, 0, _exchanged(self.language, dtype, mine, distance))
+                if ordered:
+                    upper = f"((weft_thread & {distance}u) != 0u)"
+                    first = self.bind(dtype, 0, f"select({mine}, {other}, {upper})")
+                    mine, other = first, self.bind(dtype, 0, f"select({other}, {mine}, {upper})")
+                total = self._op(s.op, dtype, 0, (mine, other))
+                self.do(self.language.store(place, self.index.bare(self.at(s.offset)), total))
+            self._forget({s.buffer})
+            distance //= 2
+
+
+def _exchanged(language: Language, dtype: DType, x: str, distance: int) -> str:
+    """The value that another invocation of the subgroup has. Its operations know words and vectors of them."""
+    if dtype is bool_:
+        return f"(subgroupShuffleXor(select(0u, 1u, {x}), {distance}u) != 0u)"
+    if language.type(dtype) in ("i64", "u64"):
+        words = f"subgroupShuffleXor(bitcast<vec2<u32>>({x}), vec2<u32>({distance}u).x)"
+        return f"bitcast<{language.type(dtype)}>({words})"
+    return f"subgroupShuffleXor({x}, {distance}u)"
 
 
 def number(k: int) -> str:

@@ -154,10 +154,16 @@ def cut(n: int, itemsize: int, most: int = THREADS) -> Lanes:
     return Lanes(min(most, int(ceildiv(n, WARP)) * WARP), 1)
 
 
+def together(info: DeviceInfo) -> int:
+    """How many threads combine what they have in registers; 1 where none do."""
+    return min(info.warp, WARP) if info.shuffles else 1
+
+
 def _of_a_row(n: int, itemsize: int, rows: int, most: int, info: DeviceInfo) -> Lanes:
     """How each of `rows` rows is cut: for one warp, which needs no barriers, where rows are short and many."""
-    if info.shuffles and n <= WARP * WARP_ELEMENTS and rows >= info.cores * WARP_ROWS_PER_CORE:
-        one = cut(n, itemsize, WARP)
+    group = together(info)
+    if group > 1 and n <= group * WARP_ELEMENTS and rows >= info.cores * WARP_ROWS_PER_CORE:
+        one = cut(n, itemsize, group)
         if one.threads & (one.threads - 1) == 0 and n <= one.threads * WARP_ELEMENTS:
             return one
     return cut(n, itemsize, most)
@@ -372,11 +378,11 @@ def _steps(
     if width > 1:
         k = run(k, SplitReduce(name, _reduced(k, name), width, f"{name}_thread"))
         steps.append((f"{name}_thread", "thread"))
-    total = "total"
-    if info.shuffles and threads <= WARP and threads & (threads - 1) == 0:
+    total, group = "total", together(info)
+    if 1 < threads <= group and threads & (threads - 1) == 0:
         total = "across"
-    elif info.shuffles and threads % WARP == 0:
-        k = run(k, SplitReduce(name, _reduced(k, name), WARP, f"{name}_few"))
+    elif group > 1 and threads % group == 0 and threads // group <= FINAL * 2:
+        k = run(k, SplitReduce(name, _reduced(k, name), group, f"{name}_few"))
         steps.append((f"{name}_few", "across"))
     elif threads > FINAL * 2:
         k = run(k, SplitReduce(name, _reduced(k, name), int(ceildiv(threads, FINAL)), f"{name}_few"))
