@@ -76,6 +76,26 @@ def test_shuffles(mode: str) -> None:
     assert np.array_equal(got, wanted[mode] + 100)
 
 
+def test_shuffles_wait_for_the_whole_warp() -> None:
+    """Threads that took a short way to where all meet, which stands further up, do not go ahead."""
+    body = """
+	setp.eq.s32 %p1, %r1, 5;
+	mov.b32 %r2, 1;
+	@%p1 bra $long;
+$meet:
+	shfl.sync.bfly.b32 %r4, %r2, 1, 31, -1;
+	bra $end;
+$long:
+	mov.b32 %r2, 7;
+	bra $meet;
+$end:
+	st.global.b32 [%rd5], %r4;
+"""
+    wanted = np.ones(32)
+    wanted[4] = 7
+    assert np.array_equal(run(body, np.zeros(32, np.uint32))[:32], wanted)
+
+
 def test_part_of_a_warp_may_not_shuffle() -> None:
     with pytest.raises(PtxError, match="part of a warp"):
         run("setp.lt.u32 %p1, %r1, 5;\n@%p1 shfl.sync.bfly.b32 %r4, %r1, 1, 31, -1;", np.zeros(32, np.uint32))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from . import arithmetic, warpgroups, warps
 from .arithmetic import TYPES
 from .memory import GARBAGE, LOCAL, SHARED, Global, Races
-from .text import Instruction, Kernel, Module, PtxError, Variable
+from .text import WAITS, Instruction, Kernel, Module, PtxError, Variable
 
 Array = NDArray[Any]
 Step = Callable[["Machine", Any], None]
@@ -129,6 +129,10 @@ class Machine:
         """Whether threads may stand at different places."""
         self.waits = np.zeros(n, np.bool_)
         self.exited = np.zeros(n, np.bool_)
+        self.held = np.zeros(n, np.bool_)
+        """Who waits for the rest of the warp."""
+        first = [b[0] if b else None for b in kernel.blocks]
+        self.of_warps = [i is not None and i.op[0] in WAITS and i.guard is None for i in first]
         self.epoch = np.zeros(n, "i4")
         self.races: Races | None = None
         self.copies = warps.Copies(self)
@@ -146,7 +150,7 @@ class Machine:
             if not self.parted:
                 now, idx = int(self.pc[0]), everything
             else:
-                ready = ~(self.waits | self.exited)
+                ready = ~(self.waits | self.exited | self.held)
                 if not ready.any():
                     if self.exited.all():
                         self.copies.check_done()
@@ -154,6 +158,10 @@ class Machine:
                     raise PtxError(f"{self.kernel.name}: some threads wait for ever at a barrier")
                 now = int(self.pc[ready].min())
                 lanes = ready & (self.pc == now)
+                if self.of_warps[now]:
+                    lanes = self.together(now, lanes)
+                    if not lanes.any():
+                        continue
                 idx = everything if lanes.all() else np.flatnonzero(lanes)
                 self.parted = not isinstance(idx, slice)
             self.pc[idx] = now + 1
@@ -166,6 +174,15 @@ class Machine:
             except PtxError as error:
                 raise PtxError(f"{error} ({self.kernel.name}: {self.kernel.blocks[now][at].text})") from None
         raise PtxError(f"{self.kernel.name} does not end")
+
+    def together(self, now: int, arrived: Array) -> Array:
+        """Those at this place whose whole warp is there; the others of the `arrived` are held until it is."""
+        here = (self.pc == now) & ~(self.exited | self.waits)
+        if self.threads % 32:
+            return arrived
+        whole = here & np.repeat((here | self.exited).reshape(-1, 32).all(1), 32)
+        self.held = (self.held | arrived) & ~whole
+        return whole
 
     def meet(self, idx: Any) -> None:
         """Threads arrive at their block's barrier."""

@@ -64,6 +64,9 @@ BITS = {"pred": 1, "b16": 16, "b32": 32, "b64": 64, "f32": 32, "f64": 64, "b128"
 ENDS = ("bra", "ret", "exit", "bar", "barrier")
 """Instructions after which other threads may go first."""
 
+WAITS = ("shfl",)
+"""Instructions before which threads wait for the others of their warp."""
+
 
 def parse(ptx: str) -> Module:
     """The module. PtxError for what this reader does not know."""
@@ -125,6 +128,8 @@ def _body(kernel: Kernel, text: str) -> None:
             raise PtxError(f"unknown directive: {s}")
         else:
             i = _instruction(s)
+            if i.op[0] in WAITS and kernel.blocks[-1]:
+                kernel.blocks.append([])
             kernel.blocks[-1].append(i)
             if i.op[0] in ENDS:
                 kernel.blocks.append([])
