@@ -18,7 +18,7 @@ from weft.core.movement import cat, chunk, positions, repeat_interleave, transpo
 from weft.core.precision import widened
 from weft.core.reductions import reduce
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import bool_, int32
+from weft.ir.dtypes import bool_, float16, int32
 from weft.ir.graph import Shape
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
@@ -85,7 +85,7 @@ def _masked(scores: Tensor, attn_mask: Tensor, value: Tensor, dropout_p: float) 
         )
     bc.broadcast_shape("scaled_dot_product_attention", (scores.value.shape, mask.shape))
     # A finite number stands for -inf, so that no difference is a NaN; the weights of what is not allowed are exactly 0.
-    least = float(scores.value.dtype.min) if scores.value.dtype.itemsize == 2 else -1e30
+    least = -65504.0 if scores.value.dtype is float16 else -1e30
     if mask.dtype is bool_:
         allowed, scores = attn_mask, where(attn_mask, scores, least)
     else:

@@ -176,6 +176,8 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
                 return weight(
                     e.args[0]
                 )  # rounded: as far off, relative to the weight, before the factor as after it
+            case Call(op=Op.WHERE, args=(condition, x, ex.Const(value=0))):
+                return not uses(condition, frozenset()) and weight(x)
             case Load() if e.source in values:
                 v = values[e.source]
                 return product(v.expr) if v.reduce is None or v.reduce.op is Op.ADD else False
