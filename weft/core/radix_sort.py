@@ -27,7 +27,7 @@ from weft.core.elementwise import eq, logical_and, lt, where
 from weft.core.handle import wrap
 from weft.core.movement import box, pad_value, positions, transpose, unsqueeze
 from weft.core.templates import templated
-from weft.ir.dtypes import DType, int32, int64, uint8, uint32
+from weft.ir.dtypes import DType, int32, int64, uint8, uint32, uint64
 from weft.ir.graph import Along, Axes, Combine, elements
 from weft.ir.ops import Op
 
@@ -69,7 +69,9 @@ def _order(keys: Value, keep: int) -> Value:
         x = wrap(keys)
         low = _order(bc.cast((x & 0xFFFFFFFF).value, uint32), n)
         high = _stored(_taken(x >> 32, wrap(low)))
-        return _taken(wrap(low), wrap(_order(bc.cast(high.value, int32), keep))).value
+        return _taken(
+            wrap(low), wrap(_order(bc.cast(high.value, uint32 if keys.dtype is uint64 else int32), keep))
+        ).value
     rows = elements(lead)
     if n <= _ALONE or (isinstance(rows, int) and rows * n * n <= _QUICK):
         places = _stored(wrap(_counted(_packed(keys))))

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
-from weft.core import run
+from weft.core import run, selection
 from weft.core.axes import axis, is_int
 from weft.core.creation import tensor
 from weft.core.elementwise import (
@@ -47,7 +47,7 @@ from weft.core.radix_sort import order
 from weft.core.reductions import any, argmax, sum
 from weft.core.scans import cummax
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import bool_, int32, int64, uint8
+from weft.ir.dtypes import bool_, int32, int64, uint8, uint64
 from weft.ir.graph import elements
 from weft.ir.ops import Op
 
@@ -145,8 +145,26 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sor
     d, n = _known("kthvalue", v, dim)
     if not is_int(k) or not 1 <= k <= n:
         raise ArgumentError(f"kthvalue: k must be from 1 to {n}, the size of dimension {dim}, got {k}")
+    if v.shape and _searched(v, n):
+        return _selected(input, d, selection.kth(_last(v, d), k - 1), keepdim)
     found = _ordered("kthvalue", input, d, False, k)
     return _pick(found, d, k - 1, keepdim) if v.shape else found
+
+
+def _searched(v: Value, n: int) -> bool:
+    """Whether one element of so many is found faster without sorting."""
+    return n >= selection.PAYS and v.dtype is not uint64
+
+
+def _last(v: Value, d: int) -> Value:
+    """The keys of ascending order, dimension d last."""
+    return transpose(wrap(_keys(v, False)), d, -1).value
+
+
+def _selected(input: Tensor, d: int, place: Value, keepdim: bool) -> Sorted:
+    """The element of each row, dimension d last there, that `place` names."""
+    at = transpose(wrap(bc.cast(place, int64)), d, -1)
+    return Sorted(*(p if keepdim else squeeze(p, d) for p in (gather_free(input, d, at), at)))
 
 
 def _pick(found: Sorted, d: int, at: int, keepdim: bool) -> Sorted:
@@ -178,6 +196,9 @@ def _median(op: str, input: Tensor, dim: int | None, keepdim: bool, ignore_nan: 
         return Sorted(input, wrap(bc.scalar(0, int64, ())))
     if n == 0:
         raise ShapeError(f"{op}: shape {tuple(v.shape)} has no elements along dimension {dim}")
+    if _searched(v, n):
+        place = selection.median(_last(v, d), v.dtype.is_float, ignore_nan)
+        return _selected(input, d, place, keepdim)
     found = _ordered(op, input, d, False)
     if not v.dtype.is_float:
         return _pick(found, d, (n - 1) // 2, keepdim)
