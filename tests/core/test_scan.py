@@ -1,0 +1,143 @@
+"""scan: what it takes and gives, nested and compiled, its refusals. Random steps are in tests/fuzz/test_loops.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import Tensor
+from weft.ir.graph import toposort
+from weft.ir.ops import Op
+
+
+def test_containers_numbers_and_no_steps() -> None:
+    total, rows = weft.scan(
+        lambda s, x: (s + x["a"] * x["b"], {"so far": s}), 0.0, {"a": weft.arange(4.0), "b": weft.ones(4)}
+    )
+    assert total.item() == 6.0 and rows["so far"].tolist() == [0.0, 0.0, 1.0, 3.0]
+    count, nothing = weft.scan(lambda n, _: (n + 1, None), 0, length=3)
+    assert count.item() == 3 and nothing is None
+    end, empty = weft.scan(lambda c, x: (c + x, (c, x.sum())), weft.ones(2), weft.zeros(0, 2))
+    assert end.tolist() == [1.0, 1.0] and [t.shape for t in empty] == [(0, 2), (0,)]
+    end, empty = weft.scan(lambda c, x: (c + x, c), weft.zeros(0), weft.ones(5, 0))
+    assert end.shape == (0,) and empty.shape == (5, 0)
+
+
+def test_a_cache_is_updated_row_by_row() -> None:
+    def step(carry: tuple[Tensor, Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        at, cache = carry
+        cache = weft.index_copy(cache, 0, at.reshape(1), x.reshape(1, 3))
+        return (at + 1, cache), cache.sum()
+
+    (_, cache), sums = weft.scan(step, (weft.tensor(1), weft.zeros(5, 3)), weft.ones(3, 3))
+    assert cache.sum(1).tolist() == [0.0, 3.0, 3.0, 3.0, 0.0] and sums.tolist() == [3.0, 6.0, 9.0]
+
+
+def steps(f: Callable[[Any, Any], Any], carry: Any, xs: Tensor) -> tuple[Any, Tensor]:
+    rows: list[Tensor] = []
+    for x in xs:
+        carry, y = f(carry, x)
+        rows.append(y)
+    return carry, weft.stack(rows)
+
+
+def test_scans_nest_and_are_compiled() -> None:
+    rng = np.random.default_rng(0)
+    w, a, xs = (
+        weft.tensor(rng.standard_normal(s) * 0.5, requires_grad=True) for s in ((4, 4), (3, 4), (3, 2, 3, 4))
+    )
+
+    def run(scan: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+        def inner(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            c = (c @ w + x).tanh()
+            return c, c.sum(-1)
+
+        def outer(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            new, ys = scan(inner, c * 0.9, x)
+            return new + c, ys.mean(0)
+
+        def loss(xs: Tensor) -> Tensor:
+            c, ys = scan(outer, a, xs)
+            return (c * c).sum() + ys.sin().sum()
+
+        return loss
+
+    want = weft.autograd.grad(run(steps)(xs), [w, a, xs])
+    compiled = weft.compile(run(weft.scan))
+    for result in (
+        run(weft.scan)(xs),
+        compiled(xs),
+        compiled(xs),
+    ):  # gradients of compiled results flow outside of it
+        for got, wanted in zip(weft.autograd.grad(result, [w, a, xs]), want, strict=True):
+            np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_the_graph_does_not_grow_with_the_length() -> None:
+    def nodes(length: int) -> int:
+        w = weft.ones(4, 4, requires_grad=True)
+        c, ys = weft.scan(lambda c, x: ((c @ w + x).tanh(), c), weft.zeros(2, 4), weft.ones(length, 2, 4))
+        (g,) = weft.autograd.grad(c.sum() + ys.sum(), [w])
+        found = toposort([g.value.node])
+        assert any(n.op is Op.LOOP for n in found)
+        return len(found)
+
+    assert nodes(3) == nodes(300)
+
+
+def test_weights_gradients_are_one_product_or_a_carry() -> None:
+    """A matrix that few rows meet is summed up after the loop; a small vector that many rows meet, step by step."""
+    rng = np.random.default_rng(1)
+    w, v, x = (weft.tensor(rng.standard_normal(s), requires_grad=True) for s in ((8, 8), (8,), (4, 64, 8)))
+
+    def both(scan: Callable[..., Any]) -> list[Tensor]:
+        few, _ = scan(lambda c, x: ((c @ w).tanh() + x[:2], c.sum()), weft.zeros(2, 8, dtype=weft.float64), x)
+        many, _ = scan(lambda c, x: (c * v.exp() + x, c.sum()), weft.zeros(64, 8, dtype=weft.float64), x)
+        return list(weft.autograd.grad(few.sum() + many.sum(), [w, v]))
+
+    for got, want in zip(both(weft.scan), both(steps), strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-9)
+
+
+NOTHING: Any = None
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no length": (lambda: weft.scan(lambda c, x: (c, x), weft.zeros(3)), weft.ArgumentError, "given as length"),
+    "no pair": (
+        lambda: weft.scan(lambda c, x: c + x, weft.zeros(3), weft.zeros(2, 3)),
+        weft.ArgumentError, "a tuple (carry, y)",
+    ),
+    "another shape": (
+        lambda: weft.scan(lambda c, x: (c[:2], x), weft.zeros(3), weft.zeros(2, 3)), weft.ShapeError, "it must keep it",
+    ),
+    "another dtype": (
+        lambda: weft.scan(lambda c, x: (c.double(), x), weft.zeros(3), weft.zeros(2, 3)),
+        weft.DTypeError, "convert it with .to(weft.float32)",
+    ),
+    "a value": (
+        lambda: weft.scan(lambda c, x: (c if c.sum() > 0 else x, x), weft.zeros(3), weft.zeros(2, 3)),
+        weft.ArgumentError, "in a function that vmap or scan runs",
+    ),
+    "random numbers": (
+        lambda: weft.scan(lambda c, x: (c + weft.rand(3), x), weft.zeros(3), weft.zeros(2, 3)),
+        weft.ArgumentError, "draw them outside",
+    ),
+    "other lengths": (
+        lambda: weft.scan(lambda c, x: (c, c), weft.zeros(3), (weft.zeros(2, 3), weft.zeros(4))),
+        weft.ShapeError, "must agree",
+    ),
+    "a row of a number": (lambda: weft.scan(lambda c, x: (c, c), 0.0, weft.ones(())), weft.ShapeError, "no dimension"),
+    "no function": (lambda: weft.scan(NOTHING, 0.0, length=2), weft.DTypeError, "expected a function"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    call, kind, part = REFUSED[case]
+    with pytest.raises(kind) as caught:
+        call()
+    assert part in str(caught.value)
