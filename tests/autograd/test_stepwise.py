@@ -26,6 +26,7 @@ STEPWISE: dict[str, Callable[[weft.Tensor], Any]] = {
     "bernoulli": lambda x: weft.bernoulli(x.sigmoid()),
     "heaviside": lambda x: weft.heaviside(x, weft.tensor(0.5)),
     "cdist": lambda x: weft.cdist(x, x + 1, p=0.0),
+    "pdist": lambda x: weft.nn.functional.pdist(x, 0.0),
     "vector_norm": lambda x: weft.linalg.vector_norm(x, 0),
     "matrix_power": lambda x: weft.linalg.matrix_power(x, 0),
     "slogdet": lambda x: weft.linalg.slogdet(x).sign,

@@ -336,6 +336,8 @@ def test_integers_and_images() -> None:
     image = weft.tensor(np.array([0, 100, 200, 255], np.uint8).reshape(1, 1, 2, 2))
     grown = F.interpolate(image, size=(2, 4), mode="bilinear", align_corners=True)
     assert grown.dtype is weft.uint8 and grown.tolist() == [[[[0, 33, 67, 100], [200, 218, 237, 255]]]]
+    yes, at = weft.tensor(True), weft.tensor(0)
+    assert weft.tensor(False).scatter_add(0, at, yes).item() is True
     assert weft.linspace(4.3, -3, 50, dtype=weft.int64).tolist()[:3] == [4, 3, 3]
 
 

@@ -189,12 +189,17 @@ def _source(op: str, v: Value, i: Value, src: Tensor | Number) -> Value:
     return box(s, (0,) * len(i.shape), i.shape)
 
 
+_OF_BOOLS = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+
+
 def _scatter(op: str, v: Value, k: int, i: Value, s: Value, combine: Op | None) -> Value:
     """SCATTER, which wants equal sizes beside axis k; index may cover less of the input, so that part is updated."""
     bc.same_device(op, (v, i, s))
     _fits(op, v, i, k)
     if not v.shape:
-        return stepwise(s, v) if combine is None else apply(combine, (v, s))
+        if combine is None:
+            return stepwise(s, v)
+        return apply(_OF_BOOLS[combine] if v.dtype is bool_ else combine, (v, s))
     part_shape = tuple(n if d == k else i.shape[d] for d, n in enumerate(v.shape))
     if part_shape == v.shape:
         return apply(Op.SCATTER, (v, i, s), Combine(k, combine))

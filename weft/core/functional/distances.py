@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.autograd.value import stepwise
 from weft.core import broadcast as bc
 from weft.core.autocast import widens_on_gpus
 from weft.core.axes import known_sizes
 from weft.core.creation import tensor
-from weft.core.elementwise import abs, clamp, eq, pow, sqrt, where
+from weft.core.elementwise import abs, clamp, eq, ne, pow, sqrt, where
 from weft.core.gather import rows
 from weft.core.handle import value_of, wrap
 from weft.core.movement import box
@@ -41,7 +42,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     """(sum |x|**p) ** (1/p) along dim, with gradient 0 where it is 0."""
     if p == 0:
-        return wrap(bc.cast(sum(x != 0, dim, keepdim).value, x.value.dtype))
+        return sum(wrap(stepwise(bc.cast(ne(x, 0).value, x.value.dtype), x.value)), dim, keepdim)
     if p == float("inf"):
         return amax(abs(x), dim, keepdim)
     if p == float("-inf"):
