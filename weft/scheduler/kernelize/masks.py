@@ -44,6 +44,8 @@ class Masks:
 def find_masks(order: Sequence[Node], outputs: frozenset[int]) -> Masks:
     """The masks of a graph, whose nodes are in topological order; `outputs` are wanted whole."""
     masks = Masks()
+    if not any(n.op is Op.CONST and _is(n, float("-inf")) for n in order):
+        return masks
     for node in order:
         if node.storage is None and node.inputs and (found := _rest(node, masks.rest)) is not None:
             masks.rest[id(node)] = found
