@@ -14,6 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.networks import (
+    depthwise,
+    depthwise_parameters,
+    residual,
+    residual_parameters,
+    step_flops,
+)
 from benchmarks.shapes import PRODUCTS, Product
 
 Array = np.ndarray[Any, Any]
@@ -98,6 +105,25 @@ LSTM_FLOPS = 2.0 * 500 * 32 * 4 * 256 * 256 * (2 + 1 + 2)
 """Two products per step and their weights' gradients, and the gradient of the state."""
 
 CONVNET_FLOPS = 2.0 * 32 * (2 * 32 * 3 * 9 * 1024 + 3 * 64 * 32 * 9 * 256 + 3 * 4096 * 10)
+
+
+IMAGES = 16
+"""A batch for the networks of `benchmarks.networks`."""
+
+
+def network(parameters: Callable[[], list[Array]], side: int) -> Callable[[], Inputs]:
+    """The parameters, square images, labels."""
+
+    def inputs() -> Inputs:
+        rng = np.random.default_rng(7)
+        x = rng.standard_normal((IMAGES, 3, side, side), np.float32)
+        return parameters(), x, rng.integers(0, 10, IMAGES)
+
+    return inputs
+
+
+RESIDUAL_FLOPS = step_flops(residual, residual_parameters(), IMAGES, 32)
+DEPTHWISE_FLOPS = step_flops(depthwise, depthwise_parameters(), IMAGES, 64)
 
 
 def adam() -> Inputs:
@@ -241,6 +267,14 @@ def _workloads() -> Iterator[Workload]:
     yield Workload(
         "convnet training step", "training", "convnet_step", convnet, CONVNET_FLOPS, tolerance=1e-3
     )
+    yield Workload(
+        "residual network, training step", "training", "residual_step", network(residual_parameters, 32),
+        RESIDUAL_FLOPS, tolerance=1e-3,
+    )  # fmt: skip
+    yield Workload(
+        "depthwise network, training step", "training", "depthwise_step", network(depthwise_parameters, 64),
+        DEPTHWISE_FLOPS, tolerance=1e-3,
+    )  # fmt: skip
     yield Workload("LSTM training step, 500 steps", "training", "lstm_step", lstm, LSTM_FLOPS, tolerance=1e-3)
     yield Workload(
         "Adam step, 4M", "training", "adam_step", adam, 0, 64.0 * 2**20, 48.0 * 2**20, tolerance=1e-3

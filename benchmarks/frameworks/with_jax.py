@@ -8,7 +8,32 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run, arrays, channels_first, plain
+from benchmarks.networks import Network, depthwise, residual
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
+
+
+class _Operations:
+    """See `benchmarks.networks`."""
+
+    def __init__(self, jax: Any) -> None:
+        self.jax, self.np = jax, jax.numpy
+        self.relu, self.sigmoid = jax.nn.relu, jax.nn.sigmoid
+
+    def conv(self, x: Any, w: Any, stride: int, groups: int) -> Any:
+        side = w.shape[-1] // 2
+        return self.jax.lax.conv_general_dilated(
+            x, w, (stride, stride), ((side, side), (side, side)), dimension_numbers=("NCHW", "OIHW", "NCHW"),
+            feature_group_count=groups,
+        )  # fmt: skip
+
+    def norm(self, x: Any, scale: Any, shift: Any) -> Any:
+        mean, variance = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+        each = (1, -1, 1, 1)
+        x = (x - mean) * self.jax.lax.rsqrt(variance + 1e-5)
+        return x * scale.reshape(each) + shift.reshape(each)
+
+    def mean(self, x: Any) -> Any:
+        return x.mean((2, 3), keepdims=True)
 
 
 class Jax:
@@ -183,6 +208,18 @@ class Jax:
             return self._loss(x.reshape(len(x), -1) @ p[2].T, y)
 
         return self._training([self.array(w) for w in weights], loss, x, y)
+
+    def residual_step(self, weights: list[Array], x: Array, y: Array) -> Run:
+        return self._network(residual, weights, x, y)
+
+    def depthwise_step(self, weights: list[Array], x: Array, y: Array) -> Run:
+        return self._network(depthwise, weights, x, y)
+
+    def _network(self, network: Network, weights: list[Array], x: Array, y: Array) -> Run:
+        ops = _Operations(self.jax)
+        return self._training(
+            [self.array(w) for w in weights], lambda p, x, y: self._loss(network(ops, p, x), y), x, y
+        )
 
     def adam_step(self, parameters: list[Array], gradients: list[Array]) -> Run:
         p, zeros = [self.array(a) for a in parameters], self.np.zeros_like

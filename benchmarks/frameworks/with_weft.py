@@ -8,7 +8,30 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run, arrays, channels_first, plain
+from benchmarks.networks import Network, depthwise, residual
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
+
+
+class _Operations:
+    """See `benchmarks.networks`."""
+
+    def __init__(self, library: Any) -> None:
+        self.F = library.nn.functional
+
+    def conv(self, x: Any, w: Any, stride: int, groups: int) -> Any:
+        return self.F.conv2d(x, w, stride=stride, padding=w.shape[-1] // 2, groups=groups)
+
+    def norm(self, x: Any, scale: Any, shift: Any) -> Any:
+        return self.F.batch_norm(x, None, None, scale, shift, training=True)
+
+    def relu(self, x: Any) -> Any:
+        return x.relu()
+
+    def sigmoid(self, x: Any) -> Any:
+        return x.sigmoid()
+
+    def mean(self, x: Any) -> Any:
+        return x.mean((2, 3), keepdim=True)
 
 
 class Weft:
@@ -157,6 +180,23 @@ class Weft:
         net.load_state_dict(
             {n: self.tensor(a) for (n, _), a in zip(net.named_parameters(), weights, strict=True)}
         )
+        return self._training(net, x, y)
+
+    def residual_step(self, weights: list[Array], x: Array, y: Array) -> Run:
+        return self._network(residual, weights, x, y)
+
+    def depthwise_step(self, weights: list[Array], x: Array, y: Array) -> Run:
+        return self._network(depthwise, weights, x, y)
+
+    def _network(self, network: Network, weights: list[Array], x: Array, y: Array) -> Run:
+        ops = _Operations(self.weft)
+
+        class Net(self.weft.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return network(ops, list(self.own), x)
+
+        net = Net()
+        net.own = self.weft.nn.ParameterList([self.tensor(w) for w in weights])
         return self._training(net, x, y)
 
     def _training(self, net: Any, x: Array, y: Array) -> Run:
