@@ -19,6 +19,7 @@ def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplac
     _check(op, p)
     if not training or p == 0.0:
         return input
+    _floats(op, input)
     if p == 1.0:
         return into(input, input * 0.0, inplace)
     keep = random.bernoulli_mask(shape, 1.0 - p)
@@ -28,6 +29,12 @@ def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplac
 def _check(op: str, p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{op}: p must be between 0 and 1, got {p}")
+
+
+def _floats(op: str, input: Tensor) -> None:
+    v = value_of(op, input)
+    if not v.dtype.is_float:
+        raise DTypeError(f"{op}: needs a float tensor, got {v.dtype.name}; convert it with .float()")
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -68,11 +75,9 @@ _FLOOR = -1.7580993408473766
 
 def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:
     _check(op, p)
-    v = value_of(op, input)
-    if not v.dtype.is_float:
-        raise DTypeError(f"{op}: needs a float tensor, got {v.dtype.name}; convert it with .float()")
     if not training or p == 0.0:
         return input
+    _floats(op, input)
     if p == 1.0:
         return into(input, input * 0.0, inplace)
     scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
