@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -28,12 +29,14 @@ MAX_BYTES = 512 << 20
 _MAGIC = b"weft cache 1\n"
 _SUFFIX = ".weft"
 _SWEEP_EVERY = 64
+_SWEEP_SECONDS = 60
 _TEMPORARY_SECONDS = 3600
 _TOUCH_SECONDS = 3600
 
 _log = logging.getLogger("weft")
 _numbers = itertools.count()
 _warned: list[str] = []
+_swept = [-math.inf]  # when this process last removed what is too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,8 @@ def put(kind: str, key: str, data: bytes) -> None:
             _warned.append(str(error))
             _log.warning("compiled programs cannot be kept in %s: %s", path.parent, error)
         return
-    if number % _SWEEP_EVERY == 0:
-        sweep()
+    if number % _SWEEP_EVERY == os.getpid() % _SWEEP_EVERY and time.monotonic() - _swept[0] > _SWEEP_SECONDS:
+        sweep()  # by one process in so many, where each makes few entries: it looks at every file there is
 
 
 def discard(kind: str, key: str) -> None:
@@ -125,6 +128,7 @@ def discard(kind: str, key: str) -> None:
 def sweep(max_bytes: int = MAX_BYTES) -> None:
     """Remove what killed processes left, and the entries used least recently until `max_bytes` remain."""
     now, found, total = time.time(), list[tuple[float, int, str]](), 0
+    _swept[0] = time.monotonic()
     for entry in _files():
         with contextlib.suppress(OSError):
             info = entry.stat()
