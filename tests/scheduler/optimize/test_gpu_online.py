@@ -13,13 +13,15 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
 from weft.ir.kernel.lower import lower
+from weft.ir.kernel.schedule import initial
+from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.loops_names import every
 from weft.ir.matrix import Digit, MatrixUnit, Role
 from weft.ir.ops import ELEMENTWISE
 from weft.ir.passes.grid import launches
 from weft.scheduler.kernelize import kernelize
-from weft.scheduler.optimize import gpu_online
+from weft.scheduler.optimize import gpu_online, online
 from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.programs import optimized
 from weft.testing.kernels import Case, attention
@@ -91,11 +93,14 @@ def test_small_local_memory_gets_small_tiles() -> None:
     assert len(grids.grids) == 1 and not grids.scratch
 
 
-@pytest.mark.parametrize("tall, causal", [(8, False), (11, True)])
-def test_matrix_units_for_both_products(tall: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tall, long, causal", [(8, 16, False), (11, 16, True), (4, 13, False)])
+def test_matrix_units_for_both_products(
+    tall: int, long: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that are no whole steps, too: their weights are 0."""
     monkeypatch.setattr(gpu_online, "COLUMNS", (8,))
     r = np.random.default_rng(0)
-    q, k, v = (r.standard_normal((2, n, 8)).astype(np.float16) for n in (tall, 16, 16))
+    q, k, v = (r.standard_normal((2, n, 8)).astype(np.float16) for n in (tall, long, long))
     y = weft.nn.functional.scaled_dot_product_attention(
         weft.tensor(q), weft.tensor(k), weft.tensor(v), is_causal=causal
     )
@@ -107,5 +112,30 @@ def test_matrix_units_for_both_products(tall: int, causal: bool, monkeypatch: py
     run(p, arrays)
     a, b, c = (x.astype(float) for x in (q, k, v))
     s = a @ b.swapaxes(-1, -2) / np.sqrt(8)
-    w = np.exp(np.where(np.tri(tall, 16, dtype=bool), s, -np.inf) if causal else s)
+    w = np.exp(np.where(np.tri(tall, long, dtype=bool), s, -np.inf) if causal else s)
     np.testing.assert_allclose(arrays[p.params[-1].name], w / w.sum(-1, keepdims=True) @ c, atol=4e-3)
+
+
+def test_an_axis_is_extended_in_all_values_that_share_it() -> None:
+    k = initial(attention(1, 6, 4, True).algorithm)
+    chain = online.find(k)
+    assert chain is not None
+    shared = online.shared_tiles(k, chain)
+    assert shared is not None
+    axes = {"s": "j", "m": "j1", "l": "j2", "o": "j3"}
+    for name in ("scores", "weights"):
+        axes[name] = shared.algorithm.item(name).all_axes[-1].var.name
+    whole = Extend("scores", tuple(axes.items()), 8)
+    assert whole.check(shared) is None
+    p = lower(whole.apply(shared))
+    case = attention(1, 6, 4, True)
+    arrays = {**case.inputs(0), "r": np.full((1, 6, 4), np.nan, np.float32)}
+    run(p, arrays)
+    np.testing.assert_allclose(arrays["r"], case.reference(case.inputs(0))["r"], rtol=1e-5, atol=1e-6)
+    for step, why in (
+        (Extend("scores", tuple((n, a) for n, a in axes.items() if n != "l"), 8), "l reads along the axis"),
+        (Extend("scores", tuple(axes.items()), 5), "has no axis"),
+        (Extend("s", tuple(axes.items()), 8), "no pure value"),
+    ):
+        refusal = step.check(shared)
+        assert refusal is not None and why in refusal.why

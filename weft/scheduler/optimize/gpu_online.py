@@ -29,6 +29,7 @@ from weft.ir.kernel.algorithm import Axis, Value, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.kernel.transforms.first import First
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.online import OnlineReduce
@@ -154,7 +155,7 @@ def _candidates(c: Chain, info: DeviceInfo) -> Iterator[Shares]:
         if unit is not None and (deep % step or not _fits(c, unit)):
             continue
         for columns in COLUMNS:
-            if unit is not None and (length % columns or columns % (2 * unit.n) or columns % step):
+            if unit is not None and (columns % (2 * unit.n) or columns % step):
                 continue
             if columns >= 2 * length and columns > LANES:
                 continue
@@ -162,7 +163,10 @@ def _candidates(c: Chain, info: DeviceInfo) -> Iterator[Shares]:
                 if (rows >= 2 * height and rows > LANES) or (unit is None and rows > ROWS[1]):
                     continue
                 s = on_units(rows, columns, unit) if unit else by_threads(rows, columns, width)
-                fits = local_bytes(s, deep, width) <= info.local_bytes and s.threads <= info.bounds.threads
+                fits = (
+                    local_bytes(s, deep, width, c.scores.dtype.itemsize) <= info.local_bytes
+                    and s.threads <= info.bounds.threads
+                )
                 if fits and s.kept(width) <= KEPT:
                     found.append(s)
         busy = [s for s in found if ceildiv(height, s.rows) * others >= info.cores]
@@ -188,9 +192,9 @@ def operand(factor: Expr, unit: MatrixUnit) -> Expr | None:
     return factor if factor.dtype is unit.operand else None
 
 
-def local_bytes(s: Shares, deep: int, width: int) -> int:
+def local_bytes(s: Shares, deep: int, width: int, itemsize: int) -> int:
     """What a block keeps in LOCAL memory."""
-    size = s.unit.operand.itemsize if s.unit is not None else 4
+    size = s.unit.operand.itemsize if s.unit is not None else itemsize
     pad = ACCESS_BYTES // size
     panels = (s.rows + s.columns) * (deep + pad) + s.columns * (width + pad) + s.rows * (s.columns + pad)
     return panels * size + s.rows * (3 + 2 * s.lanes) * 4 + 9 * 64  # each rounded up
@@ -209,6 +213,8 @@ class _Blocks:
         if prepared is None:
             return None
         self.k = prepared
+        if self.unit is not None and not self.extend():
+            return None
         panels = self.stage()
         block = self.output() if panels is not None else None
         if panels is None or block is None:
@@ -235,6 +241,25 @@ class _Blocks:
         for name in columns:
             self.k = attempt(self.k, First(name))
         return attempt(self.k, Trim(self.m, at[1])) if self.steps > 1 else self.k
+
+    def extend(self) -> bool:
+        """Whole steps over the columns: an instruction has no conditions on its terms."""
+        reduce = self.value(self.m).reduce
+        assert reduce is not None
+        length = high(reduce.axes[0].extent)
+        whole = self.steps * self.shares.columns
+        if whole == length:
+            return True
+        staged = self.value("scores")
+        (load,) = [r for r in reads(staged) if r.source == self.scores][:1]
+        column = self.axis_read(load, staged.axes[-1])
+        if column is None:
+            return False
+        axes = [(self.scores, column.var.name), ("scores", staged.axes[-1].var.name)]
+        axes.append(("weights", self.value("weights").axes[-1].var.name))
+        axes += [(n, self.summed(n)) for n in (self.m, self.total, self.product)]
+        self.k = run(self.k, Extend("scores", tuple(axes), whole))
+        return True
 
     @property
     def steps(self) -> int:
