@@ -71,12 +71,14 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
         for s in plan.commands.steps
     ]
     c = plan.commands
+    infos = {k: n for n, k in enumerate(dict.fromkeys(plan.steps))}  # the steps of a loop have the same
     record = {
         "key": key,
         "steps": steps,
         "commands": [c.externals, c.offsets, c.workspace_bytes],
         "replaces": [o.replaces for o in plan.outputs],
-        "kernels": [[k.name, k.bytes, k.flops, k.why, k.written] for k in plan.steps],
+        "kernels": [[k.name, k.bytes, k.flops, k.why, k.written] for k in infos],
+        "notes": [infos[k] for k in plan.steps],
         "constants": plan.constants,
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
@@ -110,12 +112,10 @@ def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variable
     outputs = tuple(
         [OutputSpec(n.dtype, n.shape, at) for n, at in zip(nodes, record["replaces"], strict=True)]
     )
-    infos = tuple(
-        [
-            KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w))
-            for n, b, f, y, w in record["kernels"]
-        ]
-    )
+    kernels = [
+        KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w)) for n, b, f, y, w in record["kernels"]
+    ]
+    infos = tuple([kernels[int(k)] for k in record["notes"]])
     largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])
     executable = device.link(codes, commands)
     return Plan(device, commands, tuple(codes), outputs, variables, infos, executable, largest, constants)

@@ -117,15 +117,31 @@ class Run:
         spec = self.layout.spec
         for s in spec.begin:
             yield from self._launch(0, s, self.variables, self._placed(0))
-        for step in range(spec.body.length):
-            t = spec.body.length - 1 - step if spec.body.reverse else step
-            places = self._placed(step)
-            variables = {**self.variables, spec.variable.name: self.number(t)}
-            for k, s in enumerate(spec.steps):
-                if isinstance(s.spec, LoopSpec):
-                    yield from self._loop(k, s, s.spec, variables, places)
+        last, mark = spec.body.length - 1, -spec.body.height
+        patterns: dict[tuple[bool, bool], list[tuple[Step, KernelInfo]]] = {}
+        for step in range(last + 1):
+            alike = (step == 0, (last - step) % 2 == 0)  # steps with their carries in the same places
+            pattern = patterns.get(alike)
+            if pattern is None:
+                pattern = patterns[alike] = list(self._step(step, mark))
+            t = self.number(last - step if spec.body.reverse else step)
+            for made, info in pattern:
+                if isinstance(made, Launch) and mark in made.variables:
+                    used = tuple([t if v == mark else v for v in made.variables])
+                    yield Launch(made.program, made.slots, used), info
                 else:
-                    yield from self._launch(k, s, variables, places)
+                    yield made, info
+
+    def _step(self, step: int, t: int) -> Iterator[tuple[Step, KernelInfo]]:
+        """One step (the first one is 0), with number `t` for its variable."""
+        spec = self.layout.spec
+        places = self._placed(step)
+        variables = {**self.variables, spec.variable.name: t}
+        for k, s in enumerate(spec.steps):
+            if isinstance(s.spec, LoopSpec):
+                yield from self._loop(k, s, s.spec, variables, places)
+            else:
+                yield from self._launch(k, s, variables, places)
 
     def _own(self, key: object) -> Slot:
         return self.take(self.block + self.layout.offsets[key])
