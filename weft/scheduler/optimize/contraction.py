@@ -71,6 +71,9 @@ AWKWARD = 4.0
 MISSED = 4.0
 """Cycles to load one element from the second cache, over and over."""
 
+FETCHED = 2.0
+"""Cycles to load a vector from the second cache, in order."""
+
 FEW = 2
 """Uses of a panel that do not pay for packing it."""
 
@@ -165,6 +168,7 @@ def _choices(k: Kernel, c: Contraction, info: DeviceInfo) -> Iterator[Choice]:
 def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, info: DeviceInfo) -> Choice:
     lanes = info.lanes(c.value.dtype)
     macs = prod(high(a.extent) for a in c.value.all_axes)
+    depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
     p, s = high(panel.extent), high(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
     strided, crowd = fetched_anew(k, c, 1 - side, info), crowded(k, c, 1 - side, info)
@@ -186,8 +190,10 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
             if crowd and s % tall:
                 continue
             panels, tiles = ceildiv(p, vectors * lanes), ceildiv(s, tall)
-            # per step of k: multiply-adds, or a dependent add every 4 cycles; loads at two a cycle are nearly hidden
-            step = max(vectors * tall, 4.0) + 0.06 * (vectors + tall)
+            # per step of k: multiply-adds, or a dependent add every 4 cycles; loads are nearly hidden, but where few
+            # rows use a vector of the panel, whose rest has left the first cache by then
+            far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
+            step = max(vectors * tall, 4.0, vectors * (FETCHED if far else 1.0)) + 0.06 * (vectors + tall)
             if clash(apart, tall, info):
                 step += MISSED * tall
             elif strided and apart is not None:
