@@ -40,3 +40,12 @@ def test_mistakes() -> None:
         nn.utils.clip_grad_norm_([weft.zeros(1, requires_grad=True)], 1.0)
     with pytest.raises(weft.ArgumentError, match="norm_type must be positive"):
         nn.utils.clip_grad_norm_([], 1.0, 0.0)
+
+
+def test_packed_integers_stay_integers() -> None:
+    tools = weft.nn.utils.rnn
+    seq = weft.tensor([[1, 2, 0], [3, 0, 0], [4, 5, 6]])
+    packed = tools.pack_padded_sequence(seq, [2, 1, 3], batch_first=True, enforce_sorted=False)
+    padded, sizes = tools.pad_packed_sequence(packed, batch_first=True)
+    assert padded.dtype is weft.int64 and padded.tolist() == seq.tolist() and sizes.tolist() == [2, 1, 3]
+    assert [t.tolist() for t in tools.unpack_sequence(packed)] == [[1, 2], [3], [4, 5, 6]]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.creation import tensor
-from weft.core.elementwise import where
 from weft.core.movement import constant_pad, stack
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
@@ -88,7 +87,7 @@ def pad_packed_sequence(
         (steps, n, *data.shape[1:])
     )
     keep = tensor(here.reshape((steps, n, *(1 for _ in data.shape[1:]))), device=data.device)
-    out = where(keep, rows, padding_value)
+    out = rows.masked_fill(keep.logical_not(), padding_value)
     if total_length is not None:
         if total_length < steps:
             raise ArgumentError(
