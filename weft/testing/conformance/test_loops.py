@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft.ir import dtypes
 from weft.ir.expr import Const, Load, call
-from weft.ir.index import Var
+from weft.ir.index import Var, in_range
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -67,6 +67,47 @@ def test_random_loops(harness: Harness, examples: Callable[[int], Any]) -> None:
 def var(name: str, n: int) -> Var:
     """A loop variable."""
     return Var(name, 0, n - 1)
+
+
+def test_what_was_written_is_read_again(harness: Harness) -> None:
+    """Unrolled iterations read elements that earlier ones, a loop, or some lanes have written since: renderers that
+    keep what they have read must know. One program, so that it costs one compilation."""
+    z, first = (lambda: Load(F, "z", (0,))), Load(F, "y", (0,))
+    step, k, j = var("step", 3), var("k", 4), var("j", 8)
+    one = Const(F, 1)
+
+    def unrolled(v: Var, *body: Stmt) -> Loop:
+        return Loop(v, v.hi + 1, body, LoopKind.UNROLL)
+
+    by_store = unrolled(
+        step,
+        Store("y", step, call(Op.ADD, z(), one)),
+        Store("z", 0, call(Op.MUL, Load(F, "y", (step,)), Const(F, 2))),
+    )
+    again = var("again", 2)
+    adding = Loop(k, 4, (Store("z", 0, call(Op.ADD, z(), Load(F, "x", (k,)))),))
+    by_loop = unrolled(again, Store("y", again + 3, z()), adding, Store("y", again + 5, z()))
+    some = var("some", 2)
+    when = If(in_range(Var("n", 0, 9), 4, None), (Store("z", 0, call(Op.ADD, z(), one)),))
+    by_branch = unrolled(some, Store("y", some + 7, z()), when, Store("y", some + 9, z()))
+    lanes = var("lanes", 3)
+    shifted = Load(F, "w", (j + 1,), in_range(j + 1, 0, 8))
+    by_lanes = unrolled(
+        lanes,
+        Loop(
+            j,
+            8,
+            (Store("v", 8 * lanes + j, shifted), Store("w", j, call(Op.ADD, shifted, first))),
+            LoopKind.VECTOR,
+        ),
+    )
+    sizes = {"x": 4, "y": 11, "z": 1, "v": 24, "w": 8}
+    params = tuple(Buffer(name, F, size, Scope.GLOBAL) for name, size in sizes.items())
+    body = (by_store, by_loop, by_branch, by_lanes)
+    (run,) = harness.compile([Program("again", params, frozenset("yzvw"), (Var("n", 0, 9),), body)])
+    for n in (3, 5):
+        arrays = {name: np.arange(1, size + 1, dtype=np.float32) for name, size in sizes.items()}
+        run.check(arrays, {"n": n})
 
 
 def test_tasks(harness: Harness) -> None:
