@@ -7,6 +7,7 @@ import numpy as np
 from weft.backends.dummy.interpreter import interpret
 from weft.ir import dtypes
 from weft.ir import expr as ex
+from weft.ir.dtypes import to_numpy
 from weft.ir.expr import Const, Load
 from weft.ir.index import Int, Var
 from weft.ir.loops import Accumulate, Alloc, Buffer, Combine, Loop, LoopKind, Program, Scope, Stmt, Store
@@ -15,6 +16,7 @@ from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import Op
 from weft.ir.passes.grid import Launches, grid_parts, launches
+from weft.ir.passes.scratch import packed
 
 F = dtypes.float32
 
@@ -249,3 +251,50 @@ def test_too_many_threads_run_in_order() -> None:
     assert grid_parts(split.grids[0])[2].extent == 512
     x = np.arange(1536.0)
     np.testing.assert_array_equal(run(split, {"x": x}, "y", 1536), x)
+
+
+def test_scratch_buffers_of_one_dtype_share_one() -> None:
+    """Four scratch buffers of two dtypes, where a launch may have four buffers."""
+    b, t, i = v("b", 2), v("t", 4), v("i", 4)
+    kept = [
+        Alloc(Buffer(n, d, 8, Scope.GLOBAL)) for n, d in (("one", F), ("two", F), ("count", dtypes.int32))
+    ]
+    number = Load(dtypes.int32, "count", (4 * b + i,))
+    fill = (
+        Store("one", 4 * b + t, at("x", 4 * b + t)),
+        Store("two", 4 * b + t, ex.call(Op.MUL, at("x", 4 * b + t), Const(F, 2))),
+        Store("count", 4 * b + t, ex.from_index(7 - 4 * b - t, dtypes.int32)),
+    )
+    c, j = v("c", 2), v("j", 4)
+    number = Load(dtypes.int32, "count", (4 * c + j,))
+    picked = Load(F, "one", (ex.as_index(number, 0, 7),))
+    use = (
+        Store("y", 4 * c + j, ex.call(Op.ADD, picked, at("two", 4 * c + j))),
+        Accumulate("two", 4 * c + j, Op.ADD, at("s", 0)),
+    )
+    d, k = v("d", 2), v("k", 4)
+    last = Accumulate("y", 4 * d + k, Op.ADD, at("two", 4 * d + k))
+    params = (Buffer("x", F, 8, Scope.GLOBAL), Buffer("y", F, 8, Scope.GLOBAL))
+    sums = (
+        Alloc(Buffer("s", F, 1, Scope.GLOBAL)),
+        Store("s", 0, Const(F, 0)),
+        loop(v("r", 8), Accumulate("s", 0, Op.ADD, at("x", v("r", 8)))),
+    )
+    body = (*kept, *sums, block(b, thread(t, *fill)), block(c, thread(j, *use)), block(d, thread(k, last)))
+    p = Program("p", params, frozenset("y"), (), body)
+    verify(p)
+    x = np.arange(1, 9, dtype=np.float32)
+    want = {"x": x, "y": np.zeros(8, np.float32)}
+    interpret(p, want)
+    found = launches(p, 1 << 14)
+    assert len(found.scratch) == 4 and packed(found, 5) is found
+    small = packed(found, 4)
+    assert len(small.scratch) == 2 and max(len(g.params) for g in small.grids) <= 4
+    arrays = {"x": x, "y": np.zeros(8, np.float32)}
+    for s in small.scratch:
+        assert isinstance(s.size, int)
+        arrays[s.name] = np.zeros(s.size, to_numpy(s.dtype))
+    for g in small.grids:
+        verify(g)
+        interpret(g, arrays)
+    assert arrays["y"].tolist() == want["y"].tolist()

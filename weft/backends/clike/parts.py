@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from weft.ir.index import Int, high
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.passes.grid import grid_parts, launches
+from weft.ir.passes.scratch import packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,14 @@ class Entry:
 
 
 def split(
-    programs: Sequence[Program], local_bytes: int, max_threads: int, warp: int = 1
+    programs: Sequence[Program], local_bytes: int, max_threads: int, max_buffers: int, warp: int = 1
 ) -> tuple[list[Program], list[Entry]]:
-    """All grids of the programs, and the programs as launches of them. `warp`: threads that can combine registers."""
+    """All grids of the programs, and the programs as launches of them. A launch that would have more buffers than
+    `max_buffers` has one scratch buffer for each dtype. `warp`: threads that can combine registers."""
     grids: list[Program] = []
     entries: list[Entry] = []
     for p in programs:
-        found = launches(as_grid(p), local_bytes, max_threads, warp)
+        found = packed(launches(as_grid(p), local_bytes, max_threads, warp), max_buffers)
         names = [b.name for b in (*p.params, *found.scratch)]
         parts: list[Part] = []
         for g in found.grids:

@@ -23,6 +23,8 @@ from .driver import is_cpu, pyopencl
 QUEUES = 4
 CPU_LAUNCH_NS = 5_000.0
 GPU_LAUNCH_NS = 8_000.0
+RESERVED = 8
+"""Of a kernel's arguments: for scratch buffers and runtime variables."""
 LANES = 64
 """fp32 units of a GPU's compute unit, where nothing else is known."""
 
@@ -56,7 +58,7 @@ def describe(device: Any, index: int, on_cpu: bool | None = None) -> DeviceInfo:
         queues=QUEUES,
         bounds=Bounds(
             threads=device.max_work_group_size,
-            parameters=max(8, device.max_parameter_size // 8 - 8),
+            parameters=max(8, device.max_parameter_size // 8 - RESERVED),
             buffer_bytes=device.max_mem_alloc_size,
         ),
     )

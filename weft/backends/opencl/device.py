@@ -23,7 +23,7 @@ from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.loops import Program
 
-from .describe import describe
+from .describe import RESERVED, describe
 from .driver import failed, is_cpu, keeps_text, pyopencl
 from .executable import OpenCLExecutable
 from .language import OpenCL
@@ -221,7 +221,8 @@ class OpenCLDevice:
 
     def _text(self, programs: Sequence[Program]) -> tuple[str, list[Entry], dict[str, str]]:
         info = self._info
-        grids, entries = split(programs, info.local_bytes, info.bounds.threads)
+        most = info.bounds.parameters + RESERVED // 2
+        grids, entries = split(programs, info.local_bytes, info.bounds.threads, most)
         return render_module(grids, OpenCL(on_cpu=self._on_cpu)), entries, kernel_names(grids)
 
     def _options(self) -> list[str]:

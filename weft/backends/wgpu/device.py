@@ -217,7 +217,8 @@ class WgpuDevice:
                 if max(-v.lo, v.hi) >= 1 << 31:
                     raise DeviceError(f"{info.name} has indices of 32 bits, and {v.name} is up to {v.hi:,}")
         warp = min(info.warp, MOST_TOGETHER) if info.shuffles else 1
-        grids, entries = split(programs, info.local_bytes, info.bounds.threads, warp)
+        most = info.bounds.parameters + RESERVE
+        grids, entries = split(programs, info.local_bytes, info.bounds.threads, most, warp)
         if self.adapter.info["vendor"] in LIMITED_DRIVERS:
             grids = [shortened(g) for g in grids]
             for g in grids:
@@ -227,9 +228,9 @@ class WgpuDevice:
                         f"iterations, and {g.name} may run {iterations(g.body):,}; use another device"
                     )
         for g in grids:
-            if len(g.params) > info.bounds.parameters + RESERVE:
+            if len(g.params) > most:
                 raise DeviceError(
-                    f"{info.name} binds at most {info.bounds.parameters + RESERVE} buffers to a kernel; {g.name} has "
+                    f"{info.name} binds at most {most} buffers to a kernel; {g.name} has "
                     f"{len(g.params)}: realize some of its operands before"
                 )
         return grids, entries
