@@ -134,7 +134,6 @@ class OpenCLExecutable:
         with self._device.lock:
             self._prepare(memories, variables)
             self._take_workspace(queue)
-            on.started()
             try:
                 for calls, copy in self._steps:
                     for call in calls:
@@ -146,6 +145,8 @@ class OpenCLExecutable:
                 raise MemoryError(str(error)) from error
             except cl.Error as error:
                 raise failed("start a run", error) from error
+            finally:
+                on.started()
 
     def _take_workspace(self, queue: int) -> None:
         """Runs on different queues take turns with the workspace."""
@@ -163,13 +164,13 @@ class OpenCLExecutable:
             device.synchronize()
             self._prepare(memories, variables)
             self._take_workspace(0)
-            on.started()
             events: list[list[Any]] = []
             for calls, copy in self._steps:
                 started = [self._issue(on.handle, call, variables) for call in calls]
                 if copy is not None:
                     started.append(self._copy(on.handle, copy))
                 events.append([e for e in started if e is not None])
+            on.started()
             on.synchronize()
         return [sum(e.profile.end - e.profile.start for e in own) for own in events]
 

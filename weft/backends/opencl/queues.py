@@ -34,17 +34,21 @@ class OpenCLEvent:
 class OpenCLQueue:
     """One command queue, in order."""
 
-    __slots__ = ("busy", "handle")
+    __slots__ = ("_finished", "_started", "handle")
 
     def __init__(self, context: Any) -> None:
         cl = pyopencl()
         self.handle = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        self.busy = False
+        self._started = self._finished = 0
+
+    @property
+    def busy(self) -> bool:
         """Whether something was started since the host last waited."""
+        return self._started != self._finished
 
     def started(self) -> None:
-        """Something was put on the queue."""
-        self.busy = True
+        """Something has been put on the queue: to be said afterwards, since another thread may be waiting meanwhile."""
+        self._started += 1
 
     def record(self) -> OpenCLEvent:
         """The point after all that was started so far."""
@@ -58,11 +62,12 @@ class OpenCLQueue:
         if not isinstance(event, OpenCLEvent):
             raise ValueError(f"not an event of OpenCL: {event!r}")
         pyopencl().enqueue_barrier(self.handle, wait_for=[event.handle])
-        self.busy = True
+        self.started()
 
     def synchronize(self) -> None:
         """Wait for all that was started."""
-        if not self.busy:
+        seen = self._started
+        if seen == self._finished:
             return
         cl = pyopencl()
         try:
@@ -70,4 +75,4 @@ class OpenCLQueue:
         except cl.Error as error:
             raise failed("finish a run", error) from error
         finally:
-            self.busy = False
+            self._finished = max(self._finished, seen)
