@@ -110,6 +110,46 @@ def test_what_was_written_is_read_again(harness: Harness) -> None:
         run.check(arrays, {"n": n})
 
 
+def test_large_buffers_and_roundings(harness: Harness) -> None:
+    """Two buffers of a task that are too large for most stacks and local memories, both in use at once. And a product
+    that is used twice: adding to it is no fused operation, whatever compilers make of a * b + c."""
+    n = 5000
+    task, i, j, k = var("task", 2), var("i", n), var("j", n), var("k", 4)
+    at = (n * task + i,)
+    up, down = Buffer("up", F, n, Scope.LOCAL), Buffer("down", F, n, Scope.LOCAL)
+    both = call(Op.ADD, Load(F, "up", (j,)), call(Op.MUL, Load(F, "down", (n - 1 - j,)), Const(F, 2)))
+    body = (
+        Alloc(up),
+        Alloc(down),
+        Loop(i, n, (Store("up", i, Load(F, "x", at)), Store("down", n - 1 - i, Load(F, "x", at)))),
+        Loop(j, n, (Store("y", n * task + j, both),)),
+    )
+    product = call(Op.MUL, Load(F, "a", (k,)), Load(F, "b", (k,)))
+    rounded = tuple(Store(y, k, call(Op.ADD, product, Load(F, z, (k,)))) for y, z in ("pd", "sc"))
+    programs = [
+        Program(
+            "large",
+            tuple(Buffer(name, F, 2 * n, Scope.GLOBAL) for name in "xy"),
+            frozenset("y"),
+            (),
+            (Loop(task, 2, body, LoopKind.PARALLEL),),
+        ),
+        Program(
+            "rounded",
+            tuple(Buffer(name, F, 4, Scope.GLOBAL) for name in "abcdps"),
+            frozenset("ps"),
+            (),
+            (Loop(k, 4, rounded),),
+        ),
+    ]
+    large, small = harness.compile(programs)
+    x = np.arange(2 * n, dtype=np.float32) % 1000
+    large.check({"x": x, "y": np.zeros_like(x)})
+    a = np.array([1 + 2.0**-12, 3, 1 - 2.0**-12, 1 + 2.0**-23], np.float32)
+    zero = np.zeros_like(a)
+    small.check({"a": a, "b": a, "c": -(a * a), "d": zero, "p": zero, "s": zero + 1})
+
+
 def test_tasks(harness: Harness) -> None:
     """Independent iterations with a local buffer each, their number known at run time."""
     n, i, k = Var("n", 1, 3000), Var("i", 0, 2999), var("k", 4)

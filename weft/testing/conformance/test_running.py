@@ -129,17 +129,20 @@ def test_threads_share_a_plan(harness: Harness) -> None:
     steps = (Launch(0, (0, 2), (0,)), *(there, back) * 10, there, CopyBytes(1, 3, 4 * N))
     plan = device.link(codes, Commands(steps, 2, (0, 4096), 8192, 1))
     failures: list[str] = []
+    together = threading.Barrier(4)
 
     def work(seed: int) -> None:
         try:
-            for k in range(10):
+            for k in range(16):
                 x = data(seed * 100 + k)
                 memories = [harness.put(x), harness.put(x)]
+                together.wait(60)
                 plan.run(memories, [N])
                 if not np.array_equal(harness.get(memories[1], x), x * 4):
                     failures.append(f"thread {seed}, run {k}")
         except Exception as error:  # noqa: BLE001  (it would be lost with its thread)
             failures.append(repr(error))
+            together.abort()
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
     interval = sys.getswitchinterval()
