@@ -126,14 +126,14 @@ def test_threads_share_a_plan(harness: Harness) -> None:
         [optimized(scaled(2, "two"), device.info), optimized(scaled(0.5, "half"), device.info)]
     )
     there, back = Launch(0, (2, 3), (0,)), Launch(1, (3, 2), (0,))
-    steps = (Launch(0, (0, 2), (0,)), *(there, back) * 10, there, CopyBytes(1, 3, 4 * N))
+    steps = (Launch(0, (0, 2), (0,)), *(there, back) * 3, there, CopyBytes(1, 3, 4 * N))
     plan = device.link(codes, Commands(steps, 2, (0, 4096), 8192, 1))
     failures: list[str] = []
     together = threading.Barrier(4)
 
     def work(seed: int) -> None:
         try:
-            for k in range(16):
+            for k in range(6):
                 x = data(seed * 100 + k)
                 memories = [harness.put(x), harness.put(x)]
                 together.wait(60)
