@@ -29,7 +29,7 @@ from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.access import vector_score
 from weft.scheduler.optimize.contraction_form import fill
 from weft.scheduler.optimize.levels import CHAIN, apart, in_levels, summed
-from weft.scheduler.optimize.windows import USES, WINDOW_SHARE, loops_of, only_reduction, sliding
+from weft.scheduler.optimize.windows import USES, WINDOW_SHARE, loops_of, only_reduction, slid_axes, sliding
 
 SPARE = 6
 """Registers for operands."""
@@ -51,8 +51,9 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     name, extent = value.name, high(lane.extent)
     width = min(info.lanes(value.dtype), 1 << (extent - 1).bit_length())
     part = sliding(value, k)
-    if part is not None:
-        k = _windowed(k, value, part)
+    if part is None or not {a.var for a in few} <= slid_axes(part):
+        return None
+    k = _windowed(k, value, part)
     big = parallel.work_ns(rows.total_flops(k), rows.total_bytes(k), info) > parallel.WORTH_NS
     k = run(k, Permute(out.name, (*around, *tile)))
     k, leaf, axis = apart(k, name, lane.var.name, min(ceildiv(extent, width), CHAIN))
