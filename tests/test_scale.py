@@ -80,3 +80,18 @@ def test_building_and_differentiating_is_linear() -> None:
 
     work(1000)
     assert best_ratio(work, 2000, 8) < 2.5
+
+
+def test_a_reduction_of_shared_parts_is_scheduled_in_time_linear_in_them() -> None:
+    x = weft.linspace(0.1, 0.2, 128).reshape(8, 16).realize()
+    y = x
+    for _ in range(60):  # as a tree it would have 2**60 leaves
+        y = y * (1 - y)
+    np.testing.assert_allclose((y * x).sum(-1).numpy(), _steps(x.numpy(), 60), rtol=1e-4)
+
+
+def _steps(x: np.ndarray, n: int) -> np.ndarray:
+    y = x
+    for _ in range(n):
+        y = y * (1 - y)
+    return (y * x).sum(-1)

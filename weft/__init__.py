@@ -359,7 +359,7 @@ from weft.ir.dtypes import int64 as long
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from weft import amp, array_api, io, linalg, nn, optim, quantization, signal, special
+    from weft import amp, array_api, distributions, io, linalg, nn, optim, quantization, signal, special
     from weft.core.arithmetic import (
         clamp_max,
         clamp_min,
@@ -580,6 +580,7 @@ __all__ = [
     "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
     "deg2rad", "deg2rad_", "det", "detach", "detach_", "detach_copy", "device", "devices", "diag",
     "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "diff", "digamma", "dist",
+    "distributions",
     "div", "divide", "dot", "double", "dsplit", "dstack", "e", "einsum", "empty", "empty_like",
     "empty_strided", "enable_grad", "eq", "equal", "erf", "erf_", "erfc", "erfc_", "erfinv", "exp", "exp2",
     "exp2_", "exp_", "expand_copy", "explain", "expm1", "expm1_", "eye", "fill", "fill_", "finfo", "fix",
@@ -703,6 +704,7 @@ _PACKAGES = frozenset(
         "array_api",
         "autograd",
         "data",
+        "distributions",
         "func",
         "io",
         "linalg",

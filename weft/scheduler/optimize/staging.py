@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr
-from weft.ir.index import Index, Int, Var, high
+from weft.ir.index import Index, Int, Var, high, variables
 from weft.ir.kernel.algorithm import Item, Value
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
-from weft.scheduler.optimize.access import axes_of, is_costly
+from weft.scheduler.optimize.access import is_costly
 
 OFTEN = 8
 """Results from which on a part that all need is worth keeping."""
@@ -85,19 +85,26 @@ def _repeated(item: Value) -> list[Expr]:
     assert item.reduce is not None
     summed = {a.var for a in item.reduce.axes}
     many = {a.var for a in item.axes if high(a.extent) >= OFTEN}
+    on: dict[Expr, set[Var]] = {}
+    for e in ex.walk([item.expr]):
+        on[e] = {v for i in ex.indices(e) for v in variables(i)}.union(*(on[x] for x in e.parts))
     out: list[Expr] = []
-    stack = [item.expr]
+    stack, seen = [item.expr], {item.expr}
     while stack:
         e = stack.pop()
         if not isinstance(e, Call):
             continue
-        on = axes_of(e)
-        worth = is_costly(e) or sum(isinstance(x, Call) for x in ex.walk([e])) >= CHEAP
-        if on & summed and many - on and worth:
+        if on[e] & summed and many - on[e] and _takes_time(e):
             out.append(e)
         else:
-            stack.extend(e.args)
-    return list(dict.fromkeys(out))
+            new = [x for x in e.args if x not in seen]
+            seen.update(new)
+            stack.extend(new)
+    return out
+
+
+def _takes_time(e: Expr) -> bool:
+    return is_costly(e) or sum(isinstance(x, Call) for x in ex.walk([e])) >= CHEAP
 
 
 def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> bool:
