@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,16 +83,16 @@ def test_building_and_differentiating_is_linear() -> None:
     assert best_ratio(work, 2000, 8) < 2.5
 
 
-def test_a_reduction_of_shared_parts_is_scheduled_in_time_linear_in_them() -> None:
-    x = weft.linspace(0.1, 0.2, 128).reshape(8, 16).realize()
-    y = x
-    for _ in range(60):  # as a tree it would have 2**60 leaves
-        y = y * (1 - y)
-    np.testing.assert_allclose((y * x).sum(-1).numpy(), _steps(x.numpy(), 60), rtol=1e-4)
-
-
-def _steps(x: np.ndarray, n: int) -> np.ndarray:
-    y = x
-    for _ in range(n):
-        y = y * (1 - y)
-    return (y * x).sum(-1)
+@pytest.mark.parametrize("device", ["cpu", "dummy"])
+@pytest.mark.parametrize("step", [lambda y: y * (1 - y), lambda y: y * (y * 1.01)], ids=["parts", "products"])
+def test_parts_that_are_shared_many_times_over_are_looked_at_once(
+    step: Callable[[Any], Any], device: str
+) -> None:
+    x = np.linspace(0.1, 0.2, 128, dtype=np.float32).reshape(8, 16)
+    y, z = x, weft.tensor(x, device=device)
+    for _ in range(50):  # as a tree it would have 2**50 leaves
+        y, z = step(y), step(z)
+    got = (z * weft.tensor(x, device=device)).sum(-1)
+    np.testing.assert_allclose(got.numpy(), (y * x).sum(-1), rtol=1e-4, atol=1e-30)
+    weights = weft.softmax(z, -1) @ weft.ones(16, 4, device=device)
+    np.testing.assert_allclose(weights.numpy(), np.ones((8, 4)), rtol=1e-4)

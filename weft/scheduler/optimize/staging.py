@@ -97,7 +97,7 @@ def _repeated(item: Value) -> list[Expr]:
         if on[e] & summed and many - on[e] and _takes_time(e):
             out.append(e)
         else:
-            new = [x for x in e.args if x not in seen]
+            new = [x for x in dict.fromkeys(e.args) if x not in seen]
             seen.update(new)
             stack.extend(new)
     return out

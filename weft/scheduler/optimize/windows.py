@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load, Test
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import Output, Value, reads
@@ -129,8 +130,11 @@ def sliding(value: Value, k: Kernel) -> Expr | None:
     """The largest part of the value that windows slide over: each of the axes that some axis of the results is added to
     is in an index of its own. None where there are several."""
     assert value.reduce is not None
+    loads = [x for x in ex.walk([value.expr]) if isinstance(x, Load)]
+    if not any(len(variables(i)) > 1 for x in loads for i in x.index):
+        return None
     found: list[Expr] = []
-    stack: list[Expr] = [value.expr]
+    stack, seen = [value.expr], {value.expr}
     summed = {a.var for a in value.reduce.axes}
     while stack:
         e = stack.pop()
@@ -141,7 +145,9 @@ def sliding(value: Value, k: Kernel) -> Expr | None:
         ):
             found.append(e)
         elif isinstance(e, Call):
-            stack.extend(a for a in e.args if not isinstance(a, Test))
+            new = [a for a in dict.fromkeys(e.args) if not isinstance(a, Test) and a not in seen]
+            seen.update(new)
+            stack.extend(new)
     return found[0] if len(found) == 1 else None
 
 

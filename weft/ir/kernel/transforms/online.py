@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from weft.ir import dtypes
@@ -140,17 +141,21 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
     """Every path from the follower's expression to the leader goes through one factor exp(x - leader)."""
     values = {i.name: i for i in k.algorithm.items if isinstance(i, Value)}
 
-    def factors(e: Expr) -> list[Expr]:
-        if isinstance(e, Call) and e.op is Op.MUL:
-            return [f for a in e.args for f in factors(a)]
-        if (
-            isinstance(e, Call)
-            and e.op is Op.WHERE
-            and isinstance(e.args[2], ex.Const)
-            and e.args[2].value == 0
-        ):
-            return factors(e.args[1])  # a guard with 0 outside adds nothing
-        return [e]
+    def factors(e: Expr) -> Counter[Expr]:
+        """What the product multiplies, and how often; shared parts are looked at once."""
+        times, found = Counter({e: 1}), Counter[Expr]()
+        for x in reversed(list(ex.walk([e], into_indices=False))):
+            match x:
+                case _ if x not in times:
+                    pass
+                case Call(op=Op.MUL):
+                    for a in x.args:
+                        times[a] += times[x]
+                case Call(op=Op.WHERE, args=(_, inside, ex.Const(value=0))):
+                    times[inside] += times[x]  # a guard with 0 outside adds nothing
+                case _:
+                    found[x] = times[x]
+        return found
 
     def uses(e: Expr, seen: frozenset[str]) -> bool:
         for x in ex.walk([e]):
@@ -185,7 +190,7 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
                 return False
 
     def product(e: Expr) -> bool:
-        used = [f for f in factors(e) if uses(f, frozenset())]
-        return len(used) == 1 and weight(used[0])
+        used = [(f, n) for f, n in factors(e).items() if uses(f, frozenset())]
+        return len(used) == 1 and used[0][1] == 1 and weight(used[0][0])
 
     return product(follower.expr)

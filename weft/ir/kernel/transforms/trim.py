@@ -169,7 +169,7 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
                 yield from implied(condition)
             yield from _conditions(k, inside, nothing, strict)
         case Call(op=Op.MUL) if nothing == 0:
-            for factor in e.args:
+            for factor in _factors(e):
                 yield from _conditions(k, factor, nothing, strict)
         case Call(op=Op.EXP, args=(Call(op=Op.SUB, args=(x, m)),)) if nothing == 0 and _finite_below(m):
             yield from _conditions(k, x, float("-inf"), strict)
@@ -189,6 +189,20 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
                     yield from map_guard((c,), lambda i: substitute(i, at))
         case _:
             pass
+
+
+def _factors(e: Expr) -> list[Expr]:
+    """What the product `e` multiplies, each once."""
+    found, seen, stack = list[Expr](), {e}, [e]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Call) and x.op is Op.MUL:
+            new = [a for a in dict.fromkeys(x.args) if a not in seen]
+            seen.update(new)
+            stack.extend(reversed(new))
+        else:
+            found.append(x)
+    return found
 
 
 def implied(e: Expr) -> Iterator[InRange]:
