@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.expr import Expr, names_of, opaque_values
+from weft.ir.expr import Expr, Load, names_of, opaque_values, walk
 from weft.ir.index import Guard, Int, Var, variable_names
 from weft.ir.loops import Accumulate, Alloc, Block, Combine, If, Let, Loop, Prefetch, Stmt, Store
 
@@ -36,6 +36,16 @@ def roots(s: Stmt) -> list[Expr]:
     out = [v for i in stmt_indices(s) if not isinstance(i, int | Var) for v in opaque_values(i)]
     if isinstance(s, Let | Store | Accumulate):
         out.append(s.value)
+    return out
+
+
+def buffers_read(body: Block) -> set[str]:
+    """The buffers that are read, or accumulated in."""
+    out: set[str] = set()
+    for s in every(body):
+        out |= {e.source for e in walk(roots(s)) if isinstance(e, Load)}
+        if isinstance(s, Accumulate):
+            out.add(s.buffer)
     return out
 
 

@@ -19,7 +19,7 @@ from weft.ir.index import Var, high
 from weft.ir.loops import Block, If, Loop, LoopKind, Program
 from weft.ir.loops_names import roots
 from weft.ir.ops import Op
-from weft.ir.passes.grid import substituted
+from weft.ir.passes.rewrite import substituted
 
 LIMITED_DRIVERS = ("llvmpipe",)
 LIMIT = 65_000

@@ -27,36 +27,25 @@ them there. A buffer that only such groups of threads fill and read is each thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from weft.ir.expr import Const, Expr, Load, Temp, transform, walk
+from weft.ir.expr import Expr, Load, Temp
 from weft.ir.index import (
-    Guard,
-    Index,
-    InRange,
     Int,
-    Sum,
     Var,
-    both,
-    bounds,
     ceildiv,
-    coefficient,
     floordiv,
     high,
     mod,
     variables,
 )
-from weft.ir.kernel.lower import identity
 from weft.ir.loops import (
-    LANE_KINDS,
     Accumulate,
     Alloc,
     Barrier,
     Block,
     Buffer,
-    Combine,
     If,
     Let,
     Loop,
@@ -66,17 +55,14 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.loops_names import Names, every, roots, written
-from weft.ir.passes.rewrite import Fresh, index_map, map_stmt
+from weft.ir.loops_names import Names, buffers_read, every, written
+from weft.ir.passes.block_barriers import Barriers, Pending
+from weft.ir.passes.promote import promoted
+from weft.ir.passes.rewrite import Fresh, map_accesses, substituted
+from weft.ir.passes.threads import ThreadLoop, most_threads
 
 MAX_THREADS = 1024
 """Of one block."""
-
-OWN_ELEMENTS = 64
-"""The largest buffer of which every thread makes a copy of its own."""
-
-PRIVATE_ELEMENTS = 512
-"""The largest part of a buffer that moves into one thread's registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +156,17 @@ class _Splitter:
         mapping, body = body
         body = substituted(body, {v: e for v, e in mapping(block).items() if v != block})
         body = _across(_limited(_plain(body), self.max_threads), self.warp, True, False)
-        threads = _capacity(body)
+        threads = most_threads(body)
         if any(isinstance(s, Loop) and s.kind is LoopKind.ACROSS for s in every(body)):
             threads = -(-threads // self.warp) * self.warp
         thread = Var(self.fresh.name("thread"), 0, threads - 1)
-        fused = _Fusion(body, threads, self.fresh)
+        fused = ThreadLoop(body, threads, self.fresh)
         kept = {n for n in fused.buffers if n not in fused.own and n not in fused.private}
         # what one part writes to global memory and another reads or writes, as a fill and the updates after it
-        met = _read(body) | _written_again(body)
+        met = buffers_read(body) | _written_again(body)
         exchanged = kept | (self.p.writes & met) | (set[str]() if region.is_grid else set(self.scratch))
-        body = _Barriers(exchanged, fused.own, self.names).block(fused.in_registers(body), _Pending())
-        inner = _promoted(fused.block(body, thread if threads > 1 else 0, threads), self.fresh)
+        body = Barriers(exchanged, fused.own, self.names).block(fused.in_registers(body), Pending())
+        inner = promoted(fused.block(body, thread if threads > 1 else 0, threads), self.fresh)
         whole = (*(Alloc(b) for b in fused.shared), Loop(thread, threads, inner, LoopKind.THREAD))
         name = f"{self.p.name}_{number}" if number else self.p.name
         return self.within_limit(self.program(name, (Loop(block, count, whole, LoopKind.BLOCK),)))
@@ -208,16 +194,6 @@ class _Splitter:
             body = tuple(s for s in body if not (isinstance(s, Alloc) and s.buffer is b))
             body = _moved(body, b.name, outer.var * b.size)
         return p if body is outer.body else self.program(p.name, (replace(outer, body=body),))
-
-
-def _read(body: Block) -> set[str]:
-    """The buffers that are read, or accumulated in."""
-    out: set[str] = set()
-    for s in every(body):
-        out |= {e.source for e in walk(roots(s)) if isinstance(e, Load)}
-        if isinstance(s, Accumulate):
-            out.add(s.buffer)
-    return out
 
 
 def _written_again(body: Block) -> set[str]:
@@ -261,29 +237,6 @@ def _blocks(region: _Region, fresh: Fresh) -> tuple[Int, tuple[_Bind, Block]]:
     return count, (bind, (*lets, *body))
 
 
-def substituted(body: Block, mapping: Mapping[Var, Int]) -> Block:
-    """The block with index variables replaced everywhere."""
-    if not mapping:
-        return body
-    memo: dict[Expr, Expr] = {}
-
-    def on_index(x: Index) -> Int | None:
-        return mapping.get(x) if isinstance(x, Var) else None
-
-    def on_expr(e: Expr) -> Expr:
-        return transform(e, lambda _: None, on_index, memo)
-
-    return _mapped(body, on_expr, index_map(on_expr, on_index))
-
-
-def _mapped(body: Block, expr: Callable[[Expr], Expr], index: Callable[[Int], Int]) -> Block:
-    out: list[Stmt] = []
-    for s in body:
-        new = map_stmt(s, expr, index)
-        out.append(replace(new, body=_mapped(new.body, expr, index)) if isinstance(new, Loop | If) else new)
-    return tuple(out)
-
-
 def _moved(body: Block, name: str, by: Int) -> Block:
     """Every access to buffer `name`, `by` elements on."""
 
@@ -294,29 +247,7 @@ def _moved(body: Block, name: str, by: Int) -> Block:
             else None
         )
 
-    return _accesses(body, name, leaf, lambda offset: offset + by)
-
-
-def _accesses(
-    body: Block, name: str, load: Callable[[Expr], Expr | None], offset: Callable[[Int], Int]
-) -> Block:
-    memo: dict[Expr, Expr] = {}
-
-    def on_expr(e: Expr) -> Expr:
-        return transform(e, load, None, memo)
-
-    on_index = index_map(on_expr)
-
-    def visit(block: Block) -> Block:
-        out: list[Stmt] = []
-        for s in block:
-            new = map_stmt(s, on_expr, on_index)
-            if isinstance(new, Store | Accumulate) and new.buffer == name:
-                new = replace(new, offset=offset(new.offset))
-            out.append(replace(new, body=visit(new.body)) if isinstance(new, Loop | If) else new)
-        return tuple(out)
-
-    return visit(body)
+    return map_accesses(body, name, leaf, lambda offset: offset + by)
 
 
 def _plain(body: Block) -> Block:
@@ -334,19 +265,6 @@ def _plain(body: Block) -> Block:
     return tuple(out)
 
 
-def _capacity(body: Block) -> int:
-    """How many threads the block keeps busy at most."""
-    most = 1
-    for s in body:
-        if isinstance(s, Loop | If):
-            inner = _capacity(s.body)
-            if isinstance(s, Loop) and s.kind in (LoopKind.THREAD, LoopKind.ACROSS):
-                assert isinstance(s.extent, int)
-                inner *= max(1, s.extent)
-            most = max(most, inner)
-    return most
-
-
 def _across(body: Block, warp: int, possible: bool, in_threads: bool) -> Block:
     """ACROSS loops as vector loops, unless their iterations can be neighbouring threads of a warp.
 
@@ -361,7 +279,7 @@ def _across(body: Block, warp: int, possible: bool, in_threads: bool) -> Block:
                 inner = _across(s.body, warp, possible, True)
                 groups = [x for x in every(inner) if isinstance(x, Loop) and x.kind is LoopKind.ACROSS]
                 plain = all(isinstance(x, Store | Accumulate | Alloc | Loop) for x in inner)
-                if groups and not (plain and _capacity(inner) % max(high(x.extent) for x in groups) == 0):
+                if groups and not (plain and most_threads(inner) % max(high(x.extent) for x in groups) == 0):
                     inner = _across(s.body, warp, False, True)
                 out.append(replace(s, body=inner))
             case Loop():
@@ -396,456 +314,10 @@ def _limited(body: Block, most: int) -> Block:
     for s in body:
         if isinstance(s, Loop | If):
             s = replace(s, body=_limited(s.body, most))
-            if isinstance(s, Loop) and s.kind is LoopKind.THREAD and _capacity((s,)) > most:
+            if isinstance(s, Loop) and s.kind is LoopKind.THREAD and most_threads((s,)) > most:
                 s = replace(s, kind=LoopKind.SERIAL)
         out.append(s)
     return tuple(out)
-
-
-_Steps: TypeAlias = dict[str, set[int | None]]
-"""By buffer: thread t accesses element step * t; None is any other access."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """The buffers that some thread stored to, or read, since the last barrier."""
-
-    stored: _Steps = field(default_factory=dict[str, set[int | None]])
-    read: _Steps = field(default_factory=dict[str, set[int | None]])
-
-    def add(self, other: _Pending) -> None:
-        for mine, more in ((self.stored, other.stored), (self.read, other.read)):
-            for name, steps in more.items():
-                mine[name] = mine.get(name, set()) | steps
-
-    def copy(self) -> _Pending:
-        out = _Pending()
-        out.add(self)
-        return out
-
-    def clear(self) -> None:
-        self.stored.clear()
-        self.read.clear()
-
-    def meets(self, later: _Pending) -> bool:
-        """Whether order matters between these accesses and later ones."""
-        return any(
-            _may_meet(a, b)
-            for mine, other in (
-                (self.stored, later.read),
-                (self.stored, later.stored),
-                (self.read, later.stored),
-            )
-            for name, a in mine.items()
-            if (b := other.get(name)) is not None
-        )
-
-
-def _may_meet(a: set[int | None], b: set[int | None]) -> bool:
-    """Whether threads may meet: not where each has an element of its own, the same in all accesses."""
-    both_ = a | b
-    return len(both_) > 1 or None in both_
-
-
-class _Barriers:
-    """Barriers between a block's parts: iterations of one loop over threads need none among themselves."""
-
-    def __init__(self, shared: Set[str], own: Set[str], names: Names) -> None:
-        self.shared, self.own, self.names = shared, own, names
-
-    def block(self, body: Block, pending: _Pending) -> Block:
-        """The block with barriers; `pending` is what is pending before it, and then after it."""
-        out: list[Stmt] = []
-        for s in body:
-            if isinstance(s, Loop | If) and _has_parts(s, self.shared, self.own):
-                before = pending.copy()
-                inner = self.block(s.body, pending)
-                pending.add(before)  # it may not run at all; a loop comes round again
-                if isinstance(s, Loop):
-                    inner = self.block(inner, pending)
-                    pending.add(before)
-                out.append(replace(s, body=inner))
-                continue
-            if isinstance(s, Barrier):
-                pending.clear()
-            touched = self.touched(s)
-            if pending.meets(touched):
-                out.append(Barrier())
-                pending.clear()
-            pending.add(touched)
-            out.append(s)
-        return tuple(out)
-
-    def touched(self, s: Stmt) -> _Pending:
-        out = _Pending()
-        row = s.var if isinstance(s, Loop) and s.kind is LoopKind.THREAD and _capacity(s.body) == 1 else None
-
-        def note(steps: _Steps, name: str, offset: Int) -> None:
-            step = coefficient(offset, row) if row is not None else None
-            own = step and row is not None and offset == row * step
-            steps.setdefault(name, set()).add(step if own else None)
-
-        for x in every((s,)):
-            if isinstance(x, Store | Accumulate) and x.buffer in self.shared:
-                note(out.stored, x.buffer, x.offset)
-            for e in walk(roots(x)):
-                if isinstance(e, Load) and e.source in self.shared:
-                    note(out.read, e.source, e.index[0])
-        return out
-
-
-def _has_parts(s: Loop | If, shared: Set[str], own: Set[str]) -> bool:
-    """Whether several threads take part in the statement in turns: order may matter inside it."""
-    if isinstance(s, Loop) and s.kind is LoopKind.THREAD:
-        return False
-    inside = list(every(s.body))
-    if any(isinstance(x, Loop) and x.kind is LoopKind.THREAD for x in inside):
-        return True
-    stored = {x.buffer for x in inside if isinstance(x, Store | Accumulate)} & shared
-    return bool(stored) and any(isinstance(x, Store | Accumulate) and x.buffer in own for x in inside)
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """One access: its offset, the thread loops around it as (variable, threads per iteration, extent), and whether
-    a single thread makes it."""
-
-    offset: Int
-    path: tuple[tuple[Var, int, int], ...]
-    alone: bool
-    writes: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Private:
-    """How a buffer's elements lie in registers: of the offset's parts below each `hi`, from `lo` on, times `scale`."""
-
-    gaps: tuple[tuple[int, int, int], ...]
-    size: int
-
-    def part(self, coefficient: int) -> int | None:
-        """The factor in registers of a term with this factor."""
-        for lo, hi, scale in self.gaps:
-            if lo <= coefficient < hi and coefficient % lo == 0:
-                return coefficient // lo * scale
-        return None
-
-
-class _Fusion:
-    """Makes one THREAD loop of a block's body; `shared` are the buffers that stay LOCAL."""
-
-    def __init__(self, body: Block, threads: int, fresh: Fresh) -> None:
-        self.shared: list[Buffer] = []
-        self.fresh = fresh
-        self.buffers = {s.buffer.name: s.buffer for s in every(body) if isinstance(s, Alloc)}
-        self.found: dict[str, list[_Access]] = {n: [] for n in self.buffers}
-        self.survey(body, (), threads)
-        self.own = {n for n, b in self.buffers.items() if b.scope is Scope.REGISTER or self.is_own(b)}
-        self.private: dict[str, _Private] = {}
-        self.grouped: set[str] = set()
-        """The private buffers of which each thread of a group has a copy, that all of them fill."""
-        for n, b in self.buffers.items():
-            if n in self.own:
-                continue
-            if (layout := self.layout(b, False)) is not None:
-                self.private[n] = layout
-            elif (layout := self.layout(b, True)) is not None:
-                self.private[n] = layout
-                self.grouped.add(n)
-
-    # what the buffers are used for
-
-    def survey(self, body: Block, path: tuple[tuple[Var, int, int], ...], capacity: int) -> None:
-        for s in body:
-            match s:
-                case Loop() if s.kind is LoopKind.THREAD:
-                    assert isinstance(s.extent, int)
-                    inner = _capacity(s.body)
-                    self.survey(s.body, (*path, (s.var, inner, s.extent)), inner)
-                case Loop(kind=LoopKind.ACROSS):
-                    self.survey_across(s, path, capacity)
-                case Loop() | If():
-                    self.survey(s.body, path, capacity)
-                case _:
-                    pass
-            for e in walk(roots(s)):
-                if isinstance(e, Load) and e.source in self.found:
-                    self.found[e.source].append(_Access(e.index[0], path, capacity == 1, False))
-            if isinstance(s, Store | Accumulate) and s.buffer in self.found:
-                self.found[s.buffer].append(_Access(s.offset, path, capacity == 1, True))
-
-    def survey_across(self, s: Loop, path: tuple[tuple[Var, int, int], ...], capacity: int) -> None:
-        """Each term is one thread's; the sum is all their's, if these are all that there are."""
-        assert isinstance(s.extent, int)
-        one = (*path, (s.var, 1, s.extent))
-        for x in s.body:
-            assert isinstance(x, Accumulate)
-            for e in walk(roots(x)):
-                if isinstance(e, Load) and e.source in self.found:
-                    self.found[e.source].append(_Access(e.index[0], one, True, False))
-            if x.buffer in self.found:
-                everybody = capacity == s.extent
-                self.found[x.buffer].append(_Access(x.offset, path if everybody else one, False, True))
-
-    def is_own(self, b: Buffer) -> bool:
-        """Small, and only filled where all threads do the same."""
-        return high(b.size) <= OWN_ELEMENTS and all(not a.path for a in self.found[b.name] if a.writes)
-
-    def layout(self, b: Buffer, groups: bool) -> _Private | None:
-        """The buffer's place in registers, where each element belongs to one thread, or, if asked, to a group of
-        threads that all fill it alike: the inner loops over threads around an access are within the group."""
-        if b.scope is not Scope.LOCAL or not isinstance(b.size, int):
-            return None
-        digits: set[tuple[tuple[int, int, int], ...]] = set()
-        rests: list[list[tuple[int, int]]] = []
-        for a in self.found[b.name]:
-            if not a.path or not (a.alone or groups):
-                return None
-            terms, const = _terms(a.offset)
-            if const:
-                return None
-            place = {v: (inner, n) for v, inner, n in a.path}
-            mine = [(c, *place[t]) for t, c in terms if isinstance(t, Var) and t in place]
-            group = min((inner for _, inner, n in mine if n > 1), default=0)
-            others = [(inner, n) for v, inner, n in a.path if n > 1 and all(v != t for t, _ in terms)]
-            if others and (not groups or a.writes or any(inner * n > group for inner, n in others)):
-                return None
-            rest: list[tuple[int, int]] = []
-            for t, c in terms:
-                if isinstance(t, Var) and t in place:
-                    continue
-                lo, hi = bounds(t)
-                if lo < 0 or c < 0 or t.computed or any(v in place for v in variables(t)):
-                    return None
-                rest.append((c, hi))
-            digits.add(_merged([d for d in mine if d[2] > 1]))
-            rests.append(rest)
-        if len(digits) != 1:
-            return None
-        return _gaps(next(iter(digits)), rests, b.size)
-
-    # one loop of them
-
-    def block(self, body: Block, local: Int, capacity: int) -> Block:
-        """`body` as thread number `local` of `capacity` runs it."""
-        out: list[Stmt] = []
-        for s in body:
-            match s:
-                case Loop() if s.kind is LoopKind.THREAD:
-                    out += self.part(s, local, capacity)
-                case Loop(kind=LoopKind.ACROSS):
-                    out += self.across(s, local, capacity)
-                case Loop() | If():
-                    out.append(replace(s, body=self.block(s.body, local, capacity)))
-                case Alloc():
-                    out += self.alloc(s)
-                case Store() | Accumulate() if capacity > 1 and not self.everywhere(s.buffer):
-                    out.append(replace(s, guard=both(s.guard, _first(local))))
-                case _:
-                    out.append(s)
-        return tuple(out)
-
-    def part(self, s: Loop, local: Int, capacity: int) -> list[Stmt]:
-        assert isinstance(s.extent, int)
-        inner = _capacity(s.body)
-        count = inner * s.extent
-        body = substituted(s.body, {s.var: floordiv(local, inner) if s.extent > 1 else 0})
-        body = self.block(body, mod(local, inner), inner)
-        return list(body) if count == capacity else _some(body, (InRange(local, None, count),))
-
-    def everywhere(self, name: str) -> bool:
-        """Whether all threads that come to a statement that fills the buffer fill their own copies."""
-        return name in self.own or name in self.grouped
-
-    def across(self, s: Loop, local: Int, capacity: int) -> list[Stmt]:
-        """One term of each thread, combined; the first thread adds it where the sum is in memory."""
-        assert isinstance(s.extent, int)
-        out: list[Stmt] = []
-        for x in substituted(s.body, {s.var: mod(local, s.extent)}):
-            assert isinstance(x, Accumulate)
-            lane = Buffer(self.fresh.name(f"{x.buffer}_lane"), x.value.dtype, 1, Scope.REGISTER)
-            out += [
-                Alloc(lane),
-                Store(lane.name, 0, identity(x.op, lane.dtype)),
-                Store(lane.name, 0, x.value),
-            ]
-            out.append(Combine(lane.name, 0, x.op, s.extent))
-            guard = () if self.everywhere(x.buffer) else _first(local)
-            out.append(Accumulate(x.buffer, x.offset, x.op, Load(lane.dtype, lane.name, (0,)), guard))
-        return out if s.extent == capacity else _some(tuple(out), (InRange(local, None, s.extent),))
-
-    def in_registers(self, body: Block) -> Block:
-        """Accesses to private buffers at their place in registers; thread variables do not count there."""
-        for name, layout in self.private.items():
-            body = _privatized(body, name, layout)
-        return body
-
-    def alloc(self, s: Alloc) -> list[Stmt]:
-        b = s.buffer
-        if b.scope is Scope.REGISTER:
-            return [s]
-        if b.name in self.own:
-            return [Alloc(replace(b, scope=Scope.REGISTER))]
-        if b.name in self.private:
-            return [Alloc(replace(b, scope=Scope.REGISTER, size=self.private[b.name].size))]
-        self.shared.append(b)
-        return []
-
-
-def _terms(x: Int) -> tuple[list[tuple[Index, int]], int]:
-    if isinstance(x, int):
-        return [], x
-    return (list(x.terms), x.const) if isinstance(x, Sum) else ([(x, 1)], 0)
-
-
-def _some(body: Block, guard: Guard) -> list[Stmt]:
-    """`body` where the guard holds; but all threads come to where some combine what they have."""
-    lanes = {s.buffer for s in body if isinstance(s, Combine)}
-    out: list[Stmt] = []
-    guarded: list[Stmt] = []
-    for s in body:
-        start = isinstance(s, Store) and s.buffer in lanes and isinstance(s.value, Const)
-        if lanes and (start or isinstance(s, Alloc | Combine)):
-            out += [If(guard, tuple(guarded))] if guarded else []
-            out.append(s)
-            guarded.clear()
-        else:
-            guarded.append(s)
-    return [*out, If(guard, tuple(guarded))] if guarded else out
-
-
-def _first(local: Int) -> Guard:
-    return (InRange(local, None, 1),)
-
-
-def _merged(digits: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Digits of an offset that threads' numbers make up, (factor, threads per step, extent): 32*(t//32) + t%32 is t."""
-    out: list[tuple[int, int, int]] = []
-    for c, inner, n in sorted(digits):
-        if out and (c, inner) == (out[-1][0] * out[-1][2], out[-1][1] * out[-1][2]):
-            out[-1] = (out[-1][0], out[-1][1], out[-1][2] * n)
-        else:
-            out.append((c, inner, n))
-    return tuple(out)
-
-
-def _gaps(
-    digits: tuple[tuple[int, int, int], ...], rests: list[list[tuple[int, int]]], size: int
-) -> _Private | None:
-    """The parts of an offset between those that the threads' numbers make up; None where they cannot be told apart."""
-    gaps: list[tuple[int, int, int]] = []
-    lo, scale = 1, 1
-    for c, _, n in digits:
-        if c < lo or c % lo:
-            return None
-        if c > lo:
-            gaps.append((lo, c, scale))
-            scale *= c // lo
-        lo = c * n
-    top = int(ceildiv(size, lo))
-    if top > 1:
-        gaps.append((lo, lo * top, scale))
-        scale *= top
-    layout = _Private(tuple(gaps), scale)
-    for rest in rests:
-        sums = dict.fromkeys(gaps, 0)
-        for c, hi in rest:
-            home = next((g for g in gaps if g[0] <= c < g[1] and c % g[0] == 0), None)
-            if home is None:
-                return None
-            sums[home] += c * hi
-        if any(total >= g[1] for g, total in sums.items()):
-            return None
-    return layout if layout.size <= PRIVATE_ELEMENTS else None
-
-
-def _privatized(body: Block, name: str, layout: _Private) -> Block:
-    def offset(x: Int) -> Int:
-        terms, _ = _terms(x)
-        total: Int = 0
-        for t, c in terms:
-            part = layout.part(c)
-            if part is not None:
-                total = total + t * part
-        return total
-
-    def load(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.source == name:
-            return Load(e.dtype, name, (offset(e.index[0]),), e.guard)
-        return None
-
-    return _accesses(body, name, load, offset)
-
-
-def _promoted(body: Block, fresh: Fresh) -> Block:
-    """A sum that a loop adds up in one element of shared memory runs in a register, and is stored at the end.
-
-    y[i] = 0; for k: y[i] += x[k]   ->   r[0] = 0; for k: r[0] += x[k]; y[i] = r[0]
-    """
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, Loop | If):
-            s = replace(s, body=_promoted(s.body, fresh))
-        at = _start_of(out, s)
-        if at is not None and isinstance(s, Loop) and isinstance(first := out[at], Store):
-            r = Buffer(fresh.name(f"{first.buffer}_sum"), first.value.dtype, 1, Scope.REGISTER)
-            del out[at]
-            out += [Alloc(r), Store(r.name, 0, first.value), _renamed(s, first.buffer, r.name)]
-            out.append(Store(first.buffer, first.offset, Load(r.dtype, r.name, (0,)), first.guard))
-        else:
-            out.append(s)
-    return tuple(out)
-
-
-def _start_of(before: list[Stmt], s: Stmt) -> int | None:
-    """The statement that sets the element to a constant, to which loop `s` then only adds."""
-    if not isinstance(s, Loop):
-        return None
-    for at in range(len(before) - 1, -1, -1):
-        first = before[at]
-        if isinstance(first, Store) and isinstance(first.value, Const) and _only_adds(first, s):
-            return None if first.buffer in _touched(tuple(before[at + 1 :])) else at
-    return None
-
-
-def _touched(body: Block) -> set[str]:
-    return _read(body) | written(body)
-
-
-def _only_adds(first: Store, loop: Loop) -> bool:
-    """The loop does nothing else with the stored buffer than to add to that element."""
-    inside = list(every((loop,)))
-    added = False
-    bound_here = {s.var for s in inside if isinstance(s, Loop)}
-    if any(v in bound_here for v in variables(first.offset)):
-        return False
-    if not isinstance(first.offset, int) and first.offset.computed:
-        return False
-    for s in inside:
-        if any(isinstance(e, Load) and e.source == first.buffer for e in walk(roots(s))):
-            return False
-        if isinstance(s, Store) and s.buffer == first.buffer:
-            return False
-        if isinstance(s, Loop) and s.kind in (*LANE_KINDS, LoopKind.THREAD):
-            return False
-        if isinstance(s, Accumulate) and s.buffer == first.buffer:
-            if s.offset != first.offset or s.guard not in ((), first.guard):
-                return False
-            added = True
-    return added and not any(isinstance(s, Barrier) for s in inside)
-
-
-def _renamed(s: Loop, old: str, new: str) -> Loop:
-    body: list[Stmt] = []
-    for x in s.body:
-        if isinstance(x, Accumulate) and x.buffer == old:
-            x = replace(x, buffer=new, offset=0, guard=())
-        elif isinstance(x, If):
-            x = If(x.guard, _renamed(replace(s, body=x.body), old, new).body)
-        elif isinstance(x, Loop):
-            x = _renamed(x, old, new)
-        body.append(x)
-    return replace(s, body=tuple(body))
 
 
 def grid_parts(grid: Program) -> tuple[Loop, tuple[Buffer, ...], Loop]:

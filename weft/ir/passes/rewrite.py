@@ -142,3 +142,50 @@ class _Copy:
                     pass
             out.append(new)
         return tuple(out)
+
+
+def substituted(body: Block, mapping: Mapping[Var, Int]) -> Block:
+    """The block with index variables replaced everywhere."""
+    if not mapping:
+        return body
+    memo: dict[Expr, Expr] = {}
+
+    def on_index(x: Index) -> Int | None:
+        return mapping.get(x) if isinstance(x, Var) else None
+
+    def on_expr(e: Expr) -> Expr:
+        return transform(e, lambda _: None, on_index, memo)
+
+    return mapped(body, on_expr, index_map(on_expr, on_index))
+
+
+def mapped(body: Block, expr: Callable[[Expr], Expr], index: Callable[[Int], Int]) -> Block:
+    """`map_stmt` of all statements, inner ones too."""
+    out: list[Stmt] = []
+    for s in body:
+        new = map_stmt(s, expr, index)
+        out.append(replace(new, body=mapped(new.body, expr, index)) if isinstance(new, Loop | If) else new)
+    return tuple(out)
+
+
+def map_accesses(
+    body: Block, name: str, load: Callable[[Expr], Expr | None], offset: Callable[[Int], Int]
+) -> Block:
+    """Loads as `load` says, and offsets of what is stored to buffer `name` mapped."""
+    memo: dict[Expr, Expr] = {}
+
+    def on_expr(e: Expr) -> Expr:
+        return transform(e, load, None, memo)
+
+    on_index = index_map(on_expr)
+
+    def visit(block: Block) -> Block:
+        out: list[Stmt] = []
+        for s in block:
+            new = map_stmt(s, on_expr, on_index)
+            if isinstance(new, Store | Accumulate) and new.buffer == name:
+                new = replace(new, offset=offset(new.offset))
+            out.append(replace(new, body=visit(new.body)) if isinstance(new, Loop | If) else new)
+        return tuple(out)
+
+    return visit(body)
