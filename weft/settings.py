@@ -12,14 +12,17 @@
 | `ROCM_PATH`        | where the libraries of AMD GPUs are installed                | `/opt/rocm`          |
 
 They are read at each call, `WEFT_TF32` and `WEFT_WGMMA` when a device is opened, so a program may set them in
-`os.environ` before it
-uses weft.
+`os.environ` before it uses weft.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import gettempdir
 
 
 def verify() -> bool:
@@ -70,3 +73,18 @@ def wgmma() -> bool:
 def rocm_path() -> str:
     """Where ROCm is installed, as its own tools are told."""
     return os.environ.get("ROCM_PATH", "").strip() or "/opt/rocm"
+
+
+@contextmanager
+def runtime_folder() -> Generator[None]:
+    """A value for XDG_RUNTIME_DIR where there is none: some drivers look for a display there, and complain on the
+    terminal if they cannot look."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ or not sys.platform.startswith("linux"):
+        yield
+        return
+    os.environ[name] = gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ[name]

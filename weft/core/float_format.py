@@ -90,7 +90,7 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
 
     def rule(g: Value, result: Value, a: Value, b: Value) -> tuple[Value | None, ...]:
         none = bc.scalar(0, g.dtype, g.shape)
-        return where(eq(x, y), wrap(none), wrap(g)).value if a.needs_grad else None, none
+        return where(eq(wrap(a), wrap(b)), wrap(none), wrap(g)).value if a.needs_grad else None, none
 
     return wrap(composed(out.value.node, (left, right), rule))
 

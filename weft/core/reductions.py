@@ -307,7 +307,10 @@ def _extremum(
     def chosen(g: Value, out: Value, x: Value) -> tuple[Value]:
         """All of the gradient is that of the element at the index, where that of amax is shared among equals."""
         whole = kept(x.shape, over)
-        here = eq(wrap(positions(x.shape, k, int64)), wrap(bc.reshape(found.value, whole)))
+        first = _first_match(
+            name, op, wrap(x), k, keepdim
+        ).value  # of x: what surrounds the rule may be batched
+        here = eq(wrap(positions(x.shape, k, int64)), wrap(bc.reshape(first, whole)))
         return (where(here, wrap(bc.reshape(g, whole)), 0.0).value,)
 
     out = reduce(op, Value(v.node), over, keepdim)

@@ -32,7 +32,7 @@ def texts(*body: object, dtype: DType = F) -> list[str]:
     """The program in OpenCL C and in WGSL."""
     stmts: Block = body  # type: ignore[assignment]
     params = (buffer("x", 99, dtype=dtype), buffer("y", 99, dtype=dtype))
-    grids, _ = split([Program("p", params, frozenset({"y"}), (), stmts)], 1 << 14, 64)
+    grids, _ = split([Program("p", params, frozenset({"y"}), (), stmts)], 1 << 14, 64, 8)
     return [render_module(grids, OpenCL()), "\n".join(map(render, grids))]
 
 
@@ -85,7 +85,7 @@ def test_guards_are_part_of_what_is_read() -> None:
 
 def test_entries_as_text() -> None:
     _, (entry,) = split(
-        [Program("p", (buffer("y", 4),), frozenset({"y"}), (), (Store("y", 0, Const(F, 1.0)),))], 0, 1
+        [Program("p", (buffer("y", 4),), frozenset({"y"}), (), (Store("y", 0, Const(F, 1.0)),))], 0, 1, 8
     )
     known = describe([entry])
     assert known is not None and parse(known) == [entry]

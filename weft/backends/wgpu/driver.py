@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
-from tempfile import gettempdir
 from typing import Any
 
+from weft import settings
 from weft.errors import DeviceError
 
 INT64 = "shader-int64"
@@ -41,7 +38,7 @@ def wgpu() -> Any:
 
 def all_adapters() -> list[Any]:
     """The adapters that compute, those of hardware first. DeviceError with what to install when there is none."""
-    with _runtime_folder():
+    with settings.runtime_folder():  # Mesa's device selection looks for a display there
         adapters = wgpu().gpu.enumerate_adapters_sync()
     found = [a for a in adapters if a.info["backend_type"] != "OpenGL"]
     if not found:
@@ -50,18 +47,3 @@ def all_adapters() -> list[Any]:
             "(apt-get install mesa-vulkan-drivers)"
         )
     return sorted(found, key=lambda a: a.info["adapter_type"] == "CPU")
-
-
-@contextmanager
-def _runtime_folder() -> Generator[None]:
-    """A value for XDG_RUNTIME_DIR where there is none: Mesa's device selection looks for a display there, and complains
-    on the terminal if it cannot look."""
-    name = "XDG_RUNTIME_DIR"
-    if name in os.environ or not sys.platform.startswith("linux"):
-        yield
-        return
-    os.environ[name] = gettempdir()
-    try:
-        yield
-    finally:
-        del os.environ[name]

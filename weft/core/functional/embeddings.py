@@ -87,14 +87,14 @@ def _renormalized(weight: Tensor, flat: Value, max_norm: float, norm_type: float
 
 def _by_frequency(picked: Value, flat: Value, n: object) -> Value:
     """The same rows; the gradient of each divided by how often its number is in `flat`."""
-    ones = bc.scalar(1, picked.dtype, flat.shape)
-    zeros = bc.scalar(0, picked.dtype, (n,))  # pyright: ignore[reportArgumentType]  (a size)
-    count = rows(apply(Op.SCATTER, (zeros, flat, ones), Combine(0, Op.ADD)), 0, flat)
 
-    def rule(g: Value, _out: Value, _x: Value) -> tuple[Value]:
-        return ((wrap(g) / wrap(count).unsqueeze(1)).value,)
+    def rule(g: Value, _out: Value, _x: Value, flat: Value) -> tuple[Value, None]:
+        ones = bc.scalar(1, g.dtype, flat.shape)
+        zeros = bc.scalar(0, g.dtype, (n,))  # pyright: ignore[reportArgumentType]  (a size)
+        count = rows(apply(Op.SCATTER, (zeros, flat, ones), Combine(0, Op.ADD)), 0, flat)
+        return (wrap(g) / wrap(count).unsqueeze(1)).value, None
 
-    return composed(picked.node, (picked,), rule)
+    return composed(picked.node, (picked, flat), rule)
 
 
 def embedding_bag(

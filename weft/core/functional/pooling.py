@@ -408,11 +408,11 @@ def _unpool(
     plain = Value(bc.reshape(v, flat.shape).node)
     out = apply(Op.SCATTER, (zeros, flat, plain), Combine(along, None))
 
-    def rule(g: Value, _out: Value, _x: Value) -> tuple[Value]:
+    def rule(g: Value, _out: Value, _x: Value, flat: Value) -> tuple[Value, None]:
         """Where several maxima were one element, each gets its whole gradient, as in torch."""
-        return (bc.reshape(apply(Op.GATHER, (bc.reshape(g, out.shape), flat), Along(along)), v.shape),)
+        return bc.reshape(apply(Op.GATHER, (bc.reshape(g, out.shape), flat), Along(along)), v.shape), None
 
-    return wrap(composed(bc.reshape(out, (*lead, *wanted)).node, (v,), rule))
+    return wrap(composed(bc.reshape(out, (*lead, *wanted)).node, (v, flat), rule))
 
 
 def max_unpool1d(
