@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -68,7 +69,8 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> Count:
 
 
 def little(device: str, nbytes: int) -> weft.memory_limit:
-    """So many bytes may be allocated beside those in use."""
+    """So many bytes may be allocated beside those in use; what earlier tests left must not be freed meanwhile."""
+    gc.collect()
     return weft.memory_limit(open_device(f"{device}:0").used_bytes() + nbytes, device)
 
 
