@@ -130,12 +130,17 @@ class Kernel:
         return None
 
     def rebind(self, mapping: Mapping[Var, Int]) -> Kernel:
-        """Loop variables replaced in all bindings and origins (the loops themselves are the caller's business)."""
+        """Loop variables replaced in all bindings, origins and extents (the loops of those variables are the caller's
+        business)."""
         nests = {
             name: replace(
                 nest,
                 bind={a: substitute(e, mapping) for a, e in nest.bind.items()},
                 origin=tuple(substitute(o, mapping) for o in nest.origin),
+                loops=tuple(
+                    s if isinstance(s.extent, int) else replace(s, extent=substitute(s.extent, mapping))
+                    for s in nest.loops
+                ),
             )
             for name, nest in self.nests.items()
         }

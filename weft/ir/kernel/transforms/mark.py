@@ -71,6 +71,8 @@ class Vectorize(Transform):
             return Refusal(f"something is computed inside {self.loop}")
         if any(s.kind is LoopKind.PARALLEL or s.kind in LANE_KINDS for s in inside):
             return Refusal(f"there is a parallel or vector loop inside {self.loop}")
+        if any(spec.var in variables(s.extent) for s in inside):
+            return Refusal(f"a loop inside {self.loop} is as long as its iteration says")
         if any(s.kind in LANE_KINDS for s in nest.loops):
             return Refusal(f"{owner} already has a vector loop")
         return serial(k, spec)

@@ -32,6 +32,10 @@ class Pad(Transform):
             n.at.item for n in k.nests.values() if n.at is not None
         }:
             return Refusal(f"something is computed in {owner}'s loops, whose regions would grow")
+        if _padded(spec, self.multiple) != spec.extent and any(
+            spec.var in variables(s.extent) for s in nest.loops
+        ):
+            return Refusal(f"a loop inside {self.loop} is as long as its iteration says")
         if sum(_runs_whole(e, spec, nest) for e in nest.bind.values()) != 1:
             return Refusal(f"{self.loop} is no longer a whole axis")
         return serial(k, spec)
