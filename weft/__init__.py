@@ -768,7 +768,8 @@ def conj(input: Tensor) -> Tensor:
     return input
 
 
-conj_physical = conj_physical_ = real = resolve_conj = resolve_neg = alias_copy = conj
+conj_physical = conj_physical_ = real = resolve_conj = resolve_neg = conj
+alias_copy = clone
 
 
 def detach(input: Tensor) -> Tensor:
@@ -776,7 +777,9 @@ def detach(input: Tensor) -> Tensor:
     return input.detach()
 
 
-detach_copy = detach
+def detach_copy(input: Tensor) -> Tensor:
+    """A tensor of its own with the same values, without history."""
+    return input.detach().clone()
 
 
 def fill(input: Tensor, value: Any) -> Tensor:

@@ -52,7 +52,7 @@ class GradScaler:
             raise ArgumentError(f"GradScaler: growth_factor must be above 1, got {growth_factor}")
         if enabled and not 0 < backoff_factor < 1:
             raise ArgumentError(f"GradScaler: backoff_factor must be between 0 and 1, got {backoff_factor}")
-        self._device, self._enabled = device, enabled
+        self._enabled = enabled
         self._scale, self._good_steps = float(init_scale), 0
         self._growth, self._backoff, self._interval = growth_factor, backoff_factor, growth_interval
         self._finite: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()

@@ -258,3 +258,68 @@ def test_views_keep_nothing_alive() -> None:
     for _ in range(100):
         x.view(10, 100)
     assert x.look is not None and len(x.look.shared.members) < 40
+
+
+SHARED_OR_OWN: dict[str, Callable[[Any, Any], Any]] = {
+    "repeat": lambda fw, x: x.repeat(1, 1),
+    "flip": lambda fw, x: x.flip(0),
+    "roll by nothing": lambda fw, x: x.roll(0, 0),
+    "rot90 by nothing": lambda fw, x: x.rot90(0),
+    "cat of one": lambda fw, x: fw.cat([x]),
+    "pad by nothing": lambda fw, x: fw.nn.functional.pad(x, (0, 0)),
+    "positive": lambda fw, x: +x,
+    "dropout in evaluation": lambda fw, x: fw.nn.functional.dropout(x, 0.5, False),
+    "alias_copy": lambda fw, x: fw.alias_copy(x),
+    "detach_copy": lambda fw, x: fw.detach_copy(x),
+    "view_copy": lambda fw, x: fw.view_copy(x, (3, 4)),
+    "transpose_copy": lambda fw, x: fw.transpose_copy(x, 0, 1),
+    "slice_copy": lambda fw, x: fw.slice_copy(x),
+    "diagonal_copy": lambda fw, x: fw.diagonal_copy(x),
+    "split_copy": lambda fw, x: fw.split_copy(x, 3)[0],
+    "clone": lambda fw, x: x.clone(),
+    "to": lambda fw, x: x.to(fw.float32),
+    "to a copy": lambda fw, x: x.to(fw.float32, non_blocking=True, copy=True),
+    "to a copy by position": lambda fw, x: x.to(fw.float32, False, True),
+    "atleast_1d": lambda fw, x: fw.atleast_1d(x),
+    "atleast_2d": lambda fw, x: fw.atleast_2d(x[0]),
+    "atleast_3d": lambda fw, x: fw.atleast_3d(x),
+    "broadcast_tensors": lambda fw, x: fw.broadcast_tensors(x, fw.ones(3, 4))[0],
+    "meshgrid": lambda fw, x: fw.meshgrid(x[0], indexing="ij")[0],
+    "as_tensor": lambda fw, x: fw.as_tensor(x),
+    "Parameter": lambda fw, x: fw.nn.Parameter(x, requires_grad=False),
+    "sort of one": lambda fw, x: x[:1].sort(0).values,
+    "topk of one": lambda fw, x: x[:, :1].topk(1).values,
+    "cumsum of one": lambda fw, x: x[:1].cumsum(0),
+    "sum of one": lambda fw, x: x[:1].sum(0),
+    "first power": lambda fw, x: x**1,
+    "first power of a matrix": lambda fw, x: fw.linalg.matrix_power(x[:, :3], 1),
+    "difference of order 0": lambda fw, x: fw.diff(x, n=0),
+    "selected by integers": lambda fw, x: x[[0, 1]],
+    "masked": lambda fw, x: x[x > -99],
+    "hsplit": lambda fw, x: fw.hsplit(x, 2)[1],
+    "Flatten": lambda fw, x: fw.nn.Flatten()(x),
+    "adjoint": lambda fw, x: x.adjoint(),
+    "real": lambda fw, x: x.real,
+    "another dtype": lambda fw, x: x.view(fw.int32),
+}
+
+
+@pytest.mark.parametrize("name", SHARED_OR_OWN)
+def test_what_shares_elements_and_what_does_not(name: str) -> None:
+    def changed(fw: Any) -> Any:
+        x = fw.arange(12.0).reshape(3, 4).clone()
+        out = SHARED_OR_OWN[name](fw, x)
+        out += 1
+        return x
+
+    want, got = changed(torch), changed(weft)
+    np.testing.assert_array_equal(evaluate([got.value.node])[0], want.numpy())
+
+
+def test_devices_are_given_as_torch_takes_them() -> None:
+    here = weft.device("cpu")
+    x = weft.ones(2, device=here).to(here, non_blocking=True)
+    assert x.device == "cpu:0" and weft.nn.Linear(2, 1).to(here, non_blocking=True)(x).shape == (1,)
+    assert weft.nn.Linear(2, 1).to(x.double()).weight.dtype is weft.float64
+    with pytest.raises(weft.DTypeError, match="expected the name of a device"):
+        weft.ones(2, device=3)

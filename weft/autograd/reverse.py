@@ -24,7 +24,7 @@ def gradients(
     output depends on. With `create_graph` the gradients are on the tape themselves. Unless `past`, an input does not
     depend on the others: the walk ends at each. Each value is visited once, without recursion.
     """
-    order = _tape(outputs)
+    order = tape(outputs)
     wanted = dict.fromkeys([v for v in order if v.is_leaf] if inputs is None else inputs)
     useful = _leading_to(order, wanted)
     parts: dict[Value, list[Value]] = {}
@@ -64,7 +64,7 @@ def _hooked(g: Value, value: Value) -> Value:
     return g
 
 
-def _tape(outputs: Iterable[Value]) -> list[Value]:
+def tape(outputs: Iterable[Value]) -> list[Value]:
     """The values under `outputs` that need gradients, inputs before users."""
     order: list[Value] = []
     seen: set[Value] = set()

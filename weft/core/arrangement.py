@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------------- rank
 
 
-def _each(given: tuple[Any, ...], at_least: Callable[[Tensor], Tensor]) -> Any:
+def _each(given: tuple[Any, ...], at_least: Callable[[Any], Any]) -> Any:
     if len(given) == 1 and isinstance(given[0], Handle):
-        return at_least(wrap(given[0].value))
+        return at_least(given[0])
     parts = given[0] if len(given) == 1 else given
     return tuple(at_least(x) for x in parts)
 
 
 def atleast_1d(*tensors: Any) -> Any:
     """Each tensor with at least 1 dimension."""
-    return _each(tensors, lambda x: reshape(x, 1) if not x.value.shape else x)
+    return _each(tensors, lambda x: x.reshape(1) if not x.value.shape else x)
 
 
 def atleast_2d(*tensors: Any) -> Any:
     """Each tensor with at least 2 dimensions, vectors as rows."""
-    return _each(tensors, lambda x: reshape(x, 1, -1) if len(x.value.shape) < 2 else x)
+    return _each(tensors, lambda x: x.reshape(1, -1) if len(x.value.shape) < 2 else x)
 
 
 def atleast_3d(*tensors: Any) -> Any:
@@ -69,9 +69,9 @@ def atleast_3d(*tensors: Any) -> Any:
     def one(x: Tensor) -> Tensor:
         match len(x.value.shape):
             case 0 | 1:
-                return reshape(x, 1, x.numel(), 1)
+                return x.reshape(1, x.numel(), 1)
             case 2:
-                return unsqueeze(x, -1)
+                return x.unsqueeze(-1)
             case _:
                 return x
 

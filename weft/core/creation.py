@@ -169,8 +169,8 @@ def leaf(v: Value, requires_grad: bool) -> Tensor:
 def as_tensor(data: Data, dtype: DType | None = None, device: str | None = None) -> Tensor:
     """`data` itself if it is a fitting Tensor (converted with its history if need be), else as `tensor`."""
     if isinstance(data, Handle):
-        out = wrap(data.value)
-        return out.to(*(x for x in (dtype, device) if x is not None)) if dtype or device else out
+        given = cast("Tensor", data)
+        return given.to(*(x for x in (dtype, device) if x is not None)) if dtype or device else given
     return tensor(data, dtype, device)
 
 

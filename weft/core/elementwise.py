@@ -640,9 +640,10 @@ def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """NaN, +inf and -inf replaced: by `nan`, and by the dtype's largest and smallest finite numbers unless given."""
-    dtype = value_of("nan_to_num", input).dtype
+    v = value_of("nan_to_num", input)
+    dtype = v.dtype
     if not dtype.is_float:
-        return input
+        return wrap(v)
     top = finite_max(dtype)
     x = where(isnan(input), nan, input)
     x = where(eq(x, math.inf), top if posinf is None else posinf, x)

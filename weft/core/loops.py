@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from weft.autograd.batching import batched, placeholder, spread
 from weft.autograd.ops import reshape, sum_
-from weft.autograd.reverse import gradients
+from weft.autograd.reverse import gradients, tape
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import broadcast as bc
 from weft.core.function import several_results
@@ -197,9 +197,9 @@ class _Trace:
         inside: dict[Value, int] = {}
         captured: dict[Value, None] = {}
 
-        tape = _tape([*self.nexts, *self.outs])
+        order = tape([v for v in (*self.nexts, *self.outs) if v.needs_grad])
         own = {v.node for v in (*self.carries, *self.slices)}
-        varying = _varying([v.node for v in tape], own)
+        varying = _varying([v.node for v in order], own)
 
         def of(v: Value) -> int:
             """Which carries gradients reach through it, and whether they reach anything else."""
@@ -210,7 +210,7 @@ class _Trace:
                 v = v.inputs[0]
             captured[v] = None
 
-        for v in tape:
+        for v in order:
             bits = number.get(v, 0)
             # the node alone does not say: the parent of several results is a constant
             if bits or v.node in varying or any(x in inside for x in v.inputs):
@@ -511,19 +511,3 @@ def _varying(roots: Sequence[Node], given: set[Node]) -> set[Node]:
         if n in given or any(i in found for i in n.inputs):
             found.add(n)
     return found
-
-
-def _tape(outputs: Sequence[Value]) -> list[Value]:
-    """The values under `outputs` that need gradients, inputs before users."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    stack: list[tuple[Value, bool]] = [(v, False) for v in reversed(outputs) if v.needs_grad]
-    while stack:
-        v, done = stack.pop()
-        if done:
-            order.append(v)
-        elif v not in seen:
-            seen.add(v)
-            stack.append((v, True))
-            stack.extend((x, False) for x in v.inputs if x.needs_grad and x not in seen)
-    return order

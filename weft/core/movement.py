@@ -143,9 +143,8 @@ def broadcast_to(input: Tensor, size: Sequence[Int]) -> Tensor:
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """All tensors expanded to their common shape."""
-    values = [value_of("broadcast_tensors", t) for t in tensors]
-    shape = bc.broadcast_shape("broadcast_tensors", [v.shape for v in values])
-    return tuple(wrap(bc.expand(v, shape)) for v in values)
+    shape = bc.broadcast_shape("broadcast_tensors", [value_of("broadcast_tensors", t).shape for t in tensors])
+    return tuple(t.expand(shape) for t in tensors)
 
 
 # ---------------------------------------------------------------------------------------------- order
@@ -249,7 +248,7 @@ def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
                 if by % n
                 else out
             )
-    return out
+    return wrap(out.value) if out is input else out
 
 
 # ---------------------------------------------------------------------------------------------- parts
@@ -645,7 +644,7 @@ def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple
     for i, v in enumerate(values):
         place = order.index(i)
         flat = (1,) * place + (elements(v.shape),) + (1,) * (len(shape) - place - 1)
-        out.append(wrap(bc.expand(bc.reshape(v, flat), shape)))
+        out.append(flat_list[i].reshape(flat).expand(shape))
     return tuple(out)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
 from weft.core import tracing
+from weft.core.handle import describe
+from weft.errors import DTypeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
@@ -122,8 +124,18 @@ chosen = _DeviceStack()
 """Which devices were chosen; read directly where a call takes a microsecond."""
 
 
-def device_name(name: str) -> str:
-    """The full name of a device ("cpu" is "cpu:0"). DeviceError when it is malformed or there is no such device."""
+def named_device(x: object) -> str | None:
+    """The name that a name, or a `weft.device`, stands for; None for anything else."""
+    name = x if isinstance(x, str) else None if isinstance(x, DType) else getattr(x, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def device_name(device: object) -> str:
+    """The full name of a device ("cpu" is "cpu:0"), given by name or as a `weft.device`. DeviceError when it is
+    malformed or there is no such device."""
+    name = named_device(device)
+    if name is None:
+        raise DTypeError(f"expected the name of a device, such as 'cpu' or 'cuda:1', got {describe(device)}")
     from weft.backends.registry import canonical, open_device
 
     full = canonical(name)

@@ -195,7 +195,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     v = widened(float_input("logcumsumexp", input))
     k, n = _last_axis("logcumsumexp", v, dim)
     if not v.shape or n == 0:
-        return input
+        return wrap(given)
     last, back = _moved(v, k)
     out = _scan_last(
         last,
@@ -220,7 +220,7 @@ def diff(
         raise ArgumentError(f"diff: the order n must be a non-negative int, got {n}")
     k = axis("diff", dim, v.shape)
     if n == 0:
-        return input
+        return wrap(v)
     parts = [x for x in (prepend, input, append) if x is not None]
     x = cat([_as_slice(p, v, k) for p in parts], k) if len(parts) > 1 else input
     for _ in range(n):

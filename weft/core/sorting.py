@@ -94,13 +94,13 @@ def _ordered(op: str, input: Tensor, dim: int, descending: bool, keep: int | Non
     if not v.shape:
         if keep == 0:
             return Sorted(narrow(reshape(input, 1), 0, 0, 0), wrap(bc.scalar(0, int64, (0,))))
-        return Sorted(input, wrap(bc.scalar(0, int64, ())))
+        return Sorted(wrap(v), wrap(bc.scalar(0, int64, ())))
     count = n if keep is None else keep
     if 0 in (*v.shape, count):
         shape = (*v.shape[:k], count, *v.shape[k + 1 :])
         return Sorted(narrow(input, k, 0, count), wrap(bc.scalar(0, int64, shape)))
     if n == 1:
-        return Sorted(input, wrap(bc.scalar(0, int64, v.shape)))
+        return Sorted(wrap(v), wrap(bc.scalar(0, int64, v.shape)))
     keys = transpose(wrap(_keys(v, descending)), k, -1)
     indices = transpose(wrap(bc.cast(order(keys.value, count), int64)), k, -1)
     return Sorted(gather_free(input, k, indices), indices)

@@ -344,33 +344,45 @@ class Tensor(InPlace, Methods):
 
     # ------------------------------------------------------------------------------------------ conversion
 
-    def to(self, *args: Any, dtype: DType | None = None, device: str | None = None) -> Tensor:
-        """The tensor in another dtype, on another device, or as another tensor is; itself if nothing changes.
+    def to(
+        self,
+        *args: Any,
+        dtype: DType | None = None,
+        device: Any = None,
+        non_blocking: Bool_ = False,
+        copy: Bool_ = False,
+        memory_format: Any = None,
+    ) -> Tensor:
+        """The tensor in another dtype, on another device, or as another tensor is; itself if nothing changes, unless a
+        copy is asked for. Nothing waits for it in either case, and there are no memory formats: weft is lazy.
 
         "disk:PATH" computes it now and writes it to a file, in which it then stays. What was in a file of that name is
         replaced when all is written.
         """
+        flags = [x for x in args if isinstance(x, Bool_)]  # non_blocking, copy
+        copy = copy or flags[1:2] == [True]
         for x in args:
             if isinstance(x, DType):
                 dtype = x
-            elif isinstance(x, str):
-                device = x
             elif isinstance(x, Handle):
                 dtype, device = x.value.dtype, wrap(x.value).device
                 if files.is_disk(device):
                     raise ArgumentError(
                         "to: the other tensor is in a file; name this one's: .to('disk:PATH')"
                     )
+            elif (name := run.named_device(x)) is not None:
+                device = name
             elif not isinstance(x, Bool_) and x is not None:
                 raise DTypeError(f"to: expected a dtype, a device name or a Tensor, got {describe(x)}")
         out = self if dtype is None else elementwise.to_dtype(self, dtype)
+        device = device if device is None else run.named_device(device) or run.device_name(device)
         if device is not None and files.is_disk(device):
             return wrap(files.written(out.value, device))
         if device is not None and (name := run.device_name(device)) != out.device:
             out = wrap(apply(Op.COPY, (out.value,), Target(name)))
-        return out
+        return out.clone() if copy and out is self else out
 
-    def type(self, dtype: DType | None = None) -> Any:
+    def type(self, dtype: DType | None = None, non_blocking: Bool_ = False) -> Any:
         """The dtype, or the tensor converted to one."""
         return self.dtype if dtype is None else self.to(dtype)
 
@@ -378,13 +390,15 @@ class Tensor(InPlace, Methods):
         """The tensor in the dtype of another."""
         return self.to(value_of("type_as", other).dtype)
 
-    def cpu(self) -> Tensor:
+    def cpu(self, memory_format: Any = None) -> Tensor:
         """The tensor on the CPU."""
         return self.to("cpu")
 
-    def cuda(self, device: Int_ | None = None) -> Tensor:
-        """The tensor on an NVIDIA GPU, the first one unless a number is given."""
-        return self.to("cuda" if device is None else f"cuda:{device}")
+    def cuda(
+        self, device: Int_ | str | None = None, non_blocking: Bool_ = False, memory_format: Any = None
+    ) -> Tensor:
+        """The tensor on an NVIDIA GPU, the first one unless a number or a name is given."""
+        return self.to(f"cuda:{device}" if isinstance(device, Int_) else device or "cuda")
 
     def bool(self) -> Tensor:
         """True where nonzero."""

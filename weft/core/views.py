@@ -214,7 +214,22 @@ NAMES = frozenset(_NAMES.split()) | frozenset(_COPIED_BY_STRIDES.split())
 
 def offered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of that name, with results that look at the elements of the input if that is what torch says."""
-    return viewing(function, name in _COPIED_BY_STRIDES.split()) if name in NAMES else function
+    if name in NAMES:
+        return viewing(function, name in _COPIED_BY_STRIDES.split())
+    return copying(function) if name.endswith("_copy") else function
+
+
+def copying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose result is never its input itself."""
+
+    def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        out = function(input, *args, **kwargs)
+        return wrap(input.value) if out is input else out
+
+    call.__name__, call.__qualname__ = function.__name__, function.__qualname__
+    call.__module__, call.__doc__ = function.__module__, function.__doc__
+    call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
+    return call
 
 
 def picking(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -452,10 +452,20 @@ class Module:
         for p in self.parameters():
             p.grad = None if set_to_none or p.grad is None else p.grad.detach() * 0
 
-    def to(self, *args: DType | str, dtype: DType | None = None, device: str | None = None) -> Self:
-        """Move parameters and buffers to a device; convert the float ones to a float dtype."""
+    def to(
+        self,
+        *args: Any,
+        dtype: DType | None = None,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = None,
+    ) -> Self:
+        """Move parameters and buffers to a device; convert the float ones to a float dtype; or as a tensor is."""
         for x in args:
-            dtype, device = (x, device) if isinstance(x, DType) else (dtype, x)
+            if isinstance(x, Tensor):
+                dtype, device = x.dtype, x.device
+            elif not isinstance(x, bool):  # non_blocking
+                dtype, device = (x, device) if isinstance(x, DType) else (dtype, x)
         if dtype is not None and not dtype.is_float:
             raise ArgumentError(f"to: a module's parameters are floats, they cannot become {dtype.name}")
         with no_grad():
@@ -475,9 +485,9 @@ class Module:
         """Parameters and buffers on the CPU."""
         return self.to("cpu")
 
-    def cuda(self, device: int = 0) -> Self:
-        """Parameters and buffers on an NVIDIA GPU."""
-        return self.to(f"cuda:{device}")
+    def cuda(self, device: int | str | None = None) -> Self:
+        """Parameters and buffers on an NVIDIA GPU, the first one unless a number or a name is given."""
+        return self.to(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
 
     def to_empty(self, *, device: str, recurse: bool = True) -> Self:
         """Parameters and buffers on another device, whose values do not matter."""

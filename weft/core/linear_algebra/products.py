@@ -47,7 +47,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         n >>= 1
         square = square @ square if n else square
     assert out is not None
-    return out
+    return wrap(out.value)
 
 
 def matrix_exp(A: Tensor) -> Tensor:
