@@ -18,6 +18,11 @@ from weft.io import load_safetensors, save_safetensors
 from weft.scheduler.stream.pieces import Pieces
 from weft.scheduler.stream.split import Kind
 
+# A file of 25 MB beside a limit of 21: what dies meanwhile (plans of earlier tests with their workspaces) is less than
+# what is missing.
+ROWS = 100_000
+LIMIT = 20 << 20
+
 Make = Callable[[weft.Tensor, weft.Tensor], weft.Tensor]
 
 # (rows, 64) in f32 and bf16, far larger than a piece; how many values of each are computed in pieces
@@ -77,7 +82,7 @@ def little(device: str, nbytes: int) -> weft.memory_limit:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[weft.Tensor, weft.Tensor]]:
     rng = np.random.default_rng(5)
-    x = rng.random((15_000, 64)).astype(np.float32)  # 3.8 MB
+    x = rng.random((ROWS, 64)).astype(np.float32)
     path = tmp_path_factory.mktemp("files") / "x"
     save_safetensors({"x": weft.tensor(x), "h": weft.tensor(x).to(weft.bfloat16)}, path)
     tensors = load_safetensors(path, device="disk")
@@ -90,7 +95,7 @@ def test_the_same_as_at_once(files: tuple[weft.Tensor, weft.Tensor], streamed: C
     assert streamed.values == 0
     for name, (make, values) in EXPRESSIONS.items():
         streamed.values = 0
-        with little("cpu", 3 << 20):
+        with little("cpu", LIMIT):
             got = make(x, h).numpy()
         np.testing.assert_allclose(
             got.astype(np.float64), at_once[name].astype(np.float64), rtol=3e-6, atol=1e-7, err_msg=name
@@ -125,10 +130,10 @@ def test_reductions_of_one_file_read_it_once(files: tuple[weft.Tensor, weft.Tens
     want = [t.numpy() for t in made()]
     assert streamed.values == 0
     results = made()
-    with little("cpu", 3 << 20):
+    with little("cpu", LIMIT):
         weft.realize(*results)
     for t, expected in zip(results, want, strict=True):
-        np.testing.assert_allclose(t.double().numpy(), expected.astype(np.float64), rtol=5e-6)
+        np.testing.assert_allclose(t.double().numpy(), expected.astype(np.float64), rtol=2e-5)
     # the deviation needs the mean first; the rows' sums and the other file are read by themselves
     assert streamed.values <= 4
 
@@ -168,10 +173,10 @@ def test_results_larger_than_memory_go_to_files(
     files: tuple[weft.Tensor, weft.Tensor], streamed: Count, tmp_path: Path
 ) -> None:
     x, h = files
-    a = x.numpy()
-    with little("cpu", 3 << 20):
+    a = x.numpy().astype(np.float64)  # NumPy adds rows of float32 one by one
+    with little("cpu", LIMIT):
         normal = ((x - x.mean(0)) / x.std(0)).to(f"disk:{tmp_path / 'normal'}")
-        made = weft.arange(1_000_003, dtype=weft.float32).to(f"disk:{tmp_path / 'made'}")
+        made = weft.arange(7_000_003, dtype=weft.float32).to(f"disk:{tmp_path / 'made'}")
         tall = (x * 2).reshape(1, 2, -1).to(f"disk:{tmp_path / 'tall'}")
         save_safetensors({"a": x + 1, "b": h * 2, "c": weft.ones(3)}, tmp_path / "several")
         with pytest.raises(
@@ -180,10 +185,10 @@ def test_results_larger_than_memory_go_to_files(
             (x * 2).realize()
     assert streamed.values >= 6
     np.testing.assert_allclose(normal.numpy(), (a - a.mean(0)) / a.std(0, ddof=1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(made.numpy(), np.arange(1_000_003, dtype=np.float32))
-    np.testing.assert_array_equal(tall.numpy(), (a * 2).reshape(1, 2, -1))
+    np.testing.assert_array_equal(made.numpy(), np.arange(7_000_003, dtype=np.float32))
+    np.testing.assert_array_equal(tall.numpy(), (x.numpy() * 2).reshape(1, 2, -1))
     several = load_safetensors(tmp_path / "several")
-    np.testing.assert_array_equal(several["a"].numpy(), a + 1)
+    np.testing.assert_array_equal(several["a"].numpy(), x.numpy() + 1)
     np.testing.assert_array_equal(several["b"].numpy(), (h * 2).numpy())
 
 
@@ -196,7 +201,7 @@ def test_compiled_functions_and_gradients(files: tuple[weft.Tensor, weft.Tensor]
     wanted, grad = f(x, w.detach()).numpy(), w.grad.numpy()
     assert streamed.values == 0
     w.grad = None
-    with little("cpu", 3 << 20):
+    with little("cpu", LIMIT):
         g = weft.compile(lambda x, w: (x @ w).relu().sum(0))
         for _ in range(2):
             np.testing.assert_allclose(g(x, w.detach()).numpy(), wanted, rtol=1e-5)
@@ -208,7 +213,7 @@ def test_compiled_functions_and_gradients(files: tuple[weft.Tensor, weft.Tensor]
 def test_a_file_that_changes_between_pieces_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = weft.zeros(15_000, 64).to(f"disk:{tmp_path / 'x'}")
+    x = weft.zeros(ROWS, 64).to(f"disk:{tmp_path / 'x'}")
     read_ahead = Pieces._read_ahead
 
     def meddle(self: Pieces, at: object) -> None:
@@ -217,7 +222,7 @@ def test_a_file_that_changes_between_pieces_is_refused(
         read_ahead(self, at)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(Pieces, "_read_ahead", meddle)
-    with little("cpu", 3 << 20), pytest.raises(weft.FileError, match="has changed since it was opened"):
+    with little("cpu", LIMIT), pytest.raises(weft.FileError, match="has changed since it was opened"):
         x.sum().item()
 
 
