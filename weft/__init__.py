@@ -174,6 +174,7 @@ from weft.core.movement import (
     movedim,
     narrow,
     permute,
+    ravel,
     repeat_interleave,
     reshape,
     roll,
@@ -207,9 +208,6 @@ from weft.core.movement import (
 )
 from weft.core.movement import (
     expand as expand_copy,
-)
-from weft.core.movement import (
-    flatten as ravel,
 )
 from weft.core.movement import (
     matrix_transpose as adjoint,

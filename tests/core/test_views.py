@@ -18,6 +18,16 @@ from weft.errors import ArgumentError, GradError
 from weft.testing.reference import evaluate
 
 SHAPE = (2, 3, 4)
+
+
+def _fw(x: Any) -> Any:
+    return weft if isinstance(x, weft.Tensor) else torch
+
+
+def _like(x: Any, number: int) -> Any:
+    return _fw(x).tensor(number)
+
+
 VIEWS: dict[str, Callable[[Any, int, int], Any]] = {
     "row": lambda x, a, b: x[a % len(x)] if x.ndim and len(x) else x,
     "slice": lambda x, a, b: x[a % 3 :: 1 + b % 2] if x.ndim and len(x) else x,
@@ -36,6 +46,15 @@ VIEWS: dict[str, Callable[[Any, int, int], Any]] = {
     "chunk": lambda x, a, b: x.chunk(2, -1)[0] if x.ndim and x.shape[-1] else x,
     "unbind": lambda x, a, b: x.unbind(0)[b % len(x)] if x.ndim and len(x) else x,
     "detach": lambda x, a, b: x.detach(),
+    "picked": lambda x, a, b: x[_like(x, a % len(x))] if x.ndim and len(x) else x,
+    "picked inside": lambda x, a, b: x[..., _like(x, -1), None] if x.ndim and x.shape[-1] else x,
+    "windows": lambda x, a, b: x.unfold(-1, 2, 2 + a % 2) if x.ndim and x.shape[-1] > 1 else x,
+    "einsum": lambda x, a, b: (
+        _fw(x).einsum("ij...->ji..." if a % 2 else "ii...->i...", x)
+        if x.ndim > 1 and (a % 2 or x.shape[0] == x.shape[1])
+        else x
+    ),
+    "one of equal ones": lambda x, a, b: x[:1].expand(2, *x.shape[1:])[a % 2] if x.ndim and len(x) else x,
 }
 WRITES: dict[str, Callable[[Any, Any, float], Any]] = {
     "add_": lambda fw, x, c: x.add_(c),
@@ -244,12 +263,66 @@ def test_an_augmented_assignment_writes_once() -> None:
     assert len(updates) == 1 and x.sum().item() == 8
 
 
+@pytest.mark.parametrize("pick", [
+    lambda fw, x: x[fw.tensor(1), :, [0, 1]],
+    lambda fw, x: x[[0, 1], :, fw.tensor(-1)],
+    lambda fw, x: x[fw.tensor([1, 0], dtype=fw.uint8)],
+    lambda fw, x: x[np.array(1), fw.tensor(2, dtype=fw.int32)],
+])  # fmt: skip
+def test_tensors_of_one_integer_pick_first(pick: Callable[[Any, Any], Any]) -> None:
+    def both(fw: Any) -> Any:
+        x = fw.arange(24.0).reshape(2, 3, 4)
+        return [pick(fw, x)]
+
+    _same(both)
+
+
+def test_assignment_where_a_tensor_of_one_integer_says() -> None:
+    def script(fw: Any) -> Any:
+        x, i = fw.zeros(3, 4), fw.tensor(1)
+        x[i] = 5
+        x[:, i] += fw.arange(3.0)
+        x[i, [0, 2]] = fw.tensor([-1.0, -2.0])
+        row = x[i]
+        i += 1  # which a view from before does not follow
+        row += 10
+        return x, row
+
+    _same(script)
+
+
+def test_a_compiled_function_gives_views_that_its_argument_picks() -> None:
+    @weft.compile
+    def row(x: weft.Tensor, i: weft.Tensor) -> weft.Tensor:
+        return x[i]
+
+    for k in range(3):
+        x = weft.zeros(3, 2)
+        row(x, weft.tensor(k)).add_(1)
+        assert x.sum(1).tolist() == [2.0 * (k == j) for j in range(3)]
+
+
+def test_what_changes_nothing_is_a_result_nonetheless() -> None:
+    x = weft.ones(2, 2, requires_grad=True)
+    for y in (x[:], x.view(2, 2), x.flip(()), weft.cat([x]), weft.squeeze_copy(x), weft.einsum("ij", x)):
+        assert not y.is_leaf and y.requires_grad
+    with weft.no_grad():
+        assert not x[...].requires_grad
+    y = x.detach().view(2, 2)
+    y.unsqueeze_(0)
+    assert x.shape == (2, 2)
+
+
 def test_writes_that_torch_refuses() -> None:
     w = weft.ones(3, requires_grad=True)
     with pytest.raises(GradError, match="add_: this is a view of a leaf that requires grad"):
         w[0].add_(1)
     with pytest.raises(ArgumentError, match=r"add_: several elements of this view.*\.clone\(\)"):
         weft.ones(1).expand(3).add_(1)
+    with pytest.raises(ArgumentError, match=r"add_: several elements of this view.*\.clone\(\)"):
+        weft.ones(4).unfold(0, 2, 1).add_(1)
+    with pytest.raises(ArgumentError, match=r"add_: .* another dtype of another width"):
+        weft.ones(4).view(weft.int16).add_(1)
     assert w.tolist() == [1, 1, 1]
 
 
@@ -301,6 +374,11 @@ SHARED_OR_OWN: dict[str, Callable[[Any, Any], Any]] = {
     "adjoint": lambda fw, x: x.adjoint(),
     "real": lambda fw, x: x.real,
     "another dtype": lambda fw, x: x.view(fw.int32),
+    "as_strided": lambda fw, x: x.as_strided((2, 2), (1, 2)),
+    "split where a tensor says": lambda fw, x: fw.tensor_split(x, fw.tensor([1]))[1],
+    "narrowed where a tensor says": lambda fw, x: fw.narrow(x, 1, fw.tensor(1), 2),
+    "ravel of a column": lambda fw, x: x[:, 0].ravel(),
+    "sum_to_size": lambda fw, x: x[:1].sum_to_size(1, 4),
 }
 
 

@@ -252,7 +252,7 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 def as_strided(
     input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    """out[i, j, ..] = element (offset + i * stride[0] + j * stride[1] ..) of the flattened input. A gather: no view."""
+    """out[i, j, ..] = element (offset + i * stride[0] + j * stride[1] ..) of the flattened input."""
     v = value_of("as_strided", input)
     at = _strided_positions("as_strided", v, size, stride, storage_offset)
     return getitem(flatten(input) if v.shape else reshape(input, 1), at)
@@ -456,7 +456,10 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     fits = extra >= 0 and all(m in (1, n) for n, m in zip(v.shape[extra:], wanted, strict=True))
     if not fits:
         raise ShapeError(f"sum_to_size: size {wanted} does not broadcast to shape {tuple(v.shape)}")
-    over = [*builtins.range(extra), *(k + extra for k, m in enumerate(wanted) if m == 1)]
+    over = [
+        *builtins.range(extra),
+        *(k + extra for k, m in enumerate(wanted) if m == 1 != v.shape[k + extra]),
+    ]
     if not wanted:  # as torch, also where there is nothing to add up: bools and integers become int64
         return sum(input)
     return reshape(sum(input, tuple(over)), wanted) if over else input

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft.autograd.value import Value
+from weft.autograd.value import Value, grad_enabled
 from weft.errors import DTypeError
+from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -45,6 +46,13 @@ def wrap(value: Value) -> Tensor:
     t = _new(_class)
     t.value = value
     return t
+
+
+def own(value: Value) -> Tensor:
+    """A new Tensor with these values: a result, and no leaf, where they are those of a leaf that asks for gradients."""
+    if value.needs_grad and value.is_leaf:
+        value = Value(value.node, True, Op.RESHAPE, None, (value,)) if grad_enabled() else Value(value.node)
+    return wrap(value)
 
 
 def value_of(op: str, x: object) -> Value:

@@ -12,12 +12,12 @@ from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.creation import is_array, tensor
-from weft.core.elementwise import where
+from weft.core.elementwise import ne, where
 from weft.core.gather import check_range
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import box
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
-from weft.ir.dtypes import bool_, int64
+from weft.ir.dtypes import bool_, int64, uint8
 from weft.ir.graph import Along, Axes, Box, Combine, Shape, elements
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
@@ -40,8 +40,14 @@ class Basic:
 
 
 def getitem(input: Tensor, key: Any) -> Tensor:
-    """input[key]. A boolean mask is computed, since the size of the result depends on it."""
+    """input[key]. A boolean mask is computed, since the size of the result depends on it; uint8 means a mask, as in
+    torch."""
     v = value_of("indexing", input)
+    picks, key = _picks(v, key)
+    for k, i in picks:
+        v = _pick(v, k, i)
+    if picks and key == ():
+        return wrap(v)
     plan = _parse(v, key)
     out = _take_basic(v, plan)
     return wrap(_take(out, plan.advanced) if plan.advanced else out)
@@ -56,11 +62,78 @@ def setitem(input: Tensor, key: Any, value: Tensor | Number) -> Value:
         filled = bc.cast(src, v.dtype) if isinstance(src, Value) else bc.scalar(src, v.dtype, ())
         wide = bc.reshape(mask, (*mask.shape, *(1 for _ in v.shape[len(mask.shape) :])))
         return where(wrap(wide), wrap(filled), input).value
+    picks, key = _picks(v, key)
+    if picks:
+        parts = [v]
+        for k, i in picks:
+            parts.append(_pick(parts[-1], k, i))
+        new = setitem(wrap(parts.pop()), key, value)
+        for (k, i), old in zip(reversed(picks), reversed(parts), strict=True):
+            new = _put_back(old, k, i, new)
+        return new
     plan = _parse(v, key)
     if not plan.advanced:
         return _put_basic(v, plan, _source(v, value, tuple(plan.shape)))
     part = _take_basic(v, plan)
     return _put_basic(v, plan, _put(part, plan.advanced, value))
+
+
+# ---------------------------------------------------------------------------------------------- one number each
+
+
+def is_number(entry: object) -> bool:
+    """Whether an entry of a key is a tensor that holds one integer, which picks as a number does; uint8 is a mask."""
+    return (
+        isinstance(entry, Handle)
+        and not entry.value.shape
+        and entry.value.dtype.is_int
+        and entry.value.dtype is not uint8
+    )
+
+
+def _picks(v: Value, key: Any) -> tuple[list[tuple[int, Value]], Any]:
+    """Tensors of one integer in a key, with the axes that they pick from when picked one by one, and the other entries.
+
+    As in torch they come first: x[i, :, [0, 1]] is x[i][:, [0, 1]].
+    """
+    entries: tuple[Any, ...] = cast("Any", key) if isinstance(key, tuple) else (key,)
+    if not any(map(is_number, entries)):
+        return [], cast("Any", key)
+    found: list[tuple[int, Value]] = []
+    rest: list[Any] = []
+    widths = [_width(_entry(e, v.node.device)) for e in entries]
+    rank, k = len(v.shape), 0
+    _check_count(sum(widths), v)
+    for e, width in zip(entries, widths, strict=True):
+        if is_number(e):
+            bc.same_device("indexing", (v, e.value))
+            found.append((k, check_range("indexing", e.value, v.shape[k], k, negative=True)))
+        else:
+            rest.append(e)
+        k += rank - sum(widths) if e is Ellipsis else width
+    found.reverse()
+    return found, tuple(rest)
+
+
+def _pick(v: Value, k: int, i: Value) -> Value:
+    """The element i of axis k."""
+    one, left = (*v.shape[:k], 1, *v.shape[k + 1 :]), (*v.shape[:k], *v.shape[k + 1 :])
+    _not_empty(v.shape[k])
+    if 0 in left:
+        return bc.reshape(box(v, (0,) * len(one), one), left)
+    return bc.reshape(apply(Op.GATHER, (v, _everywhere(i, one)), Along(k)), left)
+
+
+def _put_back(v: Value, k: int, i: Value, new: Value) -> Value:
+    """`v` with `new` as the element i of axis k."""
+    one = (*v.shape[:k], 1, *v.shape[k + 1 :])
+    if 0 in one:
+        return stepwise(v, new)
+    return apply(Op.SCATTER, (v, _everywhere(i, one), bc.reshape(new, one)), Combine(k, None))
+
+
+def _everywhere(i: Value, shape: Shape) -> Value:
+    return bc.expand(bc.reshape(i, (1,) * len(shape)), shape)
 
 
 # ---------------------------------------------------------------------------------------------- reading a key
@@ -75,11 +148,17 @@ def _entries(key: Any, device: str | None) -> list[Any]:
 def _entry(k: object, device: str | None) -> Any:
     """One part of a key: lists and arrays become tensors, NumPy integers Python ones."""
     if k is None or k is Ellipsis or isinstance(k, (slice, int, Handle, Index)):
+        if isinstance(k, Handle) and k.value.dtype is uint8:
+            return ne(wrap(k.value), 0)
         return cast("Any", k)
     if isinstance(k, range):
         k = list(k)
+    if is_array(k) and not k.shape and k.dtype.kind in "iu":
+        return int(k)
     if is_array(k) or isinstance(k, (list, tuple)):
         out = tensor(k, device=device)
+        if out.dtype is uint8:
+            out = ne(out, 0)
         return (
             wrap(bc.cast(out.value, int64))
             if out.value.shape == (0,) and isinstance(k, (list, tuple))
@@ -110,8 +189,7 @@ def _parse(v: Value, key: Any) -> Basic:
         raise IndexError("indexing: ... may appear only once")
     used = sum(map(_width, entries))
     rank = len(v.shape)
-    if used > rank:
-        raise IndexError(f"indexing: {used} indices are too many for shape {tuple(v.shape)}")
+    _check_count(used, v)
     if Ellipsis not in [e if e is Ellipsis else None for e in entries]:
         entries.append(Ellipsis)
     plan = Basic([], [], [], [], [], {})
@@ -133,6 +211,11 @@ def _parse(v: Value, key: Any) -> Basic:
         else:
             _int_entry(plan, v, e)
     return plan
+
+
+def _check_count(used: int, v: Value) -> None:
+    if used > len(v.shape):
+        raise IndexError(f"indexing: {used} indices are too many for shape {tuple(v.shape)}")
 
 
 def _whole(plan: Basic, n: Int) -> None:
@@ -383,4 +466,4 @@ def resized(input: Tensor, size: Sequence[Any]) -> Tensor:
     return wrap(bc.reshape(flat, shape))
 
 
-__all__ = ["filled_diagonal", "getitem", "index", "index_put", "resized", "setitem"]
+__all__ = ["filled_diagonal", "getitem", "index", "index_put", "is_number", "resized", "setitem"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
+from weft.core import views
 from weft.core.autocast import lowers
 from weft.core.axes import axis
 from weft.core.handle import Handle, Number, describe, value_of, wrap
@@ -231,12 +232,20 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     values = [value_of("einsum", x) for x in tensors]
     inputs, output = _parse(equation, [v.shape for v in values])
     size = _label_sizes(equation, inputs, values)
+    if len(tensors) == 1 and set(output) == set(inputs[0]):
+        return _rearranged(tensors[0], (inputs[0], output))
     terms = [_diagonals(v, labels) for v, labels in zip(values, inputs, strict=True)]
     v, labels = terms[0]
     for i, (other, other_labels) in enumerate(terms[1:], 1):
         later = {label for _, rest in terms[i + 1 :] for label in rest} | set(output)
         v, labels = _multiply(v, labels, other, other_labels, later, output, size)
     return wrap(_finish(v, labels, output))
+
+
+@views.viewing
+def _rearranged(x: Tensor, labels: tuple[str, str]) -> Tensor:
+    """One operand of which nothing is summed: diagonals, and axes in another order. A view, as in torch."""
+    return wrap(_finish(*_diagonals(x.value, labels[0]), labels[1]))
 
 
 def _as_equation(*arguments: Any) -> tuple[str, tuple[Any, ...]]:

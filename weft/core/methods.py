@@ -151,7 +151,7 @@ class Methods(Handle):
     view_as = movement.view_as
     reshape_as = movement.view_as
     flatten = movement.flatten
-    ravel = movement.flatten
+    ravel = movement.ravel
     unflatten = movement.unflatten
     squeeze = movement.squeeze
     unsqueeze = movement.unsqueeze

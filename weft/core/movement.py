@@ -12,7 +12,7 @@ from weft.autograd.joins import joined
 from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
-from weft.core.handle import Dims, Handle, Number, describe, value_of, wrap
+from weft.core.handle import Dims, Handle, Number, describe, own, value_of, wrap
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import DType, int64, promote, uint8, uint16, uint32, uint64
 from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
@@ -86,6 +86,11 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if first > last:
         raise ArgumentError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
     return wrap(bc.reshape(v, (*v.shape[:first], elements(v.shape[first : last + 1]), *v.shape[last + 1 :])))
+
+
+def ravel(input: Tensor) -> Tensor:
+    """All dimensions merged into one. As torch's, a copy where the elements do not lie one after the other."""
+    return flatten(input)
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[Int]) -> Tensor:
@@ -222,7 +227,7 @@ def flip(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
     v = value_of("flip", input)
     wanted = sizes("flip", args if dims is None else (dims,))
     chosen = axes("flip", wanted, v.shape) if wanted else ()
-    return wrap(apply(Op.FLIP, (v,), Axes(chosen)) if chosen else v)
+    return wrap(apply(Op.FLIP, (v,), Axes(chosen))) if chosen else own(v)
 
 
 def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
@@ -423,7 +428,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             raise ShapeError(
                 f"cat: shapes {tuple(first.shape)} and {tuple(v.shape)} differ in more than dimension {dim}"
             )
-    return wrap(stepwise(joined(values, k), *(v for v in given if v.shape == (0,))))
+    return own(stepwise(joined(values, k), *(v for v in given if v.shape == (0,))))
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -556,7 +561,7 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
             raise ShapeError(f"pad: {tuple(pad)} cuts more than shape {tuple(v.shape)} has")
         v = box(v, start, size)
     fill = float(value) if v.dtype.is_float else int(value)
-    return wrap(pad_value(v, [max(0, n) for n in low], [max(0, n) for n in high], fill))
+    return own(pad_value(v, [max(0, n) for n in low], [max(0, n) for n in high], fill))
 
 
 # ---------------------------------------------------------------------------------------------- triangles

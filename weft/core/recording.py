@@ -10,6 +10,7 @@ from weakref import ref
 
 from weft.autograd.value import Value
 from weft.core import tracing, views
+from weft.core.handle import Handle
 from weft.core.structure import Build, builder
 from weft.core.tensor import Tensor
 from weft.core.views import Step
@@ -197,6 +198,13 @@ def _set_grads(trace: tracing.Trace, numbers: _Numbers) -> list[SetGrad]:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """In the place of a tensor that a call makes: the number of it among the results."""
+
+    number: int
+
+
 def _results(
     result: Any, numbers: _Numbers
 ) -> tuple[list[int], list[int | None], list[tuple[int, int, tuple[Step, ...]]], Build]:
@@ -215,8 +223,12 @@ def _results(
             if same[-1] is None and t.look is not None:
                 seen = views.seen_from(t, t.look)
                 known = [(k, steps) for m, steps in seen if (k := numbers.tensor(m)) is not None]
-                looks.extend((found[id(t)], k, steps) for k, steps in known[:1])
+                looks.extend((found[id(t)], k, tuple(map(held, steps))) for k, steps in known[:1])
         return found[id(t)]
+
+    def held(step: Step) -> Step:
+        """The step with its tensors, of the trace, as numbers of results: each call has its own."""
+        return views.with_tensors(step, lambda t: Result(number(t)), Handle)
 
     build = builder(result, number)
     return results, same, looks, build

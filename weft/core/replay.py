@@ -20,7 +20,7 @@ from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
 from weft.core.instantiate import instantiate
 from weft.core.ownership import alone, rebind
-from weft.core.recording import Rebind, Recording, SetGrad, record
+from weft.core.recording import Rebind, Recording, Result, SetGrad, record
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.graph import Node, toposort
@@ -171,7 +171,8 @@ class Replay:
             for t in changed:
                 views.written(t, here)
         for result, k, steps in self.recording.looks:
-            views.look_through(objects[k], results[result], steps)
+            now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
+            views.look_through(objects[k], results[result], now)
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.graph import Axes, Box, Node, Padding, Shape
+import numpy as np
+
+from weft.core import run
+from weft.ir.graph import Along, Axes, Box, Node, Padding, Shape, Window, elements
 from weft.ir.ops import Op
 
 
@@ -20,10 +23,57 @@ def copies(shape: Shape, route: Sequence[Node], wanted: Shape, dense: bool) -> b
     return _reshaped(sizes, strides, wanted) is None
 
 
+def overlaps(shape: Shape, route: Sequence[Node]) -> bool:
+    """Whether movement ops may show one element of `shape` at several places; True where that is not known."""
+    for k, node in enumerate(route):
+        if _is_scattered(node):
+            if _twice(node.inputs[1]) or overlaps(shape, route[:k]):
+                return True
+            return overlaps(node.shape, route[k + 1 :])
+    found = strides_of(shape, route)
+    if found is None:
+        return True
+    reach = 0
+    for stride, n in sorted((abs(s), n) for n, s in zip(*found, strict=True) if n > 1):
+        if stride <= reach:
+            return _overlap_somewhere(*found)
+        reach += stride * (n - 1)
+    return False
+
+
+def _overlap_somewhere(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    if any(s == 0 and n > 1 for n, s in zip(sizes, strides, strict=True)):
+        return True
+    at = np.zeros((), np.int64)
+    for n, s in zip(sizes, strides, strict=True):
+        at = at[..., None] + np.arange(n) * s
+    return len(np.unique(at)) < at.size
+
+
+def _is_scattered(node: Node) -> bool:
+    return node.op is Op.GATHER and not picks_one(node)
+
+
+def _twice(index: Node) -> bool:
+    """Whether an index along the only axis picks an element twice."""
+    while index.op in (Op.RESHAPE, Op.EXPAND):
+        index = index.inputs[0]
+    at = run.to_numpy(index)
+    return len(np.unique(at)) < at.size
+
+
+def picks_one(node: Node) -> bool:
+    """Whether a GATHER picks one position of an axis, the same for all others."""
+    index = node.inputs[1]
+    if index.op is Op.EXPAND:
+        index = index.inputs[0]
+    return index.op is Op.CONST or elements(index.shape) == 1
+
+
 def strides_of(shape: Shape, route: Sequence[Node]) -> tuple[list[int], list[int]] | None:
     """Sizes and strides of what the ops make of it; None where sizes are known at run time only."""
     every = (shape, *(n.shape for n in route))
-    if not all(isinstance(n, int) for s in every for n in s):
+    if not all(isinstance(n, int) for s in every for n in s) or any(map(_is_scattered, route)):
         return None
     sizes = _known(every[-1])
     if 0 in sizes:
@@ -57,6 +107,11 @@ def _position(shape: Shape, route: Sequence[Node], index: list[int]) -> int:
                 index = [
                     n - 1 - i if k in axes else i for k, (i, n) in enumerate(zip(index, source, strict=True))
                 ]
+            case Op.GATHER, Along(axis):  # which one is picked does not matter here
+                index = [0 if k == axis else i for k, i in enumerate(index)]
+            case Op.SHEAR, Window(axis, window, stride, dilation):
+                moved = index[axis] * stride + index[window] * dilation
+                index = [moved if k == axis else i for k, i in enumerate(index)]
             case Op.EXPAND, _:
                 index = [i if n > 1 else 0 for i, n in zip(index, source, strict=True)]
             case _:

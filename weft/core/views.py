@@ -23,12 +23,13 @@ import numpy as np
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import broadcast as bc
 from weft.core import files
-from weft.core.handle import Handle, wrap
-from weft.core.strides import copies
+from weft.core.handle import Handle, own, wrap
+from weft.core.indexing import getitem, is_number
+from weft.core.strides import copies, overlaps, picks_one
 from weft.errors import ArgumentError, GradError
 from weft.ir import graph
 from weft.ir.dtypes import DType, bool_
-from weft.ir.graph import Axes, Box, Node, Padding, Shape, elements
+from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Shape, elements
 from weft.ir.index import Index
 from weft.ir.ops import Op
 
@@ -48,10 +49,11 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Elements:
-    """What several tensors look at: its shape and dtype, and who they are."""
+    """What several tensors look at: its shape, dtype and device, and who they are."""
 
     shape: Shape
     dtype: DType
+    device: str | None
     members: list[ref[Tensor]]
     full: int = 8
 
@@ -106,11 +108,19 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
     def call(*args: Any, **kwargs: Any) -> Any:
         out = function(*args, **kwargs)
         source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
+        for a in (*rest, *kwargs.values()) if kwargs else rest:
+            if isinstance(a, Handle):
+                rest, kwargs = _frozen(function, rest, kwargs)
+                break
         if type(out) is tuple:
             for k, part in enumerate(cast("tuple[Tensor, ...]", out)):
                 look_at(source, part, Step(function, rest, kwargs, k))
-        elif out is not source:
-            look_at(source, out, Step(function, rest, kwargs), may_copy)
+            return cast("Any", out)
+        if out is source or out.value is source.value:
+            if function.__name__ in _ITSELF:
+                return source
+            out = own(source.value)
+        look_at(source, out, Step(function, rest, kwargs), may_copy)
         return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
@@ -121,16 +131,10 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
 
 def look_at(source: Tensor, out: Tensor, step: Step, may_copy: bool = False) -> None:
     """`out`, which is `step` of the source, looks at the source's elements from here on."""
-    for a in step.args:
-        if isinstance(a, Handle):
-            if a is not source and step.function.__name__ not in _SHAPED_AS:
-                return
-            step = Step(_in_shape, (out.value.node.shape,))
-            break
     look = source.look
     if look is None:
         v = source.value
-        look = Look(Elements(v.node.shape, v.node.dtype, [ref(source)]), ())
+        look = Look(Elements(v.node.shape, v.node.dtype, v.node.device, [ref(source)]), ())
         source.look = look
     elif may_copy and look.steps and _is_copied(look, step, out.value.node.shape):
         return
@@ -140,7 +144,7 @@ def look_at(source: Tensor, out: Tensor, step: Step, may_copy: bool = False) -> 
 
 def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
     """Whether torch makes a copy for `step`, which gives `shape`: the strides of the view do not allow another."""
-    dense = step.function.__name__ == "contiguous"
+    dense = step.function.__name__ in ("contiguous", "ravel")
     calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
     try:
         return _known_to_copy(look.shared.shape, look.shared.dtype, calls, shape, dense)
@@ -151,17 +155,25 @@ def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
 @lru_cache(maxsize=4096)
 def _known_to_copy(shape: Shape, dtype: DType, calls: tuple[Any, ...], wanted: Shape, dense: bool) -> bool:
     steps = tuple(Step(function, args, dict(kwargs), part) for function, args, kwargs, part in calls)
-    return copies(shape, Look(Elements(shape, dtype, []), steps).route, wanted, dense)
+    return copies(shape, Look(Elements(shape, dtype, None, []), steps).route, wanted, dense)
 
 
 _SHAPED_AS = frozenset({"view_as", "reshape_as", "expand_as"})
-"""Functions whose other tensor says only a shape."""
+"""Functions whose other tensor says only a shape; that of others says positions, which they compute."""
 
 
-def _in_shape(x: Tensor, shape: Shape) -> Tensor:
-    return wrap(
-        bc.reshape(x.value, shape) if elements(shape) == elements(x.shape) else bc.expand(x.value, shape)
-    )
+def _frozen(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with what tensors among them say now: they may stand for something else when a step is repeated."""
+    shaped = function.__name__ in _SHAPED_AS
+
+    def fixed(a: Any) -> Any:
+        if not isinstance(a, Handle):
+            return a
+        return wrap(Value(a.value.node)) if shaped else wrap(a.value).tolist()
+
+    return tuple(map(fixed, args)), {k: fixed(a) for k, a in kwargs.items()}
 
 
 def seen_from(t: Tensor, look: Look) -> Iterator[tuple[Tensor, tuple[Step, ...]]]:
@@ -185,7 +197,7 @@ def move(t: Tensor, step: Step, before: Value) -> None:
     """`t`, which stood for `before`, looks at the same elements through one more step: its shape changed in place."""
     look = t.look
     if look is None:
-        look = Look(Elements(before.node.shape, before.node.dtype, [ref(t)]), ())
+        look = Look(Elements(before.node.shape, before.node.dtype, before.node.device, [ref(t)]), ())
     t.look = Look(look.shared, (*look.steps, step))
 
 
@@ -199,15 +211,25 @@ def is_there(t: Tensor, key: Any, value: Any) -> bool:
     if len(look.steps) != len(own.steps) + 1 or not _begins(look.steps, own.steps):
         return False
     last = look.steps[-1]
+    if last.function is picked_at:
+        return isinstance(made := _basic(key), list) and all(
+            map(_alike, cast("list[Any]", made), last.args[0])
+        )
     return last.function.__name__ == "getitem" and len(last.args) == 1 and last.args[0] is key
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, Handle) and isinstance(b, Handle) and a.value.node is b.value.node)
 
 
 _NAMES = """
     view view_as unflatten squeeze unsqueeze expand expand_as broadcast_to permute transpose swapaxes swapdims t movedim
-    moveaxis narrow shrink select split chunk unbind diagonal unfold adjoint tensor_split hsplit vsplit dsplit
-    split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes
+    moveaxis narrow shrink select split chunk unbind diagonal unfold adjoint as_strided tensor_split hsplit vsplit
+    dsplit split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes
 """
 _COPIED_BY_STRIDES = "reshape reshape_as flatten ravel contiguous"
+_ITSELF = frozenset({"contiguous", "flatten"})
+"""Those that torch gives the input itself, where nothing changes."""
 NAMES = frozenset(_NAMES.split()) | frozenset(_COPIED_BY_STRIDES.split())
 """torch's functions and methods whose results are views, or may be."""
 
@@ -224,7 +246,7 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         out = function(input, *args, **kwargs)
-        return wrap(input.value) if out is input else out
+        return own(input.value) if out is input or getattr(out, "value", None) is input.value else out
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
@@ -233,22 +255,67 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def picking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """x[key]: a view where the key is made of numbers and slices."""
+    """x[key]: a view where the key is made of numbers, slices and tensors of one integer."""
 
     def call(input: Tensor, key: Any) -> Tensor:
         out = function(input, key)
-        keys: tuple[Any, ...] = cast("Any", key) if type(key) is tuple else (key,)
-        if _BASIC.issuperset(map(type, keys)):
-            look_at(input, out, Step(getitem, (cast("Any", key),)))
+        made = _basic(key)
+        if out.value is input.value:
+            out = own(input.value)
+        if made is not None:
+            look_at(input, out, Step(picked_at if type(made) is list else getitem, (cast("Any", made),)))
         return out
 
-    getitem = function
     call.__name__ = call.__qualname__ = function.__name__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
     return call
 
 
 _BASIC = frozenset({int, slice, type(None), type(Ellipsis), np.int64, np.int32, Index})
+
+
+def _basic(key: Any) -> Any:
+    """The key if it picks a view, else None; as a list where tensors are part of it, by their present values."""
+    keys: tuple[Any, ...] = cast("Any", key) if type(key) is tuple else (key,)
+    tensors = key is None  # which would say that it picks none
+    for k in keys:
+        kind = cast("type[Any]", type(cast("Any", k)))
+        if kind is slice:
+            tensors = tensors or any(isinstance(b, Handle) for b in (k.start, k.stop, k.step))
+        elif kind not in _BASIC:
+            if is_number(k):
+                tensors = True
+            elif not _is_whole_number(k):
+                return None
+    return [_held(k) for k in keys] if tensors else cast("Any", key)
+
+
+def _is_whole_number(k: Any) -> bool:
+    return isinstance(k, np.integer) or (
+        isinstance(k, np.ndarray) and not cast("Any", k).shape and cast("Any", k).dtype.kind in "iu"
+    )
+
+
+def _held(k: Any) -> Any:
+    if isinstance(k, Handle):
+        return wrap(Value(k.value.node))
+    if isinstance(k, slice):
+        bounds = (cast("Any", k).start, cast("Any", k).stop, cast("Any", k).step)
+        return slice(*(int(wrap(b.value)) if isinstance(b, Handle) else b for b in bounds))
+    return k
+
+
+def picked_at(x: Tensor, key: list[Any]) -> Tensor:
+    """x[tuple(key)], where some of the key are tensors of one integer."""
+    return getitem(x, tuple(key))
+
+
+def with_tensors(step: Step, change: Callable[[Any], Any], kind: type) -> Step:
+    """The step with its tensors, or what stands for them, which are of `kind`, changed."""
+    if step.function is not picked_at:
+        return step
+    return Step(picked_at, ([change(k) if isinstance(k, kind) else k for k in step.args[0]],))
+
 
 # ---------------------------------------------------------------------------------------------- writing
 
@@ -270,20 +337,35 @@ def check(op: str, t: Tensor, look: Look) -> None:
                 f"{op}: this is a view of a leaf that requires grad, whose gradients would be lost; do it under "
                 "weft.no_grad(), or on a .clone()"
             )
-    for node in look.route:
-        if node.op is Op.SHEAR or (
-            node.op is Op.EXPAND and elements(node.shape) != elements(node.inputs[0].shape)
-        ):
-            raise ArgumentError(
-                f"{op}: several elements of this view are one element of the tensor that it looks at; "
-                "write to a .clone()"
-            )
+    if any(n.op not in _CARRIED for n in look.route):
+        raise ArgumentError(
+            f"{op}: this view shows its elements as another dtype of another width, and is only for reading; "
+            "write to a .clone()"
+        )
+    if any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route):
+        raise ArgumentError(
+            f"{op}: several elements of this view are one element of the tensor that it looks at; "
+            "write to a .clone()"
+        )
+
+
+_CARRIED = frozenset({
+    Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.FLIP, Op.BITCAST, Op.SHRINK, Op.PAD, Op.SHEAR, Op.GATHER, Op.CONTIGUOUS
+})  # fmt: skip
+"""Ops that a write can be carried back through."""
+
+
+def _repeats(node: Node) -> bool:
+    """Whether the op alone may show an element several times."""
+    if node.op is Op.EXPAND:
+        return elements(node.shape) != elements(node.inputs[0].shape)
+    return node.op is Op.SHEAR or (node.op is Op.GATHER and not picks_one(node))
 
 
 def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
     """`t` stands for a new value: so do the others that look at its elements, but for `skip`, given by identity."""
     look = t.look
-    if look is None:
+    if look is None or elements(t.value.shape) == 0:
         return
     others = [m for m in look.shared.others(t) if id(m) not in skip]
     if not others:
@@ -292,7 +374,7 @@ def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
     seen: dict[tuple[int, int], Any] = {}
     for m in others:
         view = m.look
-        if view is None or _apart(look, view):
+        if view is None or elements(m.value.shape) == 0 or _apart(look, view):
             continue
         alike = view.detached is look.detached
         if now is not None:
@@ -359,7 +441,7 @@ def _route(shared: Elements, steps: Sequence[Step]) -> tuple[Node, ...]:
     found: list[Node] = []
     shape, dtype = shared.shape, shared.dtype
     for s in steps:
-        start = graph.buffer(shape, dtype, "", None)
+        start = graph.buffer(shape, dtype, shared.device, None)
         node = _follow(Value(start), (s,), {}).node
         way: list[Node] = []
         while node is not start:
@@ -385,12 +467,19 @@ def _moved(v: Value, node: Node) -> Value:
         pad = node.attrs
         assert isinstance(pad, Padding)
         return apply(Op.PAD, (v,), Padding(pad.low, pad.high, pad.interior, False))
+    if node.op is Op.PAD and isinstance(node.attrs, Padding) and v.dtype is not node.dtype:
+        return apply(Op.PAD, (v,), Padding(node.attrs.low, node.attrs.high, node.attrs.interior, 0))
+    if node.op is Op.GATHER:
+        return apply(Op.GATHER, (v, Value(node.inputs[1])), node.attrs)
     return apply(node.op, (v,), node.attrs, node.shape)
 
 
 def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None = None) -> Value:
     """The elements with those that `look` shows replaced by `new`; `old` is not needed where it shows all."""
     route = look.route
+    if any(n.op is Op.SHEAR or (n.op is Op.EXPAND and _repeats(n)) for n in route):
+        assert old is not None
+        return _put_at_positions(look, old, new, dtype)
     before: list[Value | None] = [old]
     for node in route:
         v = before[-1]
@@ -398,6 +487,19 @@ def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None =
     for node, v in zip(reversed(route), reversed(before[:-1]), strict=True):
         new = _replaced(node, v, new, dtype)
     return new
+
+
+def _put_at_positions(look: Look, old: Value, new: Value, dtype: DType | None) -> Value:
+    """As `_carry_back`, where each element is one of those shown, though not each op for itself shows each once."""
+    shared = look.shared
+    at = bc.reshape(Value(graph.arange(elements(shared.shape))), shared.shape)
+    for node in look.route:
+        if node.op is not Op.BITCAST:
+            at = _moved(at, node)
+    if new.dtype is not old.dtype and dtype is None:
+        new = apply(Op.BITCAST, (new,), None, None, shared.dtype)
+    flat = [bc.reshape(v, (elements(v.shape),)) for v in (old, at, new)]
+    return bc.reshape(apply(Op.SCATTER, tuple(flat), Combine(0, None)), shared.shape)
 
 
 def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) -> Value:
@@ -420,6 +522,9 @@ def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) ->
         case Op.SHRINK, Box() as box:
             assert old is not None
             return old if elements(new.shape) == 0 else apply(Op.UPDATE, (old, new), box)
+        case Op.GATHER, Along(axis):
+            assert old is not None
+            return apply(Op.SCATTER, (old, Value(node.inputs[1]), new), Combine(axis, None))
         case Op.PAD, Padding(low):
             return apply(Op.SHRINK, (new,), Box(low, (1,) * len(low)), shape)
         case _:
