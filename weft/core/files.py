@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from weft.autograd.value import Value, grad_enabled
@@ -52,10 +51,10 @@ def written(v: Value, device: str) -> Value:
     complete. FileError where it cannot be written; ArgumentError without a path, or within weft.compile.
     """
     from weft.backends.disk.file import MappedFile
-    from weft.backends.disk.format import header_of
+    from weft.backends.disk.format import header_of, located
     from weft.backends.disk.writing import replacing
 
-    path = Path(device.removeprefix("disk").removeprefix(":"))
+    path = located(device.removeprefix("disk").removeprefix(":"))
     if not path.name:
         raise ArgumentError(
             f"to: {device!r} names no file; use 'disk:PATH', such as 'disk:/data/x.safetensors'"
@@ -83,18 +82,22 @@ def write_values(file: BinaryIO, values: Sequence[Value]) -> None:
     """Write the elements of each value, one value after the other: all computed in one plan where there is memory
     enough for that, else one by one, in pieces if need be."""
     nodes = [v.node for v in values]
-    together = run.fit_together(nodes)
-    if together:
+    if run.fit_together(nodes):
         run.realize(nodes)
-    for v, node in zip(values, nodes, strict=True):
-        if together:
+        for v in values:
             run.realize_value(v)
             file.write(_bytes_of(v.node))
-        elif not run.written_in_pieces(node, file.write):
-            computed_here = node.storage is None
-            file.write(_bytes_of(node))
-            if computed_here:
-                node.storage = None
+        return
+    from weft.backends.disk.behind import WriteBehind
+
+    with WriteBehind(file) as behind:
+        for node in nodes:
+            if not run.written_in_pieces(node, behind.write):
+                behind.flush()
+                computed_here = node.storage is None
+                behind.write(_bytes_of(node))
+                if computed_here:
+                    node.storage = None
 
 
 def _bytes_of(node: Node) -> memoryview:

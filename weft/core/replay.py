@@ -324,6 +324,10 @@ class PlanReplay(Replay):
         else:
             storages, spent = plan.profile(memories)
             times.extend(spent)
+        if self._from_disk:
+            from weft.scheduler.realize import check_unchanged
+
+            check_unchanged([objects[k].value.node for _, k in self._from_disk])
         stays = {k: t for k, i, t in self._in_place if i not in shared}
         nodes: list[Node] = []
         for k, s in enumerate(storages):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
@@ -126,7 +127,7 @@ chosen = _DeviceStack()
 
 def named_device(x: object) -> str | None:
     """The name that a name, or a `weft.device`, stands for; None for anything else."""
-    name = x if isinstance(x, str) else None if isinstance(x, DType) else getattr(x, "name", None)
+    name = x if isinstance(x, str) else None if isinstance(x, DType | PathLike) else getattr(x, "name", None)
     return name if isinstance(name, str) else None
 
 

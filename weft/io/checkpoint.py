@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 import numpy as np
 
 from weft.autograd.value import Value
+from weft.backends.disk.format import located
 from weft.core.handle import wrap
 from weft.core.run import default_device, deferred, device_name
 from weft.core.tensor import Tensor
@@ -257,7 +258,7 @@ def load_torch(path: StrPath, device: str | None = None, *, weights_only: bool =
 
     >>> weights = weft.io.load_torch("model.pt")
     """
-    home = default_device() if device is None else device_name(device)
+    path, home = located(path), default_device() if device is None else device_name(device)
     with open(path, "rb") as file:
         start = file.read(4)
         file.seek(0)

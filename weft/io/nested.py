@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from weft.backends.disk.format import located
 from weft.core.creation import tensor
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
@@ -53,6 +54,7 @@ def load(path: StrPath, device: str | None = None, *, weights_only: bool = True)
 
     >>> model.load_state_dict(weft.load("run.safetensors")["model"])
     """
+    path = located(path)
     with open(path, "rb") as file:
         start = file.read(4)
     if start.startswith(_TORCH):

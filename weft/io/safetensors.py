@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile
-from weft.backends.disk.format import DTYPES, StrPath, header_of, read_header
+from weft.backends.disk.format import DTYPES, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
 from weft.core import files
 from weft.core.creation import as_tensor
@@ -43,7 +42,7 @@ def load_safetensors(path: StrPath, device: str | None = None) -> dict[str, Tens
             f"load_safetensors: device={device!r} names a file; pass device='disk' to leave the tensors in {path}"
         )
     home = "" if stays else default_device() if device is None else device_name(device)
-    with open(path, "rb") as file:
+    with open(located(path), "rb") as file:
         header = read_header(file, path)
         mapped = MappedFile(file)
     tensors: dict[str, Tensor] = {}
@@ -59,7 +58,7 @@ def load_safetensors(path: StrPath, device: str | None = None) -> dict[str, Tens
 
 def safetensors_metadata(path: StrPath) -> dict[str, str]:
     """The texts that a file holds beside its tensors."""
-    with open(path, "rb") as file:
+    with open(located(path), "rb") as file:
         return read_header(file, path).metadata
 
 
@@ -90,7 +89,7 @@ def save_safetensors(
         raise ArgumentError("save_safetensors: a tensor cannot be called '__metadata__'")
     values = {name: as_tensor(t).value for name, t in tensors.items()}
     head, header = header_of({name: (v.dtype, _sizes(name, v.shape)) for name, v in values.items()}, metadata)
-    with replacing(Path(path)) as file:
+    with replacing(located(path)) as file:
         file.write(head)
         files.write_values(file, [values[e.name] for e in header.entries])
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from weft.backends.disk.format import located
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.io.safetensors import StrPath, load_safetensors, replacing, save_safetensors
@@ -23,7 +24,7 @@ def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
 
     ArgumentError for an index that is damaged, names a file outside of its folder, or a tensor that its file lacks.
     """
-    place = Path(path)
+    place = located(path)
     if place.is_dir():
         indices = sorted(place.glob("*.safetensors.index.json"))
         files = sorted(place.glob("*.safetensors"))
@@ -70,7 +71,7 @@ def save_sharded(
             size = 0
         groups[-1][key] = t
         size, total = size + nbytes, total + nbytes
-    place = Path(folder)
+    place = located(folder)
     place.mkdir(parents=True, exist_ok=True)
     table: dict[str, str] = {}
     for k, group in enumerate(groups, 1):

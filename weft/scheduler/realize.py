@@ -149,7 +149,17 @@ def planned(
             "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
             "return it from the function"
         ) from None
-    return plan.run(memories, values)
+    out = plan.run(memories, values)
+    if sig.homeless:
+        check_unchanged(sig.leaves)
+    return out
+
+
+def check_unchanged(leaves: Sequence[Node]) -> None:
+    """FileError where somebody wrote to a leaf's file since it was opened: while it was computed from, say."""
+    for n in leaves:
+        if n.device is None and n.storage is not None and n.storage.device.info.kind == "disk":
+            n.storage.memory.file.check()
 
 
 def memory_on(leaf: Node, device: Device) -> Memory:

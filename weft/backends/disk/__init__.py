@@ -9,4 +9,7 @@ see `weft.scheduler.stream`. The files are safetensors, a header and plain bytes
     pool.py      the pool as the storage of tensors sees it
     format.py    the header of safetensors files
     writing.py   files that appear whole or not at all
+    drafts.py    where they are until then, and what killed processes left
+    behind.py    writing one piece while the next is computed
+    pages.py     what the system is told of the pages in its cache
 """

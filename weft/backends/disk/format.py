@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeGuard, cast
 
 from weft.errors import ArgumentError, DTypeError
@@ -21,6 +22,17 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType
 
 StrPath: TypeAlias = str | os.PathLike[str]
+
+
+def located(path: StrPath) -> Path:
+    """The path, with "~" as the user's folder. DTypeError for what is no path."""
+    try:
+        return Path(os.path.expanduser(os.fsdecode(path)))
+    except TypeError:
+        raise DTypeError(
+            f"expected the path of a file, got a {type(path).__name__}: weft's files are mapped, so they need a name"
+        ) from None
+
 
 DTYPES: dict[str, DType] = {
     "BOOL": dtypes.bool_,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import secrets
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from weft.backends.disk import drafts
 from weft.errors import FileError
 
 
 class replacing:  # noqa: N801  (a context)
     """A file to write that takes the place of `path` when the block ends well, and vanishes when not.
 
-    FileError where the system refuses: no room, no permission, no such folder.
+    The new file is written beside the old one, in a draft, and takes over its name and its permissions; a link is
+    followed. What a process that was killed left is removed by the next that writes into the folder. A pipe or a device
+    ("/dev/stdout") is written to as it is. FileError where the system refuses: no room, no permission, no such folder.
 
     >>> with replacing(Path("x")) as file:
     ...     file.write(b"all or nothing")
@@ -23,11 +27,23 @@ class replacing:  # noqa: N801  (a context)
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        self._draft: Path | None = None
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> BinaryIO:
         try:
-            self._file = open(self._draft, "xb")
+            # a link stays one, to a new file
+            self._target = target = Path(os.path.realpath(self._path))
+            mode = _mode(target)
+            if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                self._file = open(target, "wb")  # noqa: SIM115  (closed by __exit__)
+                return self._file
+            if mode is not None:
+                _check_writable(target, mode)
+            drafts.remove_abandoned(target.parent)
+            self._draft, self._file = drafts.create(target.parent)
+            if mode is not None:
+                os.chmod(self._draft, stat.S_IMODE(mode))
         except OSError as error:
             raise self._refused(error) from error
         return self._file
@@ -35,36 +51,46 @@ class replacing:  # noqa: N801  (a context)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        file = self._file
+        assert file is not None  # entered
         try:
             if error is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            self._file.close()
-            if error is None:
-                os.replace(self._draft, self._path)
-                _sync_folder(self._path.parent)
+                file.flush()
+                if self._draft is not None:
+                    os.fsync(file.fileno())
+                    drafts.settle(file, self._draft, self._target)
+            file.close()
         except OSError as failure:
             error = error or failure
         if error is not None:
             with contextlib.suppress(OSError):
-                self._file.close()
-            with contextlib.suppress(OSError):
-                self._draft.unlink(missing_ok=True)
+                file.close()
+            if self._draft is not None:
+                with contextlib.suppress(OSError):
+                    self._draft.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, FileError):
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> FileError:
-        return FileError(
-            f"{self._path} cannot be written: {error.strerror or error}; what was there before is kept"
-        )
+        folder = self._target.parent
+        if error.errno == errno.ENOENT and not folder.is_dir():
+            return FileError(f"{self._path} cannot be written: there is no folder {folder}; make it first")
+        why = error.strerror or str(error)
+        kept = "; what was there before is kept" if self._file is None or self._draft is not None else ""
+        return FileError(f"{self._path} cannot be written: {why}{kept}")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Have the new name survive a power failure, where the system can be asked to."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+def _mode(path: Path) -> int | None:
+    """What kind of file is there, with its permissions; None for none."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _check_writable(path: Path, mode: int) -> None:
+    """OSError for what may not be written to: replacing a file needs no permission of its own."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

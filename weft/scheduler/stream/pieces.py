@@ -149,6 +149,7 @@ class Pieces:
         out = v.plan.run(memories, [env[x.name] for x in v.sig.variables])
         for region in v.regions.values():
             part = region.bytes(env)
+            part.file.check()
             part.file.release(part.begin, part.begin + part.nbytes)
         return out
 
