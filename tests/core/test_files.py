@@ -59,6 +59,45 @@ def test_what_is_computed_from_a_file_is_on_the_other_operands_device(tmp_path: 
     assert not np.asarray(t).flags.writeable and pickle.loads(pickle.dumps(t)).tolist() == t.tolist()
 
 
+def test_what_is_computed_from_files_alone_is_made_on_the_default_device(tmp_path: Path) -> None:
+    """As every new tensor, when its function is called. What is in memory, and constants, stay where they are."""
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x, y = on_disk(tmp_path / "x", a), on_disk(tmp_path / "y", a + 2)
+    before, constant = x + 1, weft.ones(3)
+    makers = {
+        "scalar": (lambda: x + 1, a + 1),
+        "two": (lambda: x * y, a * (a + 2)),
+        "mean": (lambda: x - x.mean(0), a - a.mean(0)),
+        "sorted": (lambda: x.sort(1, descending=True)[0], -np.sort(-a)),
+        "row": (lambda: x[1], a[1]),
+        "picked": (lambda: x[[1, 0]], a[[1, 0]]),
+        "cat": (lambda: weft.cat([x, y]), np.concatenate([a, a + 2])),
+        "vmap": (lambda: weft.vmap(lambda r: r.sum() * 2)(x), a.sum(1) * 2),
+        "compiled": (lambda: weft.compile(lambda t: t * 2 + y)(x), a * 3 + 2),
+        "scan": (lambda: weft.scan(lambda c, r: (c + r, c), weft.zeros(3), x)[0], a.sum(0)),
+    }
+    with weft.device("dummy"):
+        made = {name: make() for name, (make, _) in makers.items()}
+        assert {name: t.device for name, t in made.items()} == dict.fromkeys(makers, "dummy:0")
+        x.requires_grad_()
+        (x * x).sum().backward()
+        assert x.grad.device == "dummy:0" and x.grad.tolist() == (2 * a).tolist()
+        assert (before * 2).device == (constant + 1).device == "cpu:0"
+        with weft.device("cpu"):
+            assert (x + 1).device == "cpu:0"
+        assert (x * 2).to(f"disk:{tmp_path / 'z'}").tolist() == (a * 2).tolist()
+    for name, t in made.items():
+        np.testing.assert_allclose(t.numpy(), makers[name][1], rtol=1e-6, err_msg=name)
+    assert (x + 1).device == before.device == "cpu:0" and made["scalar"].device == "dummy:0"
+    weft.set_default_device("dummy")
+    try:
+        assert (y + 1).device == "dummy:0" and (y + 1).tolist() == (a + 3).tolist()
+    finally:
+        weft.set_default_device("cpu")
+    with pytest.raises(weft.DeviceError, match="add: tensors are on dummy:0 and cpu:0"):
+        made["scalar"] + weft.tensor([1.0, 2.0, 3.0])
+
+
 def test_a_kernel_reads_the_mapped_file_itself(tmp_path: Path) -> None:
     """No memory of the pool is taken where the elements are aligned; where they are not, they are copied."""
     array = (np.arange(100_000) % 7).astype(np.float32)

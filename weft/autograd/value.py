@@ -76,6 +76,15 @@ class _Mode(threading.local):
 _mode = _Mode()
 
 
+class _Home:
+    name: str | None = None
+
+
+files_home = _Home()
+"""The device on which values are made of which all operands are in files: the default device (see core/run.py); None
+for the configured one, on which what has no device is computed anyway."""
+
+
 def grad_enabled() -> bool:
     """True where operations record how they were made (everywhere but under `no_grad`), per thread."""
     return _mode.grad
@@ -116,7 +125,8 @@ def apply(
     if inputs and (small := inputs[-1].node.dtype).bits == 8 and small.is_float8:
         if op not in FLOAT8_OPS or (isinstance(attrs, Combine) and attrs.op is not None):
             raise no_arithmetic(op.symbol, small)
-    return record(graph.apply(op, tuple([v.node for v in inputs]), attrs, shape, dtype), op, attrs, inputs)
+    nodes = tuple([v.node for v in inputs])
+    return record(graph.apply(op, nodes, attrs, shape, dtype, files_home.name), op, attrs, inputs)
 
 
 FLOAT8_OPS = MOVEMENT | frozenset(

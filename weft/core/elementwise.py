@@ -134,7 +134,10 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
     if a.node.op is Op.CONST:
         return apply(spec.op, pair)
     dtype = bool_ if spec.compares else x.dtype
-    return record(intern(spec.op, (x, y), None, x.shape, dtype, x.device or y.device), spec.op, None, pair)
+    home = x.device or y.device
+    if home is None:  # constants, or leaves in files
+        return apply(spec.op, pair)
+    return record(intern(spec.op, (x, y), None, x.shape, dtype, home), spec.op, None, pair)
 
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:

@@ -29,13 +29,7 @@ def instantiate(
     moved.update({old.node: new.node for old, new in known.items()})
     for n in toposort([v.node for v in order]):
         if n not in moved:
-            moved[n] = (
-                n
-                if not n.inputs or n.storage is not None
-                else graph.intern(
-                    n.op, tuple([moved[i] for i in n.inputs]), n.attrs, n.shape, n.dtype, n.device
-                )
-            )
+            moved[n] = n if not n.inputs or n.storage is not None else _op_over(n, moved)
     made = dict(known)
     for v in order:
         if v in made:
@@ -47,6 +41,11 @@ def instantiate(
         inputs = tuple([made[x] for x in v.inputs])
         made[v] = Value(moved[v.node], True, v.op, v.attrs, inputs, rule)
     return [made[v] for v in values]
+
+
+def _op_over(n: Node, moved: Mapping[Node, Node]) -> Node:
+    inputs = tuple([moved[i] for i in n.inputs])
+    return graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
 
 
 def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> Rule:

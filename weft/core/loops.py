@@ -19,7 +19,7 @@ from typing import TypeAlias
 from weft.autograd.batching import batched, placeholder, spread
 from weft.autograd.ops import reshape, sum_
 from weft.autograd.reverse import gradients, tape
-from weft.autograd.value import Value, apply, grad_enabled
+from weft.autograd.value import Value, apply, files_home, grad_enabled
 from weft.core import broadcast as bc
 from weft.core.function import several_results
 from weft.ir import dtypes, graph
@@ -140,7 +140,7 @@ class _Trace:
 
     def result(self, part: Part, k: int) -> Value:
         """A result, without history."""
-        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k)))
+        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=files_home.name))
 
     def carry_rows(self, i: int, first: int) -> Value:
         """A row for each step of carry i's history, from `first` on."""
@@ -403,10 +403,14 @@ class _Back:
             [v.node for v in (*start, *rows.values())], t.length, not t.reverse,
         )  # fmt: skip
         stacked = {
-            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k))) for k, n in enumerate(self.outs)
+            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=files_home.name))
+            for k, n in enumerate(self.outs)
         }
         self.rows.update({n: v for n, v in stacked.items() if n not in self.rows})
-        ends = [Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k))) for k in range(len(carries))]
+        ends = [
+            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=files_home.name))
+            for k in range(len(carries))
+        ]
         dc = dict(zip(t.live, ends, strict=False))
         totals = {w: bc.cast(v, w.dtype) for w, v in zip(summed, ends[len(t.live) :], strict=True)}
         totals.update({w: self.total(plan) for w, plan in dw.items()})

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
+from weft.autograd.value import files_home
 from weft.core import tracing
 from weft.core.handle import describe
 from weft.errors import DTypeError
@@ -163,16 +164,25 @@ def default_device() -> str:
 def set_default_device(name: str) -> None:
     """New tensors are made on this device where no context says otherwise."""
     chosen.base = device_name(name)
+    _settle()
 
 
 def push_device(name: str) -> None:
     """Make `name` the default device."""
     chosen.names.append(device_name(name))
+    _settle()
 
 
 def pop_device() -> None:
     """Undo the last `push_device`."""
     chosen.names.pop()
+    _settle()
+
+
+def _settle() -> None:
+    """What is computed from files alone is a new tensor, too."""
+    name = default_device()
+    files_home.name = None if name == configured_device() else name
 
 
 def synchronize() -> None:

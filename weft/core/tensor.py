@@ -374,9 +374,7 @@ class Tensor(InPlace, Methods):
                 device = name
             elif not isinstance(x, Bool_) and x is not None:
                 file = "; to write a file, use .to('disk:PATH')" if hasattr(x, "__fspath__") else ""
-                raise DTypeError(
-                    f"to: expected a dtype, a device name or a Tensor, got {describe(x)}{file}"
-                )
+                raise DTypeError(f"to: expected a dtype, a device name or a Tensor, got {describe(x)}{file}")
         out = self if dtype is None else elementwise.to_dtype(self, dtype)
         device = device if device is None else run.named_device(device) or run.device_name(device)
         if device is not None and files.is_disk(device):

@@ -6,7 +6,7 @@ makers `const`, `arange` and `buffer`. Nodes live as long as something refers to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import ref
@@ -115,7 +115,7 @@ class Node:
         self, op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType, device: str | None
     ) -> None:
         self.op, self.inputs, self.attrs, self.shape, self.dtype = op, inputs, attrs, shape, dtype
-        self.device = device  # follows from the inputs; None: constants only, at home anywhere
+        self.device = device  # the inputs' (see `apply` for files); None: constants only, at home anywhere
         self.storage: Any = None
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ def intern(
     op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType, device: str | None
 ) -> Node:
     """The one node with these fields. The caller vouches for them; everybody else uses `apply`."""
-    key = (op, attrs, shape, dtype, *map(id, inputs))
+    key = (op, attrs, shape, dtype, device, *map(id, inputs))
     entry = _nodes.get(key)
     if entry is not None:
         node = entry()
@@ -182,8 +182,12 @@ def apply(
     attrs: Attrs = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
+    home: str | None = None,
 ) -> Node:
-    """`op` on `inputs`. `shape` for RESHAPE and EXPAND, `dtype` for CAST and BITCAST; IRError when they do not fit."""
+    """`op` on `inputs`. `shape` for RESHAPE and EXPAND, `dtype` for CAST and BITCAST; IRError when they do not fit.
+
+    `home`: the device of what is computed from leaves in files, where no input is on one.
+    """
     out_shape, out_dtype = shape_rules.RULES[op](op, inputs, attrs, shape, dtype)
     simpler = shape_rules.simplify(op, inputs, attrs, out_shape, out_dtype)
     if simpler is not None:
@@ -194,7 +198,24 @@ def apply(
             if i.device is not None:
                 device = i.device
                 break
+        else:
+            device = home if home is not None and in_files(inputs) else None
     return intern(op, inputs, attrs, out_shape, out_dtype, device)
+
+
+def device_over(n: Node, inputs: Sequence[Node]) -> str | None:
+    """The device of a node's op on other inputs."""
+    if n.op is Op.COPY:
+        return n.device
+    for i in inputs:
+        if i.device is not None:
+            return i.device
+    return n.device if n.device is not None and in_files(inputs) else None
+
+
+def in_files(inputs: Sequence[Node]) -> bool:
+    """Whether one of the nodes is a leaf in a file."""
+    return any(i.op is Op.BUFFER and i.device is None for i in inputs)
 
 
 def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:

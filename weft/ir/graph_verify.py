@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
-from weft.ir.graph import Fill, Leaf, Node, Target, toposort
+from weft.ir.graph import Fill, Leaf, Node, Target, in_files, toposort
 from weft.ir.graph_text import show_attrs
 from weft.ir.index import low
 from weft.ir.loop_body import Loop
@@ -48,7 +48,7 @@ def _verify(n: Node) -> None:
         if isinstance(n.attrs, Target)
         else next((i.device for i in n.inputs if i.device), None)
     )
-    if device != n.device:
+    if device != n.device and not (device is None and in_files(n.inputs)):
         raise _bad(n, f"it is on {n.device}, its inputs on {device}")
     if n.op is not Op.COPY and len({i.device for i in n.inputs if i.device is not None}) > 1:
         raise _bad(n, "its inputs are on different devices")

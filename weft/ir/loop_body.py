@@ -11,7 +11,7 @@ the scheduler, which runs it once and computes only what somebody asks for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -147,14 +147,10 @@ def rebuilt(roots: Sequence[Node], new: Mapping[Node, Node]) -> list[Node]:
             continue
         inputs = tuple([made[i] for i in n.inputs]) if n.storage is None else n.inputs
         same = all(a is b for a, b in zip(inputs, n.inputs, strict=True))
-        made[n] = n if same else graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, _device(n, inputs))
+        made[n] = (
+            n if same else graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
+        )
     return [made[r] for r in roots]
-
-
-def _device(n: Node, inputs: Iterable[Node]) -> str | None:
-    if n.op is Op.COPY:
-        return n.device
-    return next((i.device for i in inputs if i.device is not None), None)
 
 
 def normal(

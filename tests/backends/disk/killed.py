@@ -72,7 +72,11 @@ def in_child(act: Callable[[], object], seconds: float | None = None) -> bool:
 def values() -> set[float]:
     """The elements in the file, each once. It must be whole."""
     loaded: Any = weft.load(PATH, device="disk")
-    tensors = [loaded] if isinstance(loaded, weft.Tensor) else [t for t in loaded.values() if isinstance(t, weft.Tensor)]
+    tensors = (
+        [loaded]
+        if isinstance(loaded, weft.Tensor)
+        else [t for t in loaded.values() if isinstance(t, weft.Tensor)]
+    )
     return {float(e) for t in tensors for e in (t.numpy().min(), t.numpy().max())}
 
 
@@ -123,7 +127,7 @@ def killed_at_times(write: Callable[[int], object], kills: int) -> None:
 def main() -> None:
     source = weft.zeros(ELEMENTS).to(f"disk:{FOLDER / 'source'}")
     pieces = weft.zeros(24 * ELEMENTS).to(f"disk:{FOLDER / 'large'}")
-    behind._SMALL = 1 << 10
+    behind.SMALL = 1 << 10
     with weft.memory_limit(open_device("cpu:0").used_bytes() + (1 << 20)):
         killed_at_lines("to", lambda new: (source + new).to(f"disk:{PATH}"), 3)
         killed_at_lines(

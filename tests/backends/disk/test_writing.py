@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +51,7 @@ def test_drafts_of_living_processes_stay(tmp_path: Path) -> None:
 def test_a_draft_that_is_taken_for_abandoned_before_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, calls = drafts._lock, 0
+    lock, calls = drafts.lock, 0
 
     def late(file: object) -> bool | None:
         nonlocal calls
@@ -58,7 +60,7 @@ def test_a_draft_that_is_taken_for_abandoned_before_it_is_locked(
             drafts.remove_abandoned(tmp_path)
         return lock(file)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(drafts, "_lock", late)
+    monkeypatch.setattr(drafts, "lock", late)
     with replacing(tmp_path / "x") as file:
         file.write(b"1")
     assert os.listdir(tmp_path) == ["x"] and calls == 3
@@ -96,12 +98,12 @@ def test_folders_that_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         weft.save({}, tmp_path / "gone" / "x")
     gone = tmp_path / "gone"
     gone.mkdir()
-    with pytest.raises(weft.FileError, match=r"there is no folder .*gone; make it first") as caught:
-        with replacing(gone / "x") as file:
-            for name in os.listdir(gone):
-                os.unlink(gone / name)
-            gone.rmdir()
-            file.write(b"1")
+    lost = pytest.raises(weft.FileError, match=r"there is no folder .*gone; make it first")
+    with lost as caught, replacing(gone / "x") as file:
+        for name in os.listdir(gone):
+            os.unlink(gone / name)
+        gone.rmdir()
+        file.write(b"1")
     assert caught.value.location.startswith(__file__)
     if os.getuid() != 0:
         gone.mkdir(0o500)
@@ -110,7 +112,7 @@ def test_folders_that_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @contextmanager
-def no_file_above(nbytes: int) -> Iterator[None]:
+def no_file_above(nbytes: int) -> Generator[None]:
     """As a disk that is full. (Python ignores the signal that comes with it.)"""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
@@ -140,7 +142,7 @@ def test_a_write_that_fails_behind_the_computation(tmp_path: Path) -> None:
 
 def test_write_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order is kept between the thread's pieces and small ones; one piece waits at most; an error ends it."""
-    monkeypatch.setattr(behind, "_SMALL", 100)
+    monkeypatch.setattr(behind, "SMALL", 100)
     rng = np.random.default_rng(0)
     parts = [rng.bytes(int(n)) for n in rng.integers(1, 300, 60)]
     with open(tmp_path / "x", "wb") as file, WriteBehind(file) as writer:
@@ -150,22 +152,18 @@ def test_write_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     go, written = threading.Event(), list[int]()
 
-    class Slow:
-        def tell(self) -> int:
-            return 0
-
-        def write(self, data: memoryview) -> None:
+    class Slow(io.BytesIO):
+        def write(self, data: Any) -> int:
             go.wait(10)
             if len(data) == 666:
                 raise OSError(28, "No space left on device")
             written.append(len(data))
-
-        def flush(self) -> None: ...
+            return len(data)
 
         def fileno(self) -> int:
             return -1
 
-    with pytest.raises(OSError, match="No space left"), WriteBehind(Slow()) as writer:  # pyright: ignore
+    with pytest.raises(OSError, match="No space left"), WriteBehind(Slow()) as writer:
         writer.write(memoryview(bytes(200)))
         assert not written  # the caller computes meanwhile
         go.set()

@@ -117,6 +117,12 @@ def test_on_a_device_that_does_not_read_files(streamed: Count, tmp_path: Path) -
         np.testing.assert_allclose(total.numpy(), a.sum(0) * 2, rtol=1e-5)
         np.testing.assert_array_equal(rows.numpy(), a.max(1))
         assert streamed.values == 2
+    with weft.device("dummy"), little("dummy", 200 << 10):
+        total, streamed.values = (x + 1).sum(0), 0
+    with little("dummy", 200 << 10):
+        assert total.device == "dummy:0"
+        np.testing.assert_allclose(total.numpy(), (a + 1).sum(0), rtol=1e-5)
+        assert streamed.values == 1
     with little("dummy", 110 << 10), pytest.raises(weft.MemoryPlanError, match="no axis splits <"):
         (x * one).reshape(2, -1).amax(0).sum().item()
 

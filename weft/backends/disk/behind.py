@@ -8,7 +8,7 @@ from typing import BinaryIO, Self
 
 from weft.backends.disk.pages import start_writeback
 
-_SMALL = 1 << 20
+SMALL = 1 << 20
 """Bytes that are sooner written than handed to a thread."""
 
 
@@ -34,7 +34,7 @@ class WriteBehind:
     def write(self, data: memoryview) -> None:
         """Write these bytes after all that came before. They must stay as they are, and are let go of when written."""
         self.flush()
-        if len(data) < _SMALL:
+        if len(data) < SMALL:
             self._file.write(data)
             return
         if self._pool is None:

@@ -27,7 +27,7 @@ def create(folder: Path) -> tuple[Path, BinaryIO]:
     while True:
         path = folder / f".weft-draft-{secrets.token_hex(8)}"
         file = open(path, "xb")  # noqa: SIM115  (the caller's)
-        if _lock(file) is not False and os.fstat(file.fileno()).st_nlink:
+        if lock(file) is not False and os.fstat(file.fileno()).st_nlink:
             return path, file
         file.close()  # somebody took it for abandoned before it was locked
 
@@ -58,11 +58,11 @@ def remove_abandoned(folder: Path) -> None:
                 os.unlink(folder / name)
                 continue
             with open(folder / name, "r+b") as file:
-                if _lock(file):
+                if lock(file):
                     os.unlink(folder / name)
 
 
-def _lock(file: BinaryIO) -> bool | None:
+def lock(file: BinaryIO) -> bool | None:
     """Whether the file was locked: False where somebody else holds it, None where the system has no locks for it."""
     if fcntl is None:
         return None

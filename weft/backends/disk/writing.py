@@ -36,7 +36,7 @@ class replacing:  # noqa: N801  (a context)
             self._target = target = Path(os.path.realpath(self._path))
             mode = _mode(target)
             if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                self._file = open(target, "wb")  # noqa: SIM115  (closed by __exit__)
+                self._file = open(target, "wb")
                 return self._file
             if mode is not None:
                 _check_writable(target, mode)

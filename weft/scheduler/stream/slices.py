@@ -23,6 +23,7 @@ from weft.ir.graph import (
     Window,
     apply,
     const,
+    device_over,
     intern,
     toposort,
 )
@@ -337,5 +338,4 @@ def _over(n: Node, moved: Mapping[Node, Node]) -> Node:
     inputs = tuple([moved[i] for i in n.inputs])
     if all(i is j for i, j in zip(inputs, n.inputs, strict=True)):
         return n
-    home = n.device or next((i.device for i in inputs if i.device is not None), None)
-    return intern(n.op, inputs, n.attrs, n.shape, n.dtype, home)
+    return intern(n.op, inputs, n.attrs, n.shape, n.dtype, device_over(n, inputs))
