@@ -64,6 +64,21 @@ def test_large_wholes_and_large_graphs_are_left_alone(planned: list[int]) -> Non
     assert float(total) == 2 * sum(range(elements.NODES)) and y.value.node.storage is None
 
 
+def test_all_axes_count_for_the_size() -> None:
+    side = int(elements.ELEMENTS**0.5)
+    for rows, whole in ((side, True), (side + 1, False)):
+        x = weft.ones(rows, side).contiguous() * 3
+        assert float(x[2, 3]) == 3 and (x.value.node.storage is not None) is whole
+
+
+def test_a_place_known_at_run_time_only() -> None:
+    at = weft.Variable("at", 0, 2)
+    y = weft.tensor([1.0, 2.0, 3.0]).sin()[at : at + 1].reshape(())
+    with pytest.raises(weft.ArgumentError, match="at has no value"):
+        float(y)
+    assert float(weft.bind(y, at=2)) == pytest.approx(np.sin(3.0))
+
+
 def test_other_devices() -> None:
     x = weft.tensor([1.0, 2.0, 3.0], device="dummy:1") * 2
     y = x[1]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import weft
 from weft.backends.registry import open_device
 from weft.ir import graph
-from weft.ir.dtypes import float32
+from weft.ir.dtypes import float32, int32
+from weft.ir.expr import Const, Expr, Load, Temp, as_index, call
 from weft.ir.graph import Node
+from weft.ir.index import Int, Var, in_range
+from weft.ir.loops import Accumulate, Buffer, If, Let, Loop, Program, Scope, Stmt, Store
+from weft.ir.ops import Op
+from weft.scheduler.inplace import in_place_pairs
 from weft.scheduler.kernelize import kernelize
 from weft.scheduler.programs import compiled
 
@@ -63,3 +69,75 @@ def test_what_is_over_before_the_store_begins_may_have_read_anywhere() -> None:
     # here the loop over rows is around both, and a row is read at other places than it is written at
     rows = leaf(6, 37)
     assert ("y0", "p0") not in pairs(rows.flip(1) * rows.sum(1, keepdim=True))
+
+
+N = 8
+SIZES = {"x": N, "y": N, "z": N, "short": 4, "p": N, "q": N}
+J, K = Var("j", 0, N - 1), Var("k", 0, N - 1)
+
+
+def read(name: str = "x", at: Int = J) -> Load:
+    return Load(int32 if name in "pq" else float32, name, (at,))
+
+
+def chosen(at: Int = J) -> Int:
+    """An index that is read from p."""
+    return as_index(read("p", at), 0, N - 1)
+
+
+def each(*body: Stmt, var: Var = J) -> Loop:
+    return Loop(var, N, body)
+
+
+def to(name: str = "y", at: Int = J, value: Expr | None = None) -> Store:
+    return Store(name, at, read() if value is None else value)
+
+
+ONE, ZERO = Const(float32, 1), Const(int32, 0)
+BY_P = in_range(chosen(), None, 4)
+
+P_IN_FLOAT = call(Op.CAST, read("p"), dtype=float32)
+FROM_P = Store("short", 0, call(Op.CAST, read("p", 0), dtype=float32))
+AROUND = in_range(Var("n", 0, 9), 4, None)
+
+PROGRAMS: dict[str, tuple[tuple[Stmt, ...], str]] = {
+    "the same element": ((each(to()),), "yx"),
+    "another element": ((each(to(value=read(at=N - 1 - J))),), ""),
+    "bound before, in the same body": ((each(Let("t", read()), to(value=Temp(float32, "t"))),), "yx"),
+    "read after it is stored": ((each(to(value=ONE), to("z")),), "zx"),
+    "read once more elsewhere": ((each(to(value=call(Op.ADD, read(), read(at=0)))),), ""),
+    "stored in two places": ((each(to()), each(to())), ""),
+    "added to what is there": ((each(Accumulate("y", J, Op.ADD, read())),), ""),
+    "the output is read, too": ((each(to(value=call(Op.ADD, read(), read("y")))),), ""),
+    "the input is written, too": ((each(to(), to("x", value=ONE)),), ""),
+    "of another size": ((each(to(value=ONE)), Store("short", 0, read(at=0))), ""),
+    "of another dtype": ((each(to(value=P_IN_FLOAT)),), ""),
+    "over before": ((each(to("z", value=read(at=N - 1 - J))), each(to(value=read("z")))), "yx"),
+    "over after": ((each(to(value=ONE)), each(to("z", value=read(at=N - 1 - J)))), ""),
+    "over before, in a branch": ((If(AROUND, (each(to("z", K, read(at=K)), var=K), each(to()))),), "yx"),
+    "over before, in one iteration": (
+        (each(each(to("z", K, read(at=N - 1 - K)), var=K), to(value=ONE)),),
+        "",
+    ),
+    "bound before, used in a loop": ((Let("t", read(at=3)), each(to(value=Temp(float32, "t")))), ""),
+    "where it is stored is read from it": (
+        (each(to("q", value=read("p"))), each(to("z", J), Store("p", chosen(), ZERO))),
+        "zx",
+    ),
+    "an index is read from it": ((FROM_P, each(Store("q", chosen(), ZERO))), ""),
+    "a guard is read from it": ((FROM_P, each(Store("q", 7 - J, ZERO, BY_P))), ""),
+    "a branch is taken by it": ((each(If(BY_P, (Store("q", J, ZERO),))),), ""),
+    "a branch was taken by it before": ((each(If(BY_P, (FROM_P,))), each(Store("q", J, ZERO))), "qp"),
+    "added to something else": ((each(to("q", value=ZERO), Accumulate("y", 0, Op.ADD, P_IN_FLOAT)),), ""),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pairs_of_loops(name: str) -> None:
+    """(written, read) as two letters each: exactly those that are safe."""
+    body, want = PROGRAMS[name]
+    params = tuple(Buffer(b, int32 if b in "pq" else float32, n, Scope.GLOBAL) for b, n in SIZES.items())
+    program = Program("k", params, frozenset(SIZES), (Var("n", 0, 9),), body)
+    names = [b.name for b in params]
+    found = {names[w] + names[r] for w, r in in_place_pairs(program)}
+    assert found == set(want.split())

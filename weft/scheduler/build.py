@@ -16,6 +16,7 @@ from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
+from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace, verify_plan
 from weft.scheduler.programs import Compiled, compiled
 
 
@@ -76,6 +77,7 @@ class _Assembly:
         for o, n in enumerate(job.outputs):
             self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
+        self.traces: list[Trace] = []  # of the steps, where they are to be verified
         self.requests = self.lay_out()
 
     # --- whose memory may be overwritten
@@ -197,6 +199,9 @@ class _Assembly:
         fixed = tuple(self.numbers())
         count = len(self.job.variables) + len(fixed)
         commands = Commands(tuple(steps), externals, tuple(offsets), layout.nbytes, count)
+        if settings.verify():
+            replaced = {len(self.leaf) + k: i for k, i in self.replaces.items()}
+            verify_plan(commands, self.traces, self.job.leaves, replaced)
         return Plan(
             device=self.device,
             commands=commands,
@@ -247,6 +252,8 @@ class _Assembly:
                 for step, info in run.steps():
                     steps.append(step)
                     infos.append(info)
+                    if settings.verify():
+                        self.traces.append(run.trace(step, info))
                 continue
             kernel, own = self.chosen[spec]
             nodes = self.param_nodes(spec)
@@ -256,11 +263,17 @@ class _Assembly:
                     steps.append(CopyBytes(self.slot(n), self.slot(base), nbytes(base)))
                     why = ("the old value is still needed",)
                     infos.append(KernelInfo("copy", 2 * nbytes(base), 0, why, nbytes(base)))
+                    self.traces.append(copy_trace(CopyBytes(self.slot(n), self.slot(base), nbytes(base))))
             variables = runtime | {name: numbers[x] for name, x in own.items()}
             used = tuple(variables[v] for v in kernel.variables)
             steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
             infos.append(KernelInfo(name, moved, flops, spec.why, spec.written))
+            slots = [self.slot(n) for n in nodes]
+            updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
+            self.traces.append(
+                launch_trace(spec.algorithm, slots, updated, kernel.in_place, [What(0, n) for n in nodes])
+            )
         return steps, infos
 
     def largest(self) -> tuple[Tenant, ...]:

@@ -15,6 +15,7 @@ from weft.ir.index import high
 from weft.scheduler import memory
 from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
 from weft.scheduler.plan import KernelInfo
+from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace
 from weft.scheduler.programs import Compiled
 
 Slot = int
@@ -61,6 +62,13 @@ class LoopLayout:
         found = memory.plan(list(requests.values()))
         self.offsets = dict(zip(requests, found.offsets, strict=True))
         self.nbytes = found.nbytes
+
+    def holder(self, step: StepSpec) -> LoopSpec:
+        """The loop that the step is one of: this one, or one inside."""
+        layouts: list[LoopLayout] = [self]
+        while not any(s is step for s in (*layouts[-1].spec.begin, *layouts[-1].spec.steps)):
+            layouts[-1:] = list(layouts.pop().inner.values())
+        return layouts[-1].spec
 
     def _uses(self) -> tuple[dict[Place, int], dict[Place, int]]:
         """The step at which each place is written first, and read last."""
@@ -142,6 +150,33 @@ class Run:
                 yield from self._loop(k, s, s.spec, variables, places)
             else:
                 yield from self._launch(k, s, variables, places)
+
+    def trace(self, step: Step, info: KernelInfo) -> Trace:
+        """What a step does with the memory, to be verified."""
+        if isinstance(step, CopyBytes):
+            return copy_trace(step)
+        made = next(s for s, i in self.info.items() if i is info)
+        spec = made.spec
+        assert isinstance(spec, KernelSpec)
+        params = spec.algorithm.params
+        reads = [j for j, p in enumerate(params) if not p.written]
+        writes = [j for j, p in enumerate(params) if p.written]
+        shared = set(self.layout.chosen[spec][0].in_place)
+        for j, p in zip(reads, made.reads, strict=True):  # rows of one tensor, of which one is written
+            shared |= {
+                (w, j)
+                for w, q in zip(writes, made.writes, strict=True)
+                if step.slots[w] == step.slots[j] and p.row != q.row
+            }
+        own = id(self.layout.holder(made))
+        whats: list[What | None] = [None] * len(params)
+        for j, p in zip((*reads, *writes), (*made.reads, *made.writes), strict=True):
+            if p.home is Home.OWN:
+                whats[j] = What(own, p.number)
+            elif p.home in (Home.BEFORE, Home.AFTER):
+                whats[j] = What(own, None)
+        updated = [writes[k] for k in made.bases]
+        return launch_trace(spec.algorithm, step.slots, updated, frozenset(shared), whats)
 
     def _own(self, key: object) -> Slot:
         return self.take(self.block + self.layout.offsets[key])
