@@ -8,7 +8,7 @@
 | `WEFT_NUM_THREADS` | how many threads the CPU backend runs                        | one per usable core  |
 | `WEFT_CPU_LEVEL`   | generate for an older x86-64: `x86-64-v3` is AVX2            | what the machine has |
 | `WEFT_TF32`        | 1: GPUs may round the factors of float32 products to TF32    | 0                    |
-| `WEFT_WGMMA`       | 1: Hopper GPUs multiply by groups of four warps              | 0                    |
+| `WEFT_WGMMA`       | 0, 1: whether Hopper GPUs multiply by groups of four warps   | if a trial is right  |
 | `ROCM_PATH`        | where the libraries of AMD GPUs are installed                | `/opt/rocm`          |
 
 They are read at each call, `WEFT_TF32` and `WEFT_WGMMA` when a device is opened, so a program may set them in
@@ -65,9 +65,11 @@ def tf32() -> bool:
     return os.environ.get("WEFT_TF32", "0").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def wgmma() -> bool:
-    """True where products may run by groups of four warps (`wgmma`) on GPUs that have them."""
-    return os.environ.get("WEFT_WGMMA", "0").strip().lower() not in ("", "0", "false", "no", "off")
+def wgmma() -> bool | None:
+    """Whether products run by groups of four warps (`wgmma`) on GPUs that have them; None: where a trial shows that
+    they are right."""
+    given = os.environ.get("WEFT_WGMMA", "").strip().lower()
+    return None if not given else given not in ("0", "false", "no", "off")
 
 
 def rocm_path() -> str:

@@ -35,7 +35,8 @@ def cuda_module() -> Callable[[str], Any]:
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The driver under "cuda:0", which executes the PTX that the backend compiles."""
+    """The driver under "cuda:0", which executes the PTX that the backend compiles; products on warps unless asked."""
+    monkeypatch.setenv("WEFT_WGMMA", "0")
     driver = load("emulated").EmulatedDriver()
     assert driver.cuInit(0) == (0,)
     monkeypatch.setattr(devices, "open_driver", lambda: Driver(driver))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from tests.backends.cuda.ptx import warpgroups as groups
 from tests.backends.cuda.ptx.machine import launch
 from tests.backends.cuda.ptx.text import PtxError, parse
 from tests.backends.cuda.ptx.warpgroups import places
+from weft.backends import registry
 from weft.backends.cuda import warpgroups
+from weft.backends.cuda.device import CudaBackend
 from weft.backends.registry import open_device
 
 ONE = """.version 8.0
@@ -143,7 +147,30 @@ def test_products_by_groups(emulated: Any, name: str, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(product.float().numpy(), want, rtol=2.0**-bits, atol=2.0**-bits * want.max())
 
 
-def test_they_are_asked_for(emulated: Any) -> None:
+@pytest.mark.parametrize("right", [True, False])
+def test_they_are_tried_first(
+    emulated: Any,
+    right: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """A GPU that disagrees about descriptors does without, and says so; what was found is kept."""
+    monkeypatch.delenv("WEFT_WGMMA")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    if not right:
+        monkeypatch.setattr(groups, "WIDTHS", {1: 64, 2: 64, 3: 32})
+    for _ in range(2):
+        monkeypatch.setattr(registry, "_devices", {})
+        monkeypatch.setattr(registry, "_backends", {**registry._backends, "cuda": CudaBackend()})
+        before = emulated.launches
+        info = open_device("cuda:0").info
+        assert any(u.row_bytes for u in info.matrix_units) is right
+        assert ("wrong results" in caplog.text) is not right
+    assert emulated.launches == before  # the second time
+
+
+def test_they_can_be_switched_off(emulated: Any) -> None:
     assert not any(u.row_bytes for u in open_device("cuda:0").info.matrix_units)
 
 

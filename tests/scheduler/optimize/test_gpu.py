@@ -17,8 +17,8 @@ from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.grid import Launches, grid_parts, launches
-from weft.scheduler.optimize import gpu_contraction
-from weft.scheduler.optimize.gpu_contraction import Tile
+from weft.scheduler.optimize import gpu_shared_tiles
+from weft.scheduler.optimize.gpu_shared_tiles import Tile
 from weft.scheduler.programs import lowered
 from weft.testing.kernels import CASES, Case, F, attention, axis, columns, convolution, matmul, mul, softmax
 
@@ -155,9 +155,9 @@ def test_without_a_scratchpad_threads_share_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(9, 17, 5), (8, 8, 4), (30, 3, 33), (2, 40, 8)])
-@pytest.mark.parametrize("tile", [Tile(8, 8, 4, 2, 4), Tile(8, 16, 4, 2, 8)])
+@pytest.mark.parametrize("tile", [Tile(8, 32, 4, 2, 4), Tile(32, 64, 8, 8, 8)])
 def test_tiles(shape: tuple[int, int, int], tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_contraction, "TILES", (tile,))
+    monkeypatch.setattr(gpu_shared_tiles, "TILES", (tile,))
     case = matmul(*shape)
     out = results(case, split(case, 2), races=True)
     np.testing.assert_allclose(out["r"], case.reference(case.inputs(2))["r"], rtol=1e-4, atol=1e-4)

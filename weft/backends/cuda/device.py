@@ -16,7 +16,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ from weft.ir.index import evaluate
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import ELEMENTWISE
 
-from . import warpgroups
+from . import trial, warpgroups
 from .allocator import Allocator, Block
 from .compile import Entry, compile_programs, describe, parse, target
 from .driver import CudaError, Driver, open_driver
@@ -103,6 +103,9 @@ class CudaDevice:
         )
         self._begin()
         self._info = describe_device(driver, self._handle, index, self.capability)
+        if self._groups and settings.wgmma() is None and not trial.agrees(self):
+            units = tuple(u for u in self._info.matrix_units if not u.row_bytes)
+            self._info = replace(self._info, matrix_units=units)
 
     def _begin(self) -> None:
         """The context, the streams, and what a device has before its first use."""
@@ -595,7 +598,7 @@ def describe_device(driver: Driver, handle: Any, index: int, capability: tuple[i
         warp=get("WARP_SIZE"),
         shuffles=True,
         matrix_units=(
-            *(warpgroups.units(capability) if settings.wgmma() else ()),
+            *(warpgroups.units(capability) if settings.wgmma() is not False else ()),
             *units(capability, settings.tf32()),
         ),
         bounds=Bounds(threads=get("MAX_THREADS_PER_BLOCK"), parameters=PARAMETERS),

@@ -55,7 +55,7 @@ def render_module(
     for grid in grids:
         panels = frozenset[str]()
         if group_bytes is not None:
-            grouped, panels = on_groups(ringed(grid, group_bytes))
+            grouped, panels = on_groups(ringed(grid, group_bytes, behind=1))
             grid = grouped if panels else grid
         if ring_bytes is not None and not panels:
             grid = ringed(grid, ring_bytes)

@@ -7,7 +7,8 @@
       ... panel[..] ...                        ... panel[r % 3][..] ...
 
 It applies where a loop of a block's threads begins by filling LOCAL buffers with elements of parameters as they are, in
-whole aligned pieces, and nothing else touches these buffers. A piece that a guard keeps out arrives as zeros.
+whole aligned pieces of 16, 8 or 4 bytes, and nothing else touches these buffers. A piece that a guard keeps out arrives
+as zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ STAGES = (3, 2)
 """Panels of one buffer, as many as there is room for: one that is used, and two or one on their way."""
 
 PIECE = 16
-"""Bytes of one copy."""
+"""Bytes of one copy, at most: these go around the first-level cache."""
+
+PIECES = (16, 8, 4)
+"""Bytes of any copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Copy(Own):
     source: str
     origin: Int
     guard: Guard
+    nbytes: int
     turned: bool = False
 
     def render(self, body: Body) -> None:
@@ -71,12 +76,13 @@ class Copy(Own):
             row = f.emit(f"and i64 {f.emit(f'lshr i64 {number}, 3')}, 112")
             a = f.emit(f"inttoptr i64 {f.emit(f'xor i64 {number}, {row}')} to ptr addrspace(3)")
         b = address(frame, start, affine(frame, self.origin))
-        name = f"llvm.nvvm.cp.async.cg.shared.global.{PIECE}"
+        cached = "cg" if self.nbytes == PIECE else "ca"
+        name = f"llvm.nvvm.cp.async.{cached}.shared.global.{self.nbytes}"
         args = [("ptr addrspace(3)", a)]
         if when.never or when.shared is not None:
             may = "false" if when.never else when.shared
             b = f.emit(f"select i1 {may}, ptr {b}, ptr {start.base}")
-            size = f.emit(f"select i1 {may}, i32 {PIECE}, i32 0")
+            size = f.emit(f"select i1 {may}, i32 {self.nbytes}, i32 0")
             args += [
                 ("ptr addrspace(1)", f.emit(f"addrspacecast ptr {b} to ptr addrspace(1)")),
                 ("i32", size),
@@ -107,10 +113,11 @@ class Wait(Own):
         body.frame.touch(self.buffers)
 
 
-def ringed(grid: Program, local_bytes: int) -> Program:
-    """The grid with its loops over panels as rings, as far as `local_bytes` allow."""
+def ringed(grid: Program, local_bytes: int, behind: int = 0) -> Program:
+    """The grid with its loops over panels as rings, as far as `local_bytes` allow. `behind`: panels that are still read
+    while the next one is used; nothing is copied over them, and rings have as many places more."""
     block, local, thread = grid_parts(grid)
-    ring = _Ring(grid, {b.name: b for b in local}, local_bytes)
+    ring = _Ring(grid, {b.name: b for b in local}, local_bytes, behind)
     body = ring.block(thread.body)
     if not ring.grown:
         return grid
@@ -120,10 +127,12 @@ def ringed(grid: Program, local_bytes: int) -> Program:
 
 
 class _Ring:
-    def __init__(self, grid: Program, local: dict[str, Buffer], local_bytes: int) -> None:
+    def __init__(self, grid: Program, local: dict[str, Buffer], local_bytes: int, behind: int) -> None:
+        self.behind = behind
         self.params = {b.name: b for b in grid.params if b.name not in grid.writes}
         self.local, self.whole = local, grid.body
-        self.left = local_bytes - sum(high(b.size) * b.dtype.itemsize for b in local.values())
+        taken = sum(high(b.size) * b.dtype.itemsize for b in local.values())
+        self.left, self.shared_left = local_bytes - taken, local_bytes // 2 - taken
         self.grown: dict[str, Buffer] = {}
 
     def block(self, body: Block) -> Block:
@@ -157,12 +166,17 @@ class _Ring:
             return None
         sizes = {n: high(self.local[n].size) for n in panels}
         one = sum(sizes[n] * self.local[n].dtype.itemsize for n in panels)
-        stages = next((n for n in STAGES if one * (n - 1) <= self.left), None)
+        counts = [n + self.behind for n in STAGES]
+        rooms = (
+            (self.shared_left, self.left) if self.behind else (self.left,)
+        )  # two blocks at once, if they fit
+        stages = next((n for room in rooms for n in counts if one * (n - 1) <= room), None)
         if stages is None:
             return None
         self.left -= one * (stages - 1)
+        self.shared_left -= one * (stages - 1)
         self.grown |= {n: replace(self.local[n], size=sizes[n] * stages) for n in panels}
-        ahead, r = stages - 1, loop.var
+        ahead, r = stages - 1 - self.behind, loop.var
         out: list[Stmt] = [Barrier()]
         for k in range(ahead):
             first = self.at(copies, r, k, k, sizes)
@@ -183,7 +197,7 @@ class _Ring:
         out: list[Stmt] = []
         for s in fills:
             match s:
-                case Loop(kind=LoopKind.VECTOR):
+                case Loop(kind=LoopKind.VECTOR) | Store():
                     piece = self.piece(s)
                     if piece is None:
                         return ()
@@ -197,16 +211,23 @@ class _Ring:
                     return ()
         return tuple(out)
 
-    def piece(self, lanes: Loop) -> Copy | None:
-        if len(lanes.body) != 1 or not isinstance(s := lanes.body[0], Store) or s.guard:
+    def piece(self, filled: Loop | Store) -> Copy | None:
+        """What a vector's lanes, or one store, bring, as one copy."""
+        lanes = filled if isinstance(filled, Loop) else None
+        s = filled.body[0] if isinstance(filled, Loop) else filled
+        if (lanes is not None and len(lanes.body) != 1) or not isinstance(s, Store) or s.guard:
             return None
-        value, var, n = s.value, lanes.var, lanes.extent
+        value, n = s.value, 1 if lanes is None else lanes.extent
         if not isinstance(value, Load) or value.source not in self.params or s.buffer not in self.local:
             return None
         if value.dtype is not self.local[s.buffer].dtype or not isinstance(n, int):
             return None
-        if n * value.dtype.itemsize != PIECE:
+        nbytes = n * value.dtype.itemsize
+        if nbytes not in PIECES:
             return None
+        if lanes is None:
+            return Copy(s.buffer, s.offset, value.source, value.index[0], value.guard, nbytes)
+        var = lanes.var
         if not _whole(s.offset, var, n) or not _whole(value.index[0], var, n):
             return None
         if not all(_alike(c, var, n) for c in value.guard):
@@ -218,6 +239,7 @@ class _Ring:
             value.source,
             substitute(value.index[0], start),
             map_guard(value.guard, lambda i: substitute(i, start)),
+            nbytes,
         )
 
     def at(self, copies: Block, r: Var, step: Int, stage: Int, sizes: dict[str, int]) -> Block:

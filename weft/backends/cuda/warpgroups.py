@@ -9,8 +9,9 @@ thread's elements of c are is the same as for `mma.sync`, over the four warps; s
 level matrix instructions": register fragments, canonical layouts, the matrix descriptor.
 
 The unit reads through the asynchronous proxy: after a thread's copies have arrived, and before the barrier that tells
-the others, `fence.proxy.async` makes them visible to it. The group is waited for before the next barrier, so that no
-copy overtakes it.
+the others, `fence.proxy.async` makes them visible to it. A step's product is on its way while the next step's panels
+are waited for and copied: only the one before it has to be done, so rings have a place more, and no copy overtakes a
+product. The last one is waited for after the loop. Where a step does more than one product, it waits for each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from weft.backends.cuda.matrix import WARP, Chain, Operand, Product, chain
-from weft.backends.cuda.ring import Copy, Wait
+from weft.backends.cuda.ring import PIECE, Copy, Wait
 from weft.backends.llvm import memory
 from weft.backends.llvm.body import Body, Own
 from weft.backends.llvm.index import affine
@@ -28,8 +29,8 @@ from weft.ir import dtypes
 from weft.ir.errors import IRError
 from weft.ir.expr import Load, walk
 from weft.ir.index import Int, Sum, Var, floordiv, high, substitute
-from weft.ir.loops import Alloc, Block, Buffer, If, Loop, Program, Scope, Stmt
-from weft.ir.loops_names import every, roots, written
+from weft.ir.loops import Alloc, Block, Buffer, If, Loop, LoopKind, Program, Scope, Stmt
+from weft.ir.loops_names import every, names_of_stmt, roots, written
 from weft.ir.matrix import Digit, MatrixUnit, Role
 from weft.ir.passes.grid import grid_parts
 
@@ -91,6 +92,8 @@ class GroupProduct(Own):
     a: Side
     b: Side
     columns: tuple[dict[Var, int], ...]
+    left: int = 0
+    """Products that may be on their way afterwards: this one."""
 
     def render(self, body: Body) -> None:
         p, frame, f = self.product, body.frame, body.frame.f
@@ -118,7 +121,7 @@ class GroupProduct(Own):
                     f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind} "
                     f"{{{registers}}}, ${a}, ${b}, 1, 1, 1, {int(self.a.major)}, {int(self.b.major)};"
                 )
-            lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
+            lines += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {self.left};"]
             result = f"{{ {', '.join(['float'] * count)} }}"
             constraints = [
                 *["=f"] * count,
@@ -145,6 +148,34 @@ class GroupProduct(Own):
         return f.emit(f"or i64 {low}, {descriptor_steps(side.leading, PATTERN_BYTES)}")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Done(Own):
+    """A product that was on its way has arrived in its registers."""
+
+    product: GroupProduct
+
+    def render(self, body: Body) -> None:
+        p, frame, f = self.product.product, body.frame, body.frame.f
+        (at,), (row, column) = p.runs([x for x, _ in p.rows]), (p.elements["row"], p.elements["column"])
+        first = p.runs(p.deep)[0]
+        spots = [
+            memory.address(frame, frame.place(p.sum.buffer), affine(frame, substitute(p.sum.offset, place)))
+            for c in self.product.columns
+            for e in range(4)
+            if (place := {**first, **at, **c, row: e // 2, column: e % 2})
+        ]
+        count = len(spots)
+        result = f"{{ {', '.join(['float'] * count)} }}"
+        constraints = ",".join([*["=f"] * count, *(str(k) for k in range(count)), "~{memory}"])
+        args = ", ".join(f"float {f.emit(f'load float, ptr {x}, align 4')}" for x in spots)
+        got = f.emit(
+            f'call {result} asm sideeffect "wgmma.wait_group.sync.aligned 0;", "{constraints}"({args})'
+        )
+        for k, x in enumerate(spots):
+            f.do(f"store float {f.emit(f'extractvalue {result} {got}, {k}')}, ptr {x}, align 4")
+        frame.touch((p.sum.buffer,))
+
+
 def descriptor_steps(leading: int, stride: int) -> int:
     """The constant part of a matrix descriptor in the 128-byte pattern, which starts at a multiple of 1024 bytes."""
     return (leading & 0x3FFFF) >> 4 << 16 | (stride & 0x3FFFF) >> 4 << 32 | 1 << 62
@@ -165,6 +196,9 @@ def on_groups(grid: Program) -> tuple[Program, frozenset[str]]:
             match s:
                 case Loop() if id(s) in made:
                     out.append(made[id(s)])
+                case Loop() if (one := _alone(s, made)) is not None:
+                    steps = tuple(replace(one, left=1) if x is one else x for x in visit(s.body))
+                    out += [replace(s, body=steps), Done(one)]
                 case Loop() | If():
                     out.append(replace(s, body=visit(s.body)))
                 case Copy() if s.target in panels:
@@ -178,6 +212,19 @@ def on_groups(grid: Program) -> tuple[Program, frozenset[str]]:
     return replace(grid, body=visit(grid.body)), panels
 
 
+def _alone(s: Loop, made: Mapping[int, GroupProduct]) -> GroupProduct | None:
+    """The product of a ring's step, where it is the only one there, and nothing else in the loop has its sums."""
+    products = [made[id(x)] for x in s.body if id(x) in made]
+    if len(products) != 1 or not any(isinstance(x, Wait) for x in s.body) or s.kind is not LoopKind.SERIAL:
+        return None
+    (one,) = products
+    rest = tuple(x for x in s.body if id(x) not in made)
+    touched = {n for x in every(rest) for n in names_of_stmt(x)}
+    if one.product.rows or one.product.sum.buffer in touched or any(id(x) in made for x in every(rest)):
+        return None
+    return one
+
+
 class _Products:
     """The products of a grid, and what else touches their panels."""
 
@@ -186,7 +233,8 @@ class _Products:
         self.chains = list(_chains(body))
         inside = {id(s) for c in self.chains for s in every((c.loops[0],))}
         outside = [s for s in every(body) if id(s) not in inside and not isinstance(s, Alloc)]
-        self.copied = {s.target for s in outside if isinstance(s, Copy)}
+        copies = [s for s in outside if isinstance(s, Copy)]
+        self.copied = {s.target for s in copies} - {s.target for s in copies if s.nbytes != PIECE}
         plain = [s for s in outside if not isinstance(s, Own)]
         self.touched = {e.source for s in plain for e in walk(roots(s)) if isinstance(e, Load)}
         self.touched |= {n for s in plain if not isinstance(s, Loop | If) for n in written((s,))}

@@ -1,53 +1,29 @@
-"""Sums of products with reuse on thread blocks: a tile of results per block, panels in LOCAL memory, and a smaller
-tile in the registers of each thread.
+"""Sums of products with reuse on devices of many threads: which axes are tiled, and by whom.
 
-    block (s, p):  for k0:  panels a[s, k0 ..], b[k0 .., p] -> LOCAL
-                            thread: for k: acc[4 x 4 ..] += a[.., k] * b[k, ..]
-                   thread: store
-
-Without a scratchpad every thread reads what it needs where it is, and no thread waits for another.
+matrix units           `gpu_matrix`, where the device has one for the factors
+panels in LOCAL        `gpu_shared_tiles`, where threads of a block share memory
+neither                here: every thread reads what it needs where it is, and no thread waits for another
+                       thread (st, pt):  for k: acc[4 x 4 ..] += a[.., k] * b[k, ..];  store
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.index import Var, ceildiv, coefficient, flatten, high
-from weft.ir.kernel.algorithm import Axis, Value, reads
+from weft.ir.index import Var, ceildiv, coefficient, high
+from weft.ir.kernel.algorithm import Axis, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import LoopKind
 from weft.scheduler.optimize import contraction_form as contraction
-from weft.scheduler.optimize import gpu_matrix
-from weft.scheduler.optimize.access import axes_of
+from weft.scheduler.optimize import gpu_matrix, gpu_shared_tiles
+from weft.scheduler.optimize.gpu_shared_tiles import Tile
 from weft.scheduler.optimize.steps import merge, split
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A block's tile: `rows` x `columns` results, `depth` terms at a time; `tall` x `wide` results per thread."""
-
-    rows: int
-    columns: int
-    depth: int
-    tall: int
-    wide: int
-
-    @property
-    def threads(self) -> int:
-        return self.rows // self.tall * (self.columns // self.wide)
-
-
-TILES = (Tile(128, 128, 8, 8, 8), Tile(64, 64, 16, 4, 4), Tile(32, 32, 16, 2, 4), Tile(16, 64, 16, 1, 4))
-"""From the one with most reuse; the first that gives every multiprocessor a block is taken."""
-
 
 OWN = ((8, 8), (4, 8), (4, 4), (2, 4), (1, 4))
 """Results in the registers of a thread that shares nothing, rows and columns."""
@@ -73,8 +49,10 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     on_units = gpu_matrix.schedule(k, c, s, p, side, depth, info) if info.scratchpad else None
     if on_units is not None:
         return on_units
-    tile = _tile(c, s, p, info) if info.scratchpad else _own_tile(c, s, p, depth, info)
-    return _Tiled(k, c, s, p, side, depth, tile, info.scratchpad).schedule()
+    if info.scratchpad:
+        tile = gpu_shared_tiles.choose(c, s, p, info)
+        return gpu_shared_tiles.InPanels(k, c, s, p, side, depth, tile).schedule()
+    return _Tiled(k, c, s, p, depth, _own_tile(c, s, p, depth, info)).schedule()
 
 
 def _axes(k: Kernel, c: contraction.Contraction) -> tuple[Axis, Axis, int] | None:
@@ -92,16 +70,6 @@ def _axes(k: Kernel, c: contraction.Contraction) -> tuple[Axis, Axis, int] | Non
                 if best is None or score > best[0]:
                     best = (score, s, p, side)
     return None if best is None else best[1:]
-
-
-def _tile(c: contraction.Contraction, s: Axis, p: Axis, info: DeviceInfo) -> Tile:
-    others = prod(high(a.extent) for a in c.value.axes if a.var not in (s.var, p.var))
-
-    def blocks(t: Tile) -> int:
-        return ceildiv(high(s.extent), t.rows) * ceildiv(high(p.extent), t.columns) * others
-
-    enough = [t for t in TILES if blocks(t) >= info.cores]
-    return enough[0] if enough else max(TILES, key=blocks)
 
 
 def _own_tile(c: contraction.Contraction, s: Axis, p: Axis, depth: Axis, info: DeviceInfo) -> Tile:
@@ -129,18 +97,9 @@ def _power(n: int) -> int:
 
 class _Tiled:
     def __init__(
-        self,
-        k: Kernel,
-        c: contraction.Contraction,
-        s: Axis,
-        p: Axis,
-        side: int,
-        depth: Axis,
-        tile: Tile,
-        panels: bool,
+        self, k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, depth: Axis, tile: Tile
     ) -> None:
-        self.panels = panels
-        self.k, self.c, self.s, self.p, self.side, self.depth, self.tile = k, c, s, p, side, depth, tile
+        self.k, self.c, self.s, self.p, self.depth, self.tile = k, c, s, p, depth, tile
         self.value, self.out = c.value.name, c.out.name
 
     def loop_of(self, axis: Axis) -> str:
@@ -165,12 +124,8 @@ class _Tiled:
             self.k, name = merge(self.k, name, inner)
         self.k = run(self.k, Bind(name, LoopKind.BLOCK), *self.threads(st, pt))
         self.k = attempt(attempt(self.k, Unroll(sr)), Vectorize(pr)) if t.wide <= 4 else self.vectors(sr, pr)
-        panels = self.stage() if self.panels else []
         self.k = run(self.k, ComputeAt(self.value, self.out, name))
-        at = self.accumulate()
-        for panel, tiled in panels:
-            self.k = run(self.k, ComputeAt(panel, self.value, at))
-            self.fill(panel, tiled)
+        self.accumulate()
         return self.k
 
     def vectors(self, rows: str, columns: str) -> Kernel:
@@ -187,28 +142,8 @@ class _Tiled:
     def threads(self, *loops: str) -> list[Bind]:
         return [Bind(n, LoopKind.THREAD) for n in loops]
 
-    def stage(self) -> list[tuple[str, Axis]]:
-        """Both factors as panels; their summed axes outside, the tiled one inside."""
-        out: list[tuple[str, Axis]] = []
-        assert self.c.value.reduce is not None
-        summed = [a.var.name for a in self.c.value.reduce.axes]
-        for side, name, tiled in ((1 - self.side, "rows", self.s), (self.side, "columns", self.p)):
-            factor = self.c.factors[side]
-            names = [a.var.name for a in self.c.value.all_axes if a.var in axes_of(factor)]
-            around = [n for n in names if n not in summed and n != tiled.var.name]
-            order = (*around, *(n for n in names if n in summed), tiled.var.name)
-            panel = self.fresh(f"{name}_panel")
-            self.k = run(self.k, Stage(self.value, factor, panel, order))
-            out.append((panel, tiled))
-        return out
-
-    def fresh(self, wish: str) -> str:
-        from weft.ir.kernel.schedule import fresh
-
-        return fresh(self.k.names(), wish)
-
-    def accumulate(self) -> str:
-        """The value's loops: steps of the sum, threads, terms of the step, a thread's results; the steps' loop."""
+    def accumulate(self) -> None:
+        """The value's loops: steps of the sum, threads, terms of the step, a thread's results."""
         t, k, value = self.tile, self.k, self.value
         nest = k.nests[value]
         pure = [x.var.name for x in nest.loops if not x.reduce]
@@ -229,53 +164,8 @@ class _Tiled:
         else:
             k = run(k, Permute(value, (*rest, *outer, step, st, pt, term, sr, pr)), Vectorize(pr))
         self.k = run(k, Unroll(term), Unroll(sr), *self.threads(st, pt))
-        return step
 
     def runs(self, loop: str, axis: Var) -> bool:
         nest = self.k.nests[self.value]
         spec = nest.loop(loop)
         return spec is not None and coefficient(nest.bind[axis], spec.var) == 1
-
-    def fill(self, panel: str, tiled: Axis) -> None:
-        """All threads fill a panel, neighbours reading neighbours in memory."""
-        k = self.k
-        item = k.algorithm.item(panel)
-        assert isinstance(item, Value)
-        loops = [x.var.name for x in k.nests[panel].loops]
-        if not loops:
-            return
-        axis = {
-            n: a for n in loops for a, e in k.nests[panel].bind.items() if coefficient(e, self.var(n)) == 1
-        }
-        near = [n for n in loops if n in axis and self.neighbours(item, axis[n])]
-        if near:
-            k = run(k, Permute(panel, (*(n for n in loops if n != near[-1]), near[-1])))
-            loops = [x.var.name for x in k.nests[panel].loops]
-        name = loops[0]
-        for inner in loops[1:]:
-            k, name = merge(k, name, inner)
-        spec = k.nests[panel].loop(name)
-        assert spec is not None and isinstance(spec.extent, int)
-        threads = self.tile.threads
-        if spec.extent > threads and spec.extent % threads == 0:
-            k, outer, name = split(k, name, threads, f"{panel}o", f"{panel}t")
-            k = attempt(run(k, Permute(panel, (name, outer))), Unroll(outer))  # one part: no barriers in it
-        self.k = (
-            attempt(k, Bind(name, LoopKind.THREAD)) if spec.extent >= threads or spec.extent <= 1024 else k
-        )
-
-    def var(self, loop: str) -> Var:
-        owner = self.k.owner(loop)
-        assert owner is not None
-        spec = self.k.nests[owner].loop(loop)
-        assert spec is not None
-        return spec.var
-
-    def neighbours(self, item: Value, axis: Var) -> bool:
-        """The panel's loads step by one along the axis."""
-        found = [
-            coefficient(flatten(r.index, q.shape), axis)
-            for r in reads(item)
-            if (q := self.k.algorithm.param(r.source)) is not None
-        ]
-        return bool(found) and all(x == 1 for x in found)

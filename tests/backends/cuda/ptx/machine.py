@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from . import arithmetic, warpgroups, warps
 from .arithmetic import TYPES
 from .memory import GARBAGE, LOCAL, SHARED, Global, Races
+from .profile import Profile
 from .text import WAITS, Instruction, Kernel, Module, PtxError, Variable
 
 Array = NDArray[Any]
@@ -42,8 +43,11 @@ def launch(
     words: Sequence[int],
     allocations: Mapping[int, Array],
     races: bool = False,
+    profile: Profile | None = None,
+    only: Sequence[int] = (),
 ) -> None:
-    """Run `name` with 64-bit arguments `words` on the allocations (their bytes, by address)."""
+    """Run `name` with 64-bit arguments `words` on the allocations (their bytes, by address); of its blocks `only`
+    these, if any are named, and note in `profile` what they do."""
     kernel = module.kernels[name]
     if threads > kernel.threads:
         raise PtxError(f"{name} is made for {kernel.threads} threads, not {threads}")
@@ -66,12 +70,13 @@ def launch(
     arguments = dict(zip(kernel.params, words, strict=True))
     many = max(1, LANES // threads)
     program = _decoded(kernel)
-    for first in range(0, blocks, many):
-        count = min(many, blocks - first)
+    for first in only or range(0, blocks, many):
+        count = 1 if only else min(many, blocks - first)
         m = Machine(
             kernel, first, count, blocks, threads, memory, symbols, arguments, at + dynamic_bytes, local
         )
         m.races = Races(count * m.shared_bytes) if races else None
+        m.profile = profile
         m.run(program)
 
 
@@ -135,6 +140,7 @@ class Machine:
         self.of_warps = [i is not None and i.op[0] in WAITS and i.guard is None for i in first]
         self.epoch = np.zeros(n, "i4")
         self.races: Races | None = None
+        self.profile: Profile | None = None
         self.copies = warps.Copies(self)
         self.groups = warpgroups.Groups(self)
         self.proxies = any(i.op[0] == "wgmma" for b in kernel.blocks for i in b)
@@ -169,7 +175,11 @@ class Machine:
                 raise PtxError(f"{self.kernel.name} runs off its end")
             at = 0
             try:
+                if self.profile is not None:
+                    self.profile.ran(now, len(program[now]), len(np.unique(self.numbers(idx) // 32)))
                 for at, step in enumerate(program[now]):
+                    if self.profile is not None:
+                        self.profile.here = now, at
                     step(self, idx)
             except PtxError as error:
                 raise PtxError(f"{error} ({self.kernel.name}: {self.kernel.blocks[now][at].text})") from None
@@ -256,6 +266,8 @@ class Machine:
                     inner = self.spans(name, at[own] & np.uint64((1 << 60) - 1), numbers[own], nbytes, store)
                     out += [(own[lanes], array, offsets) for lanes, array, offsets in inner]
             return out
+        if self.profile is not None:
+            self.profile.access(space, at, self.numbers(idx), nbytes, store)
         if space == "shared":
             if int(at.max()) + nbytes > self.shared_bytes:
                 raise PtxError(f"access of shared memory at byte {int(at.max())} of {self.shared_bytes}")

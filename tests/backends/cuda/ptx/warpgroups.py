@@ -77,6 +77,8 @@ class _Pending:
     kind: str
     held: Array
     group: int | None = None
+    after: _Pending | None = None
+    """An earlier product with the same registers that is on its way: its sums are what this one adds to."""
     steps: list[tuple[int, int, bool, bool]] = field(default_factory=list[tuple[int, int, bool, bool]])
 
 
@@ -124,6 +126,8 @@ class Groups:
         lanes = self.rows(idx)
         if not self.fenced[idx].all():
             raise PtxError("a product whose registers are not fenced")
+        if m.profile is not None:
+            m.profile.product(64, 2 * len(registers), len(lanes))
         for n, row in enumerate(lanes):
             da, db = (np.broadcast_to(x, lanes.size)[n * LANES : (n + 1) * LANES] for x in (a, b))
             if (da != da[0]).any() or (db != db[0]).any():
@@ -131,10 +135,11 @@ class Groups:
             mine = [p for p in self.pending if p.lanes[0] == row[0]]
             found = next((p for p in mine if p.registers == registers and p.group is None), None)
             if found is None:
-                if any(set(p.registers) & set(registers) for p in mine):
+                others = [p for p in mine if set(p.registers) & set(registers)]
+                if any(p.registers != registers for p in others):
                     raise PtxError("registers of a product that is on its way")
                 held = np.stack([m.get(r, "f32", row).copy() for r in registers], 1)
-                found = _Pending(row, registers, kind, held)
+                found = _Pending(row, registers, kind, held, after=others[-1] if others else None)
                 self.pending.append(found)
                 for r in registers:
                     m.put(r, row, np.full(LANES, np.nan, "f4"))
@@ -169,6 +174,10 @@ class Groups:
             with np.errstate(all="ignore"):
                 total = (total + left @ right.T).astype("f4").astype("f8")
         result = total[rows, columns].astype("f4")
+        for q in self.pending:
+            if q.after is p:
+                q.held, q.after = result, None
+                return
         for k, r in enumerate(p.registers):
             m.put(r, p.lanes, np.ascontiguousarray(result[:, k]))
 

@@ -221,6 +221,8 @@ class Copies:
         for _, array, offsets in m.spans("shared", target, idx, nbytes, True):
             array[offsets[:, None] + np.arange(nbytes)] = 0xFF
         numbers = m.numbers(idx)
+        if m.profile is not None and (some := np.flatnonzero(given > 0)).size:
+            m.profile.access("global", source[some], numbers[some], nbytes, False)
         self.pending.append(_Pending(numbers, target, source, nbytes, given, self.committed[numbers].copy()))
 
     def commit(self, idx: Any) -> None:
