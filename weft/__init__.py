@@ -481,6 +481,7 @@ if TYPE_CHECKING:
         trapezoid,
     )  # fmt: skip
     from weft.core.scans import trapezoid as trapz
+    from weft.core.sizes import Size
     from weft.core.sorting import (
         argsort,
         bucketize,
@@ -682,6 +683,7 @@ _LAZY = {
     "compile": "weft.core.compile",
     "load": "weft.io.nested",
     "save": "weft.io.nested",
+    "Size": "weft.core.sizes",
     "device": "weft.core.devices",
     "devices": "weft.core.devices",
     "memory_limit": "weft.core.devices",
@@ -784,9 +786,6 @@ def fill(input: Tensor, value: Any) -> Tensor:
     """`value` in every element, in the shape and dtype of the input."""
     return input.clone().fill_(value)
 
-
-Size = tuple
-"""What shapes are; torch has a class of its own."""
 
 dtype = DType
 """The class of element types, under torch's name."""

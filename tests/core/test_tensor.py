@@ -119,6 +119,57 @@ def test_numpy_operands() -> None:
     assert np.asarray(x).dtype == np.float32
 
 
+def test_numpy_functions() -> None:
+    """Of tensors: weft's functions, with gradients; what weft lacks is NumPy's."""
+    a = np.array([3.0, 1.0, 2.0], np.float32)
+    x, m = weft.tensor(a), np.arange(6, dtype=np.float32).reshape(2, 3)
+    for f in (
+        lambda t: np.sqrt(t), lambda t: np.arctan2(t, a), lambda t: m @ t, lambda t: np.power(2, t), lambda t: a**t,
+        lambda t: np.rint(t / 2), lambda t: np.equal(t, a), lambda t: np.invert(t > 1), lambda t: np.cbrt(t),
+        lambda t: np.float32(3) - t, lambda t: np.fmod(a, t), lambda t: a // t, lambda t: np.maximum(a, t + 1),
+    ):  # fmt: skip
+        got, want = f(x), f(a)
+        assert isinstance(got, Tensor)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    x.requires_grad_()
+    np.exp(x).sum().backward()
+    np.testing.assert_allclose(x.grad, np.exp(a), rtol=1e-6)
+    with pytest.raises(
+        weft.GradError, match=r"numpy.cbrt: .* requires grad; use weft's functions, or .detach\(\)"
+    ):
+        np.cbrt(x)
+    x = x.detach()
+    total = a.copy()
+    total += x
+    assert type(total) is np.ndarray and total.tolist() == [6.0, 2.0, 4.0]
+    assert np.add.reduce(x) == 6
+    whole, part = np.modf(x)[::-1]
+    assert isinstance(whole, Tensor) and isinstance(part, Tensor)
+    with pytest.raises(TypeError):
+        np.add(a, a, out=x)
+
+
+def test_shapes_and_devices_have_parts() -> None:
+    x = weft.ones(2, 3, 4)
+    assert x.shape == weft.Size([2, 3, 4]) == x.size() and x.shape.numel() == 24 and x.shape[1:].numel() == 12
+    assert repr(x.shape) == "(2, 3, 4)" and isinstance(x.shape[0], int) and hash(x.shape) == hash((2, 3, 4))
+    assert (x.device.type, x.device.index) == ("cpu", 0) and x.device == weft.device("cpu") == "cpu:0"
+    assert f"{x.device}" == "cpu:0" and repr(x.device) == "weft.device('cpu:0')"
+    assert pickle.loads(pickle.dumps(x.device)) == x.device and isinstance(
+        copy.deepcopy(x.device), weft.device
+    )
+    with weft.device("dummy", 1):
+        assert weft.ones(2).device == weft.device("dummy:1") == weft.device(weft.device("dummy:1"))
+    assert x.to(weft.device("dummy")).device.type == "dummy"
+    for wrong in (("dummy:1", 1), ("dummy", -1), ("dummy", "1")):
+        with pytest.raises(weft.ArgumentError, match="expected a backend and a number"):
+            weft.device(*wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        weft.DTypeError, match=r"format: '.2f' is for numbers, and this tensor has shape \(2, 3, 4\)"
+    ):
+        format(x, ".2f")
+
+
 def test_in_place_syntax_rebinds_the_handle() -> None:
     x = weft.zeros(3)
     y = x

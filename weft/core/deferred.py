@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.core import sorting as sorting
     from weft.core import special_functions as special
     from weft.core import trigonometry as trigonometry
+    from weft.core import ufuncs as ufuncs
 else:
     arithmetic = LazyModule("weft.core.arithmetic")
     arrangement = LazyModule("weft.core.arrangement")
@@ -27,11 +28,12 @@ else:
     linear_algebra = LazyModule("weft.core.linear_algebra")
     scans = LazyModule("weft.core.scans")
     sorting = LazyModule("weft.core.sorting")
+    ufuncs = LazyModule("weft.core.ufuncs")
     trigonometry = LazyModule("weft.core.trigonometry")
     composed_products = LazyModule("weft.core.products")
     special = LazyModule("weft.core.special_functions")
 
 __all__ = [
     "arithmetic", "arrangement", "composed_products", "float_format", "histograms", "interchange", "linear_algebra",
-    "scans", "sorting", "special", "trigonometry",
+    "scans", "sorting", "special", "trigonometry", "ufuncs",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from weft.core import run
@@ -13,11 +14,45 @@ if TYPE_CHECKING:
     from weft.backends.registry import DeviceStatus
 
 
-class device(ContextDecorator):  # noqa: N801  (torch's name)
-    """`with weft.device("dummy:1"):` new tensors are made on that device. DeviceError if there is none such."""
+class device(str, ContextDecorator):  # noqa: N801  (torch's name)
+    """A device by its full name: a string such as "cpu:0", with its parts. DeviceError if there is none such.
 
-    def __init__(self, name: str) -> None:
-        self.name = run.device_name(name)
+        device = weft.device("cuda" if weft.cuda.is_available() else "cpu")
+        with weft.device("dummy", 1):  # new tensors are made on that device
+            ...
+
+    `tensor.device` is one; of a tensor in a file it is "disk:PATH", of type "disk" and without an index.
+    """
+
+    def __new__(cls, device: object, index: int | None = None) -> Self:
+        """`device`: a name, with or without the number, which `index` else gives; or another `weft.device`."""
+        if index is not None:
+            if not is_int(index) or index < 0 or ":" in str(device):
+                raise ArgumentError(f"device: expected a backend and a number, got {device!r} and {index!r}")
+            device = f"{device}:{index}"
+        return super().__new__(cls, run.device_name(device))
+
+    @classmethod
+    @lru_cache(64)
+    def known(cls, name: str) -> Self:
+        """The device of something that is there: the name is full and right."""
+        return super().__new__(cls, name)
+
+    @property
+    def name(self) -> str:
+        """The whole, such as "cpu:0"."""
+        return str.__str__(self)
+
+    @property
+    def type(self) -> str:
+        """The backend, such as "cpu"; "disk" for a file."""
+        return self.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch's name, not str's)
+        """The number among the backend's devices."""
+        number = self.partition(":")[2]
+        return int(number) if number.isdecimal() else None
 
     def __enter__(self) -> Self:
         run.push_device(self.name)
@@ -25,6 +60,9 @@ class device(ContextDecorator):  # noqa: N801  (torch's name)
 
     def __exit__(self, *error: object) -> None:
         run.pop_device()
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return device.known, (self.name,)
 
     def __repr__(self) -> str:
         return f"weft.device({self.name!r})"

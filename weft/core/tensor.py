@@ -13,6 +13,7 @@ from weft.autograd.value import Value, apply, grad_enabled, stepwise
 from weft.core import (
     broadcast,
     creation,
+    devices,
     differentiate,
     display,
     elementwise,
@@ -25,15 +26,16 @@ from weft.core import (
     run,
     views,
 )  # fmt: skip
-from weft.core.deferred import interchange, special, trigonometry
+from weft.core.deferred import interchange, special, trigonometry, ufuncs
 from weft.core.functional import activations
 from weft.core.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.core.inplace import InPlace
 from weft.core.methods import Methods
+from weft.core.sizes import Size
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.graph import Shape, Target, elements
+from weft.ir.graph import Target, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -59,7 +61,6 @@ class Tensor(InPlace, Methods):
     _grad: Tensor | None = None
     __hash__ = object.__hash__
     __array_priority__ = 1000.0
-    __array_ufunc__ = None
 
     def __init__(
         self,
@@ -79,9 +80,9 @@ class Tensor(InPlace, Methods):
     # ------------------------------------------------------------------------------------------ what it is
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Size:
         """The size of each dimension."""
-        return self.value.node.shape
+        return Size(self.value.node.shape)
 
     @property
     def dtype(self) -> DType:
@@ -94,9 +95,9 @@ class Tensor(InPlace, Methods):
         return len(self.value.node.shape)
 
     @property
-    def device(self) -> str:
+    def device(self) -> devices.device:
         """The device, such as "cpu:0", on which the tensor is or will be computed; "disk:PATH" for one in a file."""
-        return self.value.node.device or files.place(self.value.node)
+        return devices.device.known(self.value.node.device or files.place(self.value.node))
 
     @property
     def itemsize(self) -> Int_:
@@ -279,6 +280,10 @@ class Tensor(InPlace, Methods):
         """A DLPack capsule of the values in the CPU's memory; read-only where the consumer knows of that."""
         return interchange.to_dlpack(self, max_version, dl_device, copy)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's universal functions of tensors are weft's functions of the name: `np.sqrt(t)`, `array @ t`."""
+        return ufuncs.array_ufunc(ufunc, method, *inputs, **options)
+
     __dlpack_device__ = interchange.dlpack_device
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -289,7 +294,14 @@ class Tensor(InPlace, Methods):
         return display.text(self)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self.shape else repr(self)
+        if not spec:
+            return repr(self)
+        if self.shape:
+            raise DTypeError(
+                f"format: {spec!r} is for numbers, and this tensor has shape {tuple(self.shape)}; "
+                "format its elements, as of .tolist()"
+            )
+        return format(self.item(), spec)
 
     def __bool__(self) -> Bool_:
         if elements(self.shape) != 1:

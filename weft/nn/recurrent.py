@@ -153,7 +153,8 @@ class RNNBase(Module):
             raise ShapeError(
                 f"{name}: input must have {self.input_size} features, got shape {tuple(x.shape)}"
             )
-        if not isinstance(x.shape[0], int) or x.shape[0] < 1:
+        steps = x.shape[0]
+        if not isinstance(steps, int) or steps < 1:
             raise ShapeError(
                 f"{name}: the length of the sequence must be known and at least 1, got {x.shape[0]}"
             )
@@ -218,9 +219,10 @@ class RNNBase(Module):
             shares, bias_hh = shares + bias_hh, None
         project = getattr(self, "weight_hr" + suffix) if self.proj_size else None
         weight = getattr(self, "weight_hh" + suffix)
-        assert isinstance(x.shape[0], int)
+        steps = x.shape[0]
+        assert isinstance(steps, int)
         masked: Tensor | None = None  # where a sequence of the batch goes on
-        if lengths is not None and min(lengths) < x.shape[0]:
+        if lengths is not None and min(lengths) < steps:
             until = tensor(list(lengths), device=x.device)
             masked = (until > arange(x.shape[0], device=x.device).unsqueeze(1)).unsqueeze(-1)
 
