@@ -8,6 +8,7 @@ import numpy as np
 
 from weft.core import run
 from weft.ir.graph import Along, Axes, Box, Node, Padding, Shape, Window, elements
+from weft.ir.index import low
 from weft.ir.ops import Op
 
 
@@ -99,10 +100,10 @@ def _position(shape: Shape, route: Sequence[Node], index: list[int]) -> int:
                 index = [flat // s % n for s, n in zip(_row_major(source), source, strict=True)]
             case Op.PERMUTE, Axes(order):
                 index = [index[order.index(k)] for k in range(len(order))]
-            case Op.SHRINK, Box(start, step):
-                index = [int(str(a)) + s * i for a, s, i in zip(start, step, index, strict=True)]
-            case Op.PAD, Padding(low):
-                index = [i - int(str(a)) for i, a in zip(index, low, strict=True)]
+            case Op.SHRINK, Box(start, step):  # wherever it starts, it is the same steps from there
+                index = [low(a) + s * i for a, s, i in zip(start, step, index, strict=True)]
+            case Op.PAD, Padding(before):
+                index = [i - low(a) for i, a in zip(index, before, strict=True)]
             case Op.FLIP, Axes(axes):
                 index = [
                     n - 1 - i if k in axes else i for k, (i, n) in enumerate(zip(index, source, strict=True))
