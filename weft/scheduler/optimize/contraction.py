@@ -42,12 +42,11 @@ from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import dots, parallel, rows
+from weft.scheduler.optimize import depth, dots, parallel, rows
 from weft.scheduler.optimize.access import axes_of, plain_load
 from weft.scheduler.optimize.contraction_form import (
     CHAIN,
@@ -56,6 +55,7 @@ from weft.scheduler.optimize.contraction_form import (
     Contraction,
     fill,
     find,
+    in_steps,
     merge_even,
     merge_short_axes,
     output_steps,
@@ -121,8 +121,9 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
         best, k, c = min(inner, key=lambda option: option[0].cost)
         if best.cost < choice.cost:
             return dots.schedule(k, c, best, info)
-    k, c = g, f
-    return _Tiled(*in_order_of(k, c, choice), choice, info).schedule()
+    k, c = in_order_of(g, f, choice)
+    tiled = _Tiled(k, c, choice, info)
+    return tiled.shared_out() or tiled.schedule()
 
 
 def in_order_of(k: Kernel, c: Contraction, choice: Choice) -> tuple[Kernel, Contraction]:
@@ -303,16 +304,6 @@ def _loads(e: Expr) -> list[Load]:
     return [x for x in ex.walk([e], into_indices=False) if isinstance(x, Load)]
 
 
-def _piece(extent: int, inner: int) -> int:
-    """How many of an axis' elements, of `inner` products each, make a step: about CHAIN / 2 products, and a divisor of
-    the extent if one is near."""
-    wish = CHAIN // 2 / inner
-    near = [f for f in range(1, extent + 1) if extent % f == 0 and wish / 2 <= f <= wish * 2]
-    if near:
-        return min(near, key=lambda f: abs(f - wish))
-    return ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
-
-
 def divisors(n: int) -> list[int]:
     """Numbers that divide n, ascending from 1 to n, but only one of those that are near each other."""
     found = [1]
@@ -340,6 +331,23 @@ class _Tiled:
         e = substitute(at, self.k.nests[self.c.out.name].bind)
         assert isinstance(e, Var)
         return e.name
+
+    def shared_out(self) -> Kernel | None:
+        """The schedule with the depth shared out, where it is much deeper than it is wide."""
+        c, choice, info = self.c, self.choice, self.info
+        if not self.sized or not self.deep() or reachable(self.k, c, 1 - choice.side) is not None:
+            return None
+        macs = prod(high(a.extent) for a in c.value.all_axes)
+        big = parallel.work_ns(2.0 * macs, rows.total_bytes(self.k), info) > parallel.WORTH_NS
+        found = depth.choose(c, choice.panel, choice.stream, (self.width, choice.rows), info, big)
+        direct = isinstance(c.factors[choice.side], Load) and self.contiguous()
+        packed = not direct or ceildiv(high(choice.stream.extent), choice.rows) > FEW
+        return None if found is None else depth.schedule(self.k, c, found, packed, info)
+
+    def contiguous(self) -> bool:
+        """The panel's factor is a load that lies along the lanes."""
+        load = plain_load(self.c.factors[self.choice.side])
+        return load is not None and self.lane_step(load, self.choice.panel.var) == 1
 
     def schedule(self) -> Kernel:
         c, choice, info, out = self.c, self.choice, self.info, self.c.out.name
@@ -528,8 +536,7 @@ class _Tiled:
         panel, stream = c.factors[choice.side], c.factors[1 - choice.side]
         k_axes = [a.var.name for a in (c.value.reduce.axes if c.value.reduce else ())]
         staged: list[tuple[str, str]] = []
-        load = plain_load(panel)
-        direct = isinstance(panel, Load) and load is not None and self.lane_step(load, choice.panel.var) == 1
+        direct = isinstance(panel, Load) and self.contiguous()
         if not direct or (uses > FEW and self.panel_bytes > self.info.l1_bytes // 8):
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
@@ -637,27 +644,12 @@ class _Tiled:
         self.k = fill(k, name, self.info)
 
     def chain(self, value: str) -> str | None:
-        """A long sum in steps, each in registers, so that few additions stand in sequence; the name of a step's sum.
-
-        The inner summed axes belong to a step as a whole, as many as there is room for; the next one is cut into
-        equal pieces; those outside of it count steps."""
+        """A long sum in steps, each in registers; the name of a step's sum, if it is that long."""
         item = self.k.algorithm.item(value)
         assert isinstance(item, Value)
         if item.reduce is None or self.depth <= CHAIN:
             return None
-        axes = list(item.reduce.axes)
-        inner = 1
-        while inner * high(axes[-1].extent) <= CHAIN // 2:
-            inner *= high(axes.pop().extent)
-        cut = axes.pop()
-        factor = _piece(high(cut.extent), inner)
-        if factor == 1 and inner > 1:
-            factor = 0  # one step per element
-        name = f"{value}_chain"
-        self.k = run(
-            self.k,
-            SplitReduce(value, cut.var.name, factor, name, whole=tuple(a.var.name for a in axes)),
-        )
+        self.k, name = in_steps(self.k, value)
         return name
 
     def accumulate(self, name: str, scope: Scope) -> None:

@@ -12,7 +12,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Int, Var, coefficient, flatten, high, substitute, variables
+from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
 from weft.ir.kernel.lower import storage_offset
 from weft.ir.kernel.schedule import Kernel, LoopSpec
@@ -20,6 +20,7 @@ from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
@@ -145,6 +146,36 @@ def output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
 def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
     inner, outer = output_steps(k, c, b), output_steps(k, c, a)
     return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
+
+
+def in_steps(k: Kernel, value: str) -> tuple[Kernel, str]:
+    """The sum in steps, so that few additions stand in sequence; the name of a step's sum.
+
+    The inner summed axes belong to a step as a whole, as many as there is room for; the next one is cut into
+    equal pieces; those outside of it count steps."""
+    item = k.algorithm.item(value)
+    assert isinstance(item, Value) and item.reduce is not None
+    axes = list(item.reduce.axes)
+    inner = 1
+    while inner * high(axes[-1].extent) <= CHAIN // 2:
+        inner *= high(axes.pop().extent)
+    cut = axes.pop()
+    factor = _piece(high(cut.extent), inner)
+    if factor == 1 and inner > 1:
+        factor = 0  # one step per element
+    name = f"{value}_chain"
+    whole = tuple(a.var.name for a in axes)
+    return run(k, SplitReduce(value, cut.var.name, factor, name, whole=whole)), name
+
+
+def _piece(extent: int, inner: int) -> int:
+    """How many of an axis' elements, of `inner` products each, make a step: about CHAIN / 2 products, and a divisor of
+    the extent if one is near."""
+    wish = CHAIN // 2 / inner
+    near = [f for f in range(1, extent + 1) if extent % f == 0 and wish / 2 <= f <= wish * 2]
+    if near:
+        return min(near, key=lambda f: abs(f - wish))
+    return ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
 
 
 def merge_even(k: Kernel, name: str, lanes: int = 1) -> Kernel:

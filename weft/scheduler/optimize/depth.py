@@ -1,0 +1,176 @@
+"""Contractions that are much deeper than they are wide (weight gradients, Gram matrices): the sum is what is shared out.
+
+    c(i, j) = sum k in 0..K: a(k, i) * b(k, j),   K much larger than I and J
+
+A task adds up a part of the depth for all results, in memory of its own: each element of both factors is read by one
+task. Steps of the depth are outside and all tiles of results inside, so that what a step reads stays in the cache until
+all tiles have used it. At the end the tasks' results are added.
+
+    for t: for step of t: for po:
+      panel(l, pi) = b(step + l, po + pi)
+      for so: part(t, so + si, po + pi) += sum l: a(step + l, so + si) * panel(l, pi)
+    c(i, j) = sum t: part(t, i, j)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir.expr import Expr, Load
+from weft.ir.index import Var, ceildiv, coefficient, high, variables
+from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
+from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.loops import Scope
+from weft.scheduler.optimize import parallel, rows
+from weft.scheduler.optimize.access import axes_of, plain_load
+from weft.scheduler.optimize.contraction_form import CHAIN, Contraction, fill, in_steps, merge_even
+from weft.scheduler.optimize.steps import split
+
+DEEPER = 4
+"""How many times deeper than wide."""
+
+STEPS = 4
+"""Steps of the depth for each task, at least: with fewer, adding up the tasks' results costs too much."""
+
+PARTS_PER_CORE = 4
+"""Tasks for each core at most, to even out what the cores are slowed by."""
+
+RESULTS_SHARE = 4
+"""All tasks' results may take the last-level cache over this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deep:
+    """Positions of the panel's and the stream's axis among the value's, the tile's size along each, and the number of
+    tasks that share the first summed axis."""
+
+    panel: int
+    stream: int
+    width: int
+    rows: int
+    tasks: int
+
+
+def choose(
+    c: Contraction, panel: Axis, stream: Axis, tile: tuple[int, int], info: DeviceInfo, big: bool
+) -> Deep | None:
+    """How to share out the depth, with tiles of `tile` results (along the panel's axis and the stream's); None where it
+    is not that deep, or there are too many results."""
+    assert c.value.reduce is not None
+    axes = [a for a in c.value.axes if a.extent != 1]
+    summed = c.value.reduce.axes
+    if len(axes) != 2 or not all(isinstance(a.extent, int) for a in c.value.all_axes):
+        return None
+    depth, first = prod(high(a.extent) for a in summed), high(summed[0].extent)
+    sizes = [high(a.extent) for a in axes]
+    least = info.cores if big else 1
+    room = info.l3_bytes // RESULTS_SHARE // (prod(sizes) * c.value.dtype.itemsize)
+    most = min(room, depth // (STEPS * CHAIN // 2), first, least * PARTS_PER_CORE if big else 1)
+    if depth < DEEPER * max(sizes) or most < least:
+        return None
+    counts = range(least, most + 1, least)
+    tasks = max(counts, key=lambda n: (first % n == 0, n))
+    of = list(c.value.axes)
+    return Deep(of.index(panel), of.index(stream), *tile, tasks)
+
+
+def schedule(k: Kernel, c: Contraction, deep: Deep, packed: bool, info: DeviceInfo) -> Kernel:
+    """The schedule; the panel is `packed`, or read where it lies."""
+    assert c.value.reduce is not None
+    value, first = c.value.name, c.value.reduce.axes[0]
+    panel, stream = c.value.axes[deep.panel], c.value.axes[deep.stream]
+    side = 0 if panel in c.own(0) else 1
+    if packed:
+        k = run(k, Stage(value, c.factors[side], "panel", _ordered(c, c.factors[side], panel)))
+    other = c.factors[1 - side]
+    if not isinstance(other, Load) and plain_load(other) is None:
+        k = run(k, Stage(value, other, "stream", _ordered(c, other, stream)))
+    part = value
+    if deep.tasks > 1:
+        part = f"{value}_part"
+        k = run(k, SplitReduce(value, first.var.name, _share(high(first.extent), deep.tasks), part))
+        k = _added_up(k, c, info)
+    else:
+        k = rows.lanes(k, k.nests[c.out.name].loops[-1].var.name, info.lanes(c.value.dtype))
+    k, chain = in_steps(k, part)
+    k, po, so = _tiled(k, part, deep, info)
+    k = _in_registers(run(k, ComputeAt(chain, part, so, Scope.REGISTER)), chain, deep)
+    for name, at in (("panel", po), ("stream", so)):
+        if name in k.nests:
+            k = fill(run(k, ComputeAt(name, part, at, Scope.LOCAL)), name, info)
+    return merge_even(k, chain)
+
+
+def _share(extent: int, tasks: int) -> int:
+    """Elements of a summed axis for each task: as many for all, or whole steps."""
+    if extent % tasks == 0:
+        return extent // tasks
+    step = CHAIN // 2 if extent >= CHAIN * tasks else 1
+    return ceildiv(ceildiv(extent, tasks), step) * step
+
+
+def _ordered(c: Contraction, e: Expr, last: Axis) -> tuple[str, ...]:
+    """The axes of a packed factor: those that are summed, then the one that is tiled."""
+    assert c.value.reduce is not None
+    return (*(a.var.name for a in c.value.reduce.axes if a.var in axes_of(e)), last.var.name)
+
+
+def _added_up(k: Kernel, c: Contraction, info: DeviceInfo) -> Kernel:
+    """The output's loops, in which the tasks' results are added: a vector of results at a time."""
+    out, value = c.out.name, c.value.name
+    lane = k.nests[out].loops[-1].var.name
+    k = rows.lanes(k, lane, info.lanes(c.value.dtype))
+    loops = k.nests[out].loops
+    if len(loops) < 2:
+        return k
+    k = run(k, ComputeAt(value, out, loops[-2].var.name, Scope.REGISTER))
+    nest = k.nests[value]
+    reduced, pure = [s.var.name for s in nest.loops if s.reduce], [s.var.name for s in nest.loops if not s.reduce]
+    k = run(k, Permute(value, (*reduced, *pure)))
+    return attempt(k, Vectorize(pure[-1])) if pure else k
+
+
+def _loop_of(k: Kernel, name: str, position: int) -> str:
+    """The item's loop over its axis at that position."""
+    item, nest = k.algorithm.item(name), k.nests[name]
+    (var,) = variables(nest.bind[item.axes[position].var])
+    return var.name
+
+
+def _tiled(k: Kernel, part: str, deep: Deep, info: DeviceInfo) -> tuple[Kernel, str, str]:
+    """The loops over a task's results: steps outside, tiles inside; the loops over panels and over tiles of one."""
+    p, s = _loop_of(k, part, deep.panel), _loop_of(k, part, deep.stream)
+    item, nest = k.algorithm.item(part), k.nests[part]
+    tasks = [x.var.name for x in nest.loops if not x.reduce and x.var.name not in (p, s)]
+    steps = [x.var.name for x in nest.loops if x.reduce]
+    k = run(k, Pad(p, deep.width), Pad(s, deep.rows))
+    k, po, pi = split(k, p, deep.width, "po", "pi")
+    k, so, si = split(k, s, deep.rows, "so", "si")
+    k = run(k, Permute(part, (*tasks, *steps, po, so, si, pi)), Unroll(si), Vectorize(pi))
+    rank = len(item.axes)
+    others = [n for n in range(rank) if n not in (deep.panel, deep.stream)]
+    k = run(k, Arrange(part, Scope.LOCAL, (*others, deep.stream, deep.panel), (1,) * rank))
+    return (attempt(k, Bind(tasks[-1], info.task_kind)) if deep.tasks > 1 else k), po, so
+
+
+def _in_registers(k: Kernel, name: str, deep: Deep) -> Kernel:
+    """A tile of a step's sums: what is summed outside, rows written out, lanes inside."""
+    item, nest = k.algorithm.item(name), k.nests[name]
+    assert isinstance(item, Value)
+    at = nest.bind[item.axes[deep.panel].var]
+    pure, reduced = ([x.var for x in nest.loops if x.reduce is r] for r in (False, True))
+    lane = [v for v in pure if coefficient(at, v) == 1]
+    tall = [v for v in pure if v not in lane]
+    k = run(k, Permute(name, tuple(v.name for v in (*reduced, *tall, *lane))))
+    order = (*(n for n in range(len(item.axes)) if n != deep.panel), deep.panel)
+    k = run(k, Arrange(name, Scope.REGISTER, order, (1,) * len(order)))
+    return run(k, *(Unroll(v.name) for v in tall), *(Vectorize(v.name) for v in lane))
