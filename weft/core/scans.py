@@ -75,6 +75,8 @@ def _scan_last(
     blocks = apply(Op.CONTIGUOUS, (inside(bc.reshape(whole, (*lead, count, _BLOCK))),))
     last = box(blocks, (*none, 0, _BLOCK - 1), (*lead, count, 1))
     totals = _scan_last(bc.reshape(last, (*lead, count)), inside, combine, neutral)
+    if count <= _BLOCK:  # one kernel more, instead of a reduction wherever they are used
+        totals = apply(Op.CONTIGUOUS, (totals,))
     before = box(pad_value(totals, [*none, 1], [*none, 0], neutral), (*none, 0), (*lead, count))
     out = combine(blocks, bc.expand(bc.reshape(before, (*lead, count, 1)), blocks.shape))
     return box(bc.reshape(out, (*lead, count * _BLOCK)), (*none, 0), v.shape)

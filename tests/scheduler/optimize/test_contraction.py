@@ -200,8 +200,26 @@ def test_a_counter_beside_a_product_does_not_cost_its_tiles() -> None:
 
 
 def test_a_deep_product_packs_its_panel_in_blocks() -> None:
-    nests = schedule(matmul(96, 64, 5000).algorithm, DEVICES["small caches"]).nests
+    nests = schedule(matmul(1500, 64, 5000).algorithm, DEVICES["small caches"]).nests
     steps = [x.var.name for x in nests["c"].loops if x.reduce]
     panel = nests["panel"]
     assert steps and panel.at is not None and panel.at.loop == steps[-1]
     assert int(np.prod(panel.size)) < 5000 * 16 and nests["c_chain"].scope is Scope.REGISTER
+
+
+def test_the_depth_is_shared_out_where_there_is_much_of_it() -> None:
+    """Each task adds up a part of the depth for all results; sizes come out uneven. On this machine: the interpreter
+    would take long."""
+    for k, m, n in ((40000, 7, 20), (40009, 9, 70)):
+        x, y = normal(k, m), normal(k, n, seed=1)
+        a, b = weft.tensor(x).realize(), weft.tensor(y).realize()
+        for cores in (1, 2):
+            device = info(64, 32, l2_bytes=64 << 10, cores=cores)
+            (spec,) = kernelize([(a.T @ b).value.node])
+            kernel = schedule(spec.algorithm, device)
+            verify(lower(kernel))
+            tasks = [s.extent for x in kernel.nests.values() for s in x.loops if s.kind is LoopKind.PARALLEL]
+            assert tasks == ([8] if cores == 2 else [])
+        close((a.T @ b).numpy(), x.T.astype(np.float64) @ y)
+        want = (np.maximum(y, 0).astype(np.float64).T @ np.abs(x)) * 2 + 1
+        close(((b.relu().T @ a.abs()) * 2 + 1).numpy(), want)

@@ -53,6 +53,7 @@ from weft.scheduler.optimize.contraction_form import (
     COPIED,
     GATHERED,
     Contraction,
+    divisors,
     fill,
     find,
     in_steps,
@@ -302,15 +303,6 @@ def awkward(k: Kernel, e: Expr) -> bool:
 
 def _loads(e: Expr) -> list[Load]:
     return [x for x in ex.walk([e], into_indices=False) if isinstance(x, Load)]
-
-
-def divisors(n: int) -> list[int]:
-    """Numbers that divide n, ascending from 1 to n, but only one of those that are near each other."""
-    found = [1]
-    for d in range(2, n):
-        if n % d == 0 and d >= 1.5 * found[-1]:
-            found.append(d)
-    return [*found, n] if n > 1 else found
 
 
 class _Tiled:

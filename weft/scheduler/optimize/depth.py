@@ -1,4 +1,4 @@
-"""Contractions that are much deeper than they are wide (weight gradients, Gram matrices): the sum is what is shared out.
+"""Contractions much deeper than they are wide (weight gradients, Gram matrices): the sum is what is shared out.
 
     c(i, j) = sum k in 0..K: a(k, i) * b(k, j),   K much larger than I and J
 
@@ -19,7 +19,7 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Expr, Load
-from weft.ir.index import Var, ceildiv, coefficient, high, variables
+from weft.ir.index import ceildiv, coefficient, high, variables
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
@@ -30,7 +30,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import parallel, rows
+from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, plain_load
 from weft.scheduler.optimize.contraction_form import CHAIN, Contraction, fill, in_steps, merge_even
 from weft.scheduler.optimize.steps import split
@@ -74,7 +74,7 @@ def choose(
     sizes = [high(a.extent) for a in axes]
     least = info.cores if big else 1
     room = info.l3_bytes // RESULTS_SHARE // (prod(sizes) * c.value.dtype.itemsize)
-    most = min(room, depth // (STEPS * CHAIN // 2), first, least * PARTS_PER_CORE if big else 1)
+    most = min(room, depth // (STEPS * CHAIN // 2), first, least * PARTS_PER_CORE if least > 1 else 1)
     if depth < DEEPER * max(sizes) or most < least:
         return None
     counts = range(least, most + 1, least)
@@ -134,7 +134,10 @@ def _added_up(k: Kernel, c: Contraction, info: DeviceInfo) -> Kernel:
         return k
     k = run(k, ComputeAt(value, out, loops[-2].var.name, Scope.REGISTER))
     nest = k.nests[value]
-    reduced, pure = [s.var.name for s in nest.loops if s.reduce], [s.var.name for s in nest.loops if not s.reduce]
+    reduced, pure = (
+        [s.var.name for s in nest.loops if s.reduce],
+        [s.var.name for s in nest.loops if not s.reduce],
+    )
     k = run(k, Permute(value, (*reduced, *pure)))
     return attempt(k, Vectorize(pure[-1])) if pure else k
 

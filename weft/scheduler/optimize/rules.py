@@ -4,6 +4,7 @@
     online-reducible chain (attention)        -> `online`: one pass over tiles
     a sum with a factor per block of it       -> `blocks`: weights of few bits, times a vector
     reductions over windows (depthwise)       -> `windows`: the window copied, tiles in registers
+    running sums of short rows                -> `prefixes`: lanes along the results
     few results of two operands (their taps)  -> `taps`: all of them in registers, lanes along what is summed
     everything else                           -> `rows`: rows or columns of reductions around elementwise work
     any kernel, where tasks are thread blocks -> `gpu`
@@ -17,13 +18,14 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import blocks, contraction, gpu, online, rows, taps, windows
+from weft.scheduler.optimize import blocks, contraction, gpu, online, prefixes, rows, taps, windows
 
 _RULES = (
     online.schedule,
     contraction.schedule,
     blocks.schedule,
     windows.schedule,
+    prefixes.schedule,
     taps.schedule,
     rows.schedule,
 )
