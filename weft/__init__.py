@@ -677,6 +677,13 @@ _LAZY_FUNCTIONS = {
     for module, names in _IN_MODULES.items()
     for name, _, function in (entry.partition("=") for entry in names.split())
 }
+_SWITCHES = (
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor",
+    "IntTensor", "LongTensor", "ShortTensor", "are_deterministic_algorithms_enabled", "channels_last",
+    "channels_last_3d", "contiguous_format", "get_float32_matmul_precision", "get_num_interop_threads",
+    "layout", "memory_format", "preserve_format", "set_default_tensor_type", "set_float32_matmul_precision",
+    "set_num_interop_threads", "strided", "use_deterministic_algorithms",
+)  # fmt: skip
 _LAZY = {
     "Variable": "weft.core.variables",
     "bind": "weft.core.variables",
@@ -697,9 +704,19 @@ _LAZY = {
     "get_num_threads": "weft.core.devices",
     "iinfo": "weft.core.limits",
     "set_default_device": "weft.core.devices",
+    "default_generator": "weft.core.random",
+    **dict.fromkeys(_SWITCHES, "weft.core.switches"),
 }
 _PACKAGES = frozenset(
     (
+        "accelerator",
+        "backends",
+        "compiler",
+        "cuda",
+        "distributed",
+        "jit",
+        "utils",
+        "version",
         "amp",
         "array_api",
         "autograd",
@@ -734,6 +751,8 @@ def __getattr__(name: str) -> Any:
     """What is not needed by every program is imported when first asked for (PEP 562)."""
     if name in _PACKAGES:
         return importlib.import_module(f"weft.{name}")
+    if name == "random":
+        return importlib.import_module("weft.core.random")
     if name in _FUNCTIONAL:
         return getattr(importlib.import_module("weft.core.functional"), name)
     if name in _LAZY_FUNCTIONS:

@@ -65,6 +65,11 @@ def tf32() -> bool:
     return os.environ.get("WEFT_TF32", "0").strip().lower() not in ("", "0", "false", "no", "off")
 
 
+def allow_tf32(allow: bool) -> None:
+    """Set `WEFT_TF32`, for devices that are opened afterwards."""
+    os.environ["WEFT_TF32"] = str(int(allow))
+
+
 def wgmma() -> bool | None:
     """Whether products run by groups of four warps (`wgmma`) on GPUs that have them; None: where a trial shows that
     they are right."""

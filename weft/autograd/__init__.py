@@ -27,6 +27,9 @@ _TOOLS = {
     "enable_grad": "weft.core.modes:enable_grad",
     "inference_mode": "weft.core.modes:inference_mode",
     "set_grad_enabled": "weft.core.modes:set_grad_enabled",
+    "Variable": "weft.core.modes:variable",
+    "detect_anomaly": "weft.core.modes:detect_anomaly",
+    "set_detect_anomaly": "weft.core.modes:detect_anomaly",
     "checkpoint": "weft.core.checkpointing:checkpoint",
     "checkpoint_sequential": "weft.core.checkpointing:checkpoint_sequential",
 }

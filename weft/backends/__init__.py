@@ -1,1 +1,17 @@
-"""Backends: what turns lowered loops into running code, each in a package of its own."""
+"""Backends: what turns lowered loops into running code, each in a package of its own.
+
+`cudnn` and `mps` are no backends: they hold what programs that were written for torch switch or ask there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+_MODULES = ("cuda", "cudnn", "mps")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _MODULES:
+        return importlib.import_module(f"weft.backends.{name}")
+    raise AttributeError(f"module 'weft.backends' has no attribute {name!r}")

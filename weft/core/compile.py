@@ -67,6 +67,11 @@ class Compiled(Generic[P, R]):
         call: Any = self
         return self if owner is None else partial(call, owner)
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "fn":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.fn, name)
+
     def __repr__(self) -> str:
         return f"<weft.compile of {_name(self.fn)}: {len(self._replays)} traces>"
 
@@ -167,10 +172,37 @@ class Compiled(Generic[P, R]):
 
 
 @overload
-def compile(fn: Callable[P, R]) -> Compiled[P, R]: ...
+def compile(
+    fn: Callable[P, R],
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: Any = ...,
+    mode: str | None = ...,
+    options: Any = ...,
+    disable: bool = ...,
+) -> Compiled[P, R]: ...
 @overload
-def compile(fn: None = None) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
-def compile(fn: Callable[..., Any] | None = None) -> Any:
+def compile(
+    fn: None = None,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: Any = ...,
+    mode: str | None = ...,
+    options: Any = ...,
+    disable: bool = ...,
+) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
+def compile(
+    fn: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "",
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
     """The function `fn`, traced once per distinct input structure, then replayed as one plan.
 
     The arguments' structure (tuples, lists, dicts, dataclasses), Python values, and the shape, dtype, device and
@@ -185,9 +217,15 @@ def compile(fn: Callable[..., Any] | None = None) -> Any:
 
     Where a result requires grad, calling gives tensors computed lazily, as calling `fn` would, so that gradients flow
     through; a function that calls backward() itself, or whose results are detached, runs as one plan.
+
+    The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is: there
+    is one way, which always takes the whole function. What a module has (`parameters()`, `state_dict()`) its compiled
+    form has too.
     """
     if fn is None:
-        return compile
+        return partial(compile, disable=disable)
+    if disable:
+        return fn
     if not callable(fn):
         raise DTypeError(f"compile: expected a function, got {describe(fn)}")
     already: Any = fn

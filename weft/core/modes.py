@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
-from typing import Self
+from contextlib import ContextDecorator, nullcontext
+from typing import TYPE_CHECKING, Self
 
 from weft.autograd import value
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
 
 
 class set_grad_enabled(ContextDecorator):  # noqa: N801  (torch's name)
@@ -63,3 +66,13 @@ inference_mode = no_grad
 def is_grad_enabled() -> bool:
     """True where operations are recorded."""
     return value.grad_enabled()
+
+
+def variable(data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Tensor:
+    """torch's old Variable: the tensor, which asks for gradients if that is said."""
+    return data.requires_grad_() if requires_grad else data
+
+
+def detect_anomaly(mode: bool = True, check_nan: bool = True) -> nullcontext[None]:
+    """A context, or a call, that changes nothing: what made a NaN is seen with `weft.explain` and at any result."""
+    return nullcontext()

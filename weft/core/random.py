@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +42,9 @@ class Generator:
     While a function is traced, draws come from a state that every call of the compiled function gets anew.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | str | None = None, *, device: Any = None) -> None:
+        if isinstance(seed, str):  # a device, as in torch: numbers are the same on all
+            seed = None
         self.manual_seed(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
 
     def manual_seed(self, seed: int) -> Generator:
@@ -423,3 +427,14 @@ def largest(dtype: DType) -> int:
     """The largest integer up to which a dtype holds all, as torch's random_ draws."""
     digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
     return (1 << digits[dtype.name]) if dtype.is_float else int(dtype.max)
+
+
+@contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True, **options: Any) -> abc.Generator[None]:
+    """What is drawn within the block leaves no trace: the stream of numbers goes on as if it had not been."""
+    before = default_generator.get_state()
+    try:
+        yield
+    finally:
+        if enabled:
+            default_generator.set_state(before)

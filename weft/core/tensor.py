@@ -13,6 +13,7 @@ from weft.autograd.value import Value, apply, grad_enabled, stepwise
 from weft.core import (
     broadcast,
     creation,
+    defaults,
     devices,
     differentiate,
     display,
@@ -55,7 +56,8 @@ _matrix_transpose = views.viewing(movement.matrix_transpose)
 class Tensor(InPlace, Methods):
     """An n-dimensional array of one dtype, computed when its values are needed.
 
-    `weft.Tensor(data)` is `weft.tensor(data)`; a subclass such as a parameter is made the same way.
+    `weft.Tensor(data)` is `weft.tensor(data)` in the default float dtype, `weft.Tensor(2, 3)` zeros of that size, as in
+    torch; a subclass such as a parameter is made the same way.
     """
 
     _grad: Tensor | None = None
@@ -64,11 +66,14 @@ class Tensor(InPlace, Methods):
 
     def __init__(
         self,
-        data: Any = (),
+        *given: Any,
         dtype: DType | None = None,
         device: str | None = None,
         requires_grad: Bool_ = False,
     ) -> None:
+        if len(given) == 2 and isinstance(given[1], DType):
+            given, dtype = given[:1], given[1]
+        data = _constructed(given, dtype, device)
         same = isinstance(data, Handle) and dtype is None and device is None
         source: Any = data if same else creation.tensor(data, dtype, device)
         self.value = Value(source.value.node)
@@ -133,7 +138,7 @@ class Tensor(InPlace, Methods):
         """True for float dtypes."""
         return self.dtype.is_float
 
-    def is_contiguous(self) -> Bool_:
+    def is_contiguous(self, *, memory_format: Any = None) -> Bool_:
         """True: weft has no strides."""
         return True
 
@@ -193,6 +198,11 @@ class Tensor(InPlace, Methods):
                 raise ShapeError(f"grad: must be {describe(self)}, got {describe(grad)}")
         self._grad = grad
 
+    @property
+    def grad_fn(self) -> Value | None:
+        """What the tensor was recorded as a result of; None for leaves and constants."""
+        return None if self.value.is_leaf or not self.value.needs_grad else self.value
+
     def retain_grad(self) -> None:
         """Have backward() fill `.grad` of this result too."""
         if not self.value.needs_grad:
@@ -210,7 +220,7 @@ class Tensor(InPlace, Methods):
         self.value = Value(self.value.node)
         return self
 
-    def clone(self) -> Tensor:
+    def clone(self, *, memory_format: Any = None) -> Tensor:
         """A tensor of its own with the same values; gradients flow through."""
         v = self.value
         if v.needs_grad and grad_enabled():
@@ -245,8 +255,8 @@ class Tensor(InPlace, Methods):
             realization.realize(self)
         return self
 
-    def numpy(self) -> Array:
-        """The values as a NumPy array of its own. Computes the tensor."""
+    def numpy(self, *, force: Bool_ = False) -> Array:
+        """The values as a NumPy array of its own. Computes the tensor. With or without `force`, no gradient flows."""
         return run.to_numpy(self.realize().value.node).copy()
 
     def item(self) -> Any:
@@ -395,9 +405,13 @@ class Tensor(InPlace, Methods):
             out = wrap(apply(Op.COPY, (out.value,), Target(name)))
         return out.clone() if copy and out is self else out
 
-    def type(self, dtype: DType | None = None, non_blocking: Bool_ = False) -> Any:
-        """The dtype, or the tensor converted to one."""
-        return self.dtype if dtype is None else self.to(dtype)
+    def type(self, dtype: Any = None, non_blocking: Bool_ = False) -> Any:
+        """The dtype, or the tensor converted to one, which may be given as in torch ("torch.LongTensor") too."""
+        if dtype is None or isinstance(dtype, DType):
+            return self.dtype if dtype is None else self.to(dtype)
+        from weft.core.switches import named_type
+
+        return self.to(named_type(dtype) or dtype)
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in the dtype of another."""
@@ -721,6 +735,20 @@ class Tensor(InPlace, Methods):
     def where(self, condition: Tensor, other: TensorLike) -> Tensor:
         """This tensor where the condition is true, else other."""
         return elementwise.where(condition, self, other)
+
+
+def _constructed(given: tuple[Any, ...], dtype: DType | None, device: str | None) -> Any:
+    """What Tensor(...) holds: of ints, zeros of that size; else the data, of which numbers are the default float."""
+    if given and all(type(n) is builtins.int for n in given):
+        return creation.zeros(*given, dtype=dtype, device=device)
+    if len(given) > 1:
+        raise ArgumentError(
+            f"Tensor: expected sizes, or data alone, got {len(given)} arguments; use weft.tensor"
+        )
+    data = given[0] if given else ()
+    if isinstance(data, Handle) or dtype is not None:
+        return data
+    return creation.tensor(data, defaults.get_default_dtype(), device)
 
 
 def _flat_list(x: Tensor) -> list[Any]:

@@ -37,6 +37,21 @@ from weft.distributions.discrete import (
 from weft.distributions.distribution import Distribution
 from weft.distributions.gammas import Beta, Chi2, Dirichlet, Gamma, StudentT
 from weft.distributions.kl import kl_divergence, register_kl
+from weft.module_paths import offer_paths
+
+offer_paths(__name__, {
+    "bernoulli": "weft.distributions.discrete",
+    "beta": "weft.distributions.gammas",
+    "categorical": "weft.distributions.discrete",
+    "dirichlet": "weft.distributions.gammas",
+    "gamma": "weft.distributions.gammas",
+    "independent": "weft.distributions.composed",
+    "multivariate_normal": "weft.distributions.composed",
+    "normal": "weft.distributions.continuous",
+    "transformed_distribution": "weft.distributions.composed",
+    "transforms": "weft.distributions.composed",
+    "uniform": "weft.distributions.continuous",
+})  # fmt: skip
 
 __all__ = [
     "AffineTransform", "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ComposeTransform",

@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.backends.disk.format import located
 from weft.core.creation import tensor
+from weft.core.run import named_device
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.io.checkpoint import load_torch
@@ -44,17 +45,26 @@ def save(obj: Any, path: StrPath) -> None:
     save_safetensors(writer.tensors, path, {STRUCTURE: json.dumps(structure, separators=(",", ":"))})
 
 
-def load(path: StrPath, device: str | None = None, *, weights_only: bool = True) -> Any:
+def load(
+    path: StrPath,
+    device: Any = None,
+    *,
+    map_location: Any = None,
+    weights_only: bool = True,
+    mmap: bool | None = None,
+) -> Any:
     """What `save` or torch.save wrote; of another safetensors file, its tensors by name. No code of the file is run.
 
     A tensor's bytes are read when it is first used: the file must stay as it is until then. `weights_only` as in
-    `weft.io.load_torch`.
+    `weft.io.load_torch`; `map_location` is torch's name for the device, where a function or a dict, which say what to
+    do with devices of the file, mean the default one: tensors in files are at home nowhere. `mmap` changes nothing.
 
     With device="disk" tensors stay in the file for good: see `weft.io.load_safetensors`.
 
     >>> model.load_state_dict(weft.load("run.safetensors")["model"])
     """
     path = located(path)
+    device = named_device(map_location) if device is None else named_device(device) or device
     with open(path, "rb") as file:
         start = file.read(4)
     if start.startswith(_TORCH):

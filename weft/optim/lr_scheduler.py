@@ -559,3 +559,6 @@ class ReduceLROnPlateau:
         """Continue from what `state_dict` gave; learning rates themselves are the optimizer's state."""
         for name, value in state_dict.items():
             setattr(self, name, value)
+
+
+_LRScheduler = LRScheduler  # torch's older name

@@ -1,0 +1,129 @@
+"""Switches and names of torch that programs set or pass, and what they mean here."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from weft import settings
+from weft.core import defaults
+from weft.core.axes import is_int
+from weft.core.handle import Handle
+from weft.errors import ArgumentError
+from weft.ir import dtypes
+from weft.ir.dtypes import DType
+
+if TYPE_CHECKING:
+    from weft.core.tensor import Tensor
+
+
+class memory_format(Enum):  # noqa: N801  (torch's name)
+    """Orders of elements in memory. weft chooses them itself, and every one that is asked for is the same to it."""
+
+    contiguous_format = "contiguous_format"
+    preserve_format = "preserve_format"
+    channels_last = "channels_last"
+    channels_last_3d = "channels_last_3d"
+
+    def __repr__(self) -> str:
+        return f"weft.{self.name}"
+
+
+class layout(Enum):  # noqa: N801  (torch's name)
+    """How tensors are kept: dense ones only."""
+
+    strided = "strided"
+
+    def __repr__(self) -> str:
+        return f"weft.{self.name}"
+
+
+contiguous_format, preserve_format = memory_format.contiguous_format, memory_format.preserve_format
+channels_last, channels_last_3d = memory_format.channels_last, memory_format.channels_last_3d
+strided = layout.strided
+
+
+class TensorType:
+    """torch's constructors by type: `LongTensor([1, 2])` of numbers, `FloatTensor(2, 3)` of sizes (zeros here).
+
+    `isinstance(x, weft.LongTensor)` asks for the dtype, and `x.type(weft.LongTensor)` converts.
+    """
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        self.name, self.dtype = name, dtype
+
+    def __call__(self, *data: Any, device: Any = None) -> Tensor:
+        from weft.core.tensor import Tensor
+
+        return Tensor(*data, dtype=self.dtype, device=device)
+
+    def __instancecheck__(self, x: object) -> bool:
+        return isinstance(x, Handle) and x.value.dtype is self.dtype
+
+    def __repr__(self) -> str:
+        return f"weft.{self.name}"
+
+
+FloatTensor, DoubleTensor = (
+    TensorType("FloatTensor", dtypes.float32),
+    TensorType("DoubleTensor", dtypes.float64),
+)
+HalfTensor, BFloat16Tensor = (
+    TensorType("HalfTensor", dtypes.float16),
+    TensorType("BFloat16Tensor", dtypes.bfloat16),
+)
+ByteTensor, CharTensor = TensorType("ByteTensor", dtypes.uint8), TensorType("CharTensor", dtypes.int8)
+ShortTensor, IntTensor = TensorType("ShortTensor", dtypes.int16), TensorType("IntTensor", dtypes.int32)
+LongTensor, BoolTensor = TensorType("LongTensor", dtypes.int64), TensorType("BoolTensor", dtypes.bool_)
+
+
+def named_type(t: object) -> DType | None:
+    """The dtype of a TensorType, or of its name in torch ("torch.FloatTensor"); None for anything else."""
+    if isinstance(t, str):
+        t = globals().get(t.rpartition(".")[2])
+    return t.dtype if isinstance(t, TensorType) else None
+
+
+def set_default_tensor_type(t: TensorType | str) -> None:
+    """As set_default_dtype, by a type or its name."""
+    dtype = named_type(t)
+    if dtype is None:
+        raise ArgumentError(
+            f"set_default_tensor_type: expected a type such as weft.FloatTensor, got {t!r}; see set_default_dtype"
+        )
+    defaults.set_default_dtype(dtype)
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Whether GPUs may round the factors of float32 products to TF32: not for "highest". It holds for devices that are
+    opened afterwards."""
+    if precision not in ("highest", "high", "medium"):
+        raise ArgumentError(
+            f"set_float32_matmul_precision: expected 'highest', 'high' or 'medium', got {precision!r}"
+        )
+    settings.allow_tf32(precision != "highest")
+
+
+def get_float32_matmul_precision() -> str:
+    """ "highest", or "high" where factors may be rounded."""
+    return "high" if settings.tf32() else "highest"
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Nothing: the same program gives the same on a device, every time."""
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """True."""
+    return True
+
+
+def set_num_interop_threads(n: int) -> None:
+    """Nothing: kernels run one after the other, each on `set_num_threads` threads."""
+    if not is_int(n) or n < 1:
+        raise ArgumentError(f"set_num_interop_threads: needs a positive int, got {n!r}")
+
+
+def get_num_interop_threads() -> int:
+    """1."""
+    return 1

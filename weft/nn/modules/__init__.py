@@ -1,0 +1,35 @@
+"""torch.nn.modules: the layers of weft.nn, by torch's files."""
+
+from weft.module_paths import offer_paths
+from weft.nn.module import Module
+
+__all__ = ["Module"]
+
+offer_paths(__name__, {
+    "activation": "weft.nn.activations",
+    "adaptive": "weft.nn.adaptive_softmax",
+    "batchnorm": "weft.nn.normalization",
+    "container": "weft.nn.containers",
+    "conv": "weft.nn.convolution",
+    "dropout": "weft.nn.regularization",
+    "flatten": "weft.nn.regularization",
+    "instancenorm": "weft.nn.normalization",
+    "lazy": "weft.nn.lazy",
+    "linear": "weft.nn.linear",
+    "loss": "weft.nn.losses",
+    "module": "weft.nn.module",
+    "normalization": "weft.nn.normalization",
+    "padding": "weft.nn.padding",
+    "pixelshuffle": "weft.nn.resampling",
+    "pooling": "weft.nn.pooling",
+    "rnn": "weft.nn.recurrent",
+    "sparse": "weft.nn.linear",
+    "transformer": "weft.nn.transformer",
+    "upsampling": "weft.nn.resampling",
+})  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    from weft import nn
+
+    return getattr(nn, name)

@@ -1,0 +1,14 @@
+"""torch.utils: `data` (weft.data), `checkpoint`, and `dlpack`, under torch's paths."""
+
+from weft.module_paths import offer_paths
+from weft.utils import dlpack
+
+__all__ = ["dlpack"]
+
+offer_paths(__name__, {
+    "data": "weft.data",
+    "data.dataset": "weft.data.dataset",
+    "data.dataloader": "weft.data.loader",
+    "data.sampler": "weft.data.sampler",
+    "checkpoint": "weft.core.checkpointing",
+})  # fmt: skip
