@@ -12,12 +12,14 @@ from hypothesis import Phase, settings
 from weft.backends.dummy.device import DummyCode, DummyDevice, describe
 from weft.backends.dummy.pool import DummyMemory
 from weft.backends.protocol import Memory
+from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, transform
-from weft.ir.loops import LoopKind, Program
-from weft.ir.ops import Op
+from weft.ir.loops import Block, If, Loop, LoopKind, Program
+from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 from weft.testing.conformance import (
     test_copies,
+    test_description,
     test_loops,
     test_memory,
     test_ops,
@@ -83,6 +85,32 @@ class SwapsVariables(DummyDevice):
         return super().compile([replace(p, variables=p.variables[::-1]) for p in programs])
 
 
+class DoesLaneByLane(DummyDevice):
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        def serial(body: Block) -> Block:
+            return tuple(
+                replace(s, kind=LoopKind.SERIAL, body=serial(s.body)) if isinstance(s, Loop) else s
+                for s in body
+            )
+
+        return super().compile([replace(p, body=serial(p.body)) for p in programs])
+
+
+class TakesEveryBranch(DummyDevice):
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        def taken(body: Block) -> Block:
+            return tuple(
+                replace(s, guard=())
+                if isinstance(s, If)
+                else replace(s, body=taken(s.body))
+                if isinstance(s, Loop)
+                else s
+                for s in body
+            )
+
+        return super().compile([replace(p, body=taken(p.body)) for p in programs])
+
+
 def examples(n: int) -> settings:
     return settings(max_examples=n, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
 
@@ -96,6 +124,8 @@ MISTAKES: dict[type[DummyDevice], Callable[[Harness], None]] = {
     HasFewerQueues: lambda h: test_queues.test_queues_are_numbered(h.device, h),
     DropsTheLastStatement: lambda h: test_schedules.test_empty_schedule(h, "softmax"),
     SwapsVariables: test_running.test_variables_by_name,
+    DoesLaneByLane: test_loops.test_lanes_in_step,
+    TakesEveryBranch: test_loops.test_guards_cover_what_lies_far_outside,
 }
 
 
@@ -103,8 +133,13 @@ MISTAKES: dict[type[DummyDevice], Callable[[Harness], None]] = {
 def test_mistakes_are_found(kind: type[DummyDevice]) -> None:
     test = MISTAKES[kind]
     test(Harness(DummyDevice(describe(0))))
-    with pytest.raises((AssertionError, pytest.fail.Exception, MemoryError, ValueError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, MemoryError, ValueError, IRError)):
         test(Harness(kind(describe(0))))
+
+
+def test_a_description_names_all_ops_that_are_needed() -> None:
+    with pytest.raises(AssertionError, match=r"info.native lacks what no other ops make: mod\b"):
+        test_description.test_dtypes_and_ops(DummyDevice(describe(0, native=ELEMENTWISE - {Op.MOD})))
 
 
 @pytest.mark.parametrize("name", CASES)

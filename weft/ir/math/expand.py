@@ -19,7 +19,7 @@ from weft.ir.math.power import power
 from weft.ir.math.threefry import threefry
 from weft.ir.math.trigonometric import cos, sin
 from weft.ir.math.value import FORMATS, Value
-from weft.ir.ops import Op
+from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 
 Expansion: TypeAlias = Callable[[Call], Expr]
@@ -50,6 +50,9 @@ EXPANSIONS: dict[Op, Expansion] = {
 """Elementary function of floats -> the same in arithmetic, comparisons, selects, bit operations and conversions."""
 
 _INTEGER: dict[Op, Expansion] = {Op.POW: integer_power, Op.THREEFRY: threefry}
+
+NEEDED: frozenset[Op] = ELEMENTWISE - {*EXPANSIONS, *_INTEGER, Op.FMA}
+"""Elementwise ops that every device renders, on every dtype that loops allow: nothing makes them of others."""
 
 WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {
     Op.SIN: _expansion(partial(sin, wide=False)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,19 @@ def test_read_only_and_typed_sources(harness: Harness) -> None:
     device.write(memory, np.arange(4, dtype=np.float32).reshape(2, 2).data, 16)
     got = bytes(device.read(memory, 32))
     assert got == b"0123456789abcdef" + np.arange(4, dtype=np.float32).tobytes()
+
+
+def test_what_was_read_stays(harness: Harness) -> None:
+    """What `read` gave keeps its bytes: also when the memory's object is gone, and others have come."""
+    device, data = harness.device, noise(100_000)
+    memory = harness.put(data)
+    parts = [device.read(memory, 50_000), device.read(memory, 1000, 70_000)]
+    del memory
+    gc.collect()
+    others = [harness.put(np.zeros(100_000, np.uint8)) for _ in range(4)]
+    assert np.array_equal(np.frombuffer(parts[0], np.uint8), data[:50_000])
+    assert np.array_equal(np.frombuffer(parts[1], np.uint8), data[70_000:71_000])
+    assert all(m.nbytes for m in others)
 
 
 @pytest.mark.parametrize("offset", (-1, 60, 65, 1 << 40))

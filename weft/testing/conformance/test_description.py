@@ -6,6 +6,7 @@ from weft.backends.protocol import Device
 from weft.backends.registry import State, open_device, statuses
 from weft.ir import dtypes
 from weft.ir.loops import LoopKind
+from weft.ir.math.expand import NEEDED
 from weft.ir.ops import ELEMENTWISE
 
 
@@ -39,9 +40,11 @@ def test_sizes_and_rates(device: Device) -> None:
 
 
 def test_dtypes_and_ops(device: Device) -> None:
-    """The least that is of use: f32, i32, u32 and bool; ops that are elementwise."""
+    """The least that is of use: f32, i32, u32 and bool; all elementwise ops but those that are made of others."""
     assert {dtypes.float32, dtypes.int32, dtypes.uint32, dtypes.bool_} <= device.info.dtypes
     assert device.info.native <= ELEMENTWISE
+    missing = sorted(op.symbol for op in NEEDED - device.info.native)
+    assert not missing, f"info.native lacks what no other ops make: {', '.join(missing)}"
 
 
 def test_fingerprint(device: Device) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.ir import dtypes
-from weft.ir.expr import Const, Load, call
+from weft.ir.expr import Const, Load, Temp, call
 from weft.ir.index import Var, in_range
 from weft.ir.loops import (
     Accumulate,
@@ -19,6 +19,7 @@ from weft.ir.loops import (
     Block,
     Buffer,
     If,
+    Let,
     Loop,
     LoopKind,
     Program,
@@ -148,6 +149,52 @@ def test_large_buffers_and_roundings(harness: Harness) -> None:
     a = np.array([1 + 2.0**-12, 3, 1 - 2.0**-12, 1 + 2.0**-23], np.float32)
     zero = np.zeros_like(a)
     small.check({"a": a, "b": a, "c": -(a * a), "d": zero, "p": zero, "s": zero + 1})
+
+
+def test_guards_cover_what_lies_far_outside(harness: Harness) -> None:
+    """Where a guard fails, on a load, a store, an accumulation or a branch, nothing is touched: the index lies far
+    outside of all memory. By scalars and by lanes, of which every fourth is active."""
+    far = (1 << 40) + 12_345_677 if harness.device.info.bounds.index_bits == 64 else (1 << 28) + 12_345_677
+    programs: list[Program] = []
+    for lanes in (1, 8):
+        outer, lane = Var("o", 0, 64 // lanes - 1), Var("v", 0, lanes - 1)
+        i = outer * lanes + lane if lanes > 1 else outer
+        at, guard = i + (i % 4) * far, in_range(i % 4, 0, 1)
+        x, here = Load(F, "x", (at,)), Load(F, "x", (i,))
+        body: Block = (
+            Store("a", i, Load(F, "x", (at,), guard)),
+            Store("b", at, call(Op.ADD, x, here), guard),
+            Accumulate("c", at, Op.ADD, x, guard),
+            If(guard, (Let("t", x), Store("d", at, call(Op.MUL, Temp(F, "t"), here)))),
+        )
+        if lanes > 1:
+            body = (Loop(lane, lanes, body, LoopKind.VECTOR),)
+        params = tuple(Buffer(name, F, 64, Scope.GLOBAL) for name in "xabcd")
+        programs.append(
+            Program(f"far_{lanes}", params, frozenset("abcd"), (), (Loop(outer, 64 // lanes, body),))
+        )
+    for run in harness.compile(programs):
+        run.check({name: np.arange(64, dtype=np.float32) + k for k, name in enumerate("xabcd")})
+
+
+def test_lanes_in_step(harness: Harness) -> None:
+    """A vector loop does each statement for all lanes before the next, reads before it writes, and adds up as a tree:
+    the first half and the second half, until one is left."""
+    lanes, v = 8, var("v", 8)
+    across = lanes - 1 - v
+    body = (
+        Store("a", v, call(Op.ADD, Load(F, "a", (across,)), Const(F, 1))),
+        Store("b", v, call(Op.MUL, Load(F, "x", (v,)), Const(F, 2))),
+        Store("c", v, Load(F, "b", (across,))),
+        Accumulate("s", 0, Op.ADD, Load(F, "x", (v,))),
+    )
+    sizes = {"x": lanes, "a": lanes, "b": lanes, "c": lanes, "s": 1}
+    params = tuple(Buffer(name, F, size, Scope.GLOBAL) for name, size in sizes.items())
+    (run,) = harness.compile(
+        [Program("lanes", params, frozenset("abcs"), (), (Loop(v, lanes, body, LoopKind.VECTOR),))]
+    )
+    x = np.array([2.0**24, 1, 1, 1, -(2.0**24), 1, 1, 1], np.float32)
+    run.check({name: x if name == "x" else np.arange(n, dtype=np.float32) for name, n in sizes.items()})
 
 
 def test_tasks(harness: Harness) -> None:

@@ -23,6 +23,15 @@ def test_bytes_come_back(harness: Harness, nbytes: int) -> None:
     assert np.array_equal(harness.get(memory, data), data)
 
 
+@pytest.mark.parametrize("nbytes", SIZES[1:])
+def test_alignment(device: Device, nbytes: int) -> None:
+    """Memory begins at a multiple of 64 bytes, also behind some of an odd size: seen where `read` gives views."""
+    memories = [device.allocate(nbytes) for _ in range(3)]
+    views = [np.frombuffer(device.read(m, nbytes), np.uint8) for m in memories]
+    if device.info.host_memory:
+        assert [v.ctypes.data % 64 for v in views] == [0, 0, 0]
+
+
 def test_memories_do_not_overlap(harness: Harness) -> None:
     """Many memories of many sizes keep what each was given, also after others were freed."""
     rng = np.random.default_rng(0)

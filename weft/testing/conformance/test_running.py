@@ -13,7 +13,7 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Load, call, from_index
 from weft.ir.index import Var
-from weft.ir.loops import Buffer, Loop, Program, Scope, Store
+from weft.ir.loops import Alloc, Buffer, Loop, Program, Scope, Store
 from weft.ir.ops import Op
 from weft.scheduler.programs import optimized
 from weft.testing.conformance.harness import Array, Harness
@@ -70,6 +70,27 @@ def test_steps_run_in_order(harness: Harness) -> None:
             device.write(memories[0], x.data)
 
 
+def test_buffers_beside_a_workspace(harness: Harness) -> None:
+    """Kernels with a large buffer of their own, over places of the workspace: y[i] = x[i] + 2 x[n - 1 - i], twice."""
+    n = 3000
+    i, j, device = Var("i", 0, n - 1), Var("j", 0, n - 1), harness.device
+    mirror = call(Op.MUL, Load(F, "x", (i,)), Const(F, 2))
+    body = (
+        Alloc(Buffer("own", F, n, Scope.LOCAL)),
+        Loop(i, n, (Store("own", n - 1 - i, mirror),)),
+        Loop(j, n, (Store("y", j, call(Op.ADD, Load(F, "x", (j,)), Load(F, "own", (j,)))),)),
+    )
+    params = (Buffer("x", F, n, Scope.GLOBAL), Buffer("y", F, n, Scope.GLOBAL))
+    (run,) = harness.compile([Program("mirrored", params, frozenset("y"), (), body)])
+    steps = (CopyBytes(2, 0, 4 * n), Launch(0, (2, 3)), Launch(0, (3, 1)))
+    plan = device.link([run.code], Commands(steps, 2, (0, 4 * 4096), 8 * 4096))
+    x = np.random.default_rng(0).integers(-50, 50, n).astype(np.float32)
+    memories = [harness.put(x), harness.put(x)]
+    plan.run(memories)
+    once = x + 2 * x[::-1]
+    assert np.array_equal(harness.get(memories[1], x), once + 2 * once[::-1])
+
+
 def test_every_step_is_timed(harness: Harness) -> None:
     """One number per step, none of them negative, and the results are there."""
     device = harness.device
@@ -116,6 +137,43 @@ def test_variables_by_name(harness: Harness) -> None:
         plan.run(memories, values)
         want = x + np.float32(values[2] - 2 * values[0])
         assert np.array_equal(harness.get(memories[1], x), want)
+
+
+def test_far_away(harness: Harness) -> None:
+    """Elements, and whole memories, that lie behind 2 GiB, or 4, where a device has as much: y = what stands at the end
+    of x, plus 1, and the same the other way. Nothing in between is touched."""
+    device, info = harness.device, harness.device.info
+    room = min(info.bounds.buffer_bytes, info.memory_bytes * 3 // 4)
+    size = next((s for s in (1 << 32, 1 << 31) if s + 4096 <= room), None)
+    if size is None:
+        return
+    n, i = Var("n", N, size // 4 + N), Var("i", 0, N - 1)
+    x, y = Buffer("x", F, n, Scope.GLOBAL), Buffer("y", F, N, Scope.GLOBAL)
+    far, one = n - 1 - i, Const(F, 1)
+    programs = [
+        Program("there", (x, y), frozenset("x"), (n,), (Loop(i, N, (Store("x", far, Load(F, "y", (i,))),)),)),
+        Program(
+            "back",
+            (x, y),
+            frozenset("y"),
+            (n,),
+            (Loop(i, N, (Store("y", i, call(Op.ADD, Load(F, "x", (far,)), one)),)),),
+        ),
+    ]
+    try:
+        large = device.allocate(size + 4096)
+    except MemoryError:
+        return
+    there, back = harness.compile(programs)
+    plan = device.link(
+        [there.code, back.code], Commands((Launch(0, (0, 1), (0,)), Launch(1, (0, 2), (0,))), 3, (), 0, 1)
+    )
+    small = [harness.put(data()), harness.put(data(1))]  # behind it, where addresses go up
+    count = size // 4 + 1000
+    plan.run([large, *small], [count])
+    assert np.array_equal(harness.get(small[1], data()), data() + 1)
+    end = device.read(large, 4 * N, 4 * (count - N))
+    assert np.array_equal(np.frombuffer(end, np.float32), data()[::-1])
 
 
 def test_threads_share_a_plan(harness: Harness) -> None:
