@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from weft.backends.dummy.device import DummyCode, DummyDevice, describe
+from weft.backends.dummy.device import DummyCode, DummyDevice, DummyExecutable, describe
 from weft.backends.dummy.pool import DummyMemory
-from weft.backends.protocol import Memory
+from weft.backends.protocol import Code, Commands, CopyBytes, Memory
+from weft.ir.dtypes import float32, float64, int64
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Expr, transform
+from weft.ir.expr import Call, Const, Expr, transform
 from weft.ir.loops import Block, If, Loop, LoopKind, Program
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
@@ -111,6 +112,111 @@ class TakesEveryBranch(DummyDevice):
         return super().compile([replace(p, body=taken(p.body)) for p in programs])
 
 
+class RoundsTwice(DummyDevice):
+    """Integers to f32 by way of f64."""
+
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        def expr(e: Expr) -> Expr:
+            return transform(e, lambda x: _by_f64(x) if isinstance(x, Call) and x.op is Op.CAST else None)
+
+        return super().compile([with_body(p, map_block(p.body, expr, index_map(expr))) for p in programs])
+
+
+def _by_f64(x: Call) -> Call | None:
+    if x.dtype is not float32 or x.args[0].dtype is not int64:
+        return None
+    return Call(float32, Op.CAST, (Call(float64, Op.CAST, x.args),))
+
+
+class LosesTheSignOfZero(DummyDevice):
+    """-x as 0 - x."""
+
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        def expr(e: Expr) -> Expr:
+            return transform(
+                e,
+                lambda x: (
+                    Call(x.dtype, Op.SUB, (Const(x.dtype, 0), *x.args))
+                    if isinstance(x, Call) and x.op is Op.NEG
+                    else None
+                ),
+            )
+
+        return super().compile([with_body(p, map_block(p.body, expr, index_map(expr))) for p in programs])
+
+
+class HasOnePlaceInTheWorkspace(DummyDevice):
+    def link(self, codes: Sequence[Code], commands: Commands) -> DummyExecutable:
+        return super().link(codes, replace(commands, offsets=(0,) * len(commands.offsets)))
+
+
+class CopiesToTheEnd(DummyDevice):
+    """All of a memory where a part was asked for."""
+
+    def link(self, codes: Sequence[Code], commands: Commands) -> DummyExecutable:
+        steps = [
+            replace(s, nbytes=-(-s.nbytes // 4000) * 4000) if isinstance(s, CopyBytes) else s
+            for s in commands.steps
+        ]
+        return super().link(codes, replace(commands, steps=tuple(steps)))
+
+
+class KnowsCodeByName(DummyDevice):
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
+        codes, image = super().compile(programs)
+        self.known = {**{c.program.name: c for c in codes}, **getattr(self, "known", {})}
+        return [self.known[c.program.name] for c in codes], image
+
+
+class CutsVariables(DummyDevice):
+    """To 32 bits."""
+
+    def link(self, codes: Sequence[Code], commands: Commands) -> Any:
+        plan = super().link(codes, commands)
+        run = plan.run
+        plan.run = lambda memories, variables=(), queue=0: run(  # pyright: ignore[reportAttributeAccessIssue]
+            memories, [v & 0x7FFFFFFF for v in variables], queue
+        )
+        return plan
+
+
+class FreesBeforeARunIsOver(DummyDevice):
+    """What is freed is overwritten at once, though a run that was started comes later."""
+
+    late: list[Callable[[], None]]
+
+    def link(self, codes: Sequence[Code], commands: Commands) -> Any:
+        plan = super().link(codes, commands)
+        run, self.late = plan.run, []
+        plan.run = lambda *given: self.late.append(lambda: run(*given))  # pyright: ignore[reportAttributeAccessIssue]
+        return plan
+
+    def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
+        while getattr(self, "late", []):
+            self.late.pop(0)()
+        return super().read(memory, nbytes, offset, queue)
+
+
+class WaitsForNothing(DummyDevice):
+    def queue(self, number: int = 0) -> Any:
+        queue = super().queue(number)
+        return _Hasty(queue)
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _Hasty:
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.queue, name)
+
+    def synchronize(self) -> None:
+        pass
+
+
 def examples(n: int) -> settings:
     return settings(max_examples=n, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
 
@@ -126,6 +232,14 @@ MISTAKES: dict[type[DummyDevice], Callable[[Harness], None]] = {
     SwapsVariables: test_running.test_variables_by_name,
     DoesLaneByLane: test_loops.test_lanes_in_step,
     TakesEveryBranch: test_loops.test_guards_cover_what_lies_far_outside,
+    RoundsTwice: lambda h: test_ops.test_ops(h, "int64"),
+    LosesTheSignOfZero: lambda h: test_ops.test_ops(h, "float32"),
+    HasOnePlaceInTheWorkspace: test_running.test_places_of_the_workspace,
+    CopiesToTheEnd: test_running.test_places_of_the_workspace,
+    KnowsCodeByName: test_running.test_equal_names,
+    CutsVariables: test_running.test_indices_have_all_their_bits,
+    FreesBeforeARunIsOver: test_running.test_what_a_run_needs_may_die,
+    WaitsForNothing: lambda h: test_queues.test_waiting_is_for_all_of_it(h.device, h),
 }
 
 

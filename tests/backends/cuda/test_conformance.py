@@ -50,6 +50,8 @@ TESTS: dict[str, Callable[[Harness], None]] = {
     "memories of a run": lambda h: test_errors.test_wrong_number_of_memories(h.device, h, 3),
     "variables of a run": lambda h: test_errors.test_wrong_number_of_variables(h.device, h),
     "steps": test_running.test_steps_run_in_order,
+    "workspace": test_running.test_places_of_the_workspace,
+    "wide indices": test_running.test_indices_have_all_their_bits,
     "timed": test_running.test_every_step_is_timed,
     "nothing": test_running.test_an_empty_plan,
     "twice": test_running.test_one_memory_twice,

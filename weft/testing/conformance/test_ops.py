@@ -27,6 +27,9 @@ PAIRS = 1200
 
 INEXACT = frozenset({*EXPANSIONS, Op.POW})
 
+SIGNED = frozenset({Op.NEG, Op.ABS, Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.RECIP, Op.SQRT, Op.TRUNC, Op.FLOOR})
+"""Ops whose zeros have the sign that IEEE 754 says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -97,6 +100,25 @@ def special(d: DType) -> Array:
         return np.concatenate([positive, -positive]).astype(to_numpy(d))
 
 
+def between(d: DType) -> Array:
+    """Values in the middle between two of a narrower dtype, and just beside: what a cast rounds, once and to even."""
+    if d.kind is Kind.BOOL:
+        return np.zeros(0, bool)
+    if d.is_int:
+        wide = [(1 << b) + (1 << low) * odd + off for b in (24, 31, 52, 60, 62) for low in range(b - 24, b - 22)
+                for odd in (0, 1, 3) for off in (-1, 0, 1) if low >= 0]  # fmt: skip
+        wide += [(1 << b) + off for b in (53, 54) for off in range(-2, 4)]
+        return np.array([v for v in wide if v <= int(d.max)], to_numpy(d))
+    near = [
+        m * (1 + k * 2.0**-b + e)
+        for b in (4, 8, 9, 11, 12, 24)
+        for k in (1, 3)
+        for e in (0, 2.0**-40, -(2.0**-40))
+        for m in (1, -2)
+    ]
+    return np.array(near).astype(to_numpy(d))
+
+
 def operands(source: Sequence[DType]) -> list[Array]:
     """All pairs of special values of the last two operands, then random bits; conditions are random."""
     rng = np.random.default_rng(len(source))
@@ -112,7 +134,11 @@ def operands(source: Sequence[DType]) -> list[Array]:
             rest = (rng.standard_normal(PAIRS) * 2.0 ** rng.integers(-6, 7, PAIRS)).astype(to_numpy(d))
         else:
             rest = rng.integers(0, 256, PAIRS * d.itemsize, np.uint8).view(to_numpy(d))
-        out.append(np.where(index < values.size**2, paired, rest).astype(to_numpy(d)))
+        values = np.where(index < values.size**2, paired, rest).astype(to_numpy(d))
+        if len(source) == 1:
+            ties = between(d)
+            values[PAIRS - ties.size :] = ties
+        out.append(values)
     return out
 
 
@@ -150,6 +176,8 @@ def check(name: str, c: Case, got: Array, xs: Sequence[Array]) -> None:
         want = np.asarray(apply(c.op, c.target, *xs))
     ulp = ULP if c.op in INEXACT and c.target.is_float else 0
     wrong = difference(got, want, ulp)
+    if wrong is None and c.op in SIGNED and c.target.is_float:
+        wrong = difference(np.signbit(got) & (want == 0), np.signbit(want) & (want == 0))
     if wrong is not None:
         k = int(wrong[1 : wrong.index("]")])
         args = ", ".join(repr(x[k]) for x in xs)

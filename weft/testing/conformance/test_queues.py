@@ -74,6 +74,22 @@ def test_events(device: Device, harness: Harness) -> None:
     assert np.all(harness.get(a, zeros()) == 2)
 
 
+def test_waiting_is_for_all_of_it(device: Device, harness: Harness) -> None:
+    """After a long chain on the last queue, the host waits, and then reads through the first one, which did not."""
+    plan, last = increment(device), device.info.queues - 1
+    a, b = harness.put(zeros()), harness.put(zeros())
+    queue = device.queue(last)
+    done = 0
+    for wait in (lambda: queue.record().wait(), queue.synchronize, device.synchronize):
+        device.synchronize()
+        for _ in range(20):
+            plan.run([a, b], (), last)
+            plan.run([b, a], (), last)
+        wait()
+        done += 40
+        assert np.all(harness.get(a, zeros()) == done)
+
+
 def test_an_event_comes_by_itself(device: Device, harness: Harness) -> None:
     """Work that was started is done at some time, without anybody waiting for it."""
     plan = increment(device)

@@ -8,12 +8,12 @@ import threading
 import numpy as np
 import pytest
 
-from weft.backends.protocol import Commands, CopyBytes, Device, Launch
+from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Memory
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Load, call, from_index
-from weft.ir.index import Var
-from weft.ir.loops import Alloc, Buffer, Loop, Program, Scope, Store
+from weft.ir.index import Var, in_range
+from weft.ir.loops import Accumulate, Alloc, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.ops import Op
 from weft.scheduler.programs import optimized
 from weft.testing.conformance.harness import Array, Harness
@@ -89,6 +89,87 @@ def test_buffers_beside_a_workspace(harness: Harness) -> None:
     plan.run(memories)
     once = x + 2 * x[::-1]
     assert np.array_equal(harness.get(memories[1], x), once + 2 * once[::-1])
+
+
+def test_places_of_the_workspace(harness: Harness) -> None:
+    """Each slot has bytes of its own, wherever it begins and to the end of the workspace, in launches and in copies."""
+    device = harness.device
+    codes, _ = device.compile([optimized(scaled(k, f"times_{k}"), device.info) for k in (2, 3, 5)])
+    offsets = (4352, 256, 8448)
+    steps = (
+        *(Launch(k, (0, 4 + k), (0,)) for k in range(3)),
+        CopyBytes(1, 4, 4 * N),
+        *(Launch(0, (4 + k, 1 + k), (0,)) for k in (1, 2)),
+        CopyBytes(5, 6, 4 * N - 8),
+        CopyBytes(0, 5, 4 * N),
+    )
+    plan = device.link(codes, Commands(steps, 4, offsets, offsets[2] + 4 * N, 1))
+    for seed in range(2):
+        x = data(seed)
+        memories = [harness.put(x), *(harness.put(np.zeros_like(x)) for _ in range(3))]
+        plan.run(memories, [N])
+        found = [harness.get(m, x) for m in memories]
+        want = [x * 2, x * 6, x * 10]
+        assert all(np.array_equal(a, b) for a, b in zip(found[1:], want, strict=True))
+        assert np.array_equal(found[0], np.concatenate([x[:-2] * 5, x[-2:] * 3]))
+
+
+def test_equal_names(harness: Harness) -> None:
+    """Programs of one name, compiled one after the other and loaded from images, are different programs."""
+    device = harness.device
+    made = [device.compile([optimized(scaled(k, "same"), device.info)]) for k in (2, 3, 5)]
+    codes = [next(iter(c)) for c, _ in made]
+    codes += [next(iter(device.load(image, ["same"]))) for _, image in made[::-1] if image]
+    factors = (2, 3, 5, 5, 3, 2)[: len(codes)]
+    steps = tuple(Launch(k, (0, 1 + k), (0,)) for k in range(len(codes)))
+    plan = device.link(codes, Commands(steps, 1 + len(codes), (), 0, 1))
+    memories = [harness.put(data()), *(harness.put(np.zeros_like(data())) for _ in codes)]
+    plan.run(memories, [N])
+    for k, m in zip(factors, memories[1:], strict=True):
+        assert np.array_equal(harness.get(m, data()), data() * k)
+
+
+def test_what_a_run_needs_may_die(harness: Harness) -> None:
+    """Memories and plans that are freed or forgotten while a run may still use them: others get the bytes after it."""
+    device, n = harness.device, 1 << 16
+    most = Var("n", 1, n)
+    i, k = Var("i", 0, n - 1), Var("k", 0, 19)
+    more = Accumulate("y", i, Op.ADD, Load(F, "x", (i,)))
+    body = (Loop(i, most, (Store("y", i, Const(F, 0)), Loop(k, 20, (more,))), LoopKind.PARALLEL),)
+    params = (Buffer("x", F, most, Scope.GLOBAL), Buffer("y", F, most, Scope.GLOBAL))
+    codes, _ = device.compile(
+        [optimized(Program("often", params, frozenset("y"), (most,), body), device.info)]
+    )
+    steps = (Launch(0, (0, 2), (0,)), Launch(0, (2, 1), (0,)))
+    x, zero = np.arange(n, dtype=np.float32) % 97, np.zeros(n, np.float32)
+    results: list[Memory] = []
+    for k in range(6):
+        plan = device.link(codes, Commands(steps, 2, (0,), 4 * n, 1))
+        source, target = harness.put(x + k), device.allocate(4 * n)
+        plan.run([source, target], [n])
+        if k % 2:
+            device.free(source)
+        del source, plan
+        results.append(target)
+        harness.put(zero)  # dies at once: its bytes are taken for the next
+    for k, target in enumerate(results):
+        assert np.array_equal(harness.get(target, x), (x + k) * 400)
+
+
+def test_indices_have_all_their_bits(harness: Harness) -> None:
+    """Steps to an index, and to the bound that it is compared with, may need more bits than the index itself."""
+    device = harness.device
+    wide = dtypes.int64 in device.info.dtypes and device.info.bounds.index_bits == 64
+    n = Var("n", 1, 2**41 if wide else 2**20)
+    unit = n.hi // 8
+    i = Var("i", 0, N - 1)
+    at = (i * n // unit) % N  # i * n does not fit in 32 bits
+    guard = in_range(i * n, None, N // 2 * unit)
+    params = (Buffer("x", F, N, Scope.GLOBAL), Buffer("y", F, N, Scope.GLOBAL))
+    body = (Loop(i, N, (Store("y", i, Load(F, "x", (at,)), guard),)),)
+    (run,) = harness.compile([Program("wide", params, frozenset("y"), (n,), body)])
+    for value in (1, unit - 1, unit, n.hi // 3, n.hi):
+        run.check({"x": data(), "y": np.zeros(N, np.float32)}, {"n": value})
 
 
 def test_every_step_is_timed(harness: Harness) -> None:
