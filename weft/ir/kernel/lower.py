@@ -9,7 +9,7 @@ output stores nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.ir import expr as ex
@@ -26,13 +26,15 @@ from weft.ir.index import (
     ceildiv,
     flatten,
     floordiv,
+    high,
     in_range,
+    minimum,
     mod,
     rewrite,
     substitute,
 )
 from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
-from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
+from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest, fresh, loop_var
 from weft.ir.loops import (
     LANE_KINDS,
     Accumulate,
@@ -98,6 +100,20 @@ def _storage_sizes(nest: Nest) -> list[int]:
     return [*out[:-1], out[-1] + nest.layout.pad] if out else out
 
 
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The elements `at` of a buffer, over the loops, that an item's terms are added to."""
+
+    item: Value
+    buffer: Buffer
+    at: Int
+    loops: list[LoopSpec]
+
+    def value(self) -> Expr:
+        """The sum so far."""
+        return Load(self.item.dtype, self.buffer.name, (self.at,))
+
+
 class _Lowering:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -111,6 +127,11 @@ class _Lowering:
             spec.var: spec.extent for nest in kernel.nests.values() for spec in nest.loops
         }
         self.memo: dict[str, dict[Expr, Expr]] = {}
+        self.names = kernel.names()
+        self.partials: dict[
+            tuple[str, int], list[Stmt]
+        ] = {}  # for an item, to be allocated inside so many loops
+        self.targets: dict[str, tuple[str, Int]] = {}  # where sums are added to now, if that is a partial sum
 
     def program(self) -> Program:
         body: list[Stmt] = []
@@ -152,7 +173,8 @@ class _Lowering:
         if depth:
             for child in self.children_at(item, nest, depth):
                 out.extend(self.placed(child))
-        return [*out, *self.inner(item, nest, depth)]
+        inner = self.inner(item, nest, depth)
+        return [*out, *self.partials.pop((item.name, depth), []), *inner]
 
     def children_at(self, item: Item, nest: Nest, depth: int) -> list[Item]:
         """The items computed in the body of the nest's loop number `depth - 1`."""
@@ -163,11 +185,22 @@ class _Lowering:
         if depth == len(nest.loops):
             return self.leaf(item, nest)
         spec = nest.loops[depth]
+        if isinstance(item, Value) and spec.levels and spec.kind is LoopKind.SERIAL:
+            return [self.in_levels(item, nest, depth)]
+        return [self.loop(item, nest, depth)]
+
+    def loop(self, item: Item, nest: Nest, depth: int) -> Loop:
+        """The nest's loop number `depth`, and all in it."""
+        spec = nest.loops[depth]
         if isinstance(item, Value) and self.followers(item.name, spec.var.name):
             body = self.online_body(item, nest, depth + 1)
         else:
             body = self.level(item, nest, depth + 1)
-        return [Loop(spec.var, spec.extent, tuple(body), spec.kind)]
+        return Loop(spec.var, spec.extent, tuple(body), spec.kind)
+
+    def target(self, item: Value, nest: Nest) -> tuple[str, Int]:
+        """The buffer and the element of it to which the item's terms are added here."""
+        return self.targets.get(item.name) or (item.name, self.offset_of(item, nest))
 
     def init(self, item: Value, nest: Nest, loops: tuple[LoopSpec, ...]) -> list[Stmt]:
         """Set the item's accumulators, over the non-reducing loops among `loops`, to the identity."""
@@ -186,8 +219,7 @@ class _Lowering:
                 guard = self.inside(nest, item.reduce.axes)
                 if guard:
                     value = ex.where(ex.test(guard), value, identity(item.reduce.op, item.dtype))
-                at = self.offset_of(item, nest)
-                return [*self.ahead(item, nest), Accumulate(item.name, at, item.reduce.op, value)]
+                return [*self.ahead(item, nest), Accumulate(*self.target(item, nest), item.reduce.op, value)]
             case Output():
                 return [
                     *self.ahead(item, nest),
@@ -227,6 +259,93 @@ class _Lowering:
         if s.combine is not None:
             return Accumulate(s.param, offset, s.combine, value, guard)
         return Store(s.param, offset, value, guard, nest.stream)
+
+    # sums in levels --------------------------------------------------------------------------------------------------
+
+    def in_levels(self, item: Value, nest: Nest, depth: int) -> Loop:
+        """The loop number `depth` with a partial sum for so many of its iterations, for so many of those again, as its
+        `levels` say: of the item, or of the online sums that run beside it."""
+        spec, kept = nest.loops[depth], dict(self.targets)
+        online = self.followers(item.name, spec.var.name)
+        # what belongs to a block of threads is allocated outside of their loops, and of lanes'
+        start = next((d for d, s in enumerate(nest.loops[:depth]) if s.kind in _TOGETHER), depth + 1)
+        pure = [s for s in nest.loops[depth + 1 :] if not s.reduce]
+        sums = [self.sum_of(x, in_lanes(pure_loops(self.kernel.nests[x.name]))) for x in online]
+        chain = [sums or [self.sum_of(item, pure)]]
+        for _ in spec.levels:
+            layout = None if online else [s for s in nest.loops[start:] if not s.reduce]
+            chain.append([self.part_of(s, layout) for s in chain[-1]])
+        allocs: list[Stmt] = [Alloc(p.buffer) for parts in chain[1:] for p in parts]
+        self.partials.setdefault((item.name, min(start, depth)), []).extend(allocs)
+        self.targets |= {s.item.name: (s.buffer.name, s.at) for s in chain[-1]}
+        loop = self.loop(item, nest, depth)
+        self.targets = kept
+        for count, parts, wholes in zip(spec.levels, chain[:0:-1], chain[-2::-1], strict=True):
+            pieces = self.pieces(loop, count)
+            begin = [self.begun(p) for p in parts]
+            if online:
+                before, end = self.since(item, nest, depth, parts, wholes)
+                begin += before
+            else:
+                end = [self.added(p, w) for p, w in zip(parts, wholes, strict=True)]
+            loop = replace(pieces, body=(*begin, *pieces.body, *end))
+        return loop
+
+    def sum_of(self, item: Value, loops: list[LoopSpec]) -> _Sum:
+        """Where the item's terms are added to so far, inside `loops`."""
+        nest = self.kernel.nests[item.name]
+        name, at = self.target(item, nest)
+        buffer = Buffer(name, item.dtype, storage_size(nest), nest.scope)
+        return _Sum(item, buffer, at, loops)
+
+    def part_of(self, s: _Sum, layout: list[LoopSpec] | None) -> _Sum:
+        """A partial sum for each iteration of loops, in row-major order, or, without any, laid out as the whole."""
+        size, at = s.buffer.size, s.at
+        if layout is not None:
+            sizes = [high(x.extent) for x in layout]
+            size, at = prod(sizes), flatten([x.var for x in layout], sizes)
+        name = fresh(self.names, f"{s.item.name}_part")
+        return replace(s, buffer=replace(s.buffer, name=name, size=size), at=at)
+
+    def pieces(self, loop: Loop, count: int) -> Loop:
+        """The loop in pieces of `count` iterations."""
+        n = loop.extent
+        steps = ceildiv(n, count)
+        outer = loop_var(fresh(self.names, f"{loop.var.name}_o"), steps)
+        length = count if floordiv(n, count) * count == n else minimum(n - outer * count, count)
+        inner = loop_var(fresh(self.names, f"{loop.var.name}_i"), length)
+        body = tuple(substitute_stmt(s, {loop.var: outer * count + inner}) for s in loop.body)
+        return Loop(outer, steps, (Loop(inner, length, body, loop.kind),), loop.kind)
+
+    def begun(self, p: _Sum) -> Stmt:
+        """A partial sum of nothing yet."""
+        return self.over(p.loops, Store(p.buffer.name, p.at, Const(p.item.dtype, 0)))
+
+    def added(self, p: _Sum, whole: _Sum) -> Stmt:
+        """A partial sum added to the whole."""
+        return self.over(p.loops, Accumulate(whole.buffer.name, whole.at, Op.ADD, p.value()))
+
+    def since(
+        self, leader: Value, nest: Nest, depth: int, parts: list[_Sum], wholes: list[_Sum]
+    ) -> tuple[list[Stmt], list[Stmt]]:
+        """Before a piece, what is needed to tell how far the leader moves in it; after it, the wholes rescaled by that,
+        and the partial sums added."""
+        old, scale = (fresh(self.names, f"{leader.name}_{n}") for n in ("before", "since"))
+        at, size = self.offset_of(leader, nest), storage_size(nest)
+        rows = in_lanes([s for s in nest.loops[depth + 1 :] if not s.reduce])
+        begin: list[Stmt] = [Alloc(Buffer(n, leader.dtype, size, nest.scope)) for n in (old, scale)]
+        begin.append(self.over(rows, Store(old, at, Load(leader.dtype, leader.name, (at,)))))
+        end: list[Stmt] = [self.over(rows, Store(scale, at, self.scale(leader, old, at)))]
+        for p, w in zip(parts, wholes, strict=True):
+            rescaled = ex.call(Op.MUL, w.value(), self.factor(p.item, leader, nest, scale))
+            end.append(self.over(p.loops, Store(w.buffer.name, w.at, ex.call(Op.ADD, rescaled, p.value()))))
+        return begin, end
+
+    def over(self, loops: list[LoopSpec], stmt: Stmt) -> Stmt:
+        """`stmt` inside copies of the loops, under fresh names."""
+        own = [replace(s, var=Var(fresh(self.names, s.var.name), s.var.lo, s.var.hi)) for s in loops]
+        mapping: dict[Var, Int] = {s.var: o.var for s, o in zip(loops, own, strict=True)}
+        return wrap(substitute_stmt(stmt, mapping), own)
 
     # online reductions -----------------------------------------------------------------------------------------------
 
@@ -282,19 +401,22 @@ class _Lowering:
     def rescale_and_add(self, item: Value, leader: Value, leader_nest: Nest, scale: str) -> list[Stmt]:
         """The follower's accumulators times the scale of their row, then its part of this step added."""
         nest = self.kernel.nests[item.name]
-        at = self.offset_of(item, nest)
-        rows = tuple(
-            substitute(a.var, nest.bind) for a in item.axes[: len(leader.axes)]
-        )  # its first axes: the rows
-        factor = Load(leader.dtype, scale, (storage_offset(leader_nest, rows),))
-        rescaled = ex.call(Op.MUL, Load(item.dtype, item.name, (at,)), factor)
-        pure = [s for s in nest.loops if not s.reduce]
+        name, at = self.target(item, nest)
+        factor = self.factor(item, leader, leader_nest, scale)
+        rescaled = ex.call(Op.MUL, Load(item.dtype, name, (at,)), factor)
+        pure = pure_loops(nest)
         added = self.level(item, nest, 0)
         if len(pure) == len(nest.loops):  # one addition to each element: both in one step
-            at_once = [_rescaling(s, item.name, factor) for s in added]
+            at_once = [_rescaling(s, name, factor) for s in added]
             if None not in at_once:
                 return [s for s in at_once if s is not None]
-        return [self.rename(wrap(Store(item.name, at, rescaled), in_lanes(pure)), "rescale"), *added]
+        return [self.rename(wrap(Store(name, at, rescaled), in_lanes(pure)), "rescale"), *added]
+
+    def factor(self, item: Value, leader: Value, leader_nest: Nest, scale: str) -> Expr:
+        """The element of `scale` for the row of an online sum: its first axes."""
+        bind = self.kernel.nests[item.name].bind
+        rows = tuple(substitute(a.var, bind) for a in item.axes[: len(leader.axes)])
+        return Load(leader.dtype, scale, (storage_offset(leader_nest, rows),))
 
     # expressions -----------------------------------------------------------------------------------------------------
 
@@ -363,6 +485,8 @@ LANES = 256
 
 _TASKS = (LoopKind.PARALLEL, LoopKind.BLOCK)
 
+_TOGETHER = (*LANE_KINDS, LoopKind.THREAD)
+
 
 def _rescaling(stmt: Stmt, name: str, factor: Expr) -> Stmt | None:
     """`stmt` with x[i] += v, x the buffer `name`, as x[i] = x[i] * factor + v; None where that has a condition."""
@@ -416,6 +540,11 @@ def shared(body: Block) -> Block:
     return moved(body) if crossing else body
 
 
+def pure_loops(nest: Nest) -> list[LoopSpec]:
+    """The loops of a nest that do not reduce."""
+    return [s for s in nest.loops if not s.reduce]
+
+
 def in_lanes(loops: list[LoopSpec]) -> list[LoopSpec]:
     """Loops whose iterations have nothing to do with each other, the innermost as vector lanes where it can be."""
     if not loops or any(s.kind in LANE_KINDS for s in loops):
@@ -455,6 +584,10 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Int]) -> Stmt:
 
     match stmt:
         case Loop():
+            extent = on_int(stmt.extent)
+            if extent != stmt.extent:
+                var = loop_var(stmt.var.name, extent)
+                mapping, stmt = {**mapping, stmt.var: var}, replace(stmt, var=var, extent=extent)
             return replace(stmt, body=tuple(substitute_stmt(s, mapping) for s in stmt.body))
         case If():
             body = tuple(substitute_stmt(s, mapping) for s in stmt.body)

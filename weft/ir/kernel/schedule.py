@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoopSpec:
-    """One loop of a nest; `reduce` when iterations combine into one result. Variables are unique in the kernel."""
+    """One loop of a nest; `reduce` when iterations combine into one result. Variables are unique in the kernel.
+
+    `levels`: so many iterations have a partial sum of their own, so many of those again one, and so on (`SetAside`).
+    """
 
     var: Var
     extent: Int
     kind: LoopKind = LoopKind.SERIAL
     reduce: bool = False
+    levels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from weft.ir.expr import Call, Expr, Temp, walk
 from weft.ir.expr_text import bare, show_guard
 from weft.ir.index import Int, Var
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, StoreTo, Value
-from weft.ir.kernel.schedule import Kernel, Nest
+from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
+from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
 
 _REDUCE = {Op.ADD: "sum", Op.MUL: "prod", Op.MAX: "max", Op.MIN: "min"}
@@ -98,14 +99,16 @@ def parts(e: Expr) -> tuple[list[str], Expr]:
 
 
 def _nest(nest: Nest) -> str:
-    loops = " ".join(
-        f"{'' if s.kind.value == 'for' else s.kind.value + ' '}{s.var.name}<{s.extent!r}{'+' if s.reduce else ''}"
-        for s in nest.loops
-    )
+    loops = " ".join(map(_loop, nest.loops))
     place = f" at {nest.at.item}.{nest.at.loop}" if nest.at else ""
     online = f" online with {nest.online.leader}" if nest.online else ""
     region = f" {list(nest.size)} in {nest.scope.value}" if nest.size else ""
     return f"[{loops}]{_bind(nest.bind)}{place}{region}{online}"
+
+
+def _loop(s: LoopSpec) -> str:
+    kind = "" if s.kind is LoopKind.SERIAL else f"{s.kind.value} "
+    return f"{kind}{s.var.name}<{s.extent!r}{'+' if s.reduce else ''}{''.join(f'/{n}' for n in s.levels)}"
 
 
 def _bind(bind: Mapping[Var, Int]) -> str:

@@ -1,21 +1,37 @@
 """Long sums in levels of few additions in sequence each, which makes their error that of pairwise summation.
 
 s = sum i, j: x(i, j)   ->   r(i) = sum j: x(i, j);   l(k) = sum m in 0..64: r(64*k + m);   s = sum k: l(k)
+
+Rules make levels where they help to spread or to vectorize a sum; `bounded` sees to all others, last of all.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from weft.ir.index import high
+from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
+from weft.ir.expr import Call, Expr
+from weft.ir.index import Int, ceildiv, high, variables
 from weft.ir.kernel.algorithm import Axis, Value
-from weft.ir.kernel.schedule import Kernel, fresh
-from weft.ir.kernel.transforms.base import run
+from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh
+from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.set_aside import SetAside, followers
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
 
 CHAIN = 64
 """Additions in sequence before a partial sum is set aside."""
+
+PRODUCTS = 1024
+"""Products added in sequence in the registers of a tile, where two factors are used again and again: a BLAS's sums."""
+
+DEEP = 8192
+"""As `PRODUCTS`, on devices whose threads have no room for a second tile but where the sum would be much longer."""
+
+_ONCE = frozenset({LoopKind.VECTOR, LoopKind.ACROSS, LoopKind.MATRIX})
+"""Loops whose terms are added as a tree, or by one instruction."""
 
 
 def summed(k: Kernel, name: str) -> tuple[Axis, ...]:
@@ -71,3 +87,95 @@ def apart(k: Kernel, name: str, axis: str, steps: int) -> tuple[Kernel, str, str
     kept = [a.var.name for a in item.reduce.axes if a is not last and a not in rest]
     k = run(k, step)
     return k, part, summed(k, part)[(1 if factor else 0) + kept.index(axis)].var.name
+
+
+def bounded(k: Kernel, info: DeviceInfo) -> Kernel:
+    """`k` with every float sum whose schedule adds more terms in sequence than `most` set aside in levels."""
+    for item in k.algorithm.items:
+        if isinstance(item, Value) and item.reduce is not None:
+            if item.reduce.op is Op.ADD and item.dtype.is_float and k.nests[item.name].online is None:
+                k = _set_aside(k, item, info)
+            elif item.reduce.op is Op.MAX and info.task_kind is not LoopKind.BLOCK:
+                k = _online(k, item)
+    return k
+
+
+def most(item: Value, info: DeviceInfo) -> tuple[int, int]:
+    """How many additions in sequence are left as they are, and after how many a longer sum is set aside."""
+    if not reused(item):
+        return 2 * CHAIN, CHAIN
+    return (DEEP if info.task_kind is LoopKind.BLOCK else PRODUCTS), PRODUCTS // 2
+
+
+def reused(item: Value) -> bool:
+    """The item sums products of two factors, each of which several of its elements share."""
+    assert item.reduce is not None
+    e = item.expr
+    while isinstance(e, Call) and e.op is Op.WHERE:
+        e = e.args[1]
+    if not isinstance(e, Call) or e.op is not Op.MUL:
+        return False
+    a, b = (_axes_of(x) & {a.var for a in item.axes if a.extent != 1} for x in e.args)
+    return bool(a - b) and bool(b - a)
+
+
+def _axes_of(e: Expr) -> set[object]:
+    return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
+
+
+def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+    loops = k.nests[item.name].loops
+    if any(
+        s.kind is LoopKind.MATRIX for s in loops
+    ):  # a unit's accumulators are all that registers have room for
+        return k
+    limit, chunk = most(item, info)
+    length = 1
+    for spec in reversed(loops):
+        n = high(spec.extent)
+        if not spec.reduce or spec.kind in _ONCE or n <= 1:
+            continue
+        if length * n <= limit or spec.kind is not LoopKind.SERIAL:
+            length *= n
+            continue
+        levels = levels_of(spec.extent, length, limit, chunk)
+        k = attempt(k, SetAside(item.name, spec.var.name, levels))
+        length = int(ceildiv(n, prod(levels)))
+        limit, chunk = 2 * CHAIN, CHAIN
+    return k
+
+
+def levels_of(extent: Int, inner: int, limit: int, chunk: int) -> tuple[int, ...]:
+    """After how many iterations of `inner` additions to set a sum aside, and after how many of those sums again."""
+    found: list[int] = []
+    left, limit, chunk = extent, max(limit // inner, 1), max(chunk // inner, 1)
+    while high(left) > limit:
+        count = _near(left, chunk)
+        found.append(count)
+        left, limit, chunk = ceildiv(left, count), 2 * CHAIN, CHAIN
+    return tuple(found)
+
+
+def _near(extent: Int, wish: int) -> int:
+    """A divisor of the extent about as large as wished, if there is one."""
+    if not isinstance(extent, int) or wish == 1:
+        return wish
+    near = [f for f in range(max(2, wish // 2), 2 * wish + 1) if extent % f == 0]
+    return min(near, key=lambda f: abs(f - wish), default=wish)
+
+
+def _online(k: Kernel, leader: Value) -> Kernel:
+    """Sums that run beside a maximum, set aside relative to it."""
+    for spec in k.nests[leader.name].loops:
+        beside = followers(k, spec.var.name)
+        if not spec.reduce or spec.kind is not LoopKind.SERIAL or not beside:
+            continue
+        inner = max(prod(_repeats(s) for s in k.nests[x.name].loops) for x in beside)
+        if high(spec.extent) * inner > 2 * CHAIN and inner < CHAIN:
+            levels = levels_of(spec.extent, inner, 2 * CHAIN, CHAIN)
+            k = attempt(k, SetAside(leader.name, spec.var.name, levels))
+    return k
+
+
+def _repeats(s: LoopSpec) -> int:
+    return high(s.extent) if s.reduce and s.kind not in _ONCE else 1

@@ -495,7 +495,7 @@ def _runs(k: Kernel, item: Value) -> tuple[Kernel, tuple[str, ...]]:
     axis = max(axes, key=lambda a: high(a.extent))
     rest = tuple(a for a in axes if a is not axis and a.extent != 1)
     others, name = tuple(a.var.name for a in rest), f"{item.name}_run"
-    if item.reduce.op is not Op.ADD or not long(axes) or any(_computed(k, item)):
+    if item.reduce.op is not Op.ADD or not long(axes) or _reduces_over_values(k, item, frozenset()):
         return k, ()
     if isinstance(axis.extent, int) and axis.extent >= 2 * CHAIN:
         step = SplitReduce(item.name, axis.var.name, CHAIN, name, whole=others if long(rest, CHAIN) else ())
@@ -539,7 +539,8 @@ def _in_registers(k: Kernel, name: str) -> Kernel:
     k = run(k, ComputeAt(few, name, loops[-2].var.name, Scope.REGISTER))
     own = k.nests[few].loops
     rows, columns = [s.var.name for s in own if s.reduce], [s.var.name for s in own if not s.reduce]
-    return run(k, Permute(few, (*rows, *columns)), *(Unroll(n) for n in rows), Vectorize(columns[-1]))
+    k = run(k, Permute(few, (*rows, *columns)), *(Unroll(n) for n in rows))
+    return run(k, Vectorize(columns[-1])) if columns else k
 
 
 def _across(k: Kernel, item: Value) -> int:

@@ -8,6 +8,7 @@
     few results of two operands (their taps)  -> `taps`: all of them in registers, lanes along what is summed
     everything else                           -> `rows`: rows or columns of reductions around elementwise work
     any kernel, where tasks are thread blocks -> `gpu`
+    sums that are then still long chains      -> `levels.bounded`, whatever rule made them
 
 The rules read sizes, access patterns and the description; they know no operator by name.
 """
@@ -19,6 +20,7 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind
 from weft.scheduler.optimize import blocks, contraction, gpu, online, prefixes, rows, taps, windows
+from weft.scheduler.optimize.levels import bounded
 
 _RULES = (
     online.schedule,
@@ -33,7 +35,10 @@ _RULES = (
 
 def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
     """A good schedule for `algorithm` on a device like `info`."""
-    kernel = initial(algorithm)
+    return bounded(_by_rule(initial(algorithm), info), info)
+
+
+def _by_rule(kernel: Kernel, info: DeviceInfo) -> Kernel:
     if info.task_kind is LoopKind.BLOCK:
         return gpu.schedule(kernel, info)
     for rule in _RULES:
