@@ -40,7 +40,7 @@ def histc(input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> T
         raise ArgumentError(f"histc: bins must be positive, got {bins}")
     x = flatten(wrap(widened(Value(v.node))))
     low, high = _histogram_range("histc", x, float(min), float(max))
-    counts = _counted(x, bins, low, high, wrap(bc.scalar(1, x.value.dtype, x.value.shape)))
+    counts = _counted(x, bins, low, high, wrap(bc.scalar(1, int64, x.value.shape)))
     return wrap(bc.cast(counts.value, v.dtype))
 
 

@@ -451,7 +451,7 @@ class _Tiled:
         written along the lanes, read and stored along the rows."""
         c, choice = self.c, self.choice
         across, along = output_steps(self.k, c, choice.panel), output_steps(self.k, c, choice.stream)
-        if all(x == 1 for x in across) or not all(x == 1 for x in along) or choice.rows < 2:
+        if all(x == 1 for x in across) or not all(x == 1 for x in along) or min(choice.rows, self.width) < 2:
             return False
         out = self.k.algorithm.item(c.out.name)
         load = next(r for r in reads(out) if r.source == c.value.name)
