@@ -27,6 +27,29 @@ def test_containers_numbers_and_no_steps() -> None:
     assert end.shape == (0,) and empty.shape == (5, 0)
 
 
+def test_no_steps_have_the_shapes_of_a_step() -> None:
+    end, empty = weft.scan(lambda c, x: (c * x[0], x.outer(c)), weft.ones(2), weft.zeros(0, 3))
+    assert end.tolist() == [1.0, 1.0] and empty.shape == (0, 3, 2)
+
+
+def test_sizes_that_are_known_at_run_time_only() -> None:
+    n = weft.Variable("n", 1, 4)
+    w, xs = weft.tensor([1.0, 2.0, 3.0, 4.0]), weft.tensor([1.0, 2.0, 3.0])
+    for reverse, want in ((False, (18.0, [0.0, 1.0, 5.0])), (True, (34.0, [11.0, 3.0, 0.0]))):
+        found = weft.scan(lambda c, x: (c * w[:n].sum() + x, c), weft.tensor(0.0), xs, reverse=reverse)
+        end, rows = weft.bind(*found, n=2)
+        assert (end.item(), rows.tolist()) == want
+
+
+def test_only_what_depends_on_a_gradient_requires_one() -> None:
+    w = weft.ones(2, requires_grad=True)
+    start = (weft.ones(2), weft.zeros(2))
+    (a, b), (y, z) = weft.scan(
+        lambda c, x: ((c[0] * w, c[1] + x), (x @ x, c[0].sum())), start, weft.ones(3, 2)
+    )
+    assert [t.requires_grad for t in (a, b, y, z)] == [True, False, False, True]
+
+
 def test_a_cache_is_updated_row_by_row() -> None:
     def step(carry: tuple[Tensor, Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
         at, cache = carry
@@ -113,6 +136,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "another shape": (
         lambda: weft.scan(lambda c, x: (c[:2], x), weft.zeros(3), weft.zeros(2, 3)), weft.ShapeError, "it must keep it",
+    ),
+    "another shape of the second": (
+        lambda: weft.scan(lambda c, x: ((c[0], c[1][:2]), x), (weft.zeros(3), weft.zeros(3)), weft.zeros(2, 3)),
+        weft.ShapeError, "tensor 1 of the carry",
+    ),
+    "no rows of the second": (
+        lambda: weft.scan(lambda c, x: (c, c), 0.0, (weft.ones(2), weft.ones(()))), weft.ShapeError, "no dimension",
     ),
     "another dtype": (
         lambda: weft.scan(lambda c, x: (c.double(), x), weft.zeros(3), weft.zeros(2, 3)),

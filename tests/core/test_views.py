@@ -240,6 +240,47 @@ def test_scripts_do_as_in_torch(script: Callable[[Any], Any]) -> None:
     _same(script)
 
 
+def _gradients_after_writes(fw: Any) -> list[Any]:
+    """What requires grad, is a leaf, and has which gradient, after writes to views, detached ones, and beside others."""
+    p = fw.nn.Parameter(fw.ones(2, 3))
+    with fw.no_grad():
+        p[0].mul_(2)
+    (p * p).sum().backward()
+    out = [p.requires_grad, p.is_leaf, p.tolist(), p.grad.tolist()]
+    w = fw.ones(4, requires_grad=True)
+    y = w * 2
+    d = y.detach()
+    first, rest = d[:2], d[1:]
+    first.add_(1)
+    out += [t.requires_grad for t in (y, d, first, rest)] + [rest.tolist(), y.tolist()]
+    y.sum().backward()
+    out.append(w.grad.tolist())
+    w = fw.ones(4, requires_grad=True)
+    y = w * 2
+    first, rest = y[:2], y[1:]
+    first.mul_(3)
+    rest.sum().backward()
+    out += [w.grad.tolist(), y.requires_grad, y.is_leaf]
+    x = fw.arange(6.0)
+    even, odd, some = x[::2], x[1::2], x[2:5]
+    even.zero_()
+    odd.add_(10)
+    return [*out, x.tolist(), some.tolist()]
+
+
+def test_gradients_after_writes() -> None:
+    assert _gradients_after_writes(weft) == _gradients_after_writes(torch)
+
+
+def test_a_view_that_starts_at_a_runtime_variable_is_written() -> None:
+    at = weft.Variable("at", 0, 3)
+    x = weft.arange(6.0)
+    some, first = x[at : at + 2], x[:1]
+    some.add_(10)
+    assert weft.bind(x, at=2).tolist() == [0, 1, 12, 13, 4, 5]
+    assert weft.bind(first, at=2).tolist() == [0] and weft.bind(first, at=0).tolist() == [10]
+
+
 def test_a_compiled_function_writes_through_views_and_to_them() -> None:
     table = weft.zeros(4, 2)
     row, kept = table[1], table.detach()
