@@ -241,7 +241,7 @@ def test_scripts_do_as_in_torch(script: Callable[[Any], Any]) -> None:
 
 
 def _gradients_after_writes(fw: Any) -> list[Any]:
-    """What requires grad, is a leaf, and has which gradient, after writes to views, detached ones, and beside others."""
+    """What requires grad, is a leaf, and has which gradient, after writes to views, also detached ones."""
     p = fw.nn.Parameter(fw.ones(2, 3))
     with fw.no_grad():
         p[0].mul_(2)
