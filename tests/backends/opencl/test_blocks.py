@@ -5,7 +5,7 @@ What no GPU has run here yet is at least run: the description, the schedules cho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -16,7 +16,14 @@ from weft.backends import registry
 from weft.backends.found import FoundDevices
 from weft.backends.opencl.device import OpenCLDevice
 from weft.ir.loops import LoopKind
-from weft.testing.conformance import test_loops, test_memory, test_schedules
+from weft.testing.conformance import (
+    test_copies,
+    test_loops,
+    test_memory,
+    test_queues,
+    test_running,
+    test_schedules,
+)
 from weft.testing.conformance.harness import Harness
 from weft.testing.kernels import CASES
 
@@ -48,11 +55,56 @@ def test_schedule_of_the_rules(harness: Harness, name: str) -> None:
     test_schedules.test_schedule_of_the_rules(harness, name)
 
 
-def test_memory_and_threads(harness: Harness) -> None:
-    test_memory.test_memories_do_not_overlap(harness)
-    test_memory.test_freed_memory_is_not_used(harness.device)
-    test_loops.test_tasks(harness)
-    test_loops.test_threads(harness)
+CONFORMANCE: dict[str, Callable[[Harness], None]] = {
+    "bytes": lambda h: test_memory.test_bytes_come_back(h, (5 << 20) + 13),
+    "memories": test_memory.test_memories_do_not_overlap,
+    "freed": lambda h: test_memory.test_freed_memory_is_not_used(h.device),
+    "limit": lambda h: test_memory.test_a_limit_is_kept_and_lifted(h.device),
+    "too much": lambda h: test_memory.test_a_request_beyond_the_machine(h.device),
+    "dying": lambda h: test_memory.test_dying_memory_goes_back(h.device),
+    "parts": test_copies.test_parts,
+    "taken": test_copies.test_the_source_may_change_after_a_write,
+    "sources": test_copies.test_read_only_and_typed_sources,
+    "within": test_copies.test_within_the_device,
+    "order": test_queues.test_one_queue_is_in_order,
+    "turns": test_queues.test_writes_and_runs_take_turns,
+    "events": lambda h: test_queues.test_events(h.device, h),
+    "waiting": lambda h: test_queues.test_waiting_is_for_all_of_it(h.device, h),
+    "chain": lambda h: test_queues.test_queues_wait_for_events(h.device, h),
+    "steps": test_running.test_steps_run_in_order,
+    "workspace": test_running.test_places_of_the_workspace,
+    "dying in a run": test_running.test_what_a_run_needs_may_die,
+    "threads of the host": test_running.test_threads_share_a_plan,
+    "tasks": test_loops.test_tasks,
+    "threads": test_loops.test_threads,
+}
+
+
+@pytest.mark.parametrize("name", CONFORMANCE)
+def test_conformance(harness: Harness, name: str) -> None:
+    CONFORMANCE[name](harness)
+
+
+def test_nothing_is_allowed(blocks: OpenCLDevice) -> None:
+    blocks.set_memory_limit(0)
+    try:
+        with pytest.raises(MemoryError):
+            blocks.allocate(1)
+    finally:
+        blocks.set_memory_limit(None)
+
+
+def test_what_died_on_one_queue_is_not_written_by_another(blocks: OpenCLDevice, harness: Harness) -> None:
+    """Bytes go to others when nothing that was started can use them any more; one queue alone keeps the order."""
+    plan, (a, b) = test_queues.increment(blocks), (harness.put(test_queues.zeros()) for _ in range(2))
+    for number in range(2):
+        other = blocks.queue(1 - number)
+        for _ in range(50):
+            plan.run([a, b], (), number)
+        blocks.free(a)
+        a = harness.device.allocate(a.nbytes)
+        assert not blocks.queue(number).busy and not other.busy
+        blocks.write(a, test_queues.zeros().data)
 
 
 def test_a_model(as_opencl: None) -> None:

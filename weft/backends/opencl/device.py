@@ -95,8 +95,9 @@ class OpenCLDevice:
 
     def allocate(self, nbytes: int) -> Block:
         # a block that died may still be in use on another queue than the next user's
-        for number, queue in list(self._queues.items()):
-            if number and queue.busy:
+        queues = list(self._queues.values())
+        for queue in queues if len(queues) > 1 else ():
+            if queue.busy:
                 queue.synchronize()
         try:
             return self.pool.allocate(nbytes)

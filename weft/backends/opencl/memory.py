@@ -76,7 +76,8 @@ class Pool:
         step = 512 if nbytes <= SMALL else 2 << 20
         size = max(step, -(-nbytes // step) * step)
         with self._lock:
-            if self._used + size > min(self._memory_bytes, self._limit or self._memory_bytes):
+            most = self._memory_bytes if self._limit is None else min(self._memory_bytes, self._limit)
+            if self._used + size > most:
                 raise MemoryError(f"{nbytes:,} bytes are too many: {self._used:,} are in use by tensors")
             found = self._free.get(size)
             try:

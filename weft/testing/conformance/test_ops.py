@@ -66,24 +66,30 @@ for _case in CASES:
     BY_SOURCE.setdefault(",".join(d.name for d in _case.source), []).append(_case)
 
 
-def program(group: Sequence[Case], lanes: int) -> Program:
-    """One program for cases with the same operands: one output each."""
+def program(group: Sequence[Case], lanes: int, wide: DType | None = None) -> Program:
+    """One program for cases with the same operands: one output each, of dtype `wide` if that is given."""
     source = group[0].source
     params = [Buffer(f"x{k}", d, PAIRS, Scope.GLOBAL) for k, d in enumerate(source)]
-    outs = [Buffer(f"y{k}", c.target, PAIRS, Scope.GLOBAL) for k, c in enumerate(group)]
+    outs = [Buffer(f"y{k}", wide or c.target, PAIRS, Scope.GLOBAL) for k, c in enumerate(group)]
     count = -(-PAIRS // LANES)
     i, v = Var("i", 0, count - 1 if lanes else PAIRS - 1), Var("v", 0, LANES - 1)
     at = i * LANES + v if lanes else i
     guard = in_range(at, None, PAIRS) if lanes else ()
     args = tuple(Load(b.dtype, b.name, (at,), guard) for b in params)
     stores: Block = tuple(
-        Store(b.name, at, Call(c.target, c.op, args), guard) for b, c in zip(outs, group, strict=True)
+        Store(b.name, at, widened(Call(c.target, c.op, args), wide), guard)
+        for b, c in zip(outs, group, strict=True)
     )
     if lanes:
         stores = (Loop(v, LANES, stores, LoopKind.VECTOR),)
     body: Block = (Loop(i, count if lanes else PAIRS, stores),)
     name = f"{'_'.join(d.short for d in source)}_{'vector' if lanes else 'scalar'}"
     return Program(name, (*params, *outs), frozenset(b.name for b in outs), (), body)
+
+
+def widened(x: Call, wide: DType | None) -> Call:
+    """The result, converted where that is asked for."""
+    return x if wide is None else Call(wide, Op.CAST, (x,))
 
 
 def special(d: DType) -> Array:
@@ -165,6 +171,36 @@ def test_ops(harness: Harness, source: str) -> None:
         got = run.run({**arrays, **outs})
         for k, c in enumerate(part):
             check(run.program.name, c, got[f"y{k}"], xs)
+
+
+WRAP = (Op.ADD, Op.SUB, Op.MUL, Op.SHL, Op.DIV)
+
+
+@pytest.mark.parametrize("kind", (Kind.INT, Kind.UINT, Kind.FLOAT))
+def test_results_fit_their_dtype_before_they_are_stored(harness: Harness, kind: Kind) -> None:
+    """What narrow numbers give is narrow when the next op reads it, in whatever it was computed."""
+    info = harness.device.info
+    wide = (
+        dtypes.float32
+        if kind is Kind.FLOAT
+        else dtypes.int64
+        if dtypes.int64 in info.dtypes
+        else dtypes.int32
+    )
+    narrow = [d for d in DTYPES.values() if d.kind is kind and d.itemsize < wide.itemsize and d.itemsize < 8]
+    groups = [[c for op in WRAP if legal(c := Case(op, (d, d), d)) and supported(info, c)] for d in narrow]
+    groups = [g for g in groups if g]
+    runs = harness.compile([program(g, lanes, wide) for g in groups for lanes in (0, LANES)])
+    for run, group in zip(runs, [g for g in groups for _ in range(2)], strict=True):
+        xs = operands(group[0].source)
+        arrays = {f"x{k}": x for k, x in enumerate(xs)}
+        got = run.run(arrays | {f"y{k}": np.zeros(PAIRS, to_numpy(wide)) for k in range(len(group))})
+        for k, c in enumerate(group):
+            check(f"{run.program.name}, converted", c, got[f"y{k}"].astype(to_numpy(c.target)), xs)
+            whole = got[f"y{k}"] == got[f"y{k}"].astype(to_numpy(c.target))
+            assert np.all(whole | np.isnan(got[f"y{k}"])), (
+                f"{run.program.name}: {c.op.symbol} is more than {c.target.name}"
+            )
 
 
 def check(name: str, c: Case, got: Array, xs: Sequence[Array]) -> None:
