@@ -63,3 +63,11 @@ def test_functions_stay_what_they_were() -> None:
     assert weft.sum.__doc__ == weft.core.reductions.sum.__doc__
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         weft.sum(weft.ones(2), nonsense=1)
+
+
+def test_sizes_and_layouts_as_keywords() -> None:
+    assert weft.empty(size=(2, 3)).shape == weft.randn(size=(2, 3), layout=weft.strided).shape == (2, 3)
+    assert weft.zeros(size=(2,), pin_memory=True).tolist() == [0, 0]
+    x = weft.ones(4)
+    assert weft.reshape(x, shape=(2, 2)).shape == x.reshape(shape=(2, 2)).shape == x.view(size=(2, 2)).shape
+    assert weft.empty_like(x, memory_format=weft.preserve_format).shape == (4,)

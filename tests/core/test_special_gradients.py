@@ -98,3 +98,21 @@ def test_truth_over_no_axes_and_ranges_as_indices() -> None:
     x = weft.tensor([[0.0, 2.0], [0.0, 0.0]])
     assert x.any(()).tolist() == x.all(()).tolist() == [[False, True], [False, False]]
     assert x[range(1)].tolist() == [[0, 2]]
+
+
+def test_bounds_that_are_tensors() -> None:
+    """clamp gives the gradient on a bound to the input, as torch, and passes NaN of either on."""
+    x = weft.tensor([1.0, 2.0, 3.0, math.nan, 0.0], requires_grad=True)
+    bound = weft.tensor([1.0, 1.0, 4.0, 1.0, math.nan], requires_grad=True)
+    y = weft.clamp_max(x, bound)
+    np.testing.assert_array_equal(y.detach().numpy(), [1, 1, 3, math.nan, math.nan])
+    for part, want in zip(weft.autograd.grad(y[:3].sum(), (x, bound)), ([1, 0, 1], [0, 1, 0]), strict=True):
+        assert part.tolist()[:3] == want
+    np.testing.assert_array_equal(weft.clamp(x, min=bound).detach().numpy(), [1, 2, 4, math.nan, math.nan])
+    assert weft.clamp_min(weft.tensor([1, 5]), weft.tensor([3, 2])).tolist() == [3, 5]
+
+
+def test_exponential_units_pass_the_gradient_of_nan_on() -> None:
+    x = weft.tensor([math.nan, 0.5], requires_grad=True)
+    for f in (F.elu, F.celu):
+        assert weft.autograd.grad(f(x).sum(), x)[0].tolist() == [1, 1]

@@ -17,8 +17,6 @@ from weft.core.elementwise import (
     isnan,
     le,
     logical_or,
-    maximum,
-    minimum,
     mul,
     ne,
     pow,
@@ -47,15 +45,11 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
 
 def clamp_min(input: Tensor, min: TensorLike) -> Tensor:
     """input, at least min."""
-    if isinstance(min, Handle):
-        return maximum(input, wrap(min.value))
     return clamp(input, min=min)
 
 
 def clamp_max(input: Tensor, max: TensorLike) -> Tensor:
     """input, at most max."""
-    if isinstance(max, Handle):
-        return minimum(input, wrap(max.value))
     return clamp(input, max=max)
 
 

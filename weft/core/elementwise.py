@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
@@ -708,10 +709,15 @@ def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None =
         raise ArgumentError("clamp: at least one of min and max must be given")
     x = input
     if min is not None:
-        x = where(lt(x, min), min, x)
+        x = where(_within(x, ge, min), x, min) if isinstance(min, Handle) else where(lt(x, min), min, x)
     if max is not None:
-        x = where(gt(x, max), max, x)
+        x = where(_within(x, le, max), x, max) if isinstance(max, Handle) else where(gt(x, max), max, x)
     return x
+
+
+def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tensor:
+    """Where x keeps to a bound that may be NaN, and where x itself is NaN."""
+    return logical_or(within(x, bound), isnan(x)) if x.dtype.is_float else within(x, bound)
 
 
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:

@@ -115,7 +115,7 @@ def frexp(input: Tensor) -> Parts:
     mantissa = where(odd, x, from_bits(kept, v.dtype))
 
     def rule(g: Value, result: Value, x: Value) -> tuple[Value | None, ...]:
-        return (ldexp(wrap(g), -wrap(bc.cast(power.value, int32))).value,)
+        return (bc.cast(ldexp(wrap(g), -wrap(bc.cast(power.value, int32))).value, x.dtype),)
 
     return Parts(wrap(composed(mantissa.value.node, (v,), rule)), wrap(bc.cast(power.value, int32)))
 

@@ -6,6 +6,7 @@ place, around the functions, which stay plain.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -33,7 +34,36 @@ def _aliases(function: Callable[..., Any]) -> Mapping[str, str]:
     if code is None:
         return {}
     own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return {alias: name for alias, name in ALIASES.items() if name in own and alias not in own}
+    found = {alias: name for alias, name in ALIASES.items() if name in own and alias not in own}
+    if function.__module__ in _MAKERS:
+        found |= {k: _IGNORED for k in ("layout", "memory_format", "pin_memory") if k not in own}
+    return found
+
+
+_MAKERS = ("weft.core.creation", "weft.core.random")
+_IGNORED = ""
+"""What a keyword is translated to that says how elements lie in memory, which weft decides."""
+
+
+@cache
+def _many(function: Callable[..., Any]) -> str | None:
+    """The name of a function's `*sizes`; None where it takes none."""
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        function = inner
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_flags & inspect.CO_VARARGS:
+        return None
+    return code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+
+
+def _sizes_given(
+    function: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The positional arguments with the sizes that are given as `size=` or `shape=`, as torch takes them too."""
+    for name in ("size", "shape"):
+        if name in given and _many(function) in ("size", "shape", "sizes_"):
+            return (*args, given.pop(name))
+    return args
 
 
 def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +74,8 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
     out: dict[str, Any] = {}
     for key, value in given.items():
         name = aliases.get(key, key)
+        if name == _IGNORED:
+            continue
         if name in out or (name is not key and name in given):
             raise TypeError(f"{function.__name__}() got {name!r} also as {key!r}")
         out[name] = value
@@ -52,11 +84,14 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
 
 def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method that takes NumPy's names too; the function itself where it has no such parameters."""
-    if not _aliases(function):
+    if not _aliases(function) and _many(function) is None:
         return function
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **translated(function, kwargs)) if kwargs else function(*args)
+        if not kwargs:
+            return function(*args)
+        args = _sizes_given(function, args, kwargs)
+        return function(*args, **translated(function, kwargs))
 
     return _like(call, function)
 
@@ -68,6 +103,7 @@ def with_out(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         if not kwargs:
             return function(*args)
         out = kwargs.pop("out", None)
+        args = _sizes_given(function, args, kwargs)
         result = function(*args, **translated(function, kwargs))
         return result if out is None else _given_to(name, result, out)
 

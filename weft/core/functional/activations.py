@@ -110,12 +110,12 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 @rounded_once
 def _elu(input: Tensor, alpha: float) -> Tensor:
-    return where(gt(input, 0), input, expm1(_not_above_zero(input)) * alpha)
+    return where(le(input, 0), expm1(_not_above_zero(input)) * alpha, input)
 
 
 def _not_above_zero(x: Tensor) -> Tensor:
     """min(x, 0) with the derivative 1 at 0, where that of the minimum is a half."""
-    return where(gt(x, 0), 0.0, x)
+    return where(le(x, 0), x, 0.0)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
@@ -125,7 +125,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 @rounded_once
 def _celu(input: Tensor, alpha: float) -> Tensor:
-    return where(gt(input, 0), input, expm1(_not_above_zero(input) / alpha) * alpha)
+    return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -268,7 +268,8 @@ def rrelu(
         from weft.core.random import uniform
 
         slope = uniform(v.shape, v.dtype, None) * (upper - lower) + lower
-    return into(input, where(le(input, 0), input * slope, input), inplace)
+        return into(input, where(le(input, 0), input * slope, input), inplace)
+    return into(input, where(gt(input, 0), input, input * slope), inplace)
 
 
 def gumbel_softmax(
