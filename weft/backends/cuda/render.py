@@ -49,7 +49,7 @@ def render_module(
     """LLVM IR of all grids, each exported under its own name, and how each is launched. `ring_bytes`: of shared memory
     that rings of asynchronous copies may make a block's buffers grow to; None where there are no such copies.
     `group_bytes`: the same for products by groups of warps; None where there are no units for them."""
-    module = Module(gpu=True)
+    module = Module(gpu=True, bfloat=True)
     arrays: list[str] = []
     shapes: list[Shape] = []
     for grid in grids:

@@ -44,6 +44,12 @@ from weft.ir.passes.rewrite import index_map, map_block
 STAGES = (3, 2)
 """Panels of one buffer, as many as there is room for: one that is used, and two or one on their way."""
 
+MORE_STAGES = (5, 4)
+"""Of small panels: a step of these takes less time than a copy, so more must be on their way."""
+
+SMALL_BYTES = 48 << 10
+"""Of a ring of so many places, at most."""
+
 PIECE = 16
 """Bytes of one copy, at most: these go around the first-level cache."""
 
@@ -167,6 +173,7 @@ class _Ring:
         sizes = {n: high(self.local[n].size) for n in panels}
         one = sum(sizes[n] * self.local[n].dtype.itemsize for n in panels)
         counts = [n + self.behind for n in STAGES]
+        counts = [*(n for n in MORE_STAGES if one * n <= SMALL_BYTES and not self.behind), *counts]
         rooms = (
             (self.shared_left, self.left) if self.behind else (self.left,)
         )  # two blocks at once, if they fit

@@ -54,7 +54,7 @@ def widen(f: Function, src: DType, lanes: int, x: str) -> str:
 def narrow(f: Function, dst: DType, lanes: int, x: str) -> str:
     """An f32 value -> the bits of the nearest 16-bit float, ties to even; a NaN stays one.
 
-    bf16 is done in integers: x86's own instruction flushes denormals.
+    bf16 is done in integers where the target is not known to do it: x86's own instruction flushes denormals.
     """
     half, single, word = vector("i16", lanes), vector("float", lanes), vector("i32", lanes)
     if dst is dtypes.float16:
@@ -62,6 +62,9 @@ def narrow(f: Function, dst: DType, lanes: int, x: str) -> str:
             return _narrow_half(f, lanes, x)
         as_half = vector("half", lanes)
         return f.emit(f"bitcast {as_half} {f.emit(f'fptrunc {single} {x} to {as_half}')} to {half}")
+    if f.module.bfloat:
+        as_brain = vector("bfloat", lanes)
+        return f.emit(f"bitcast {as_brain} {f.emit(f'fptrunc {single} {x} to {as_brain}')} to {half}")
     w = _Words(f, lanes)
     bits = f.emit(f"bitcast {single} {x} to {word}")
     high = w("lshr", bits, 16)

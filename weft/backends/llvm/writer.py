@@ -34,6 +34,8 @@ class Module:
     """Functions that kernels call, by name."""
     half: bool = True
     """Whether the target converts f16 by instructions."""
+    bfloat: bool = False
+    """Whether it rounds to bf16 by an instruction that keeps denormals."""
     gpu: bool = False
     """Whether the target is a GPU: runs of elements state the alignment that they are known to have, which its wide
     accesses need."""

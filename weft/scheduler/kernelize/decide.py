@@ -69,6 +69,8 @@ def _layout(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None
 def _elementwise(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None:
     groups = dict.fromkeys(s.group for s in sites)
     member = any(id(node) in g.online for g in groups)
+    if not member and _widens(node):
+        return None  # what it widens is stored, if anything is: in half the bytes, and as matrix units take it
     if not member:
         for s in sites:
             if s.group.contraction & s.frames:
@@ -87,6 +89,14 @@ def _elementwise(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut |
     if not trivial and any(g.ops >= cost.MAX_OPS or len(g.read) >= cost.MAX_READS for g in groups):
         return Cut("kernel size limit", False)
     return None if member else _repeated(node, f, sites, len(groups))
+
+
+def _widens(node: Node) -> bool:
+    """A 16-bit float as a wider one: exact, and nearly free wherever it is read."""
+    if node.op is not Op.CAST or not node.dtype.is_float:
+        return False
+    below = node.inputs[0].dtype
+    return below.is_float and below.bits == 16 and node.dtype.bits > 16
 
 
 def _repeated(node: Node, f: Facts, sites: list[Site], groups: int) -> Cut | None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.expr import Call, Expr
-from weft.ir.index import Var, ceildiv, coefficient, high
+from weft.ir.expr import Call, Expr, Load
+from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import Axis, reads
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import run
@@ -89,6 +89,25 @@ def depth_for(depth: Axis, unit: MatrixUnit) -> int | None:
     return next((d for d in steps if d >= unit.k and high(depth.extent) % d == 0), None)
 
 
+def _copied(k: Kernel, parts: tuple[Expr, Expr], depth: Axis, steps: int) -> bool:
+    """Whether panels come by copies of whole pieces while others are used, as units need that read them by themselves:
+    elements as they are, in rows that start at whole pieces, for more than one step."""
+    if high(depth.extent) < 2 * steps:
+        return False
+    for part in parts:
+        q = k.algorithm.param(part.source) if isinstance(part, Load) and not part.guard else None
+        if q is None or not isinstance(part, Load):
+            return False
+        offset = flatten(part.index, q.shape)
+        found = {
+            v: coefficient(offset, v) for v in (set[Var]() if isinstance(offset, int) else variables(offset))
+        }
+        far = [s for s in found.values() if s != 1]
+        if len(far) + 1 != len(found) or any(s is None or s * q.dtype.itemsize % ACCESS_BYTES for s in far):
+            return False
+    return True
+
+
 def schedule(
     k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, side: int, depth: Axis, info: DeviceInfo
 ) -> Kernel | None:
@@ -103,7 +122,7 @@ def schedule(
     best: tuple[WarpTile, MatrixUnit, tuple[Expr, Expr], int] | None = None
     for unit, parts in units_for(c, info):
         steps = depth_for(depth, unit)
-        if steps is None:
+        if steps is None or (unit.row_bytes and not _copied(k, parts, depth, steps)):
             continue
         for t in GROUP_TILES if unit.row_bytes else TILES:
             if t.rows % (t.down * unit.m) or t.columns % (t.across * unit.n):

@@ -436,10 +436,10 @@ class _Blocks:
                     self.lane_values(f"{stem}_{kind}")
             if f"{stem}_pairs" in self.k.nests:
                 self.elements(f"{stem}_pairs", s.wide // s.neighbours, s.across[:-1])
-        for name in ("scores", "weights", "factor"):
-            if name in self.k.nests:
-                self.elements(name, s.wide, s.across)
         shared = "factor" if "factor" in self.k.nests else "weights"
+        for name in ("scores", "weights", "factor"):
+            if name in self.k.nests:  # of what goes to shared memory, neighbours are one word
+                self.elements(name, s.wide, s.across, name == shared and s.neighbours > 1)
         self.k = run(self.k, PadRows(shared, ACCESS_BYTES // self.itemsize))
         self.multiply(self.scores, s.wide, s.across)
         self.multiply(self.product, s.own, s.along)
@@ -453,12 +453,14 @@ class _Blocks:
         self.k = run(self.k, Permute(name, (warps, *lanes, t, *rows, *reduced)))
         self.mark([warps, *lanes, t], [*rows, *reduced])
 
-    def elements(self, name: str, wide: int, across: tuple[Digit, ...]) -> None:
-        """A number per score, or per few."""
+    def elements(self, name: str, wide: int, across: tuple[Digit, ...], vector: bool = False) -> None:
+        """A number per score, or per few; a thread's neighbours as a vector if asked."""
         *_, i, j = self.loops(name, False)
         threads, own = self.share(i, j, wide, across)
         reduced = self.loops(name, True)
         self.k = run(self.k, Permute(name, (*threads, *own, *reduced)))
+        if vector:
+            self.k = attempt(self.k, Vectorize(own.pop()))
         self.mark(threads, [*own, *reduced])
 
     def multiply(self, name: str, wide: int, across: tuple[Digit, ...]) -> None:
