@@ -69,8 +69,8 @@ def _layout(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None
 def _elementwise(p: Partition, node: Node, f: Facts, sites: list[Site]) -> Cut | None:
     groups = dict.fromkeys(s.group for s in sites)
     member = any(id(node) in g.online for g in groups)
-    if not member and _widens(node):
-        return None  # what it widens is stored, if anything is: in half the bytes, and as matrix units take it
+    if not member and _widens(node):  # what it widens is stored, if anything is: in half the bytes
+        return None
     if not member:
         for s in sites:
             if s.group.contraction & s.frames:
