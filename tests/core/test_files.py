@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +18,7 @@ import pytest
 import weft
 from weft.io import load_safetensors, save_safetensors
 from weft.ir.dtypes import DTYPES, to_numpy
+from weft.scheduler.plan import Plan
 
 
 def on_disk(path: Path, array: np.ndarray) -> weft.Tensor:
@@ -196,6 +200,74 @@ def test_files_that_change(tmp_path: Path) -> None:
         load_safetensors(path, device="disk")
     path.unlink()
     assert (t + 0).tolist() == [0, 1, 2]
+
+
+def test_a_file_that_is_written_to_while_it_is_computed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Plan.run
+    compiled = weft.compile(lambda x: x * 3)
+    compiled(on_disk(tmp_path / "x", np.ones(3, np.float32)))
+
+    def meddled(self: Plan, *args: Any) -> Any:
+        out = run(self, *args)
+        with open(tmp_path / "x", "r+b") as file:
+            file.truncate(99)
+        return out
+
+    for act in (lambda t: (t + 1).realize(), compiled, lambda t: (t * 2).to(f"disk:{tmp_path / 'y'}")):
+        t = on_disk(tmp_path / "x", np.ones(3, np.float32))
+        with monkeypatch.context() as patched:
+            patched.setattr(Plan, "run", meddled)
+            with pytest.raises(weft.FileError, match=r"x has changed since .* 99 bytes now"):
+                act(t)
+    assert not (tmp_path / "y").exists()
+
+
+def test_offsets_beyond_4_gib(tmp_path: Path) -> None:
+    """In a sparse file: bytes far behind the 32 bits' end are found, on devices that read files and others."""
+    rows, far = 5 << 20, (4 << 20) + 5
+    data = rows * 1024
+    sizes = {"a": ("U8", [rows, 1024], 0, data), "b": ("F32", [300], data, data + 1200)}
+    fields = {n: {"dtype": d, "shape": s, "data_offsets": [i, j]} for n, (d, s, i, j) in sizes.items()}
+    head = json.dumps(fields).encode()
+    head += b" " * (-(8 + len(head)) % 64)
+    with open(tmp_path / "x", "wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        numbers = np.arange(300, dtype=np.float32).tobytes()
+        for at, content in ((3, b"\1"), (far * 1024 + 7, b"\x09"), (data - 1, b"\7"), (data, numbers)):
+            file.seek(8 + len(head) + at)
+            file.write(content)
+    loaded = weft.load(tmp_path / "x", device="disk")
+    a = loaded["a"]
+    assert loaded["b"].sum().item() == weft.load(tmp_path / "x")["b"].sum().item() == 300 * 299 / 2
+    for device in ("cpu", "dummy"):
+        with weft.device(device):
+            assert a[weft.tensor([far, -1, 0])].sum(1).tolist() == [9, 7, 1]
+            assert a[far - 1 : far + 2].sum(1).tolist() == [0, 9, 0] and a[far, 7].item() == 9
+    assert a.flatten()[weft.tensor([far * 1024 + 7, data - 1])].tolist() == [9, 7]
+
+
+def test_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python takes them, and "~"; a name may be as long as the system lets it be."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    x = weft.arange(3.0)
+    names = ("ünï ☃ 名 a:b", "n" * 255, "~/home", "rel", "./a/../rel2", str(tmp_path / "abs"))
+    (tmp_path / "a").mkdir()
+    for name in names:
+        t = x.to(f"disk:{name}")
+        weft.save({"a": x}, Path(name).with_name("s") if len(name) > 99 else name + ".s")
+        assert t.tolist() == weft.load(name, device="disk")["tensor"].tolist() == [0, 1, 2]
+    monkeypatch.chdir("/")
+    assert t.tolist() == [0, 1, 2] and (tmp_path / "home").exists() and weft.load("~/home.s")["a"].tolist()
+    with pytest.raises(weft.FileError, match="File name too long"):
+        weft.save({"a": x}, tmp_path / ("n" * 256))
+    for act in (lambda: weft.save({"a": x}, io.BytesIO()), lambda: weft.load(io.BytesIO())):
+        with pytest.raises(weft.DTypeError, match="expected the path of a file, got a BytesIO"):
+            act()
+    with pytest.raises(weft.DTypeError, match=r"got a \w*Path; to write a file, use .to\('disk:PATH'\)"):
+        x.to(tmp_path / "x")  # pyright: ignore[reportArgumentType]
 
 
 def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Run by test_writing.py: writers that are killed, and what is left of their files. The argument is an empty folder."""
+"""Run by test_writing.py: writers that are killed or meet others, and what there is of their files. The argument is an
+empty folder."""
 
 from __future__ import annotations
 
@@ -11,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-import numpy as np
 
 import weft
 from weft.backends.disk import behind, drafts, writing
@@ -124,6 +123,35 @@ def killed_at_times(write: Callable[[int], object], kills: int) -> None:
     print("killed at", kills, "times; written in spite of it:", changes)
 
 
+def read_while_written(writers: int, times: int) -> None:
+    """Processes that write one file, while this one reads it."""
+
+    def write(start: int) -> None:
+        for k in range(times):
+            weft.save({"a": weft.full((50_000,), start + k), "b": weft.full((9,), start + k)}, PATH)
+
+    write(1)
+    children: list[int] = []
+    for w in range(writers):
+        child = os.fork()
+        if child == 0:
+            try:
+                write(100 * (w + 1))
+                os._exit(0)
+            finally:
+                os._exit(3)
+        children.append(child)
+    reads, statuses = 0, list[int]()
+    while len(statuses) < writers:
+        assert len(values()) == 1
+        reads += 1
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended:
+            statuses.append(status)
+    assert statuses == [0] * writers and left() == 0, statuses
+    print("read", reads, "times while", writers, "processes wrote")
+
+
 def main() -> None:
     source = weft.zeros(ELEMENTS).to(f"disk:{FOLDER / 'source'}")
     pieces = weft.zeros(24 * ELEMENTS).to(f"disk:{FOLDER / 'large'}")
@@ -138,7 +166,7 @@ def main() -> None:
     killed_at_lines("save", lambda new: weft.save({"m": weft.full((9,), new), "step": new}, PATH), 2)
     with weft.memory_limit(open_device("cpu:0").used_bytes() + (16 << 20)):
         killed_at_times(lambda new: (pieces + new).to(f"disk:{PATH}"), 12)
-    assert np.isfinite(source.sum().item())
+    read_while_written(2, 20)
 
 
 main()

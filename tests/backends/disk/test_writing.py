@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, links and lim
 
 
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
-    """SIGKILL before every line of what writes files, and at times spread over a longer write."""
+    """SIGKILL before lines of what writes files, and at times spread over a longer write; several writers at once."""
     script = Path(__file__).parent / "killed.py"
     run = subprocess.run(
         [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=300, check=False

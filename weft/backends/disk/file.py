@@ -15,8 +15,11 @@ class MappedFile:
     """The bytes of a file as they were when it was opened.
 
     The file may be deleted, or replaced by another of its name: the mapping keeps the old one alive. Written to in
-    place or cut short it is not what it was any more, and `check` refuses it. (A program that cuts a file while a
-    kernel reads it ends this process: the system has no gentler answer for mapped files.)
+    place or cut short it is not what it was any more, and `check` refuses it, before and after each use.
+
+    What remains: a program that cuts a file while a kernel, or an array that `np.asarray` gave, reads the part that
+    goes ends this process by SIGBUS: the system has no gentler answer for mapped files. `faulthandler.enable()` has
+    Python print the line. Replacing a file (as weft does) or writing to a copy is always safe.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "_mapping", "_stamp", "path", "size")
