@@ -56,8 +56,9 @@ class Module:
 
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak)\s+)?\.(shared|local|global|const)\s+(?:\.attribute\S+\s+)?\.align\s+(\d+)\s+"
-    r"\.b8\s+([\w$]+)\[(\d*)\]\s*(?:=\s*\{([^}]*)\})?"
+    r"\.[a-z]+(\d+)\s+([\w$]+)(?:\[(\d*)\]\s*(?:=\s*\{([^}]*)\})?)?"
 )
+"""The space, alignment, bits of an element, name, how many ("": given at launch; None: a single one), bytes."""
 _REGISTERS = re.compile(r"\.reg\s+\.(pred|b16|b32|b64|b128|f32|f64)\s+(.+)")
 BITS = {"pred": 1, "b16": 16, "b32": 32, "b64": 64, "f32": 32, "f64": 64, "b128": 128}
 
@@ -103,8 +104,12 @@ def _outside(module: Module, text: str) -> None:
 
 
 def _variable(m: re.Match[str]) -> Variable:
-    data = bytes(int(x, 0) & 255 for x in m.group(5).split(",")) if m.group(5) else b""
-    return Variable(m.group(3), int(m.group(4)) if m.group(4) else None, int(m.group(2)), data)
+    count, each = m.group(5), int(m.group(3)) // 8
+    if m.group(6) and each != 1:
+        raise PtxError(f"values of more than a byte: {m.group()}")
+    data = bytes(int(x, 0) & 255 for x in m.group(6).split(",")) if m.group(6) else b""
+    size = None if count == "" else each * int(count or 1)
+    return Variable(m.group(4), size, int(m.group(2)), data)
 
 
 def _body(kernel: Kernel, text: str) -> None:
