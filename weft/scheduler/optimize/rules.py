@@ -7,6 +7,7 @@
     running sums of short rows                -> `prefixes`: lanes along the results
     few results of two operands (their taps)  -> `taps`: all of them in registers, lanes along what is summed
     everything else                           -> `rows`: rows or columns of reductions around elementwise work
+    what combines where data says, of any    -> `scatters`: lanes and tasks along what data does not name
     any kernel, where tasks are thread blocks -> `gpu`
     sums that are then still long chains      -> `levels.bounded`, whatever rule made them
 
@@ -19,7 +20,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import blocks, contraction, gpu, online, prefixes, rows, taps, windows
+from weft.scheduler.optimize import blocks, contraction, gpu, online, prefixes, rows, scatters, taps, windows
 from weft.scheduler.optimize.levels import bounded
 
 _RULES = (
@@ -44,5 +45,5 @@ def _by_rule(kernel: Kernel, info: DeviceInfo) -> Kernel:
     for rule in _RULES:
         scheduled = rule(kernel, info)
         if scheduled is not None:
-            return scheduled
+            return scatters.spread(scheduled, info)
     return kernel
