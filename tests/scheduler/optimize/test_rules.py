@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import weft
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Value
@@ -196,3 +197,38 @@ def test_long_products_are_summed_in_steps(shape: tuple[int, int, int]) -> None:
     assert 256 <= chain.reduce.axes[0].extent <= 1024
     out, expected = run(lower(kernel), case), case.reference(case.inputs(2))
     np.testing.assert_allclose(out["r"], expected["r"], rtol=2e-4, atol=2e-4)
+
+
+def scattered(rows: int, columns: int, words: int) -> Case:
+    """Rows of x added to the rows of y that data names."""
+    from weft.ir import expr as ex
+    from weft.ir.dtypes import int32
+    from weft.ir.kernel.algorithm import Algorithm, Output, Param, StoreTo
+    from weft.ir.ops import Op
+    from weft.testing.kernels import F, axis
+
+    i, j = axis("i", words), axis("j", columns)
+    at = ex.as_index(ex.Load(int32, "at", (i.var,)), 0, rows - 1)
+    store = StoreTo("y", (at, j.var), ex.Load(F, "x", (i.var, j.var)), combine=Op.ADD)
+    params = (
+        Param("at", int32, (words,)),
+        Param("x", F, (words, columns)),
+        Param("y", F, (rows, columns), True),
+    )
+    return Case(Algorithm("scatter", params, (), (Output("out", (i, j), (store,)),)), lambda t: {})
+
+
+@pytest.mark.parametrize("columns", [3, 32, 40, 64])
+def test_scatters_run_along_what_data_does_not_name(columns: int) -> None:
+    """Lanes along columns, and a task for each half of them; rows, which may meet, stay in order."""
+    case = scattered(7, columns, 40_000)
+    program = lower(schedule(case.algorithm, DESCRIPTIONS["avx512"]))
+    verify(program)
+    kinds = {loop.kind for loop in loops(program)}
+    assert LoopKind.VECTOR in kinds and (LoopKind.PARALLEL in kinds) == (columns % 32 == 0)
+    rows = np.random.default_rng(0).integers(0, 7, 300).astype(np.int32)
+    x = np.random.default_rng(1).standard_normal((300, columns)).astype(np.float32)
+    got = weft.zeros(7, columns).index_add(0, weft.tensor(rows), weft.tensor(x)).numpy()
+    want = np.zeros((7, columns))
+    np.add.at(want, rows, x)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
