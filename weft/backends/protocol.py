@@ -59,8 +59,9 @@ class DeviceInfo:
     `launch_ns` are as measured where that was done, else estimates. `task_kind` says how independent tasks are written:
     PARALLEL loops, or BLOCK loops over a grid with THREAD loops inside.
 
-    `native` are the elementwise ops that the device computes within 4 ULP; functions that are missing are expanded
-    into others before `compile`. `dtypes` are those that tensors may have; others are refused by a DTypeError. Programs
+    `native` are the elementwise ops that the device computes, each on all dtypes that it is for: exactly those in
+    `weft.ir.math.expand.NEEDED`, functions within 4 ULP; functions that are missing are expanded into others before
+    `compile`. `dtypes` are those that tensors may have; others are refused by a DTypeError. Programs
     that come to `compile` hold the 8-bit floats as uint8: what converts them is written out before. `emulated` are
     those dtypes that are exact, but made of others and many times slower.
     `matrix_units` are the products that a warp has instructions for, the preferred first.

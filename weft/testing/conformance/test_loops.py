@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.ir import dtypes
-from weft.ir.expr import Const, Load, Temp, call
+from weft.ir.expr import Const, Load, Temp, call, cast, from_index
 from weft.ir.index import Var, in_range
 from weft.ir.loops import (
     Accumulate,
@@ -153,45 +153,55 @@ def test_large_buffers_and_roundings(harness: Harness) -> None:
 
 def test_guards_cover_what_lies_far_outside(harness: Harness) -> None:
     """Where a guard fails, on a load, a store, an accumulation or a branch, nothing is touched: the index lies far
-    outside of all memory. By scalars and by lanes, of which every fourth is active."""
+    outside of all memory. By scalars, and by lanes of which every fourth is active, each time others; they add nothing
+    to what the lanes combine."""
     far = (1 << 40) + 12_345_677 if harness.device.info.bounds.index_bits == 64 else (1 << 28) + 12_345_677
     programs: list[Program] = []
     for lanes in (1, 8):
         outer, lane = Var("o", 0, 64 // lanes - 1), Var("v", 0, lanes - 1)
         i = outer * lanes + lane if lanes > 1 else outer
-        at, guard = i + (i % 4) * far, in_range(i % 4, 0, 1)
+        part = (lane + outer) % 4 if lanes > 1 else outer % 4
+        at, guard = i + part * far, in_range(part, 0, 1)
         x, here = Load(F, "x", (at,)), Load(F, "x", (i,))
         body: Block = (
             Store("a", i, Load(F, "x", (at,), guard)),
             Store("b", at, call(Op.ADD, x, here), guard),
-            Accumulate("c", at, Op.ADD, x, guard),
+            Accumulate("c", 0, Op.ADD, x, guard),
+            Accumulate("c", 1, Op.MAX, x, guard),
+            Accumulate("c", 2, Op.MUL, Const(F, 2), guard),
             If(guard, (Let("t", x), Store("d", at, call(Op.MUL, Temp(F, "t"), here)))),
+            Accumulate("c", i % 2 + 3, Op.ADD, here, guard),
         )
         if lanes > 1:
             body = (Loop(lane, lanes, body, LoopKind.VECTOR),)
         params = tuple(Buffer(name, F, 64, Scope.GLOBAL) for name in "xabcd")
-        programs.append(
-            Program(f"far_{lanes}", params, frozenset("abcd"), (), (Loop(outer, 64 // lanes, body),))
-        )
+        loop = Loop(outer, 64 // lanes, body)
+        programs.append(Program(f"far_{lanes}", params, frozenset("abcd"), (), (loop,)))
     for run in harness.compile(programs):
-        run.check({name: np.arange(64, dtype=np.float32) + k for k, name in enumerate("xabcd")})
+        run.check({name: np.arange(64, dtype=np.float32) - 70 + k for k, name in enumerate("xabcd")})
 
 
 def test_lanes_in_step(harness: Harness) -> None:
     """A vector loop does each statement for all lanes before the next, reads before it writes, and adds up as a tree:
-    the first half and the second half, until one is left."""
-    lanes, v = 8, var("v", 8)
+    the first half and the second half, until one is left. Lanes that meet in one element come in order; each has
+    buffers of its own."""
+    lanes, v, k = 8, var("v", 8), var("k", 2)
     across = lanes - 1 - v
     body = (
         Store("a", v, call(Op.ADD, Load(F, "a", (across,)), Const(F, 1))),
         Store("b", v, call(Op.MUL, Load(F, "x", (v,)), Const(F, 2))),
         Store("c", v, Load(F, "b", (across,))),
         Accumulate("s", 0, Op.ADD, Load(F, "x", (v,))),
+        Accumulate("s", v // 4 + 1, Op.ADD, Load(F, "b", (v,))),
+        Store("d", v // 2, Load(F, "x", (v,))),
+        Alloc(Buffer("own", F, 2, Scope.REGISTER)),
+        Loop(k, 2, (Store("own", k, call(Op.MUL, Load(F, "x", (v,)), cast(from_index(k + 1), F))),)),
+        Store("e", v, call(Op.SUB, Load(F, "own", (0,)), Load(F, "own", (1,)))),
     )
-    sizes = {"x": lanes, "a": lanes, "b": lanes, "c": lanes, "s": 1}
+    sizes = {"x": lanes, "a": lanes, "b": lanes, "c": lanes, "d": 4, "e": lanes, "s": 3}
     params = tuple(Buffer(name, F, size, Scope.GLOBAL) for name, size in sizes.items())
     (run,) = harness.compile(
-        [Program("lanes", params, frozenset("abcs"), (), (Loop(v, lanes, body, LoopKind.VECTOR),))]
+        [Program("lanes", params, frozenset("abcdes"), (), (Loop(v, lanes, body, LoopKind.VECTOR),))]
     )
     x = np.array([2.0**24, 1, 1, 1, -(2.0**24), 1, 1, 1], np.float32)
     run.check({name: x if name == "x" else np.arange(n, dtype=np.float32) for name, n in sizes.items()})
