@@ -165,11 +165,13 @@ def test_indices_have_all_their_bits(harness: Harness) -> None:
     i = Var("i", 0, N - 1)
     at = (i * n // unit) % N  # i * n does not fit in 32 bits
     guard = in_range(i * n, None, N // 2 * unit)
-    params = (Buffer("x", F, N, Scope.GLOBAL), Buffer("y", F, N, Scope.GLOBAL))
-    body = (Loop(i, N, (Store("y", i, Load(F, "x", (at,)), guard),)),)
-    (run,) = harness.compile([Program("wide", params, frozenset("y"), (n,), body)])
+    constant = i * (2**22 + 15 if wide else 2**20 + 7) // (2**15 - 9) % N
+    constant = (constant + i * (2**40 + 15) // (2**33 - 9)) % N if wide else constant
+    params = tuple([Buffer(name, F, N, Scope.GLOBAL) for name in "xyz"])
+    steps = (Store("y", i, Load(F, "x", (at,)), guard), Store("z", i, Load(F, "x", (constant,))))
+    (run,) = harness.compile([Program("wide", params, frozenset("yz"), (n,), (Loop(i, N, steps),))])
     for value in (1, unit - 1, unit, n.hi // 3, n.hi):
-        run.check({"x": data(), "y": np.zeros(N, np.float32)}, {"n": value})
+        run.check({"x": data(), "y": np.zeros(N, np.float32), "z": np.zeros(N, np.float32)}, {"n": value})
 
 
 def test_every_step_is_timed(harness: Harness) -> None:
