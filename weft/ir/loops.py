@@ -103,7 +103,8 @@ class Store(Stmt):
 class Accumulate(Stmt):
     """buffer[offset] = op(buffer[offset], value) where the guard holds; op is ADD, MUL, MAX or MIN.
 
-    Inside a VECTOR loop with an offset that all lanes share, the lanes are combined as a tree first.
+    Inside a VECTOR loop with an offset that all lanes share, the lanes are combined as a tree first: the first half
+    with the second half, until one is left. The order is free where their number is no power of two.
     """
 
     buffer: str

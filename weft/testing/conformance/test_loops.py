@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,11 +182,12 @@ def test_guards_cover_what_lies_far_outside(harness: Harness) -> None:
         run.check({name: np.arange(64, dtype=np.float32) - 70 + k for k, name in enumerate("xabcd")})
 
 
-def test_lanes_in_step(harness: Harness) -> None:
+@pytest.mark.parametrize("lanes", (8, 64, 3))
+def test_lanes_in_step(harness: Harness, lanes: int) -> None:
     """A vector loop does each statement for all lanes before the next, reads before it writes, and adds up as a tree:
     the first half and the second half, until one is left. Lanes that meet in one element come in order; each has
     buffers of its own."""
-    lanes, v, k = 8, var("v", 8), var("k", 2)
+    v, k = var("v", lanes), var("k", 2)
     across = lanes - 1 - v
     body = (
         Store("a", v, call(Op.ADD, Load(F, "a", (across,)), Const(F, 1))),
@@ -198,12 +200,21 @@ def test_lanes_in_step(harness: Harness) -> None:
         Loop(k, 2, (Store("own", k, call(Op.MUL, Load(F, "x", (v,)), cast(from_index(k + 1), F))),)),
         Store("e", v, call(Op.SUB, Load(F, "own", (0,)), Load(F, "own", (1,)))),
     )
-    sizes = {"x": lanes, "a": lanes, "b": lanes, "c": lanes, "d": 4, "e": lanes, "s": 3}
+    sizes = {
+        "x": lanes,
+        "a": lanes,
+        "b": lanes,
+        "c": lanes,
+        "d": (lanes + 1) // 2,
+        "e": lanes,
+        "s": lanes // 4 + 2,
+    }
     params = tuple(Buffer(name, F, size, Scope.GLOBAL) for name, size in sizes.items())
     (run,) = harness.compile(
         [Program("lanes", params, frozenset("abcdes"), (), (Loop(v, lanes, body, LoopKind.VECTOR),))]
     )
-    x = np.array([2.0**24, 1, 1, 1, -(2.0**24), 1, 1, 1], np.float32)
+    x = np.ones(lanes, np.float32)
+    x[0], x[lanes // 2] = 2.0**24, -(2.0**24)
     run.check({name: x if name == "x" else np.arange(n, dtype=np.float32) for name, n in sizes.items()})
 
 
