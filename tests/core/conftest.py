@@ -14,7 +14,7 @@ from weft.ir.graph import Node
 from weft.testing.reference import evaluate
 
 
-def _realize(nodes: Sequence[Node]) -> None:
+def _realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> None:
     pending = [n for n in nodes if n.storage is None]
     for node, array in zip(pending, evaluate(pending), strict=True):
         device = open_device(node.device or "cpu:0")

@@ -105,7 +105,9 @@ def test_a_step_computes_everything_in_one_plan(monkeypatch: pytest.MonkeyPatch)
     optimizer = optim.Adam(model.parameters())
     calls: list[int] = []
     original = engine.realize
-    monkeypatch.setattr(engine, "realize", lambda nodes: (calls.append(len(nodes)), original(nodes))[1])
+    monkeypatch.setattr(
+        engine, "realize", lambda nodes, held: (calls.append(len(nodes)), original(nodes, held))[1]
+    )
     x = weft.tensor(np.ones((3, 4), np.float32))
     loss = model(x).square().mean()
     loss.backward()

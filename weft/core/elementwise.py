@@ -23,6 +23,7 @@ from weft.core.broadcast import (
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.precision import rounded_once
+from weft.core.remembered import remembered
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
@@ -202,6 +203,7 @@ def _no_zero_divisor(name: str, other: object, dtype: DType) -> None:
         raise ArgumentError(f"{name}: division of an integer tensor by zero")
 
 
+@remembered
 def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     """The quotient rounded toward -inf (Python's //). Integers by zero give 0 where torch raises."""
     x, y = operand("floor_divide", input), operand("floor_divide", other)
@@ -218,6 +220,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     return where(eq(b, 0), a / b, where(eq(down, 0), (a / b) * 0.0, down))  # a zero has the quotient's sign
 
 
+@remembered
 def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the divisor's sign (Python's %). Integers by zero give 0 where torch raises."""
     x, y = operand("remainder", input), operand("remainder", other)
@@ -230,6 +233,7 @@ def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     return where(logical_and(rest != 0, xor_sign(rest, b)), rest + b, rest)
 
 
+@remembered
 def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the dividend's sign (C's fmod)."""
     x, y = operand("fmod", input), operand("fmod", other)
@@ -451,6 +455,7 @@ def exp2(input: Tensor) -> Tensor:
     return _float_unary("exp2", Op.EXP2, input)
 
 
+@remembered
 @widens_on_gpus
 @rounded_once
 def expm1(input: Tensor) -> Tensor:
@@ -473,6 +478,7 @@ def log2(input: Tensor) -> Tensor:
     return _float_unary("log2", Op.LOG2, input)
 
 
+@remembered
 @widens_on_gpus
 @rounded_once
 def log10(input: Tensor) -> Tensor:
@@ -480,6 +486,7 @@ def log10(input: Tensor) -> Tensor:
     return log(input) * (1.0 / math.log(10.0))
 
 
+@remembered
 @widens_on_gpus
 @rounded_once
 def log1p(input: Tensor) -> Tensor:
@@ -510,6 +517,7 @@ def cos(input: Tensor) -> Tensor:
     return _float_unary("cos", Op.COS, input)
 
 
+@remembered
 @widens_on_gpus
 @rounded_once
 def tan(input: Tensor) -> Tensor:
@@ -522,6 +530,7 @@ def tanh(input: Tensor) -> Tensor:
     return _float_unary("tanh", Op.TANH, input)
 
 
+@remembered
 @widens_on_gpus
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
@@ -534,6 +543,7 @@ def sinh(input: Tensor) -> Tensor:
     return smooth("sinh", input, value, cosh)
 
 
+@remembered
 @widens_on_gpus
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
@@ -550,6 +560,7 @@ def erf(input: Tensor) -> Tensor:
     return _float_unary("erf", Op.ERF, input)
 
 
+@remembered
 @rounded_once
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient, which is y (1 - y)."""
@@ -567,6 +578,7 @@ def sigmoid(input: Tensor) -> Tensor:
     return wrap(composed(y, (x,), slope))
 
 
+@remembered
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given; outside of 0 to 1 there is no derivative."""
     x = _as_float("logit", input)
@@ -578,6 +590,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     )
 
 
+@remembered
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN. On bools: the input."""
     v = value_of("sign", input)
@@ -612,6 +625,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 
 
+@remembered
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
     return input - trunc(input)
@@ -640,6 +654,7 @@ def isfinite(input: Tensor) -> Tensor:
     return lt(abs(input), math.inf) if value_of("isfinite", input).dtype.is_float else eq(input, input)
 
 
+@remembered
 def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -720,21 +735,25 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
     return logical_or(within(x, bound), isnan(x)) if x.dtype.is_float else within(x, bound)
 
 
+@remembered
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
     """input + weight * (end - input)."""
     return input + weight * (end - input)
 
 
+@remembered
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """input + value * tensor1 * tensor2."""
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 
+@remembered
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """input + value * tensor1 / tensor2. Not defined on integers, as in torch."""
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 
+@remembered
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
 
 from weft.autograd.value import Value, grad_enabled
 from weft.errors import DTypeError
@@ -41,8 +43,31 @@ def tensor_class() -> type[Tensor]:
     return _class
 
 
+RECENT = 16384
+"""So many of the latest tensors are looked at when one is computed."""
+
+recent: deque[ref[Any]] = deque(maxlen=RECENT)
+"""The tensors made, or rebound, since something was last computed: see realization.py. Bounded, so that whoever
+computes nothing for long holds no more than this."""
+
+_note = recent.append
+
+
 def wrap(value: Value) -> Tensor:
     """A new Tensor that stands for `value`."""
+    t = _new(_class)
+    t.value = value
+    _note(ref(t))
+    return t
+
+
+def made(t: Handle) -> None:
+    """Note a tensor that was made otherwise, or stands for something else now."""
+    _note(ref(t))
+
+
+def unnoted(value: Value) -> Tensor:
+    """As `wrap`, for what is not to be kept when something that is computed from it is."""
     t = _new(_class)
     t.value = value
     return t

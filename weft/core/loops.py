@@ -22,6 +22,7 @@ from weft.autograd.reverse import gradients, tape
 from weft.autograd.value import Value, apply, files_home, grad_enabled
 from weft.core import broadcast as bc
 from weft.core.function import several_results
+from weft.core.remembered import plainly
 from weft.ir import dtypes, graph
 from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
 from weft.ir.loop_body import Body, Loop, Part, normal, rebuilt
@@ -34,6 +35,7 @@ _KEPT = REDUCE | {Op.SCATTER, Op.LOOP}
 """What the backward loop reads from the forward one and does not compute again."""
 
 
+@plainly
 def loop(
     fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
@@ -292,6 +294,7 @@ class _Trace:
                 stack.extend(reversed(n.inputs))
         return found
 
+    @plainly
     def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
         """The gradients of what the loop was applied to, and of what it captured."""
         finals = dict(zip(self.live, grads, strict=False))

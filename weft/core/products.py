@@ -15,6 +15,7 @@ from weft.core.linear_algebra.products import multi_dot
 from weft.core.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
 from weft.core.movement import flip, reshape, squeeze, unsqueeze
 from weft.core.reductions import mean, sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -37,6 +38,7 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
     return dot(input, other)
 
 
+@remembered
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: each element of input times the whole of other."""
     x, y = value_of("kron", input).shape, value_of("kron", other).shape
@@ -73,6 +75,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
     return mul_scaled(input, outer(vec1, vec2), beta, alpha)
 
 
+@remembered
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along dim, by default the first dimension of size 3."""
     if dim is None:
@@ -100,12 +103,14 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     return pow(unsqueeze(base, 1), order)
 
 
+@remembered
 @widens_on_gpus
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     return vector_norm(input - other, p)
 
 
+@remembered
 @widens
 def cdist(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"

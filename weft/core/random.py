@@ -23,6 +23,7 @@ from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.elementwise import cos, log, lt, sqrt
 from weft.core.handle import Handle, Number, value_of, wrap
 from weft.core.known_values import check_known
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import reference_ops
 from weft.ir.dtypes import DType, accumulator, float32, float64, int64, uint32, uint64
@@ -103,10 +104,19 @@ def initial_seed() -> int:
     return default_generator.initial_seed()
 
 
+def drawn(shape: Shape, streams: int, generator: Generator | None) -> Value:
+    """[key0, key1, offset] of `streams` numbers for each element."""
+    return (default_generator if generator is None else generator).draw(elements(shape) * streams)
+
+
 def bits(shape: Shape, streams: int, generator: Generator | None) -> list[Value]:
     """`streams` independent u32 tensors of uniform random bits."""
+    return _bits(shape, streams, drawn(shape, streams, generator))
+
+
+def _bits(shape: Shape, streams: int, state: Value) -> list[Value]:
+    """The same from what was drawn for them."""
     n = elements(shape)
-    state = (default_generator if generator is None else generator).draw(n * streams)
     key0, key1, offset = (
         bc.expand(apply(Op.SHRINK, (state,), Box((i,), (1,)), (1,)), (n,)) for i in range(3)
     )
@@ -130,11 +140,16 @@ def _count(n: Int, i: int) -> Value:
 
 def uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
     """Uniform on [0, 1), on the grid of the dtype's mantissa."""
+    return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator)), shape, dtype)
+
+
+@remembered
+def _uniform(state: Tensor, shape: Shape, dtype: DType) -> Tensor:
     if dtype is float64:
-        a, b = (wrap(bc.cast(v, float64)) for v in _shifted(bits(shape, 2, generator), (5, 6)))
+        a, b = (wrap(bc.cast(v, float64)) for v in _shifted(_bits(shape, 2, state.value), (5, 6)))
         return (a * 2.0**26 + b) * 2.0**-53
     digits = {"float16": 11, "bfloat16": 8, "float32": 24}[dtype.name]
-    (word,) = _shifted(bits(shape, 1, generator), (32 - digits,))
+    (word,) = _shifted(_bits(shape, 1, state.value), (32 - digits,))
     return wrap(bc.cast((wrap(bc.cast(word, float32)) * 2.0**-digits).value, dtype))
 
 
@@ -144,13 +159,17 @@ def _shifted(words: list[Value], by: tuple[int, ...]) -> list[Value]:
 
 def gaussian(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
     """Standard normal, by Box and Muller: sqrt(-2 log u) cos(2 pi v) with u on (0, 1]."""
-    wide = accumulator(dtype)
-    if wide is float64:
-        a, b, c, d = bits(shape, 4, generator)
+    return _gaussian(wrap(drawn(shape, 4 if accumulator(dtype) is float64 else 2, generator)), shape, dtype)
+
+
+@remembered
+def _gaussian(state: Tensor, shape: Shape, dtype: DType) -> Tensor:
+    if accumulator(dtype) is float64:
+        a, b, c, d = _bits(shape, 4, state.value)
         high_, low, high2, low2 = (wrap(bc.cast(v, float64)) for v in _shifted([a, b, c, d], (5, 6, 5, 6)))
         u, v = (high_ * 2.0**26 + low + 1) * 2.0**-53, (high2 * 2.0**26 + low2) * 2.0**-53
     else:
-        a, b = bits(shape, 2, generator)
+        a, b = _bits(shape, 2, state.value)
         u = wrap(bc.cast(a, float32)) * 2.0**-32 + 2.0**-33
         v = wrap(bc.cast(b, float32)) * 2.0**-32
     return wrap(bc.cast((sqrt(log(u) * -2.0) * cos(v * (2 * math.pi))).value, dtype))
@@ -211,14 +230,20 @@ def randint(
 
 def integers(low: int, high: int, shape: Shape, dtype: DType, generator: Generator | None) -> Value:
     """Uniform integers: the random word, as a fraction of its range, times how many there are."""
+    state = drawn(shape, 1 if high - low <= _WORD else 2, generator)
+    return _integers(wrap(state), low, high, shape, dtype).value
+
+
+@remembered
+def _integers(state: Tensor, low: int, high: int, shape: Shape, dtype: DType) -> Tensor:
     span = high - low
     if span <= _WORD:
-        (word,) = bits(shape, 1, generator)
+        (word,) = _bits(shape, 1, state.value)
         out = wrap(bc.cast(word, uint64)) * span >> 32
     else:
-        a, b = (wrap(bc.cast(w, uint64)) for w in bits(shape, 2, generator))
+        a, b = (wrap(bc.cast(w, uint64)) for w in _bits(shape, 2, state.value))
         out = ((a << 32) | b) % span if span < 1 << 64 else (a << 32) | b
-    return bc.cast((wrap(bc.cast(out.value, int64)) + low).value, dtype)
+    return wrap(bc.cast((wrap(bc.cast(out.value, int64)) + low).value, dtype))
 
 
 def randperm(
@@ -233,8 +258,22 @@ def randperm(
     zero = np.zeros(n, np.uint32)
     with np.errstate(over="ignore"):
         x, y = reference_ops.threefry_block(counter, zero, zero + np.uint32(key0), zero + np.uint32(key1))
-    order = np.argsort((x.astype(np.uint64) << np.uint64(32)) | y, kind="stable")
-    return tensor(order, dtype=dtype, device=device)
+    return tensor(_order(x, y), dtype=dtype, device=device)
+
+
+def _order(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The places of the pairs (x, y) in ascending order. Values are sorted several times as fast as an order is found,
+    so the places are sorted below x; y decides where x is equal."""
+    packed = (x.astype(np.uint64) << np.uint64(32)) | np.arange(len(x), dtype=np.uint64)
+    packed.sort()
+    order = (packed & np.uint64(_WORD - 1)).astype(np.int64)
+    first = packed >> np.uint64(32)
+    equal = np.flatnonzero(first[1:] == first[:-1])
+    if equal.size:
+        at = np.union1d(equal, equal + 1)
+        among = order[at]
+        order[at] = among[np.lexsort((y[among], x[among]))]
+    return order
 
 
 def rand_like(input: Tensor, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
@@ -306,7 +345,12 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
 def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -> Tensor:
     """True with probability p: a random word below p * 2**32."""
-    (word,) = bits(shape, 1, generator)
+    return _below(wrap(drawn(shape, 1, generator)), shape, p)
+
+
+@remembered
+def _below(state: Tensor, shape: Shape, p: float) -> Tensor:
+    (word,) = _bits(shape, 1, state.value)
     limit = min(_WORD - 1, int(p * _WORD))
     return (
         lt(wrap(word), wrap(bc.scalar(limit, uint32, ())))

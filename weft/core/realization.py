@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from weft.core import run, tracing
+from weft.core.handle import recent
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
+    from weft.ir.graph import Node
 
 _wanted: dict[int, ref[Tensor]] = {}
 """Tensors noted, by id: a weak set would compare tensors with `==`."""
@@ -35,6 +37,25 @@ def realize(*tensors: Tensor) -> None:
         noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
         _wanted.clear()
         tensors = (*tensors, *noted)
-    run.realize([t.value.node for t in tensors])
+    held = _held() if recent else {}
+    run.realize([t.value.node for t in tensors], list(held))
     for t in tensors:
         run.realize_value(t.value)
+    for node, holders in held.items():
+        if node.storage is None:
+            recent.extend(map(ref, holders))
+        else:
+            for t in holders:
+                run.realize_value(t.value)
+
+
+def _held() -> dict[Node, list[Tensor]]:
+    """The values that are not computed yet but held by a tensor that somebody refers to, with these tensors."""
+    noted = list(recent)
+    recent.clear()
+    held: dict[Node, list[Tensor]] = {}
+    for entry in noted:
+        t: Tensor | None = entry()
+        if t is not None and t.value.node.storage is None and t.value.node.inputs:
+            held.setdefault(t.value.node, []).append(t)
+    return held

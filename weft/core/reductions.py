@@ -16,6 +16,7 @@ from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimu
 from weft.core.handle import Dims, Handle, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
@@ -106,6 +107,7 @@ def _float_input(op: str, input: Tensor, dtype: DType | None = None) -> Value:
     return v
 
 
+@remembered
 def mean(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -154,6 +156,7 @@ def _root(variance: Tensor) -> Value:
     return composed(out.node, (v,), slope)
 
 
+@remembered
 def var(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -167,6 +170,7 @@ def var(
     return wrap(bc.cast(spread.value, dtype))
 
 
+@remembered
 def std(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -180,6 +184,7 @@ def std(
     return wrap(bc.cast(_root(spread), dtype))
 
 
+@remembered
 def var_mean(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -193,6 +198,7 @@ def var_mean(
     return Moments(wrap(bc.cast(spread.value, dtype)), wrap(bc.cast(middle.value, dtype)))
 
 
+@remembered
 def std_mean(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -258,11 +264,13 @@ def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim
     return wrap(bc.reshape(out, (1,) * rank if dim is None else kept(v.shape, (k,))))
 
 
+@remembered
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first maximum along dim, or in the flattened tensor. NaN counts as the maximum."""
     return _first_match("argmax", Op.REDUCE_MAX, input, dim, keepdim)
 
 
+@remembered
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first minimum along dim, or in the flattened tensor. NaN counts as the minimum."""
     return _first_match("argmin", Op.REDUCE_MIN, input, dim, keepdim)
@@ -290,6 +298,7 @@ def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -
     return _extremum("min", Op.REDUCE_MIN, minimum, input, dim, keepdim)
 
 
+@remembered
 def _extremum(
     name: str, op: Op, pairwise: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: object, keepdim: bool
 ) -> Tensor | Extremum:
@@ -343,6 +352,7 @@ def all(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tensor
     return _truth("all", input, dim, keepdim, Op.REDUCE_MIN, empty=True)
 
 
+@remembered
 def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
     """How many elements are nonzero."""
     return sum(ne(input, 0), dim)
@@ -367,6 +377,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
 # ---------------------------------------------------------------------------------------------- sums of exp, norms
 
 
+@remembered
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))), with the maximum taken out first so that nothing overflows; -inf over nothing."""
     v = value_of("logsumexp", input)
@@ -382,6 +393,7 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return wrap(bc.cast(bc.reshape(out.value, shape), v.dtype))
 
 
+@remembered
 @widens_on_gpus
 def norm(
     input: Tensor,
@@ -408,6 +420,7 @@ def norm(
             return vector_norm(input, p, dim, keepdim, dtype=dtype)
 
 
+@remembered
 def nansum(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -416,6 +429,7 @@ def nansum(
     return sum(where(ne(input, input), 0, input) if v.dtype.is_float else input, dim, keepdim, dtype=dtype)
 
 
+@remembered
 def nanmean(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:

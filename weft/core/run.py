@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def realize(nodes: Sequence[Node]) -> None:
-    """Compute the nodes: afterwards each has storage."""
+def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> None:
+    """Compute the nodes: afterwards each has storage. Those of `held` that are computed on the way are kept too, where
+    that takes little memory."""
     pending = [n for n in nodes if n.storage is None]
     if pending and tracing.current() is not None:
         pending = [n for n in pending if not tracing.is_traced(n)]
     if pending:
-        _scheduler()(pending)
+        _scheduler()(pending, None, held)
 
 
 @cache
-def _scheduler() -> Callable[[Sequence[Node]], None]:
+def _scheduler() -> Callable[..., None]:
     """What computes nodes. Imported when it is first needed, and not looked up each time."""
     from weft.scheduler.realize import realize
 

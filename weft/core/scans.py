@@ -17,6 +17,7 @@ from weft.core.elementwise import eq, logical_or, ne, where
 from weft.core.handle import Handle, Number, value_of, wrap
 from weft.core.movement import box, cat, narrow, pad_value, positions
 from weft.core.precision import widened
+from weft.core.remembered import remembered
 from weft.core.smooth import float_input
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
@@ -104,6 +105,7 @@ def _accumulated(v: Value, dtype: DType | None) -> Value:
     return bc.cast(v, dtype if dtype is not None else v.dtype if v.dtype.is_float else int64)
 
 
+@remembered
 @widens_on_gpus
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Running sums along dim. Bools and integers give int64 unless dtype says otherwise."""
@@ -128,6 +130,7 @@ def _cumsum(v: Value, k: int) -> Value:
     return bc.cast(composed(out.node, (wide,), rule), v.dtype)
 
 
+@remembered
 @widens_on_gpus
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Running products along dim. Bools and integers give int64 unless dtype says otherwise."""
@@ -161,6 +164,7 @@ def cummin(input: Tensor, dim: int) -> Running:
     return _extremum("cummin", Op.REDUCE_MIN, input, dim)
 
 
+@remembered
 def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     v = value_of(op, input)
     k, _ = _last_axis(op, v, dim)
@@ -184,6 +188,7 @@ def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     return Running(gather(input, k, indices), indices)
 
 
+@remembered
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Running logsumexp along dim, each with its own maximum taken out."""
     from weft.core.reductions import logsumexp
@@ -211,6 +216,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------- differences, integrals
 
 
+@remembered
 def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
@@ -272,6 +278,7 @@ def _panels(op: str, y: Tensor, x: Tensor | None, dx: Number | None, dim: int) -
     return pairs * steps / 2.0, k
 
 
+@remembered
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, dim: int = -1) -> Tensor:
     """The integral along dim by the trapezoidal rule, over points x or at distances dx (1 by default)."""
     from weft.core.reductions import sum

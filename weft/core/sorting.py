@@ -45,6 +45,7 @@ from weft.core.movement import (
 )
 from weft.core.radix_sort import order
 from weft.core.reductions import any, argmax, sum
+from weft.core.remembered import remembered
 from weft.core.scans import cummax
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32, int64, uint8, uint64
@@ -88,6 +89,7 @@ def _known(op: str, v: Value, dim: int) -> tuple[int, int]:
     return k, n
 
 
+@remembered
 def _ordered(op: str, input: Tensor, dim: int, descending: bool, keep: int | None = None) -> Sorted:
     v = value_of(op, input)
     k, n = _known(op, v, dim)
@@ -161,6 +163,7 @@ def _last(v: Value, d: int) -> Value:
     return transpose(wrap(_keys(v, False)), d, -1).value
 
 
+@remembered
 def _selected(input: Tensor, d: int, place: Value, keepdim: bool) -> Sorted:
     """The element of each row, dimension d last there, that `place` names."""
     at = transpose(wrap(bc.cast(place, int64)), d, -1)
@@ -185,6 +188,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     return _median("nanmedian", input, dim, keepdim, ignore_nan=True)
 
 
+@remembered
 def _median(op: str, input: Tensor, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
     v = value_of(op, input)
     if dim is None:
@@ -342,12 +346,15 @@ def unique(
     v = value_of("unique", input)
     array = _host(v)
     k = None if dim is None else axis("unique", dim, v.shape)
-    values, inverse, counts = np.unique(
-        array, return_inverse=True, return_counts=True, axis=k, equal_nan=False
+    # what is not asked for takes an order of the elements, which is slower than to sort them
+    found = np.unique(
+        array, return_inverse=return_inverse, return_counts=return_counts, axis=k, equal_nan=False
     )
-    if k is None:
+    values, *more = found if isinstance(found, tuple) else (found,)
+    inverse = more.pop(0) if return_inverse else None
+    if inverse is not None and k is None:
         inverse = inverse.reshape(array.shape)
-    return _unique_result(v, values, inverse, counts, return_inverse, return_counts)
+    return _unique_result(v, values, inverse, more[0] if more else None, return_inverse, return_counts)
 
 
 def unique_consecutive(
@@ -399,6 +406,7 @@ def _unique_result(
 # ---------------------------------------------------------------------------------------------- searching
 
 
+@remembered
 def searchsorted(
     sorted_sequence: Tensor,
     input: TensorLike,
@@ -458,6 +466,7 @@ def searchsorted(
     return wrap(bc.reshape(bc.cast(low.value, kind), v.shape))
 
 
+@remembered
 def bucketize(
     input: TensorLike, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:

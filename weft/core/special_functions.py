@@ -45,6 +45,7 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.float_format import copysign, from_bits, raw_bits
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
+from weft.core.remembered import remembered
 from weft.core.smooth import Function1, Function2, chebyshev, float_input, like, on, smooth, smooth2
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import float64
@@ -81,11 +82,13 @@ def _complement(x: Tensor) -> Tensor:
     return where(lt(abs(x), 0.5), 1 - erf(x), where(lt(x, 0), 2 - far, far))
 
 
+@remembered
 def erfc(input: Tensor) -> Tensor:
     """1 - erf(x), exact also where erf is almost 1."""
     return smooth("erfc", input, _complement, lambda x: exp(-x * x) * -_TWO_OVER_ROOT_PI)
 
 
+@remembered
 def erfcx(input: Tensor) -> Tensor:
     """exp(x**2) erfc(x), which does not underflow."""
 
@@ -124,6 +127,7 @@ def _inverse_error(y: Tensor) -> Tensor:
     return where(gt(abs(y), 1), math.nan, copysign(size, y))
 
 
+@remembered
 @widens_on_gpus
 def erfinv(input: Tensor) -> Tensor:
     """The inverse of erf: infinite at 1 and -1, NaN beyond."""
@@ -136,6 +140,7 @@ def erfinv(input: Tensor) -> Tensor:
     )
 
 
+@remembered
 def ndtr(input: Tensor) -> Tensor:
     """The area under the standard normal density up to x."""
     x = input
@@ -145,6 +150,7 @@ def ndtr(input: Tensor) -> Tensor:
     )  # fmt: skip
 
 
+@remembered
 def log_ndtr(input: Tensor) -> Tensor:
     """The logarithm of ndtr, exact also far below 0."""
 
@@ -160,6 +166,7 @@ def log_ndtr(input: Tensor) -> Tensor:
     return smooth("log_ndtr", input, value, slope, wide=True)
 
 
+@remembered
 def ndtri(input: Tensor) -> Tensor:
     """The x at which ndtr is the input: minus and plus infinity at 0 and 1, NaN outside."""
 
@@ -230,6 +237,7 @@ def _log_gamma(x: Tensor) -> Tensor:
     return where(logical_or(eq(x, 0), eq(abs(x), math.inf)), math.inf, out)
 
 
+@remembered
 def lgamma(input: Tensor) -> Tensor:
     """log |gamma(x)|; infinite at 0 and the negative integers."""
     return smooth("lgamma", input, _log_gamma, digamma, wide=True)
@@ -253,6 +261,7 @@ def _digamma(x: Tensor) -> Tensor:
     return where(eq(x, 0), copysign(like(x, math.inf), -x), out)
 
 
+@remembered
 def digamma(input: Tensor) -> Tensor:
     """The derivative of lgamma; -inf at 0, NaN at the negative integers."""
     return smooth("digamma", input, _digamma, lambda x: polygamma(1, x), wide=True)
@@ -278,6 +287,7 @@ def _hurwitz(s: Tensor, q: Tensor) -> Tensor:
     return where(le(s, 1), where(eq(s, 1), math.inf, math.nan), where(eq(q, math.inf), 0.0, out))
 
 
+@remembered
 def zeta(input: TensorLike, other: TensorLike) -> Tensor:
     """Hurwitz' zeta function, the sum of (other + k)**-input for k = 0, 1, ...; differentiable in `other`."""
     return smooth2("zeta", input, other, _hurwitz, (None, lambda s, q: zeta(s + 1, q) * -s), wide=True)
@@ -289,6 +299,7 @@ def polygamma(n: Any, input: Any) -> Tensor:
     return _polygamma(int(cast("int", order)), cast("Tensor", x))
 
 
+@remembered
 def _polygamma(n: int, input: Tensor) -> Tensor:
     if n < 0:
         raise ArgumentError(f"polygamma: n must not be negative, got {n}")
@@ -306,6 +317,7 @@ def _polygamma(n: int, input: Tensor) -> Tensor:
     return smooth("polygamma", input, value, lambda x: _polygamma(n + 1, x), wide=True)
 
 
+@remembered
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The multivariate log-gamma function of dimension p."""
     if p < 1:
@@ -387,6 +399,7 @@ def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
     return exp((a - 1) * log(x) - x - lgamma(a))
 
 
+@remembered
 def gammainc(input: Tensor, other: Tensor) -> Tensor:
     """The regularized lower incomplete gamma function P(input, other); differentiable in `other`."""
     return smooth2(
@@ -399,6 +412,7 @@ def gammainc(input: Tensor, other: Tensor) -> Tensor:
     )
 
 
+@remembered
 def gammaincc(input: Tensor, other: Tensor) -> Tensor:
     """The regularized upper incomplete gamma function 1 - P(input, other); differentiable in `other`."""
     return smooth2(
@@ -410,11 +424,13 @@ def gammaincc(input: Tensor, other: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------- logarithms of sums
 
 
+@remembered
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """log(exp(input) + exp(other)) without overflow."""
     return _log_add("logaddexp", input, other, exp, lambda d: log1p(exp(d)))
 
 
+@remembered
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2**input + 2**other) without overflow."""
     from weft.core.elementwise import exp2
@@ -440,11 +456,13 @@ def _log_add(op: str, input: Tensor, other: Tensor, raised: Function1, added: Fu
     return smooth2(op, input, other, value, (share, lambda x, y: share(y, x)))
 
 
+@remembered
 def xlogy(input: TensorLike, other: TensorLike) -> Tensor:
     """input * log(other), 0 where input is, unless other is NaN."""
     return _times_log("xlogy", input, other, log, lambda x, y: x / y)
 
 
+@remembered
 def xlog1py(input: TensorLike, other: TensorLike) -> Tensor:
     """input * log1p(other), 0 where input is, unless other is NaN."""
     return _times_log("xlog1py", input, other, log1p, lambda x, y: x / (y + 1))
@@ -460,6 +478,7 @@ def _times_log(op: str, input: TensorLike, other: TensorLike, of: Function1, by_
     return smooth2(op, input, other, value, (by_input, by_other))
 
 
+@remembered
 def entr(input: Tensor) -> Tensor:
     """-x log(x); 0 at 0, -inf below."""
 
@@ -491,21 +510,25 @@ def _i1e(x: Tensor) -> Tensor:
     return where(le(a, 8.0), near, where(lt(x, 0), -far, far))
 
 
+@remembered
 def i0(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 0."""
     return smooth("i0", input, lambda x: _i0e(x) * exp(abs(x)), i1, wide=True)
 
 
+@remembered
 def i0e(input: Tensor) -> Tensor:
     """exp(-|x|) i0(x)."""
     return smooth("i0e", input, _i0e, lambda x: i1e(x) - _sign(x) * i0e(x), wide=True)
 
 
+@remembered
 def i1(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 1."""
     return smooth("i1", input, lambda x: _i1e(x) * exp(abs(x)), lambda x: i0(x) - _over(i1(x), x), wide=True)
 
 
+@remembered
 def i1e(input: Tensor) -> Tensor:
     """exp(-|x|) i1(x)."""
     return smooth("i1e", input, _i1e, lambda x: i0e(x) - i1e(x) * _sign(x) - _over(i1e(x), x), wide=True)
@@ -536,31 +559,37 @@ def _k(x: Tensor, order: int, scaled: bool) -> Tensor:
     return where(eq(x, 0), math.inf, where(lt(x, 0), math.nan, out))
 
 
+@remembered
 def modified_bessel_k0(input: Tensor) -> Tensor:
     """The modified Bessel function of the second kind of order 0."""
     return smooth("modified_bessel_k0", input, lambda x: _k(x, 0, False), None, wide=True)
 
 
+@remembered
 def modified_bessel_k1(input: Tensor) -> Tensor:
     """The modified Bessel function of the second kind of order 1."""
     return smooth("modified_bessel_k1", input, lambda x: _k(x, 1, False), None, wide=True)
 
 
+@remembered
 def scaled_modified_bessel_k0(input: Tensor) -> Tensor:
     """exp(x) modified_bessel_k0(x)."""
     return smooth("scaled_modified_bessel_k0", input, lambda x: _k(x, 0, True), None, wide=True)
 
 
+@remembered
 def scaled_modified_bessel_k1(input: Tensor) -> Tensor:
     """exp(x) modified_bessel_k1(x)."""
     return smooth("scaled_modified_bessel_k1", input, lambda x: _k(x, 1, True), None, wide=True)
 
 
+@remembered
 def modified_bessel_i0(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 0, as i0, without a derivative, as in torch."""
     return smooth("modified_bessel_i0", input, lambda x: _i0e(x) * exp(abs(x)), None, wide=True)
 
 
+@remembered
 def modified_bessel_i1(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 1, as i1, without a derivative, as in torch."""
     return smooth("modified_bessel_i1", input, lambda x: _i1e(x) * exp(abs(x)), None, wide=True)
@@ -602,26 +631,31 @@ def _y(x: Tensor, order: int) -> Tensor:
     return where(eq(x, 0), -math.inf, where(lt(x, 0), math.nan, out))
 
 
+@remembered
 def bessel_j0(input: Tensor) -> Tensor:
     """The Bessel function of the first kind of order 0."""
     return smooth("bessel_j0", input, lambda x: _j(x, 0), None, wide=True)
 
 
+@remembered
 def bessel_j1(input: Tensor) -> Tensor:
     """The Bessel function of the first kind of order 1."""
     return smooth("bessel_j1", input, lambda x: _j(x, 1), None, wide=True)
 
 
+@remembered
 def bessel_y0(input: Tensor) -> Tensor:
     """The Bessel function of the second kind of order 0."""
     return smooth("bessel_y0", input, lambda x: _y(x, 0), None, wide=True)
 
 
+@remembered
 def bessel_y1(input: Tensor) -> Tensor:
     """The Bessel function of the second kind of order 1."""
     return smooth("bessel_y1", input, lambda x: _y(x, 1), None, wide=True)
 
 
+@remembered
 def airy_ai(input: Tensor) -> Tensor:
     """The Airy function Ai, which solves y'' = x y and falls to 0; NaN at infinity, as in torch."""
 
@@ -645,6 +679,7 @@ def airy_ai(input: Tensor) -> Tensor:
     return smooth("airy_ai", input, value, None, wide=True)
 
 
+@remembered
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """sin(x) / x, and 1 at 0."""
 

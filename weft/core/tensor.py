@@ -77,6 +77,7 @@ class Tensor(InPlace, Methods):
         same = isinstance(data, Handle) and dtype is None and device is None
         source: Any = data if same else creation.tensor(data, dtype, device)
         self.value = Value(source.value.node)
+        handle.made(self)
         if same:
             views.look_at(source, self, views.Step(views.without_history))
         if requires_grad:
@@ -472,6 +473,7 @@ class Tensor(InPlace, Methods):
     def rebind(self, value: Value) -> None:
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
         self.value = value
+        handle.made(self)
         if value.needs_grad and value.is_leaf:
             differentiate.watch(self)
 
@@ -511,6 +513,9 @@ class Tensor(InPlace, Methods):
             files.refuse_writing("copy_", self.value.node)
         if not isinstance(v, Value):
             return self.become("copy_", broadcast.scalar(v, self.dtype, self.shape))
+        node, own = v.node, self.value.node
+        if node.shape == own.shape and node.dtype is own.dtype and node.device == own.device is not None:
+            return self.become("copy_", v if self.is_leaf else stepwise(v, self.value))
         if broadcast.broadcast_shape("copy_", (self.shape, v.shape)) != self.shape:
             raise ShapeError(f"copy_: shape {tuple(v.shape)} does not broadcast to {tuple(self.shape)}")
         moved = creation.place(v, self.device) if v.node.device is not None else v

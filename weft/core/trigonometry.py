@@ -28,6 +28,7 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.float_format import copysign, signbit
 from weft.core.handle import TensorLike, wrap
+from weft.core.remembered import remembered
 from weft.core.smooth import chebyshev, float_input, like, on, smooth, smooth2
 from weft.ir.dtypes import float64
 
@@ -89,18 +90,21 @@ def _arc_cosine(x: Tensor) -> Tensor:
     return where(big, where(lt(x, 0), far, near), middle)
 
 
+@remembered
 @widens_on_gpus
 def asin(input: Tensor) -> Tensor:
     """The angle from -pi/2 to pi/2 whose sine is the input; NaN outside of [-1, 1]."""
     return smooth("asin", input, _arc_sine, lambda x: rsqrt((1 - x) * (1 + x)))
 
 
+@remembered
 @widens_on_gpus
 def acos(input: Tensor) -> Tensor:
     """The angle from 0 to pi whose cosine is the input; NaN outside of [-1, 1]."""
     return smooth("acos", input, _arc_cosine, lambda x: -rsqrt((1 - x) * (1 + x)))
 
 
+@remembered
 def atan(input: Tensor) -> Tensor:
     """The angle from -pi/2 to pi/2 whose tangent is the input."""
     return smooth("atan", input, _arc_tangent, lambda x: 1 / (x * x + 1))
@@ -122,6 +126,7 @@ def _angle_of(y: Tensor, x: Tensor) -> Tensor:
     return copysign(first, y)
 
 
+@remembered
 def atan2(input: TensorLike, other: TensorLike) -> Tensor:
     """The angle from -pi to pi of the point (other, input), by the signs of both. The gradient at the origin is 0."""
 
@@ -135,6 +140,7 @@ def atan2(input: TensorLike, other: TensorLike) -> Tensor:
     )  # fmt: skip
 
 
+@remembered
 def asinh(input: Tensor) -> Tensor:
     """log(x + sqrt(x**2 + 1)), exact also near 0 and without overflow."""
 
@@ -148,6 +154,7 @@ def asinh(input: Tensor) -> Tensor:
     return smooth("asinh", input, value, lambda x: rsqrt(x * x + 1))
 
 
+@remembered
 def acosh(input: Tensor) -> Tensor:
     """log(x + sqrt(x**2 - 1)), exact also near 1 and without overflow; NaN below 1."""
 
@@ -160,6 +167,7 @@ def acosh(input: Tensor) -> Tensor:
     return smooth("acosh", input, value, lambda x: rsqrt((x - 1) * (x + 1)))
 
 
+@remembered
 def atanh(input: Tensor) -> Tensor:
     """log((1 + x) / (1 - x)) / 2, exact also near 0; infinite at 1 and -1, NaN beyond."""
 
@@ -170,6 +178,7 @@ def atanh(input: Tensor) -> Tensor:
     return smooth("atanh", input, value, lambda x: 1 / ((1 - x) * (1 + x)))
 
 
+@remembered
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """sqrt(input**2 + other**2) without overflow or underflow on the way."""
 
@@ -187,6 +196,7 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
     return smooth2("hypot", input, other, value, (lambda x, y: slope(x, x, y), lambda x, y: slope(y, x, y)))
 
 
+@remembered
 def sinc(input: Tensor) -> Tensor:
     """sin(pi x) / (pi x), and 1 at 0."""
 
@@ -215,6 +225,7 @@ def rad2deg(input: Tensor) -> Tensor:
     return input * (180 / math.pi)
 
 
+@remembered
 def angle(input: Tensor) -> Tensor:
     """0 for positive numbers, pi for negative ones, NaN for NaN."""
     v = float_input("angle", input)

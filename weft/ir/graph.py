@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
 from weft.ir.dtypes import DType, int64
@@ -16,6 +16,9 @@ from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.index import Int
 from weft.ir.loop_body import Loop
 from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.ir.calls import Call
 
 Shape: TypeAlias = tuple[Int, ...]
 
@@ -103,11 +106,24 @@ class Target:
     device: str
 
 
-Attrs: TypeAlias = Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | Loop | None
+Attrs: TypeAlias = (
+    "Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | Loop | Call | None"
+)
+
+
+class _Unexpanded:
+    """Stands where an op stands in a node that is not made yet."""
+
+    name, symbol = "CALL", "call"
+
+
+CALL = cast("Op", _Unexpanded())
+"""The op of a call: see calls.py. No primitive: `toposort` never gives a node that has it."""
 
 
 class Node:
-    """One operation of the graph. Immutable; `storage` is filled in when its value has been computed."""
+    """One operation of the graph. Immutable, but for a call that is expanded; `storage` is filled in when its value has
+    been computed."""
 
     __slots__ = ("__weakref__", "attrs", "device", "dtype", "inputs", "op", "shape", "storage")
 
@@ -153,6 +169,19 @@ def intern(
     if len(_nodes) > _sweep_at:
         _sweep()
     return node
+
+
+def known(
+    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType, device: str | None
+) -> Node | None:
+    """The node with these fields, if there is one."""
+    entry = _nodes.get((op, attrs, shape, dtype, device, *map(id, inputs)))
+    return None if entry is None else entry()
+
+
+def enter(node: Node) -> None:
+    """Make a node whose fields no other has the one with these fields."""
+    _nodes[(node.op, node.attrs, node.shape, node.dtype, node.device, *map(id, node.inputs))] = ref(node)
 
 
 def const(value: Scalar, dtype: DType, shape: Shape = ()) -> Node:
@@ -219,7 +248,9 @@ def in_files(inputs: Sequence[Node]) -> bool:
 
 
 def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:
-    """All nodes under `roots`, inputs before users; nodes that already have storage count as leaves if asked."""
+    """All nodes under `roots`, inputs before users; nodes that already have storage count as leaves if asked. Calls are
+    expanded."""
+    without_calls: set[int] = set()
     order: list[Node] = []
     seen: set[int] = set()
     stack: list[Node | None] = []
@@ -237,6 +268,8 @@ def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:
             if not node.inputs or (stop_at_storage and node.storage is not None):
                 order.append(node)
                 continue
+            if node.op is CALL:
+                calls.expand(node, without_calls)
             path.append(node)
             stack.append(None)
             stack.extend(i for i in reversed(node.inputs) if id(i) not in seen)
@@ -269,4 +302,4 @@ def live_nodes() -> Iterator[Node]:
             yield node
 
 
-from weft.ir import shape_rules  # noqa: E402  (the rules are about nodes: they import this module first)
+from weft.ir import calls, shape_rules  # noqa: E402  (these are about nodes: they import this module first)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from weft.ir.calls import Call
 from weft.ir.graph import Attrs, Fill, Leaf, Node, toposort
 from weft.ir.loop_body import Loop
 
@@ -34,6 +35,8 @@ def show_attrs(attrs: Attrs) -> str:
             return attrs.device or "anywhere"  # in a file, which every device reads
         case Loop():
             return f"{attrs.part.value} {attrs.number} of {attrs.body!r}"
+        case Call():
+            return repr(attrs)
         case _:
             return ", ".join(
                 f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.name != "fill_bits"

@@ -7,15 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from weft.autograd.value import Value
 from weft.core.creation import as_tensor, tensor
 from weft.core.differentiate import RemovableHandle
+from weft.core.handle import wrap
 from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
+from weft.core.remembered import calls_of, remembering
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
+from weft.ir.calls import Call
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -64,7 +69,7 @@ class Group(dict[str, Any]):
             super().__setitem__("lr", float(self["lr"].item()))
         self.rate = tensor(float(self["lr"]), dtype=kind, device=params[0].device)
         self.count = tensor(0, dtype=int64, device=params[0].device)
-        self._factors = {
+        self.tensors = {
             key: [
                 Factor(*(tensor(x, dtype=kind, device=params[0].device) for x in _forms(b)))
                 for b in _numbers(self[key])
@@ -75,7 +80,25 @@ class Group(dict[str, Any]):
 
     def factors(self, key: str) -> list[Factor]:
         """The numbers of an option, one or several, as tensors."""
-        return self._factors[key]
+        return self.tensors[key]
+
+    def all_factors(self) -> list[Tensor]:
+        """The tensors of all options."""
+        return [t for factors in self.tensors.values() for f in factors for t in (f.value, f.rest, f.log)]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Group:
+        """The options with other tensors for the rate, the count and the options', and no parameters."""
+        out = Group.__new__(Group)
+        for k, v in self.items():
+            if k not in ("params", "lr"):
+                dict[str, Any].__setitem__(out, k, v)
+        out.rate, out.count, *rest = tensors
+        each = iter(rest)
+        out.tensors = {
+            key: [Factor(next(each), next(each), next(each)) for _ in factors]
+            for key, factors in self.tensors.items()
+        }
+        return out
 
     @property
     def params(self) -> list[Tensor]:
@@ -86,8 +109,8 @@ class Group(dict[str, Any]):
         if key == "lr":
             value = float(value.item()) if isinstance(value, Tensor) else value
             self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
-        elif key in self._factors:
-            for factor, number in zip(self._factors[key], _numbers(value), strict=True):
+        elif key in self.tensors:
+            for factor, number in zip(self.tensors[key], _numbers(value), strict=True):
                 factor.become(number)
         super().__setitem__(key, value)
 
@@ -233,19 +256,31 @@ class Optimizer(Hooked, ABC):
                     group.count += 1
                     changed.append(group.count)
                 self._complete(group)
+                remembered = (
+                    _Remembered.of(self, group) if type(self).__module__.startswith("weft.optim.") else None
+                )
                 for p in learned:
-                    changed += self._update(group, p)
+                    changed += self._update(group, p, remembered)
         return changed
 
-    def _update(self, group: Group, p: Tensor) -> list[Tensor]:
+    def _update(self, group: Group, p: Tensor, remembered: _Remembered | None) -> list[Tensor]:
         grad, state = p.grad, self.state[p]
         assert grad is not None
-        g = grad.detach()
-        value, new = self.rule(group, p.detach(), -g if group.get("maximize") else g, state)
+        found = None if remembered is None else remembered.next(p, grad, state)
+        if found is None:
+            value, new = self.next(group, p.detach(), grad.detach(), state)
+        else:
+            value, new = found
         p.copy_(value)
         for name, tensor_ in new.items():
             state[name].copy_(tensor_)
         return [p, *(state[name] for name in new)]
+
+    def next(
+        self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the rule says, of the gradient or its negative."""
+        return self.rule(group, p, -g if group.get("maximize") else g, state)
 
     # --- saving
 
@@ -299,6 +334,71 @@ class Optimizer(Hooked, ABC):
             lines.append(f"Parameter Group {k}: {len(group.params)} parameters")
             lines += [f"    {name}: {value}" for name, value in sorted(group.items()) if name != "params"]
         return "\n".join([*lines, ")"])
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What the rule makes of parameters of one group, recorded once for each shape."""
+
+    optimizer: Optimizer
+    group: Group
+    shared: list[Value]
+    """The tensors of the group."""
+    key: tuple[Any, ...]
+    kept: dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, group: Group) -> _Remembered | None:
+        """None where nothing is recorded: within a trace, or with options that are no plain values."""
+        if not remembering():
+            return None
+        options = [(k, repr(v)) for k, v in group.items() if k not in ("params", "lr")]
+        shared = [t.value for t in (group.rate, group.count, *group.all_factors())]
+        kept = _recorded.setdefault(optimizer, {})
+        if len(kept) > MANY:
+            kept.clear()
+        return cls(optimizer, group, shared, (id(group), *options), kept)
+
+    def next(
+        self, p: Tensor, grad: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """The next value of the parameter, and of its state, as the rule gives them."""
+        values = [p.value, grad.value, *(t.value for t in state.values()), *self.shared]
+        nodes = [v.node for v in values]
+        key = (self.key, *[(n.shape, n.dtype, n.device) for n in nodes], *state)
+        if key not in self.kept:
+            self.kept[key] = self.recorded(values, list(state)) if all(n.device for n in nodes) else None
+        found = self.kept[key]
+        if found is None:
+            return None
+        calls, names = found
+        value, *new = [wrap(Value(c.on(nodes))) for c in calls]
+        return value, dict(zip(names, new, strict=True))
+
+    def recorded(self, values: list[Value], names: list[str]) -> tuple[list[Call], list[str]] | None:
+        """The calls for the parameter and for the state that the rule gives, with its names."""
+        changed: list[str] = []
+
+        def build(tensors: list[Tensor]) -> list[Tensor]:
+            p, g, *rest = tensors
+            state, shared = rest[: len(names)], rest[len(names) :]
+            value, new = self.optimizer.next(
+                self.group.with_tensors(shared), p, g, dict(zip(names, state, strict=True))
+            )
+            changed.extend(new)
+            return [value, *new.values()]
+
+        calls = calls_of(build, values)
+        return None if calls is None else (calls, changed)
+
+
+_recorded: WeakKeyDictionary[Optimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
+    WeakKeyDictionary()
+)
+"""What `_Remembered` recorded for each optimizer."""
+
+MANY = 256
+"""So many recorded rules are kept; a schedule that changes an option makes new ones at each step."""
 
 
 def check(name: str, option: str, value: float, low: float = 0.0, below: float | None = None) -> None:

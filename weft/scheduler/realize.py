@@ -14,7 +14,7 @@ from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node, Target, toposort
+from weft.ir.graph import CALL, Node, Target, toposort
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements
 from weft.scheduler.plan import Plan
@@ -38,18 +38,21 @@ _clock = itertools.count()
 NO_STATE: Mapping[int, Node] = {}
 
 
-def realize(nodes: Sequence[Node], bindings: Mapping[str, int] | None = None) -> None:
-    """Fill in `storage` of all nodes. `bindings` gives the values of runtime variables by name."""
+def realize(
+    nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Sequence[Node] = ()
+) -> None:
+    """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
+    `bindings` gives the values of runtime variables by name."""
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
     name = todo[0].device if todo else None
     if todo and all(n.device == name for n in todo):
-        sig = signature(todo)
+        sig = signature(todo, held)
         if sig.elements and len(sig.key.rows) <= elements.NODES:
             if elements.take(todo, sig.elements, realize, bindings):
-                realize(todo, bindings)
+                realize(todo, bindings, held)
                 return
         if not sig.copies:
-            run(todo, sig, registry.open_device(name or default_device()), bindings)
+            run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
             return
     _in_stages(todo, bindings)
 
@@ -113,6 +116,7 @@ def values_of(
     if sig.homeless and not sig.variables and any(n.op is Op.BUFFER and n.device is None for n in sig.leaves):
         from weft.scheduler import stream
 
+        toposort(nodes)  # which expands calls: what follows reads the graph in its own ways
         if not isinstance(device, Borrower):
             nodes, sig, known = _without_rows(nodes, stream.with_rows_read(nodes, device), sig)
             if known is not None:
@@ -139,7 +143,10 @@ def planned(
     nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
 ) -> list[Storage]:
     """The values of nodes on a device, by one plan."""
-    plan = plan_for(nodes, sig, device)
+    plan = _plan_for(nodes, sig, device)
+    if plan is None:
+        sig = signature(nodes)
+        plan = plan_for(nodes, sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         memories = [memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
@@ -175,7 +182,16 @@ def plan_for(
     nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE
 ) -> Plan:
     """The plan for the graph under `nodes`, from the cache or built now. `state[k]` is the leaf whose memory output k
-    replaces if it can."""
+    replaces if it can. In the graph are no calls."""
+    plan = _plan_for(nodes, sig, device, state)
+    assert plan is not None
+    return plan
+
+
+def _plan_for(
+    nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE
+) -> Plan | None:
+    """As `plan_for`; None where calls, expanded, are made of values that are there already, and no leaves so far."""
     replaces: tuple[tuple[int, int], ...] = ()
     if state:
         leaf = {n: i for i, n in enumerate(sig.leaves)}
@@ -190,6 +206,8 @@ def plan_for(
         if kept is None:
             with not_collected():
                 plan = _from_disk_or_built(nodes, device, sig, dict(replaces))
+            if plan is None:
+                return None
             kept = _plans[key] = _Kept(plan, next(_clock))
             if len(_plans) > PLANS_KEPT:
                 del _plans[min(_plans, key=lambda k: _plans[k].used)]
@@ -198,13 +216,17 @@ def plan_for(
 
 def _from_disk_or_built(
     nodes: Sequence[Node], device: Device, sig: Signature, replaces: Mapping[int, int]
-) -> Plan:
+) -> Plan | None:
     name = disk_cache.key_of(sig, replaces, device)
     plan = None if name is None else disk_cache.load(name, device, nodes, sig.variables)
     if plan is None:
         # Here, since a process that finds its plans on disk needs no compiler.
         from weft.scheduler.build import Job, build
 
+        if any(row[0] is CALL for row in sig.key.rows):
+            there = {n for n in toposort(nodes) if n.storage is not None or n.op is Op.BUFFER}
+            if not there <= set(sig.leaves):
+                return None
         plan, where = build(Job(tuple(nodes), sig.leaves, sig.variables, replaces), device)
         if name is not None and where is not None:
             disk_cache.store(name, plan, where)

@@ -10,6 +10,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Box, Node, Padding
 from weft.ir.index import Var, variables
 from weft.ir.ops import Op
+from weft.scheduler.keeping import worth_keeping
 
 
 class Key:
@@ -31,7 +32,7 @@ class Key:
 class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order."""
 
-    __slots__ = ("copies", "elements", "homeless", "key", "leaves", "variables")
+    __slots__ = ("copies", "elements", "homeless", "kept", "key", "leaves", "variables")
 
     def __init__(
         self,
@@ -41,11 +42,13 @@ class Signature:
         copies: bool,
         homeless: bool,
         elements: tuple[Node, ...] = (),
+        kept: tuple[Node, ...] = (),
     ) -> None:
         self.key, self.leaves, self.variables = key, leaves, used
         self.homeless = homeless  # among the leaves are constants, whose memory may be on any device
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
         self.elements = elements  # the nodes that select one element of several
+        self.kept = kept  # results besides those asked for
 
     def digest(self) -> str:
         """The key as a hash that is the same in every process."""
@@ -64,8 +67,9 @@ class Signature:
         return h.hexdigest()
 
 
-def signature(outputs: Sequence[Node]) -> Signature:
-    """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves.
+def signature(outputs: Sequence[Node], held: Sequence[Node] = ()) -> Signature:
+    """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves. Those of
+    `held` that are in the graph and worth it become further results.
 
     One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
     """
@@ -124,9 +128,14 @@ def signature(outputs: Sequence[Node]) -> Signature:
             shapes.add(node.shape)
             for s in node.shape:
                 symbolic = symbolic or s.__class__ is not int
-    rows.append(tuple([numbers[o] for o in outputs]))
+    kept: tuple[Node, ...] = ()
+    if held and not symbolic and not copies:
+        within = [n for n in held if n in numbers]
+        if within:
+            kept = worth_keeping(sorted(within, key=numbers.__getitem__), outputs, leaves)
+    rows.append(tuple([numbers[o] for o in (*outputs, *kept)]))
     used = _variables(numbers) if symbolic else ()
-    return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless, tuple(elements))
+    return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless, tuple(elements), kept)
 
 
 def _variables(nodes: Sequence[Node] | dict[Node, int]) -> tuple[Var, ...]:

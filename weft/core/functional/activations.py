@@ -38,6 +38,7 @@ from weft.core.handle import describe, value_of, wrap
 from weft.core.movement import chunk, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import reduce
+from weft.core.remembered import remembered
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
@@ -78,6 +79,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
+@remembered
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x for x > 0, else weight * x; one weight, or one per channel (dimension 1)."""
     w, rank = value_of("prelu", weight), len(value_of("prelu", input).shape)
@@ -108,6 +110,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return into(input, _elu(input, alpha), inplace)
 
 
+@remembered
 @rounded_once
 def _elu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input)) * alpha, input)
@@ -123,6 +126,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return into(input, _celu(input, alpha), inplace)
 
 
+@remembered
 @rounded_once
 def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
@@ -133,11 +137,13 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _selu(input), inplace)
 
 
+@remembered
 @rounded_once
 def _selu(input: Tensor) -> Tensor:
     return _elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
 
+@remembered
 @rounded_once
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
@@ -157,6 +163,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _silu(input), inplace)
 
 
+@remembered
 @rounded_once
 def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
@@ -167,11 +174,13 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _mish(input), inplace)
 
 
+@remembered
 @rounded_once
 def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
 
+@remembered
 @widens_on_gpus
 @rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -181,18 +190,21 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return where(gt(y, threshold), input, curve / beta if beta != 1.0 else curve)
 
 
+@remembered
 @rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
     return minimum(input, 0.0) - log1p(exp(neg(abs(input))))
 
 
+@remembered
 @rounded_once
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return div(input, abs(input) + 1)
 
 
+@remembered
 @rounded_once
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
@@ -204,6 +216,7 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _hardsigmoid(input), inplace)
 
 
+@remembered
 @rounded_once
 def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
@@ -214,6 +227,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _hardswish(input), inplace)
 
 
+@remembered
 def _hardswish(input: Tensor) -> Tensor:
     def slope(x: Tensor) -> Tensor:
         return where(le(x, -3), 0.0, where(lt(x, 3), x / 3 + 0.5, 1.0))
@@ -221,6 +235,7 @@ def _hardswish(input: Tensor) -> Tensor:
     return smooth("hardswish", input, lambda x: x * clamp(x + 3, 0.0, 6.0) / 6, slope)
 
 
+@remembered
 @rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
@@ -232,12 +247,14 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * sigmoid(b)
 
 
+@remembered
 @rounded_once
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
 
 
+@remembered
 @rounded_once
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd toward 0, and 0 where |x| <= lambd."""
@@ -365,6 +382,7 @@ def _softmax_input(
     return wrap(x) - wrap(bc.expand(top, x.shape)), over, v.dtype
 
 
+@remembered
 @widens_on_gpus
 def softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
@@ -376,6 +394,7 @@ def softmax(
     return wrap(bc.cast((e / wrap(total)).value, result))
 
 
+@remembered
 @widens_on_gpus
 def softmin(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
@@ -384,6 +403,7 @@ def softmin(
     return softmax(neg(input), dim, dtype)
 
 
+@remembered
 @widens_on_gpus
 def log_softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3

@@ -17,6 +17,7 @@ from weft.core.matmul import matmul
 from weft.core.movement import cat, chunk, positions, repeat_interleave, transpose
 from weft.core.precision import widened
 from weft.core.reductions import reduce
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, float16, int32
 from weft.ir.graph import Shape
@@ -61,6 +62,22 @@ def scaled_dot_product_attention(
                 "scaled_dot_product_attention: give the scale, since the last size of query is not known"
             )
         scale = 1.0 / math.sqrt(q[-1]) if q[-1] else 1.0
+    if dropout_p > 0.0:
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return _attention_of_all(query, key, value, attn_mask, 0.0, is_causal, scale)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """Scaled dot product attention on shapes that fit."""
+    q, k = query.shape, key.shape
     scores = matmul(query, transpose(key, -2, -1)) * scale
     if is_causal:
         grid = (q[-2], k[-2])
@@ -72,6 +89,10 @@ def scaled_dot_product_attention(
     if dropout_p > 0.0:
         weights = dropout(weights, dropout_p)
     return matmul(weights, value)
+
+
+_attention_of_all = remembered(_attention)
+"""Without dropout, it follows from its arguments."""
 
 
 def _masked(scores: Tensor, attn_mask: Tensor, value: Tensor, dropout_p: float) -> Tensor:

@@ -14,6 +14,7 @@ from weft.core.functional.sliding import Taps, convolve, unconvolve
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value
 from weft.core.precision import widened
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Shape
 from weft.ir.index import Int
@@ -128,6 +129,7 @@ def _margins(
     return both, both
 
 
+@remembered
 def _conv(
     op: str, rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis, padding: PerAxis | str,
     dilation: PerAxis, groups: int,
@@ -222,6 +224,7 @@ def conv_transpose3d(
     )
 
 
+@remembered
 def _conv_transpose(
     op: str, rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis, padding: PerAxis,
     output_padding: PerAxis, groups: int, dilation: PerAxis,

@@ -17,12 +17,14 @@ from weft.core.handle import value_of, wrap
 from weft.core.movement import box
 from weft.core.precision import widened
 from weft.core.reductions import amax, amin, sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@remembered
 @widens_on_gpus
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps.
@@ -63,6 +65,7 @@ def _power(x: Tensor, p: float) -> Tensor:
     return where(none, 0.0, pow(where(none, 1.0, x), p))
 
 
+@remembered
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:

@@ -8,6 +8,7 @@ from weft.core import random
 from weft.core.elementwise import where
 from weft.core.functional.activations import into
 from weft.core.handle import value_of
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Shape
 
@@ -23,7 +24,13 @@ def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplac
     if p == 1.0:
         return into(input, input * 0.0, inplace)
     keep = random.bernoulli_mask(shape, 1.0 - p)
-    return into(input, where(keep, input * (1.0 / (1.0 - p)), 0.0), inplace)
+    return into(input, _dropped(input, keep, p), inplace)
+
+
+@remembered
+def _dropped(input: Tensor, keep: Tensor, p: float) -> Tensor:
+    """The elements that are kept, scaled up."""
+    return where(keep, input * (1.0 / (1.0 - p)), 0.0)
 
 
 def _check(op: str, p: float) -> None:

@@ -9,12 +9,14 @@ from weft.core.elementwise import add
 from weft.core.handle import value_of
 from weft.core.matmul import einsum, matmul
 from weft.core.movement import transpose
+from weft.core.remembered import remembered
 from weft.errors import ShapeError
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@remembered
 @lowers
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias.
@@ -31,6 +33,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if bias is None else add(out, bias)
 
 
+@remembered
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """out_o = x1' W_o x2 + bias.
 

@@ -32,6 +32,7 @@ from weft.core.handle import describe, value_of, wrap
 from weft.core.known_values import check_known
 from weft.core.precision import rounded_once
 from weft.core.reductions import mean, size_tensor, sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.graph import Along, elements
 from weft.ir.ops import Op
@@ -79,6 +80,7 @@ def _weighted_mean(op: str, loss: Tensor, weight: Tensor | None, how: str) -> Te
     return sum(each) / sum(weight) if how == "mean" else reduced(each, how)
 
 
+@remembered
 @widens
 def mse_loss(
     input: Tensor,
@@ -95,6 +97,7 @@ def mse_loss(
     return _weighted_mean("mse_loss", d * d, weight, how)
 
 
+@remembered
 @widens
 def l1_loss(
     input: Tensor,
@@ -110,6 +113,7 @@ def l1_loss(
     return _weighted_mean("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), weight, how)
 
 
+@remembered
 @widens
 def huber_loss(
     input: Tensor,
@@ -127,6 +131,7 @@ def huber_loss(
     return _weighted_mean("huber_loss", loss, weight, how)
 
 
+@remembered
 @widens
 def smooth_l1_loss(
     input: Tensor,
@@ -145,6 +150,7 @@ def smooth_l1_loss(
     return reduced(smooth, how)
 
 
+@remembered
 @widens
 def kl_div(
     input: Tensor,
@@ -167,6 +173,7 @@ def kl_div(
     return reduced(loss, how)
 
 
+@remembered
 @widens
 @rounded_once
 def binary_cross_entropy(
@@ -203,6 +210,7 @@ def _cross_entropy_of_two(x: Value, y: Value) -> Value:
     return composed(neg(t * yes + (1 - t) * no).value.node, (x, y), rule)
 
 
+@remembered
 @widens
 @rounded_once
 def binary_cross_entropy_with_logits(
@@ -273,7 +281,22 @@ def _nll(
     bc.same_device(op, (x, y))
     known = index_range(y)
     ignores = known is None or known[0] <= ignore_index <= known[1]
-    at = wrap(y)
+    return _nll_of(op, wrap(x), wrap(y), k, weight, ignore_index, ignores, reduction)
+
+
+@remembered
+def _nll_of(
+    op: str,
+    input: Tensor,
+    at: Tensor,
+    k: int,
+    weight: Tensor | None,
+    ignore_index: int,
+    ignores: bool,
+    reduction: str,
+) -> Tensor:
+    """nll_loss with targets that were checked; whether there may be some that count for nothing."""
+    x, y = input.value, at.value
     counted = ne(at, ignore_index)
     safe = where(counted, at, 0) if ignores else at
     wide = bc.reshape(safe.value, (*y.shape[:k], 1, *y.shape[k:]))

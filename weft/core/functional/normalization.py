@@ -15,6 +15,7 @@ from weft.core.movement import pad_value, window
 from weft.core.precision import widened
 from weft.core.realization import note
 from weft.core.reductions import count, norm, reduce, size_tensor
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, int64
 from weft.ir.graph import Axes, Shape
@@ -70,6 +71,7 @@ def _normalized_axes(
     return tuple(range(len(v.shape) - len(shape), len(v.shape)))
 
 
+@remembered
 @widens_on_gpus
 def layer_norm(
     input: Tensor,
@@ -88,6 +90,7 @@ def layer_norm(
     return _affine(out, weight, bias, v.dtype)
 
 
+@remembered
 def rms_norm(
     input: Tensor,
     normalized_shape: Int | Sequence[Int],
@@ -175,6 +178,7 @@ def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None
     note(running)
 
 
+@remembered
 @widens_on_gpus
 def group_norm(
     input: Tensor,
@@ -229,6 +233,7 @@ def instance_norm(
     return _affine(out, w, b, v.dtype)
 
 
+@remembered
 @widens_on_gpus
 def normalize(
     input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
@@ -242,6 +247,7 @@ def normalize(
     return result if out is None else out.copy_(result)
 
 
+@remembered
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:

@@ -20,6 +20,7 @@ from weft.core.handle import value_of, wrap
 from weft.core.movement import box, pad_value, positions
 from weft.core.precision import widened
 from weft.core.random import rand
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes, Combine, Shape, Window, arange, elements
@@ -114,6 +115,7 @@ def _flat_positions(sizes: Shape) -> Value:
     return bc.reshape(Value(arange(elements(sizes), int64)), sizes)
 
 
+@remembered
 def _max_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     dilation: PerAxis, ceil_mode: bool, return_indices: bool,
@@ -139,6 +141,7 @@ def _strides(op: str, stride: PerAxis | None, kernel: tuple[int, ...]) -> tuple[
     return per_axis(op, "stride", stride, len(kernel), 1)
 
 
+@remembered
 def _avg_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,

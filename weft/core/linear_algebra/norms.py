@@ -16,6 +16,7 @@ from weft.core.linear_algebra.spectra import svdvals
 from weft.core.movement import movedim, reshape
 from weft.core.precision import widened
 from weft.core.reductions import amax, amin, sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
 from weft.ir.graph import elements
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@remembered
 def vector_norm(
     x: Tensor, ord: float = 2, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -68,6 +70,7 @@ def _root_of_squares(a: Tensor, dim: Dims | None, keepdim: bool) -> Tensor:
     return wrap(composed(flat.node, (a.value,), rule))
 
 
+@remembered
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -117,6 +120,7 @@ def matrix_norm(
     return out if keepdim else reshape(out, shape)
 
 
+@remembered
 def norm(
     A: Tensor,
     ord: float | str | None = None,

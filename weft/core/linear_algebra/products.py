@@ -19,6 +19,7 @@ from weft.core.matmul import matmul
 from weft.core.movement import diagonal, expand, reshape, stack, unsqueeze
 from weft.core.precision import widened
 from weft.core.reductions import sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import elements
@@ -117,6 +118,7 @@ def _chain(parts: list[Tensor]) -> Tensor:
     return product(0, n - 1)
 
 
+@remembered
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of 3 along dim."""
     x, y = value_of("linalg.cross", input), value_of("linalg.cross", other)
@@ -132,6 +134,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return input.roll(-1, k) * other.roll(1, k) - input.roll(1, k) * other.roll(-1, k)
 
 
+@remembered
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot product along dim."""
     return sum(x * y, dim)
@@ -155,6 +158,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     return stack(powers, -1)
 
 
+@remembered
 def trace(input: Tensor) -> Tensor:
     """The sum of the diagonal of a matrix."""
     v = value_of("trace", input)

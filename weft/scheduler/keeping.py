@@ -1,0 +1,73 @@
+"""Which values that are computed on the way to others are kept, because the user holds them.
+
+    y = (x * w).tanh()         # computed nowhere yet
+    print(y.sum().item())      # computes the sum, and y on the way
+    print(y.max().item())      # would compute y again, and w too where that is random numbers
+
+Nobody asked for `y`, and a fused kernel need not store it. But who holds a tensor mostly uses it again; a loop that
+makes the next `y` of the last one would have a graph that grows, and a new plan, at each step. So what is held is
+stored with the results, unless it is no work to compute or takes much more memory than what it is computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from weft.ir.graph import Node, elements
+from weft.ir.index import high
+from weft.ir.ops import MOVEMENT, Op
+
+FREE_BYTES = 1 << 20
+"""What takes no more memory than this is kept, whatever it is computed from."""
+
+FORMULA_NODES = 24
+"""A value made of constants in more steps than this is kept."""
+
+_WRITES = frozenset({Op.UPDATE, Op.SCATTER})
+
+
+def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequence[Node]) -> tuple[Node, ...]:
+    """Those of `held`, inputs before their users, that are to be stored when `outputs` are computed from `leaves`."""
+    if any(
+        n.op is Op.BUFFER and n.device is None for n in leaves
+    ):  # files: what is computed may not fit in memory
+        return ()
+    room = FREE_BYTES + sum(map(_nbytes, leaves)) + sum(map(_nbytes, outputs))
+    known = set(outputs)
+    kept: list[Node] = []
+    for node in held:
+        if node in known or node.storage is not None:
+            continue
+        source = node
+        while source.op in MOVEMENT and source.storage is None:
+            source = source.inputs[0]
+        if source.storage is not None or not source.inputs or source in known:
+            continue  # a view of what is there
+        if source.device is None and _is_formula(source):
+            continue
+        size = _nbytes(node)
+        if size > _nbytes(source) or size > room:
+            continue
+        room -= size
+        known.add(node)
+        kept.append(node)
+    return tuple(kept)
+
+
+def _is_formula(node: Node) -> bool:
+    """Of a value made of constants: whether it is a formula of its indices, as masks are, which say more to the kernels
+    that use them than stored elements would. Not what was written piece by piece, or has very many steps."""
+    stack, seen = [node], {node}
+    while stack:
+        n = stack.pop()
+        if n.op in _WRITES or len(seen) > FORMULA_NODES:
+            return False
+        for i in n.inputs:
+            if i not in seen:
+                seen.add(i)
+                stack.append(i)
+    return True
+
+
+def _nbytes(node: Node) -> int:
+    return int(high(elements(node.shape))) * node.dtype.itemsize
