@@ -14,6 +14,7 @@ from weft.ir.graph import Node
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
+    from weft.backends.disk.behind import WriteBehind
     from weft.backends.disk.file import MappedFile
 
 NAME = "tensor"
@@ -93,11 +94,17 @@ def write_values(file: BinaryIO, values: Sequence[Value]) -> None:
     with WriteBehind(file) as behind:
         for node in nodes:
             if not run.written_in_pieces(node, behind.write):
-                behind.flush()
-                computed_here = node.storage is None
-                behind.write(_bytes_of(node))
-                if computed_here:
-                    node.storage = None
+                _write_at_once(node, behind)
+
+
+def _write_at_once(node: Node, behind: WriteBehind) -> None:
+    """Write a value, which is let go of if it was computed for this. Where it is large, before the next is computed."""
+    computed_here = node.storage is None
+    behind.write(_bytes_of(node))
+    if computed_here:
+        node.storage = None
+    if not run.is_little(node):
+        behind.flush()
 
 
 def _bytes_of(node: Node) -> memoryview:

@@ -68,6 +68,16 @@ def fit_together(nodes: Sequence[Node]) -> bool:
     return all(nbytes <= available_bytes(open_device(name)) // 4 for name, nbytes in wanted.items())
 
 
+def is_little(node: Node) -> bool:
+    """Whether the value of a node takes no more memory than a piece would: an eighth of what its device has left."""
+    from weft.backends.registry import available_bytes, open_device
+    from weft.ir.graph import elements
+    from weft.ir.index import high
+
+    nbytes = high(elements(node.shape)) * node.dtype.itemsize
+    return nbytes <= available_bytes(open_device(node.device or configured_device())) // 8
+
+
 def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
     """Give the bytes of a value that is too large for memory to `sink`, piece by piece. False, with nothing done, for
     one that is computed at once."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends.disk.ahead import ReadAhead
 from weft.backends.registry import open_device
 from weft.io import load_safetensors, save_safetensors
 from weft.scheduler.stream.pieces import Pieces
@@ -222,10 +223,10 @@ def test_a_file_that_changes_between_pieces_is_refused(
     x = weft.zeros(ROWS, 64).to(f"disk:{tmp_path / 'x'}")
     read_ahead = Pieces._read_ahead
 
-    def meddle(self: Pieces, at: object) -> None:
+    def meddle(self: Pieces, reader: ReadAhead, at: object) -> None:
         with open(tmp_path / "x", "r+b") as file:
             file.write(b" ")
-        read_ahead(self, at)  # pyright: ignore[reportArgumentType]
+        read_ahead(self, reader, at)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(Pieces, "_read_ahead", meddle)
     with little("cpu", LIMIT), pytest.raises(weft.FileError, match="has changed since it was opened"):

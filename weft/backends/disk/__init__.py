@@ -10,6 +10,7 @@ see `weft.scheduler.stream`. The files are safetensors, a header and plain bytes
     format.py    the header of safetensors files
     writing.py   files that appear whole or not at all
     drafts.py    where they are until then, and what killed processes left
+    ahead.py     reading one piece while another is computed from
     behind.py    writing one piece while the next is computed
     pages.py     what the system is told of the pages in its cache
 """

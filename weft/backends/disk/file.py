@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from typing import BinaryIO
@@ -59,6 +60,18 @@ class MappedFile:
     def will_need(self, begin: int, end: int) -> None:
         """Have the system read these bytes ahead, where it can be asked to."""
         self._advise("MADV_WILLNEED", begin, end)
+
+    def is_cached(self, at: int) -> bool:
+        """Whether the byte can be had without waiting for the medium; False where the system does not say."""
+        try:
+            return os.preadv(self._descriptor, [bytearray(1)], at, os.RWF_NOWAIT) > 0
+        except (OSError, AttributeError):
+            return False
+
+    def read_into(self, room: bytearray, at: int) -> None:
+        """Read what is there from `at` on, and so into the system's cache. An error is met when the bytes are used."""
+        with contextlib.suppress(OSError):
+            os.preadv(self._descriptor, [room], at)
 
     def release(self, begin: int, end: int) -> None:
         """These bytes are not needed for now: they take no memory of this process any more, and come back when used."""

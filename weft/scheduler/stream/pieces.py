@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.backends.disk.ahead import ReadAhead
 from weft.backends.disk.pool import FileRange, file_range
 from weft.backends.protocol import Device, Memory
 from weft.backends.storage import Storage, from_numpy, lent_to, moved_to
@@ -115,15 +116,16 @@ class Pieces:
         ]
         ahead = itertools.chain.from_iterable(order)
         next(ahead)
-        for group in order:
-            partial: list[tuple[int, Sequence[Storage]]] = []
-            for at in group:
-                self._read_ahead(next(ahead, None))
-                self._push(partial, self._piece(at))
-            while len(partial) > 1:
-                (_, a), (_, b) = partial.pop(-2), partial.pop(-1)
-                partial.append((0, self._combined(a, b)))
-            sink(partial[0][1])
+        with ReadAhead() as reader:
+            for group in order:
+                partial: list[tuple[int, Sequence[Storage]]] = []
+                for at in group:
+                    self._read_ahead(reader, next(ahead, None))
+                    self._push(partial, self._piece(at))
+                while len(partial) > 1:
+                    (_, a), (_, b) = partial.pop(-2), partial.pop(-1)
+                    partial.append((0, self._combined(a, b)))
+                sink(partial[0][1])
 
     def _push(self, partial: list[tuple[int, Sequence[Storage]]], s: Sequence[Storage]) -> None:
         """Combine in pairs of equally many pieces: errors grow with the logarithm of their number."""
@@ -159,13 +161,13 @@ class Pieces:
             return lent_to(stored, self.device) or moved_to(stored, self.device).memory
         return from_numpy(stored, region.leaf.dtype, self.device).memory
 
-    def _read_ahead(self, at: Sequence[int] | None) -> None:
-        """Have the system read what the next piece needs while this one is computed."""
+    def _read_ahead(self, reader: ReadAhead, at: Sequence[int] | None) -> None:
+        """Have what the next piece needs read while this one is computed."""
         if at is not None:
             env = self._env(at)
             for region in self._variant(self._sizes(at)).regions.values():
                 part = region.bytes(env)
-                part.file.will_need(part.begin, part.begin + part.nbytes)
+                reader.want(part.file, part.begin, part.begin + part.nbytes)
 
     def _variant(self, last: tuple[bool, ...]) -> _Variant:
         if last not in self._variants:
