@@ -24,6 +24,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
+from weft.scheduler.optimize.levels import PRODUCTS
 from weft.scheduler.optimize.steps import merge
 
 GATHERED = 2.5
@@ -32,7 +33,7 @@ GATHERED = 2.5
 COPIED = 0.15
 """Cycles to move one element that is."""
 
-CHAIN = 1024
+CHAIN = PRODUCTS
 """Products added in sequence; longer sums are made of steps of about half as many."""
 
 ASIDE = 64

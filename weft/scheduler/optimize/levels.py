@@ -24,7 +24,7 @@ from weft.ir.ops import Op
 CHAIN = 64
 """Additions in sequence before a partial sum is set aside."""
 
-PRODUCTS = 1024
+PRODUCTS = 768
 """Products added in sequence in the registers of a tile, where two factors are used again and again: a BLAS's sums."""
 
 DEEP = 8192

@@ -156,7 +156,7 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     item = k.algorithm.item(name)
     assert isinstance(item, Value)
     across = _across(k, replace(item, axes=item.axes[:-1]))
-    k, rows = _runs(k, item)
+    k, rows = _runs(k, item, info)
     nest = k.nests[name]
     pure = [s.var.name for s in nest.loops if not s.reduce]
     axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
@@ -393,7 +393,7 @@ def _value(
     ):
         return _row(k, item, best.var.name, best.extent, info, closed)
     inner = _across(k, item)
-    k, rows = _runs(k, item)
+    k, rows = _runs(k, item, info)
     k = place(k, k.algorithm.item(item.name), Scope.LOCAL, closed)
     return _within(_column(k, item.name, inner, info), item.name, rows, inner, info)
 
@@ -482,7 +482,7 @@ def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
     return next(a.var.name for a in item.reduce.axes if a.var.name.startswith(wish))
 
 
-def _runs(k: Kernel, item: Value) -> tuple[Kernel, tuple[str, ...]]:
+def _runs(k: Kernel, item: Value, info: DeviceInfo) -> tuple[Kernel, tuple[str, ...]]:
     """A long sum down columns in runs of rows, which bounds its error; the names of the runs' sums, and of those of
     many of them, outermost first.
 
@@ -495,8 +495,13 @@ def _runs(k: Kernel, item: Value) -> tuple[Kernel, tuple[str, ...]]:
     axis = max(axes, key=lambda a: high(a.extent))
     rest = tuple(a for a in axes if a is not axis and a.extent != 1)
     others, name = tuple(a.var.name for a in rest), f"{item.name}_run"
-    if item.reduce.op is not Op.ADD or not long(axes) or _reduces_over_values(k, item, frozenset()):
+    if item.reduce.op is not Op.ADD or not long(axes):
         return k, ()
+    if any(_computed(k, item)) and (_reduces_over_values(k, item, frozenset()) or not _narrow(item, info)):
+        return (
+            k,
+            (),
+        )  # what is computed of other values would be so for every few rows: `levels.bounded` makes levels
     if isinstance(axis.extent, int) and axis.extent >= 2 * CHAIN:
         step = SplitReduce(item.name, axis.var.name, CHAIN, name, whole=others if long(rest, CHAIN) else ())
     elif others:
@@ -511,6 +516,11 @@ def _runs(k: Kernel, item: Value) -> tuple[Kernel, tuple[str, ...]]:
         k = attempt(k, SplitReduce(name, inner.var.name, FEW, f"{name}_few"))
     k, below = in_levels(k, item.name)
     return k, (*below, name)
+
+
+def _narrow(item: Value, info: DeviceInfo) -> bool:
+    """One vector has all results: sums of a few rows at a time keep additions from waiting for each other."""
+    return high(elements(tuple(a.extent for a in item.axes))) <= info.lanes(item.dtype)
 
 
 def _computed(k: Kernel, item: Item) -> Iterator[bool]:
