@@ -131,7 +131,7 @@ def test_draws_have_the_mean_and_variance(name: str) -> None:
     if name != "LogNormal" and name != "StudentT":  # their fourth moments are too large
         np.testing.assert_allclose(x.var(0), var, rtol=0.15)
     if ours.has_rsample and leaves:
-        ours.rsample((2,)).sum().backward()
+        ours.rsample((2,)).square().sum().backward()
         assert any(t.grad is not None and np.abs(t.grad.numpy()).max() > 0 for t in leaves)
 
 
@@ -181,8 +181,8 @@ def test_misuse() -> None:
         dist.Bernoulli()
     with pytest.raises(NotImplementedError, match="no formula for Normal and Cauchy"):
         dist.kl_divergence(dist.Normal(0.0, 1.0), dist.Cauchy(0.0, 1.0))
-    with pytest.raises(NotImplementedError, match="Gamma has no draws with gradients"):
-        dist.Gamma(1.0, 1.0).rsample()
+    with pytest.raises(NotImplementedError, match="Poisson has no draws with gradients"):
+        dist.Poisson(1.0).rsample()
     with pytest.raises(weft.ArgumentError, match=r"MultivariateNormal: loc of shape \(3,\) needs matrices"):
         dist.MultivariateNormal(weft.zeros(3), weft.eye(2))
 

@@ -1,49 +1,24 @@
-"""Gamma, and what is made of it. Draws have no gradients."""
+"""Gamma, and what is made of it."""
 
 from __future__ import annotations
 
 import math
 
 from weft.core.elementwise import log, log1p, square, where
-from weft.core.gather import gather
 from weft.core.handle import Number
-from weft.core.limits import finfo
-from weft.core.modes import no_grad
+from weft.core.movement import stack
 from weft.core.random import randn
 from weft.core.special_functions import digamma, gammainc, lgamma, xlogy
 from weft.core.tensor import Tensor
-from weft.distributions.continuous import open_uniform
 from weft.distributions.distribution import Distribution, Size, known, together
+from weft.distributions.reparameterized import draw_dirichlet, draw_gamma
 from weft.errors import ArgumentError
-
-_TRIES = 8
-
-
-def standard_gamma(shape: tuple[int, ...], concentration: Tensor) -> Tensor:
-    """Draws of Gamma(concentration, 1), which broadcasts to `shape`.
-
-    d (1 + c x)^3 with d = a - 1/3, c = 1 / sqrt(9 d) and x normal is kept where a uniform number allows, more than 95
-    times of 100; of eight at once the first that is kept is taken (none is in 4 of 10^11). For a < 1 it is the draw of
-    a + 1 times u^(1/a). Source: Marsaglia & Tsang 2000, "A simple method for generating gamma variables".
-    """
-    a = concentration.expand(shape)
-    d = where(a < 1, a + 1, a) - 1 / 3
-    d = d.unsqueeze(-1)
-    x = randn((*shape, _TRIES), dtype=a.dtype, device=a.device)
-    u = open_uniform((*shape, _TRIES), a)
-    v = (1 + x / (9 * d).sqrt()) ** 3
-    positive = v > 0
-    safe = where(positive, v, 1)
-    kept = positive & (log(u) < 0.5 * square(x) + d * (1 - safe + log(safe)))
-    first = kept.to(a.dtype).argmax(-1, keepdim=True)
-    drawn = (gather(safe, -1, first) * d).squeeze(-1)
-    smaller = open_uniform(shape, a) ** (1 / where(a < 1, a, 1))
-    return where(a < 1, drawn * smaller, drawn).clamp(min=finfo(a.dtype).tiny)
 
 
 class Gamma(Distribution):
     """rate^a x^(a-1) exp(-rate x) / Gamma(a) with a = concentration."""
 
+    has_rsample = True
     parameters = ("concentration", "rate")
 
     def __init__(
@@ -64,9 +39,8 @@ class Gamma(Distribution):
     def variance(self) -> Tensor:
         return self.concentration / square(self.rate)
 
-    def sample(self, sample_shape: Size = ()) -> Tensor:
-        with no_grad():
-            return standard_gamma(self.extended(sample_shape), self.concentration) / self.rate
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        return draw_gamma(self.concentration, self.extended(sample_shape)) / self.rate
 
     def log_prob(self, value: Tensor) -> Tensor:
         a = self.concentration
@@ -93,6 +67,7 @@ class Chi2(Gamma):
 class Dirichlet(Distribution):
     """On vectors that add up to 1: the product of x_i^(a_i - 1), over B(a), with a = concentration."""
 
+    has_rsample = True
     parameters = ("concentration",)
 
     def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
@@ -111,10 +86,8 @@ class Dirichlet(Distribution):
         total = self.concentration.sum(-1, keepdim=True)
         return self.concentration * (total - self.concentration) / (square(total) * (total + 1))
 
-    def sample(self, sample_shape: Size = ()) -> Tensor:
-        with no_grad():
-            drawn = standard_gamma(self.extended(sample_shape), self.concentration)
-            return drawn / drawn.sum(-1, keepdim=True)
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        return draw_dirichlet(self.concentration, self.extended(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         a = self.concentration
@@ -130,6 +103,7 @@ class Dirichlet(Distribution):
 class Beta(Distribution):
     """x^(a-1) (1-x)^(b-1) / B(a, b) with a = concentration1, b = concentration0."""
 
+    has_rsample = True
     parameters = ("concentration1", "concentration0")
 
     def __init__(
@@ -150,11 +124,9 @@ class Beta(Distribution):
         total = self.concentration1 + self.concentration0
         return self.concentration1 * self.concentration0 / (square(total) * (total + 1))
 
-    def sample(self, sample_shape: Size = ()) -> Tensor:
-        shape = self.extended(sample_shape)
-        with no_grad():
-            x, y = standard_gamma(shape, self.concentration1), standard_gamma(shape, self.concentration0)
-            return x / (x + y)
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        both = stack([self.concentration1, self.concentration0], -1)
+        return draw_dirichlet(both, (*self.extended(sample_shape), 2))[..., 0]
 
     def _log_beta(self) -> Tensor:
         a, b = self.concentration1, self.concentration0
@@ -173,6 +145,7 @@ class Beta(Distribution):
 class StudentT(Distribution):
     """loc + scale x, where x is normal over the root of an independent Chi2(df) / df."""
 
+    has_rsample = True
     parameters = ("df", "loc", "scale")
 
     def __init__(
@@ -198,12 +171,11 @@ class StudentT(Distribution):
         finite = square(self.scale) * self.df / where(self.df > 2, self.df - 2, 1)
         return where(self.df > 2, finite, where(self.df > 1, math.inf, math.nan))
 
-    def sample(self, sample_shape: Size = ()) -> Tensor:
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = self.extended(sample_shape)
-        with no_grad():
-            x = randn(shape, dtype=self.df.dtype, device=self.df.device)
-            z = 2 * standard_gamma(shape, self.df / 2)
-            return self.loc + self.scale * x * (self.df / z).sqrt()
+        x = randn(shape, dtype=self.df.dtype, device=self.df.device)
+        z = 2 * draw_gamma(self.df / 2, shape)
+        return self.loc + self.scale * x * (self.df / z).sqrt()
 
     def log_prob(self, value: Tensor) -> Tensor:
         y, n = (value - self.loc) / self.scale, self.df
@@ -219,4 +191,4 @@ class StudentT(Distribution):
         return log(self.scale) + spread + 0.5 * log(n) + log_beta
 
 
-__all__ = ["Beta", "Chi2", "Dirichlet", "Gamma", "StudentT", "standard_gamma"]
+__all__ = ["Beta", "Chi2", "Dirichlet", "Gamma", "StudentT"]
