@@ -79,8 +79,10 @@ def compile_programs(
         sizes = tuple(high(b.size) * b.dtype.itemsize for b in split.scratch)
         outlines.append((p, list(split.grids), names, sizes))
         grids += split.grids
-    ring_bytes = local_bytes // BLOCKS_PER_CORE if copies_ahead(chip) else None
-    text, shapes = render_module(grids, ring_bytes, local_bytes if groups and chip.cpu == "sm_90a" else None)
+    newer = copies_ahead(chip)
+    ring_bytes = local_bytes // BLOCKS_PER_CORE if newer else None
+    group_bytes = local_bytes if groups and chip.cpu == "sm_90a" else None
+    text, shapes = render_module(grids, ring_bytes, group_bytes, newer)
     module = Module(text)
     module.optimize(chip, OPTIMIZATION)
     ptx = module.assembly(chip, OPTIMIZATION.codegen)

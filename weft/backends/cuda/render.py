@@ -11,6 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from weft.backends.cuda import matrix
+from weft.backends.cuda.extrema import with_extrema
 from weft.backends.cuda.ring import ringed
 from weft.backends.cuda.warpgroups import PATTERN_BYTES, on_groups
 from weft.backends.llvm.body import Body
@@ -44,15 +45,20 @@ STATIC_BYTES = 48 << 10
 
 
 def render_module(
-    grids: Sequence[Program], ring_bytes: int | None = None, group_bytes: int | None = None
+    grids: Sequence[Program],
+    ring_bytes: int | None = None,
+    group_bytes: int | None = None,
+    extrema: bool = False,
 ) -> tuple[str, list[Shape]]:
     """LLVM IR of all grids, each exported under its own name, and how each is launched. `ring_bytes`: of shared memory
     that rings of asynchronous copies may make a block's buffers grow to; None where there are no such copies.
-    `group_bytes`: the same for products by groups of warps; None where there are no units for them."""
-    module = Module(gpu=True, bfloat=True)
+    `group_bytes`: the same for products by groups of warps; None where there are no units for them. `extrema`: whether
+    there are instructions for maxima that keep NaNs."""
+    module = Module(gpu=True, bfloat=True, extrema=extrema)
     arrays: list[str] = []
     shapes: list[Shape] = []
     for grid in grids:
+        grid = with_extrema(grid) if extrema else grid
         panels = frozenset[str]()
         if group_bytes is not None:
             grouped, panels = on_groups(ringed(grid, group_bytes, behind=1))
@@ -97,10 +103,11 @@ def _kernel(module: Module, grid: Program, arrays: list[str], panels: Set[str]) 
 
 
 def _two_blocks(thread: Loop) -> str:
-    """That two blocks shall find registers on a multiprocessor, 128 for each thread: where threads keep few elements,
-    which leaves enough for the rest."""
+    """That two blocks shall find registers on a multiprocessor, 128 for each thread (64 where there are twice as many):
+    where threads keep few elements, which leaves enough for the rest."""
     kept = [high(s.buffer.size) * s.buffer.dtype.itemsize for s in every(thread.body) if isinstance(s, Alloc)]
-    few = high(thread.extent) <= TWO_BLOCKS and max(kept, default=0) <= KEPT_BYTES
+    threads, most = high(thread.extent), max(kept, default=0)
+    few = any(threads <= TWO_BLOCKS * n and most * n <= KEPT_BYTES for n in (1, 2))
     return ' "nvvm.minctasm"="2"' if few else ""
 
 

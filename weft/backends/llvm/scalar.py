@@ -107,6 +107,8 @@ def _extremum(name: str, compare: str) -> Rule:
         a, b = args
         match s.dtype.kind:
             case Kind.FLOAT:
+                if s.f.module.extrema and s.dtype is dtypes.float32:
+                    return s.intrinsic(f"{name}imum", args, "nsz")
                 if _constant(a):
                     a, b = b, a
                 if _constant(b) and not _nan(b):

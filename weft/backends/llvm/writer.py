@@ -36,6 +36,8 @@ class Module:
     """Whether the target converts f16 by instructions."""
     bfloat: bool = False
     """Whether it rounds to bf16 by an instruction that keeps denormals."""
+    extrema: bool = False
+    """Whether it has f32 maxima and minima that keep a NaN, as one instruction."""
     gpu: bool = False
     """Whether the target is a GPU: runs of elements state the alignment that they are known to have, which its wide
     accesses need."""

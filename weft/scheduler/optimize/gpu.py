@@ -59,6 +59,12 @@ WARP_ROWS_PER_CORE = 16
 KEPT = 64
 """Elements of a row that one thread may keep in registers."""
 
+EASILY_KEPT = 32
+"""The same, with room for what is computed of them in half of a thread's registers."""
+
+LONG_ROWS = (512, 1024)
+"""Threads of a block for rows that would be more."""
+
 FINAL = 16
 """Partial results that every thread adds up by itself at the end of a reduction."""
 
@@ -199,6 +205,15 @@ def _rows(k: Kernel, info: DeviceInfo) -> Kernel | None:
     if count < info.cores and length * count > THREADS * CHAIN * 4:
         return None
     most = MOST_THREADS if count < info.cores * 2 and length >= MOST_THREADS * 8 else THREADS
+    if info.scratchpad and length > THREADS * EASILY_KEPT:
+        most = next(
+            (
+                t
+                for t in LONG_ROWS
+                if t <= info.bounds.threads and length <= t * EASILY_KEPT and length % (t * 4) == 0
+            ),
+            most,
+        )
     if not info.scratchpad:
         if any(high(elements(tuple(a.extent for a in v.axes))) != count for v in values):
             return None  # a row's threads would have to share the value

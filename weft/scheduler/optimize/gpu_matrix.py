@@ -58,6 +58,10 @@ TILES = (
 GROUP_TILES = (WarpTile(128, 256, 2, 1), WarpTile(128, 128, 2, 1), WarpTile(64, 128, 1, 1))
 """The same for units that read panels themselves: two groups of warps, or one."""
 
+TOGETHER = 2048
+"""Rows of results that the blocks which run at once should have, about: a hundred and some blocks of 16,384 or more
+results."""
+
 ROW_BYTES = 64
 """Of a panel's row along the summed axis, at most: two or four instructions' worth."""
 
@@ -166,6 +170,11 @@ class _OnUnits:
         threads, rows, columns = self._warps(s, p)
         self.k = run(self.k, Permute(out, (*others, sb, pb, *threads, *rows, *columns)))
         block = [*others, sb, pb]
+        together = self._rows_together(sb)
+        if together > 1:
+            self.k, sb, near = split(self.k, sb, together, "sbo", "sbn")
+            self.k = run(self.k, Permute(out, (*others, sb, pb, near, *threads, *rows, *columns)))
+            block = [*others, sb, pb, near]
         name = block[0]
         for inner in block[1:]:
             self.k, name = merge(self.k, name, inner)
@@ -179,6 +188,14 @@ class _OnUnits:
             self.k = self._laid_out(panel)
             self.k = fill(self.k, panel, self.threads, self.unit.operand.itemsize)
         return self.k
+
+    def _rows_together(self, loop: str) -> int:
+        """Rows of blocks that run at once, so that what these read is near a square, and stays in the last cache."""
+        spec = self.k.nests[self.c.out.name].loop(loop)
+        assert spec is not None
+        if not isinstance(spec.extent, int) or spec.extent * self.tile.rows <= TOGETHER:
+            return 1
+        return next((n for n in (16, 8, 4, 2) if n * self.tile.rows <= TOGETHER and spec.extent % n == 0), 1)
 
     def _loop_of(self, axis: Axis) -> str:
         """The output's loop over an axis of the value."""

@@ -438,8 +438,8 @@ class _Blocks:
                 self.elements(f"{stem}_pairs", s.wide // s.neighbours, s.across[:-1])
         shared = "factor" if "factor" in self.k.nests else "weights"
         for name in ("scores", "weights", "factor"):
-            if name in self.k.nests:  # of what goes to shared memory, neighbours are one word
-                self.elements(name, s.wide, s.across, name == shared and s.neighbours > 1)
+            if name in self.k.nests:  # neighbours are rounded together, and go to shared memory as one word
+                self.elements(name, s.wide, s.across, name in ("scores", shared) and s.neighbours > 1)
         self.k = run(self.k, PadRows(shared, ACCESS_BYTES // self.itemsize))
         self.multiply(self.scores, s.wide, s.across)
         self.multiply(self.product, s.own, s.along)
