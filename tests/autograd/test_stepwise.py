@@ -116,3 +116,22 @@ def test_formulas_of_compiled_results() -> None:
         (twice,) = weft.gradients(once.sum(), w)
         assert twice is not None
         np.testing.assert_allclose(again.numpy(), twice.numpy(), rtol=1e-6)
+
+
+COMPOSED: dict[str, Callable[[weft.Tensor], Any]] = {
+    "max_pool1d": lambda x: weft.nn.functional.max_pool1d(x[None], 2),
+    "conv1d": lambda x: weft.nn.functional.conv1d(x[None], x.reshape(3, 3, 1)),
+    "binary_cross_entropy": lambda x: weft.nn.functional.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+    "lgamma": lambda x: x.lgamma(),
+    "embedding": lambda x: weft.nn.functional.embedding(weft.tensor([2, 0]), x, max_norm=None, padding_idx=0),
+    "hypot": lambda x: weft.hypot(x, x),
+}
+"""Results with a formula for their gradient."""
+
+
+def test_nothing_requires_grad_where_no_input_does(x: weft.Tensor) -> None:
+    functions = STEPWISE | COMPOSED
+    assert [name for name, f in functions.items() if f(x.detach()).requires_grad] == []
+    with weft.no_grad():
+        assert [name for name, f in functions.items() if f(x).requires_grad] == []
+    assert [name for name, f in COMPOSED.items() if not f(x).requires_grad] == []
