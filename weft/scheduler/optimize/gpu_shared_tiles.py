@@ -61,7 +61,7 @@ TILES = (Tile(128, 128, 16, 8, 8), Tile(64, 64, 32, 4, 4), Tile(32, 32, 32, 2, 4
 
 
 def choose(c: contraction.Contraction, s: Axis, p: Axis, info: DeviceInfo) -> Tile:
-    """The tile for rows `s` and columns `p`, with steps for which there is room twice."""
+    """The tile for rows `s` and columns `p`, with steps for which there is room."""
     others = prod(high(a.extent) for a in c.value.axes if a.var not in (s.var, p.var))
 
     def blocks(t: Tile) -> int:
@@ -72,7 +72,7 @@ def choose(c: contraction.Contraction, s: Axis, p: Axis, info: DeviceInfo) -> Ti
     size = c.value.dtype.itemsize
     pad = ACCESS_BYTES // size
     depth = t.depth
-    while depth > 4 and (t.rows + t.columns) * (depth + pad) * size * 2 > info.local_bytes:
+    while depth > 4 and (t.rows + t.columns) * (depth + pad) * size > info.local_bytes:
         depth //= 2
     return Tile(t.rows, t.columns, depth, t.tall, t.wide)
 
