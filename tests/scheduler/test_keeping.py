@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import weft
 import weft.ir.graph
@@ -62,3 +63,13 @@ def test_a_hand_written_step_keeps_its_parameters() -> None:
         want.append((np.square(after * [1, 2, 3])).sum())
         after = after - 0.01 * 2 * after * np.square([1, 2, 3])
     np.testing.assert_allclose(values, want, rtol=1e-6)
+
+
+def test_nothing_is_kept_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.backends import registry
+
+    monkeypatch.setattr(registry, "available_bytes", lambda device: 4 << 20)
+    x = weft.randn(600, 600).realize()
+    y = (x * 2).tanh()
+    y.sum().item()
+    assert not _is_there(y)

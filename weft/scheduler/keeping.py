@@ -32,7 +32,7 @@ def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequenc
         n.op is Op.BUFFER and n.device is None for n in leaves
     ):  # files: what is computed may not fit in memory
         return ()
-    room = FREE_BYTES + sum(map(_nbytes, leaves)) + sum(map(_nbytes, outputs))
+    room = FREE_BYTES + sum(map(nbytes, leaves)) + sum(map(nbytes, outputs))
     known = set(outputs)
     kept: list[Node] = []
     for node in held:
@@ -45,8 +45,8 @@ def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequenc
             continue  # a view of what is there
         if source.device is None and _is_formula(source):
             continue
-        size = _nbytes(node)
-        if size > _nbytes(source) or size > room:
+        size = nbytes(node)
+        if size > nbytes(source) or size > room:
             continue
         room -= size
         known.add(node)
@@ -69,5 +69,6 @@ def _is_formula(node: Node) -> bool:
     return True
 
 
-def _nbytes(node: Node) -> int:
+def nbytes(node: Node) -> int:
+    """The memory that a value takes."""
     return int(high(elements(node.shape))) * node.dtype.itemsize

@@ -17,6 +17,7 @@ from weft.ir.garbage import not_collected
 from weft.ir.graph import CALL, Node, Target, toposort
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements
+from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature
 
@@ -47,6 +48,8 @@ def realize(
     name = todo[0].device if todo else None
     if todo and all(n.device == name for n in todo):
         sig = signature(todo, held)
+        if sig.kept and not _fit(sig.kept, registry.open_device(name or default_device())):
+            sig = signature(todo)
         if sig.elements and len(sig.key.rows) <= elements.NODES:
             if elements.take(todo, sig.elements, realize, bindings):
                 realize(todo, bindings, held)
@@ -55,6 +58,12 @@ def realize(
             run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
             return
     _in_stages(todo, bindings)
+
+
+def _fit(kept: Sequence[Node], device: Device) -> bool:
+    """Whether there is ample memory for what nobody asked for."""
+    size = sum(map(nbytes, kept))
+    return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
 
 def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> None:
