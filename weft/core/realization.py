@@ -37,10 +37,20 @@ def realize(*tensors: Tensor) -> None:
         noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
         _wanted.clear()
         tensors = (*tensors, *noted)
-    held = _held() if recent else {}
-    run.realize([t.value.node for t in tensors], list(held))
+    nodes = [t.value.node for t in tensors]
+    held = _held() if recent else None
+    if not held:
+        run.realize(nodes)
+        for t in tensors:
+            run.realize_value(t.value)
+        return
+    asked = [held.pop(n) for n in nodes if n in held]
+    run.realize(nodes, list(held) if held else ())
     for t in tensors:
         run.realize_value(t.value)
+    for holders in asked:
+        for t in holders:
+            run.realize_value(t.value)
     for node, holders in held.items():
         if node.storage is None:
             recent.extend(map(ref, holders))
@@ -56,6 +66,11 @@ def _held() -> dict[Node, list[Tensor]]:
     held: dict[Node, list[Tensor]] = {}
     for entry in noted:
         t: Tensor | None = entry()
-        if t is not None and t.value.node.storage is None and t.value.node.inputs:
-            held.setdefault(t.value.node, []).append(t)
+        if t is not None:
+            node = t.value.node
+            if node.storage is None and node.inputs:
+                if node in held:
+                    held[node].append(t)
+                else:
+                    held[node] = [t]
     return held

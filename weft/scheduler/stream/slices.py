@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from weft.ir.graph import (
+    CALL,
     Along,
     Axes,
     Box,
@@ -80,6 +81,8 @@ class Slicer:
                 continue
             n, s = key
             if key not in parts:
+                if n.op is CALL:
+                    toposort([n])  # which expands it
                 parts[key] = None if n.storage is not None else SLICE[n.op](n, s)
                 found = parts[key]
                 if found is not None:
