@@ -224,13 +224,13 @@ def _and(e: Call) -> Expr | None:
 
 
 def _where(e: Call) -> Expr | None:
-    """A negated condition swaps the branches; a choice of true or false is the condition."""
+    """A negated condition swaps the branches; a choice of true or false is the condition, or no choice."""
     c, a, b = e.args
     negated = _inner(c, Op.NOT)
     if negated is not None:
         return call(Op.WHERE, negated.args[0], b, a)
     if e.dtype is dtypes.bool_ and isinstance(a, Const) and isinstance(b, Const):
-        return c if a.value else call(Op.NOT, c)
+        return a if a == b else c if a.value else call(Op.NOT, c)
     return None
 
 
