@@ -19,8 +19,7 @@ from weft.io import load_safetensors, save_safetensors
 from weft.scheduler.stream.pieces import Pieces
 from weft.scheduler.stream.split import Kind
 
-# A file of 25 MB beside a limit of 21: what dies meanwhile (plans of earlier tests with their workspaces) is less than
-# what is missing.
+# A file of 25 MB beside a limit of 21.
 ROWS = 100_000
 LIMIT = 20 << 20
 
@@ -75,8 +74,10 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> Count:
 
 
 def little(device: str, nbytes: int) -> weft.memory_limit:
-    """So many bytes may be allocated beside those in use; what earlier tests left must not be freed meanwhile."""
+    """So many bytes may be allocated beside those in use: nothing of these can be given up for them any more."""
     gc.collect()
+    with weft.memory_limit(0, device), pytest.raises(weft.MemoryPlanError):
+        weft.full((1 << 16,), 0.5, device=device).clone().realize()  # the device's workspace has gone
     return weft.memory_limit(open_device(f"{device}:0").used_bytes() + nbytes, device)
 
 
