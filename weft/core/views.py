@@ -279,7 +279,7 @@ def _basic(key: Any) -> Any:
     keys: tuple[Any, ...] = cast("Any", key) if type(key) is tuple else (key,)
     tensors = key is None  # which would say that it picks none
     for k in keys:
-        kind = cast("type[Any]", type(cast("Any", k)))
+        kind = cast("type[Any]", type(k))
         if kind is slice:
             tensors = tensors or any(isinstance(b, Handle) for b in (k.start, k.stop, k.step))
         elif kind not in _BASIC:
