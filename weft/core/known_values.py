@@ -6,6 +6,7 @@ import math
 
 from weft.autograd.value import Value
 from weft.core import run
+from weft.core.remembered import values_are_read
 from weft.errors import ArgumentError
 
 MOST = 1 << 20
@@ -18,6 +19,7 @@ def check_known(op: str, what: str, v: Value, low: float = 0.0, high: float = ma
     torch checks them on a CPU whenever it is called, on a GPU some time afterwards. Here only leaves are known: under
     `weft.compile`, and for what other operations gave, a check would compute.
     """
+    values_are_read()
     array = run.host_array(v.node)
     if array is None or not 0 < array.size <= MOST:
         return

@@ -48,6 +48,11 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 
 class _State(threading.local):
     plain = False
+    recording = False
+
+
+class ReadsValuesError(LookupError):
+    """A function that is recorded wants to look at values."""
 
 
 _state = _State()
@@ -222,11 +227,14 @@ def _recorded(
     if not values:
         return entry
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None), v.needs_grad) for v in values]
+    before, _state.recording = _state.recording, True
     try:
         out: Any = entry.run(stands)
     except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # what is wrong is said by the function that is run on the arguments themselves
         return entry
+    finally:
+        _state.recording = before
     parts = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
     if not parts or not all(isinstance(t, Handle) and t.look is None for t in parts):
         return entry
@@ -239,6 +247,12 @@ def _recorded(
         if isinstance(out, tuple):
             entry.several = getattr(cast("Any", out), "_make", tuple)
     return entry
+
+
+def values_are_read() -> None:
+    """Said by what looks at values: the function that is recorded here, if any, has to be run each time."""
+    if _state.recording:
+        raise ReadsValuesError
 
 
 def remembering() -> bool:

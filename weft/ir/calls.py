@@ -121,6 +121,14 @@ def expand(node: Node, seen: set[int]) -> None:
                 stack.extend([(i, False) for i in n.inputs if id(i) not in seen])
 
 
+def expand_all(nodes: Sequence[Node], seen: set[int]) -> None:
+    """Expand those of the nodes that are calls, the shortest first: what several have in common becomes the root of one
+    and an inner node of the others, and not a root that only stands for it (an optimizer's moments, in its step)."""
+    sized = [(len(n.attrs.rows), n) for n in nodes if isinstance(n.attrs, Call) and n.storage is None]
+    for _, node in sorted(sized, key=lambda s: s[0]):
+        expand(node, seen)
+
+
 def _become(node: Node) -> None:
     """Make a call the root of its body over its inputs."""
     with _expanding:

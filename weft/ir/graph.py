@@ -255,6 +255,9 @@ def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:
     seen: set[int] = set()
     stack: list[Node | None] = []
     path: list[Node] = []
+    roots = list(roots)
+    if any(r.op is CALL for r in roots):
+        calls.expand_all(roots, without_calls)
     for root in roots:
         stack.append(root)
         while stack:

@@ -13,7 +13,7 @@ from weft.ir.passes.grid import grid_parts, launches
 
 from .render import TRIPLE, render_module
 
-OPTIMIZATION = Optimization(level=2, unroll=True, codegen=3)
+OPTIMIZATION = Optimization(level=2, codegen=3)  # schedules say what is written out; LLVM would spill
 
 
 def target(isa: str) -> Target:

@@ -173,7 +173,6 @@ def kl_div(
     return reduced(loss, how)
 
 
-@remembered
 @widens
 @rounded_once
 def binary_cross_entropy(

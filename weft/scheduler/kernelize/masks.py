@@ -6,19 +6,32 @@
 Conditions on indices follow a tensor through elementwise ops and movement, from where(condition, x, -inf) down to what
 uses its exponential (`rest`), and from there up to what is multiplied by it (`asked`). So a product over masked weights
 leaves out what the mask rules out, and so does one whose result meets such weights. A weight that is ruled out counts
-for nothing: an infinity or NaN that it would be multiplied by has no effect. A plain where(condition, x, 0) says
-nothing here, since 0 times infinity is not a number.
+for nothing: an infinity or NaN that it would be multiplied by has no effect; but a row that the mask leaves nothing is
+NaN, and stays so. A plain where(condition, x, 0) says nothing here, since 0 times infinity is not a number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr
 from weft.ir.graph import Fill, Node
-from weft.ir.index import NEVER, Guard, InRange, Int, Var, both, coefficient, map_guard, rewrite, variables
+from weft.ir.index import (
+    NEVER,
+    Guard,
+    InRange,
+    Int,
+    Var,
+    both,
+    coefficient,
+    map_guard,
+    rewrite,
+    substitute,
+    variables,
+)
 from weft.ir.kernel.algorithm import Rest, place
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
@@ -77,7 +90,9 @@ def _rest(node: Node, known: Mapping[int, Rest]) -> Rest | None:
         case Op.MUL:
             zeros = [r for r in (a, b) if r is not None and r.fill == 0]
             return Rest(_all(*(r.unless for r in zeros)), 0.0) if zeros else None
-        case Op.DIV | Op.NEG | Op.CAST | Op.CONTIGUOUS if a is not None and a.fill == 0:
+        case Op.DIV if a is not None and a.fill == 0:
+            return a if _filled(node, inputs[1], a.unless) else None
+        case Op.NEG | Op.CAST | Op.CONTIGUOUS if a is not None and a.fill == 0:
             return a
         case Op.ADD | Op.SUB if a is not None and b is not None and a.fill == b.fill == 0:
             return a if a == b else None
@@ -92,6 +107,33 @@ def _rest(node: Node, known: Mapping[int, Rest]) -> Rest | None:
             return Rest(a.unless, 0.0)
         case _:
             return None
+
+
+def _filled(node: Node, divisor: Node, unless: Guard) -> bool:
+    """Whether each row that is divided by one number has a place where the condition holds. One that has none is
+    0 / 0: not a number, and not nothing."""
+    while divisor.op is Op.RESHAPE and divisor.shape == divisor.inputs[0].shape and divisor.storage is None:
+        divisor = divisor.inputs[0]
+    if divisor.op is not Op.EXPAND or divisor.storage is not None:
+        return True
+    below = divisor.inputs[0].shape
+    rows = [k for k, (n, m) in enumerate(zip(node.shape, below, strict=True)) if n != 1 and m == 1]
+    for chosen in product(*(_tried(node, k, rows) for k in rows)):
+        where = {place(k, node.shape[k]): i for k, i in zip(rows, chosen, strict=True)}
+        if not map_guard(unless, lambda i, where=where: substitute(i, where)):
+            return True
+    return False
+
+
+def _tried(node: Node, k: int, rows: Sequence[int]) -> list[Int]:
+    """Places along axis `k` where a condition that holds anywhere in the row mostly does: its ends, the diagonal."""
+    n, at = node.shape[k], places(node)
+    diagonal = [
+        at[i]
+        for i, m in enumerate(node.shape)
+        if i not in rows and isinstance(m, int) and isinstance(n, int) and m <= n
+    ]
+    return [0, n - 1, *diagonal]
 
 
 def _chosen(node: Node, known: Mapping[int, Rest]) -> Rest | None:

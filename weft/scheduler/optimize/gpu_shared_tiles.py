@@ -41,6 +41,10 @@ LANES = (4, 8)
 """Rows and columns of a warp's threads."""
 
 
+UNROLLED = 16
+"""Terms that are written out: of more, compilers load too many ahead, and spill."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A block's tile: `rows` x `columns` results, `depth` terms at a time; `tall` x `wide` results per thread."""
@@ -197,7 +201,11 @@ class InPanels:
         threads, rows, columns = self.share(s, p)
         rest = [n for n in pure if n not in (s, p)]
         outer = [n for n in reduced if n != deep]
-        self.k = run(self.k, Permute(value, (*rest, *outer, step, *threads, term, *rows, *columns)))
+        terms = [term]
+        if t.depth > UNROLLED:
+            self.k, some, term = split(self.k, term, UNROLLED, f"{term}o", f"{term}i")
+            terms = [some, term]
+        self.k = run(self.k, Permute(value, (*rest, *outer, step, *threads, *terms, *rows, *columns)))
         self.k = run(self.k, Unroll(term), *(Bind(n, LoopKind.THREAD) for n in threads))
         self.own(rows, columns)
         return step
