@@ -53,7 +53,7 @@ pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance $(addprefix --device ,$(DEVICES))
 
 fuzz: $(VENV)/dev.stamp
-	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py
+	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -6,11 +6,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from weft.backends import registry
+from weft.core.ownership import Taken, take
+from weft.ir import graph
+from weft.scheduler import realize
+from weft.scheduler.signature import signature
 
 THREADS = 4
 
@@ -65,3 +71,105 @@ def test_threads_share_lazy_tensors_and_do_work_of_their_own(busy_switching: Non
     with ThreadPoolExecutor(THREADS) as pool:
         for done in [pool.submit(work, 20 * k) for k in range(THREADS)]:
             done.result()
+
+
+def test_a_value_stored_while_another_thread_signs_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The "other thread" computes what is asked for between the look at its storage and the walk of its graph."""
+    signature, first = realize.signature, list[int]()
+    for y in (weft.tensor([0.0, 1.0, 2.0]) * 2 + 1, weft.arange(3.0) * 2 + 1):
+        node = y.value.node
+
+        def slow(todo: Any, held: Any = (), node: Any = node) -> Any:
+            if todo[0] is node and not first:
+                first.append(1)
+                realize.realize([node])
+            return signature(todo, held)
+
+        first.clear()
+        monkeypatch.setattr(realize, "signature", slow)
+        assert (y.tolist(), len(first)) == ([1.0, 3.0, 5.0], 1)
+
+
+def test_values_are_stored_once() -> None:
+    y = weft.tensor([1.0, 2.0]) * 3
+    y.realize()
+    stored = y.value.node.storage
+    again = weft.tensor([1.0, 2.0]) * 3
+    sig = signature([again.value.node])
+    realize.realize([again.value.node])
+    kept = again.value.node.storage
+    realize.run([again.value.node], sig, registry.open_device("cpu:0"))
+    assert again.value.node.storage is kept is not None
+    assert stored is y.value.node.storage
+
+
+def test_constants_keep_no_value_that_others_could_lose() -> None:
+    c = graph.const(2.5, weft.float32, (7,))
+    x, y = weft.full((7,), 2.5), weft.full((7,), 2.5) * 2
+    assert x.value.node is c
+    assert (x.tolist(), y.tolist()) == ([2.5] * 7, [5.0] * 7)
+    assert c.storage is None
+    assert x.value.node is not c
+
+
+def test_indices_that_a_compiled_step_writes_over_are_looked_at_again() -> None:
+    index, x = weft.tensor([0, 1]), weft.tensor([10.0, 20.0, 30.0])
+    assert x[index].tolist() == [10.0, 20.0]
+
+    @weft.compile
+    def step() -> weft.Tensor:
+        index.sub_(1)
+        return index.sum()
+
+    step()
+    step()
+    assert x[index].tolist() == [20.0, 30.0]
+    step()
+    step()
+    with pytest.raises(IndexError, match="-4"):
+        x[index]
+
+
+def test_defaults_are_each_threads_own_after_the_main_threads() -> None:
+    def of_the_thread() -> tuple[object, ...]:
+        before = (weft.get_default_dtype(), str(weft.get_default_device()))
+        weft.set_default_dtype(weft.float16)
+        weft.set_default_device("dummy:0")
+        with weft.device("dummy:1"):
+            inside = str(weft.zeros(1).device)
+        return (*before, weft.get_default_dtype(), str(weft.zeros(1).device), inside)
+
+    weft.set_default_dtype(weft.float64)
+    try:
+        with ThreadPoolExecutor(1) as pool, weft.device("dummy:1"):
+            assert pool.submit(of_the_thread).result() == (
+                weft.float64, "cpu:0", weft.float16, "dummy:0", "dummy:1",
+            )  # fmt: skip
+        assert (weft.get_default_dtype(), str(weft.zeros(1).device)) == (weft.float64, "cpu:0")
+    finally:
+        weft.set_default_dtype(weft.float32)
+
+
+def test_a_step_that_updates_in_place_is_seen_whole_or_not_at_all() -> None:
+    """Who asks for memory that is being written over gets it when that is done."""
+    state = weft.zeros(4)
+    state.realize()
+    (taken,) = take([state])
+    assert isinstance(taken, Taken)
+    seen: list[object] = []
+    reader = threading.Thread(target=lambda: seen.append(state.tolist()))
+    step = threading.Thread(target=lambda: seen.append(take([state])))
+    reader.start()
+    step.start()
+    reader.join(0.05)
+    assert not seen
+    taken.give_back()
+    reader.join()
+    step.join()
+    assert [0.0] * 4 in seen
+    held = weft.ones(2)
+    held.realize()
+    other = held.detach()
+    (memory,) = take([held])
+    assert not isinstance(memory, Taken)
+    assert other.tolist() == held.tolist() == [1.0, 1.0]

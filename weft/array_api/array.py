@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 from weft.array_api import elementwise, products
 from weft.core import creation, indexing
+from weft.core.handle import writing
 from weft.core.tensor import Tensor
 from weft.ir.dtypes import bool_
 
@@ -74,7 +75,8 @@ def _in_place(function: Callable[..., Tensor]) -> Any:
     def operator(self: Array, other: Any, /) -> Any:
         if not isinstance(other, (Tensor, bool, int, float)):
             return NotImplemented
-        return self.become(f"{function.__name__} in place", function(self, other).value)
+        with writing:
+            return self.become(f"{function.__name__} in place", function(self, other).value)
 
     return operator
 

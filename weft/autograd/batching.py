@@ -181,7 +181,7 @@ class _Batch:
         sources = inputs[: len(b.carries)]
         for x, at in zip(inputs[len(b.carries) : first], b.offsets, strict=True):
             box = Box((at, *(0 for _ in x.shape[1:])), (1,) * len(x.shape))
-            sources.append(graph.apply(Op.SHRINK, (x,), box, (b.length, *x.shape[1:]), home=files_home.name))
+            sources.append(graph.apply(Op.SHRINK, (x,), box, (b.length, *x.shape[1:]), home=files_home.of))
         again = dict(zip(b.fixed, inputs[first:], strict=True))
         fixed = {new.get(p, p): x for p, x in again.items()}
         roots = rebuilt([*ends, *outs], fixed)
@@ -194,7 +194,7 @@ class _Batch:
             b.length,
             b.reverse,
         )
-        out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number), home=files_home.name))
+        out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number), home=files_home.of))
         return (
             out
             if loop.part is Part.FINAL

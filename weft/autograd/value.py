@@ -76,13 +76,17 @@ class _Mode(threading.local):
 _mode = _Mode()
 
 
+def _nowhere() -> None:
+    """Until core says where."""
+
+
 class _Home:
-    name: str | None = None
+    of: Callable[[], str | None] = staticmethod(_nowhere)
 
 
 files_home = _Home()
-"""The device on which values are made of which all operands are in files: the default device (see core/run.py); None
-for the configured one, on which what has no device is computed anyway."""
+"""`of()`: the device on which values are made of which all operands are in files: the default device of the thread (see
+core/run.py); None for the configured one, on which what has no device is computed anyway."""
 
 
 def grad_enabled() -> bool:
@@ -126,7 +130,7 @@ def apply(
         if op not in FLOAT8_OPS or (isinstance(attrs, Combine) and attrs.op is not None):
             raise no_arithmetic(op.symbol, small)
     nodes = tuple([v.node for v in inputs])
-    return record(graph.apply(op, nodes, attrs, shape, dtype, files_home.name), op, attrs, inputs)
+    return record(graph.apply(op, nodes, attrs, shape, dtype, files_home.of), op, attrs, inputs)
 
 
 FLOAT8_OPS = MOVEMENT | frozenset(

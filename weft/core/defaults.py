@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Generic, TypeVar
+
 from weft.core.handle import describe
 from weft.errors import DTypeError
 from weft.ir.dtypes import DType, float32
 
-
-class _Defaults:
-    dtype: DType = float32
+T = TypeVar("T")
 
 
-_defaults = _Defaults()
+class ThreadDefault(threading.local, Generic[T]):
+    """A setting of each thread's own: what the main thread sets also holds in the threads that have set nothing."""
+
+    own: T | None = None
+
+    def __init__(self, process: list[T]) -> None:
+        self._process = process  # one list for all threads: what the main thread set
+
+    def get(self) -> T:
+        """The setting in this thread."""
+        return self._process[0] if self.own is None else self.own
+
+    def set(self, value: T) -> None:
+        """Change it, for this thread or, in the main thread, for all."""
+        if threading.current_thread() is threading.main_thread():
+            self._process[0] = value
+        else:
+            self.own = value
+
+
+_dtype: ThreadDefault[DType] = ThreadDefault([float32])
 
 
 def get_default_dtype() -> DType:
     """The dtype of tensors made from Python floats; float32 unless changed."""
-    return _defaults.dtype
+    own = _dtype.own
+    return _dtype.get() if own is None else own
 
 
 def check_dtype(op: str, dtype: object) -> DType:
@@ -27,7 +49,8 @@ def check_dtype(op: str, dtype: object) -> DType:
 
 
 def set_default_dtype(dtype: DType) -> None:
-    """Change the dtype of tensors made from Python floats. DTypeError unless `dtype` is a float dtype."""
+    """Change the dtype of tensors made from Python floats: in this thread; from the main thread, in all that set none
+    of their own. DTypeError unless `dtype` is a float dtype."""
     if not check_dtype("set_default_dtype", dtype).is_float:
         raise DTypeError(f"set_default_dtype: needs a float dtype, got {dtype!r}")
-    _defaults.dtype = dtype
+    _dtype.set(dtype)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.core import broadcast as bc
 from weft.core import tracing
-from weft.core.handle import Handle, describe, unnoted, value_of, wrap
+from weft.core.handle import Handle, describe, unnoted, value_of, wrap, writing
 from weft.core.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir.index import Int
@@ -149,7 +149,8 @@ def backward(
             g, owner = found.get(value), _watched.get(value)
             t = owner() if owner is not None else None
             if g is not None and t is not None:
-                t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
+                with writing:
+                    t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
                 for hook in list(t.__dict__.get("_post_hooks", {}).values()):
                     hook(t)
 

@@ -309,8 +309,8 @@ def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo],
         raise ArgumentError(
             f"explain: the runtime variable {names} has no value here; explain without time=True"
         )
-    plan = plan_for(nodes, sig, device)
-    memories = [memory_on(n, device) for n in sig.leaves]
+    plan = plan_for(sig, device)
+    memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
     plan.profile(memories)
     runs: list[list[int]] = []
     wholes: list[int] = []

@@ -84,9 +84,9 @@ def write_values(file: BinaryIO, values: Sequence[Value]) -> None:
     enough for that, else one by one, in pieces if need be."""
     nodes = [v.node for v in values]
     if run.fit_together(nodes):
-        run.realize(nodes)
+        constants = run.realize(nodes)
         for v in values:
-            run.realize_value(v)
+            run.realize_value(v, constants)
             file.write(_bytes_of(v.node))
         return
     from weft.backends.disk.behind import WriteBehind
@@ -98,11 +98,8 @@ def write_values(file: BinaryIO, values: Sequence[Value]) -> None:
 
 
 def _write_at_once(node: Node, behind: WriteBehind) -> None:
-    """Write a value, which is let go of if it was computed for this. Where it is large, before the next is computed."""
-    computed_here = node.storage is None
-    behind.write(_bytes_of(node))
-    if computed_here:
-        node.storage = None
+    """Write a value, which its node does not keep. Where it is large, it is written before the next is computed."""
+    behind.write(run.value_of(node).numpy().reshape(-1).view("uint8").data)
     if not run.is_little(node):
         behind.flush()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
-from weakref import WeakKeyDictionary
 
 from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
@@ -12,16 +11,15 @@ from weft.core.axes import axis
 from weft.core.elementwise import eq, lt, where
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import box, positions
+from weft.core.ownership import known_ranges
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, float32, float64, int64
-from weft.ir.graph import Along, Combine, Fill, Node, elements
+from weft.ir.graph import Along, Combine, Fill, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
-
-_known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
 
 
 def index_range(v: Value) -> tuple[int, int] | None:
@@ -31,12 +29,12 @@ def index_range(v: Value) -> tuple[int, int] | None:
         node = node.inputs[0]
     if node.op is Op.CONST and isinstance(node.attrs, Fill):
         return int(node.attrs.value), int(node.attrs.value)
-    found = _known_ranges.get(node)
+    found = known_ranges.get(node)
     if found is None:
         array = run.host_array(node)
         if array is None or not array.size:
             return None
-        found = _known_ranges[node] = int(array.min()), int(array.max())
+        found = known_ranges[node] = int(array.min()), int(array.max())
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
@@ -28,6 +29,10 @@ class Handle:
     """With which other tensors it shares elements; see views.py."""
 
 
+writing = threading.RLock()
+"""Held while a handle is made to stand for something else, from reading what it stood for, and while one becomes a view
+of another: two threads that add to one tensor add twice, and no view misses a write."""
+
 _new = object.__new__
 _class: type[Any] = Handle
 
@@ -46,24 +51,30 @@ def tensor_class() -> type[Tensor]:
 RECENT = 16384
 """So many of the latest tensors are looked at when one is computed."""
 
-recent: deque[ref[Any]] = deque(maxlen=RECENT)
-"""The tensors made, or rebound, since something was last computed: see realization.py. Bounded, so that whoever
-computes nothing for long holds no more than this."""
 
-_note = recent.append
+class _Recent(threading.local):
+    """The tensors that this thread made, or rebound, since it last computed something: see realization.py. Bounded, so
+    that whoever computes nothing for long holds no more than this."""
+
+    def __init__(self) -> None:
+        self.tensors: deque[ref[Any]] = deque(maxlen=RECENT)
+        self.note = self.tensors.append
+
+
+recent = _Recent()
 
 
 def wrap(value: Value) -> Tensor:
     """A new Tensor that stands for `value`."""
     t = _new(_class)
     t.value = value
-    _note(ref(t))
+    recent.note(ref(t))
     return t
 
 
 def made(t: Handle) -> None:
     """Note a tensor that was made otherwise, or stands for something else now."""
-    _note(ref(t))
+    recent.note(ref(t))
 
 
 def unnoted(value: Value) -> Tensor:

@@ -19,7 +19,7 @@ from weft.core.deferred import (
     trigonometry,
 )
 from weft.core.functional import activations
-from weft.core.handle import Handle, Number, TensorLike, wrap
+from weft.core.handle import Handle, Number, TensorLike, wrap, writing
 from weft.core.keywords import with_aliases
 from weft.errors import ArgumentError
 from weft.ir import dtypes
@@ -38,7 +38,8 @@ def _in_place(
 
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        return self.become(label, call(self, *args, **kwargs).value)
+        with writing:
+            return self.become(label, call(self, *args, **kwargs).value)
 
     method.__name__ = method.__qualname__ = label
     method.__doc__ = f"In place: {function.__doc__}"
@@ -54,7 +55,8 @@ def _in_new_shape(
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         step = views.Step(call, args, kwargs) if looks else None
-        return self.in_shape(name, call(self, *args, **kwargs).value, step)
+        with writing:
+            return self.in_shape(name, call(self, *args, **kwargs).value, step)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"In place: {function.__doc__}"
@@ -63,12 +65,14 @@ def _in_new_shape(
 
 def polygamma_(self: Tensor, n: int) -> Tensor:
     """In place: the n-th derivative of digamma."""
-    return self.become("polygamma_", special.polygamma(n, self).value)
+    with writing:
+        return self.become("polygamma_", special.polygamma(n, self).value)
 
 
 def fill_diagonal_(self: Tensor, fill_value: Number, wrap: bool = False) -> Tensor:
     """The main diagonal filled; with wrap, that of a tall matrix begins anew after each square."""
-    return self.become("fill_diagonal_", indexing.filled_diagonal(self, fill_value, wrap).value)
+    with writing:
+        return self.become("fill_diagonal_", indexing.filled_diagonal(self, fill_value, wrap).value)
 
 
 def _drawn(self: Tensor, op: str, drawn: Tensor) -> Tensor:

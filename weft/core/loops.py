@@ -142,7 +142,7 @@ class _Trace:
 
     def result(self, part: Part, k: int) -> Value:
         """A result, without history."""
-        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=files_home.name))
+        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=files_home.of))
 
     def carry_rows(self, i: int, first: int) -> Value:
         """A row for each step of carry i's history, from `first` on."""
@@ -406,12 +406,12 @@ class _Back:
             [v.node for v in (*start, *rows.values())], t.length, not t.reverse,
         )  # fmt: skip
         stacked = {
-            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=files_home.name))
+            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=files_home.of))
             for k, n in enumerate(self.outs)
         }
         self.rows.update({n: v for n, v in stacked.items() if n not in self.rows})
         ends = [
-            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=files_home.name))
+            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=files_home.of))
             for k in range(len(carries))
         ]
         dc = dict(zip(t.live, ends, strict=False))

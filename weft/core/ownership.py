@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from sys import getrefcount
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
@@ -12,6 +15,9 @@ from weft.core.handle import Handle
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.graph import Node
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Memory
 
 
 def rebind(t: Any, node: Node, needs_grad: bool) -> None:
@@ -26,11 +32,119 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
         differentiate.watch(t)
 
 
-def _holders(t: Any) -> tuple[int, int, int, int]:
+known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
+"""The smallest and the largest element of nodes in memory that were used as indices, until they are written over."""
+
+_steps = threading.Condition()
+"""Guards what steps of compiled functions have taken, below."""
+
+_busy: set[int] = set()
+"""The tensors, by identity, that some step is going to rebind: it goes from their old values to its end alone."""
+
+
+class exclusive:  # noqa: N801  (a context, read as a word)
+    """Within, no other step of a compiled function rebinds any of these tensors, given by identity."""
+
+    __slots__ = ("_mine",)
+
+    def __init__(self, tensors: frozenset[int]) -> None:
+        self._mine = tensors
+
+    def __enter__(self) -> None:
+        with _steps:
+            while not _busy.isdisjoint(self._mine):
+                _steps.wait()
+            _busy.update(self._mine)
+
+    def __exit__(self, *error: object) -> None:
+        with _steps:
+            _busy.difference_update(self._mine)
+            _steps.notify_all()
+
+
+class _Overwritten(Storage):
+    """Stands for a storage whose memory is being written over: who asks for the memory waits until that is done."""
+
+    __slots__ = ("_after",)
+    _after: Storage | None
+
+    def __init__(self, before: Storage) -> None:
+        self.device, self.dtype, self.shape = before.device, before.dtype, before.shape
+        self._after = None
+
+    @property
+    def memory(self) -> Memory:  # pyright: ignore[reportIncompatibleVariableOverride]  (there when it is done)
+        if self._after is None:
+            with _steps:
+                while self._after is None:
+                    _steps.wait()
+        return self._after.memory
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is being written still."""
+        return self._after is None
+
+    def done(self, after: Storage) -> None:
+        """From here on this is `after`."""
+        with _steps:
+            self._after = after
+            _steps.notify_all()
+
+
+class Taken:
+    """The memory of a tensor that nobody else can see until it is given back."""
+
+    __slots__ = ("_node", "_stand_in", "storage")
+
+    def __init__(self, node: Node, storage: Storage, stand_in: _Overwritten) -> None:
+        self._node, self.storage, self._stand_in = node, storage, stand_in
+
+    def give_back(self) -> None:
+        """The tensor has its storage again, and who waited for it goes on."""
+        self._node.storage = self.storage
+        self._stand_in.done(self.storage)
+
+
+def take(tensors: Sequence[Any]) -> list[Taken | Memory]:
+    """The memories that tensors stand for, to be written over; just to be read where anybody else refers to the value.
+
+    All are taken at once, when no other step has any, so that no two steps wait for each other: whoever has taken
+    something waits for no tensor before it is given back.
+    """
+    with _steps:
+        while any(_is_away(t) for t in tensors):
+            _steps.wait()
+        return [_take(t) for t in tensors]
+
+
+def _is_away(t: Any) -> bool:
+    """Another step has taken what `t` stands for."""
+    storage = t.value.node.storage
+    return isinstance(storage, _Overwritten) and storage.is_open
+
+
+def _take(t: Any) -> Taken | Memory:
+    """First nobody new can get at the storage, then it is counted who has it: in this order, as other threads run."""
+    node: Node = t.value.node
+    storage: Storage = node.storage
+    stand_in = _Overwritten(storage)
+    node.storage = stand_in
+    taken = Taken(node, storage, stand_in)
+    if known_ranges:
+        known_ranges.pop(node, None)
+    del node, storage, stand_in
+    if _holders(t, taken) == _ALONE:
+        return taken
+    taken.give_back()
+    return taken.storage.memory
+
+
+def _holders(t: Any, taken: Taken) -> tuple[int, int, int, int]:
     """How many references there are to what `t` stands for, its node, its storage and its memory."""
     v = t.value
     n = v.node
-    s = n.storage
+    s = taken.storage
     return getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)
 
 
@@ -46,13 +160,11 @@ def _fresh_holders() -> tuple[int, int, int, int]:
     storage = Storage(device, probe, uint32, ())
     del probe
     t.value = Value(graph.buffer((), uint32, "", storage))
-    del storage
-    return _holders(t)
+    stand_in = _Overwritten(storage)
+    t.value.node.storage = stand_in
+    taken = Taken(t.value.node, storage, stand_in)
+    del storage, stand_in
+    return _holders(t, taken)
 
 
 _ALONE = _fresh_holders()
-
-
-def alone(t: Any) -> bool:
-    """Whether only `t` can see the memory it stands for, so that writing over it changes nothing for anybody else."""
-    return _holders(t) == _ALONE

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections import abc
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 _WORD = 1 << 32
+_drawing = threading.Lock()
+"""Held while a generator moves on: no two threads draw the same numbers. (A generator's own could not be copied.)"""
 
 
 class Generator:
@@ -52,7 +55,8 @@ class Generator:
         """Start the stream of `seed` from its beginning."""
         if not is_int(seed):
             raise DTypeError(f"manual_seed: the seed must be an int, got {seed!r}")
-        self._seed, self._drawn = seed % (1 << 64), 0
+        with _drawing:
+            self._seed, self._drawn = seed % (1 << 64), 0
         return self
 
     def initial_seed(self) -> int:
@@ -61,19 +65,23 @@ class Generator:
 
     def get_state(self) -> tuple[int, int]:
         """The seed and how many numbers were drawn."""
-        return self._seed, self._drawn
+        with _drawing:
+            return self._seed, self._drawn
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go to a state from `get_state`."""
-        self._seed, self._drawn = state
+        with _drawing:
+            self._seed, self._drawn = state
 
     def words(self, n: int) -> tuple[int, int, int]:
         """Key and first counter of the next `n` numbers. A counter has 32 bits: each 2**32 numbers change the key."""
-        epoch, offset = divmod(self._drawn, _WORD)
-        if offset + n > _WORD:
-            epoch, offset = epoch + 1, 0
-        self._drawn = epoch * _WORD + offset + n
-        return self._seed % _WORD, (self._seed // _WORD + 0x9E3779B9 * epoch) % _WORD, offset
+        with _drawing:
+            seed = self._seed
+            epoch, offset = divmod(self._drawn, _WORD)
+            if offset + n > _WORD:
+                epoch, offset = epoch + 1, 0
+            self._drawn = epoch * _WORD + offset + n
+        return seed % _WORD, (seed // _WORD + 0x9E3779B9 * epoch) % _WORD, offset
 
     def draw(self, n: Int) -> Value:
         """[key0, key1, offset] for the next `n` numbers, as a u32 value that no compiled program depends on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -12,8 +13,15 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
     from weft.ir.graph import Node
 
-_wanted: dict[int, ref[Tensor]] = {}
-"""Tensors noted, by id: a weak set would compare tensors with `==`."""
+
+class _Noted(threading.local):
+    """Tensors that this thread noted, by id: a weak set would compare tensors with `==`."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[int, ref[Tensor]] = {}
+
+
+_noted = _Noted()
 
 
 def note(t: Tensor) -> None:
@@ -25,44 +33,45 @@ def note(t: Tensor) -> None:
     """
     if tracing.current() is not None:
         return
-    key = id(t)
-    _wanted[key] = ref(t, lambda _: _wanted.pop(key, None))
+    key, wanted = id(t), _noted.wanted
+    wanted[key] = ref(t, lambda _: wanted.pop(key, None))
 
 
 def realize(*tensors: Tensor) -> None:
     """Compute tensors now, in one plan, and keep the results. Nothing happens while a function is traced."""
     if tracing.current() is not None:
         return
-    if _wanted:
-        noted = [t for t in (entry() for entry in _wanted.values()) if t is not None]
-        _wanted.clear()
+    wanted = _noted.wanted
+    if wanted:
+        noted = [t for entry in list(wanted.values()) if (t := entry()) is not None]
+        wanted.clear()
         tensors = (*tensors, *noted)
     nodes = [t.value.node for t in tensors]
-    held = _held() if recent else None
+    held = _held() if recent.tensors else None
     if not held:
-        run.realize(nodes)
+        constants = run.realize(nodes)
         for t in tensors:
-            run.realize_value(t.value)
+            run.realize_value(t.value, constants)
         return
     asked = [held.pop(n) for n in nodes if n in held]
-    run.realize(nodes, list(held) if held else ())
+    constants = run.realize(nodes, list(held) if held else ())
     for t in tensors:
-        run.realize_value(t.value)
+        run.realize_value(t.value, constants)
     for holders in asked:
         for t in holders:
-            run.realize_value(t.value)
+            run.realize_value(t.value, constants)
     for node, holders in held.items():
-        if node.storage is None:
-            recent.extend(map(ref, holders))
+        if node.storage is None and node not in constants:
+            recent.tensors.extend(map(ref, holders))
         else:
             for t in holders:
-                run.realize_value(t.value)
+                run.realize_value(t.value, constants)
 
 
 def _held() -> dict[Node, list[Tensor]]:
     """The values that are not computed yet but held by a tensor that somebody refers to, with these tensors."""
-    noted = list(recent)
-    recent.clear()
+    noted = list(recent.tensors)
+    recent.tensors.clear()
     held: dict[Node, list[Tensor]] = {}
     for entry in noted:
         t: Tensor | None = entry()

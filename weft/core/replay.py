@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from weft.core.aliases import may_be_captured
 from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
 from weft.core.instantiate import instantiate
-from weft.core.ownership import alone, rebind
+from weft.core.ownership import Taken, exclusive, rebind, take
 from weft.core.recording import Rebind, Recording, Result, SetGrad, record
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -28,9 +27,11 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
+    from weft.backends.storage import Storage
     from weft.core.explain import Explanation, Profile
     from weft.core.tensor import Tensor
     from weft.scheduler.plan import Plan
+    from weft.scheduler.signature import Signature
 
 
 def make_replay(
@@ -94,6 +95,9 @@ class Replay:
         self._records, self._casts = recording.grad, recording.casts
         self._device_name = run.chosen_device()
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
+        self._written = sorted(
+            {b.target for b in r.rebinds if isinstance(b.target, int)} | {g.target for g in r.set_grads}
+        )
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
         self.captured_ids = frozenset(map(id, r.captured))
         self.arguments: Mapping[int, ref[Any]] = {}
@@ -163,6 +167,10 @@ class Replay:
         """Repeat the recording on the numbered tensors; the function's result."""
         raise NotImplementedError
 
+    def _changed(self, objects: Sequence[Any]) -> frozenset[int]:
+        """The tensors of a call that it rebinds or whose gradient it sets, by identity."""
+        return frozenset([id(objects[k]) for k in self._written])
+
     def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
         """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
         changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
@@ -191,11 +199,11 @@ class PlanReplay(Replay):
     ) -> None:
         super().__init__(r, classes)
         self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
-        self._lock = threading.RLock()
-        self._plan, self._leaves = _plan(r, device, nodes)
+        self._plan, sig = _plan(r, device, nodes)
+        self._leaves = sig.leaves if sig is not None else ()
         number = {v.node: k for k, v in r.placeholders.items()}
         drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
-        self._template: list[Any] = _fixed_memory(self._leaves, device)
+        self._template: list[Any] = _fixed_memory(sig, device)
         self._from_tensor = [(i, number[n]) for i, n in enumerate(self._leaves) if n in number]
         # What is on disk is at home on no device: it is lent, or copied, at each call.
         self._from_disk = [(i, k) for i, k in self._from_tensor if r.specs[k].device.info.kind == "disk"]
@@ -208,7 +216,8 @@ class PlanReplay(Replay):
         ]
         # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
         self._passed = [number[v.node] for v in r.values if v.node in number]
-        self._fixed = [v.node for v in r.values if v.node not in number and v.node.storage is not None]
+        computed = set(nodes)
+        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
         places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
         where = {n: i for i, n in enumerate(places)}
         self._source = [where[v.node] for v in r.values]
@@ -261,14 +270,16 @@ class PlanReplay(Replay):
                 memories[i] = objects[k].value.node.storage.memory
             (storage,) = plan.run(memories)
             return wrap(Value(graph.buffer(storage.shape, storage.dtype, self._device_full_name, storage)))
-        with self._lock:
-            return self._run(objects, None)
+        if self._written:
+            with exclusive(self._changed(objects)):
+                return self._run(objects, None)
+        return self._run(objects, None)
 
     def profile(self, objects: list[Any]) -> Profile:
         from weft.core.explain import Profile
 
         times: list[int] = []
-        with self._lock:
+        with exclusive(self._changed(objects)):
             self._run(objects, times)
         return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
 
@@ -277,7 +288,7 @@ class PlanReplay(Replay):
 
         times: list[int] = []
         start = time.perf_counter_ns()
-        with self._lock:
+        with exclusive(self._changed(objects)):
             self._run(objects, times)
         ns = time.perf_counter_ns() - start
         if self._plan is None:
@@ -308,27 +319,38 @@ class PlanReplay(Replay):
         """Run the plan; its outputs as leaves. What is updated in place is rebound where it had to move."""
         r = self.recording
         memories = self._template.copy()
-        shared = {i for _, i, k in self._in_place if not alone(objects[k])}
+        updated = {i for _, i, _ in self._in_place}
         for i, k in self._from_tensor:
-            memories[i] = objects[k].value.node.storage.memory
+            if i not in updated:
+                memories[i] = objects[k].value.node.storage.memory
         for i, k in self._from_disk:
-            memories[i] = _memory_on(objects[k].value.node, self._device)
-        for i in shared:
-            memories[i] = self._copy(memories[i])
+            node = objects[k].value.node
+            memories[i] = _memory_on(node, node.storage, self._device)
         for i, k in self._from_draw:
             generator, _, count = r.draws[k]
             words = np.array(generator.words(count), np.uint32)
             memories[i] = from_numpy(words, uint32, self._device).memory
-        if times is None:
-            storages = plan.run(memories)
-        else:
-            storages, spent = plan.profile(memories)
-            times.extend(spent)
+        # From here on nothing is waited for but the device: other steps may wait for what is taken.
+        found = take([objects[k] for _, _, k in self._in_place]) if self._in_place else ()
+        taken: dict[int, Taken] = {
+            i: m for (_, i, _), m in zip(self._in_place, found, strict=True) if isinstance(m, Taken)
+        }
+        try:
+            for (_, i, _), m in zip(self._in_place, found, strict=True):
+                memories[i] = m.storage.memory if isinstance(m, Taken) else self._copy(m)
+            if times is None:
+                storages = plan.run(memories)
+            else:
+                storages, spent = plan.profile(memories)
+                times.extend(spent)
+        finally:
+            for mine in taken.values():
+                mine.give_back()
         if self._from_disk:
             from weft.scheduler.realize import check_unchanged
 
             check_unchanged([objects[k].value.node for _, k in self._from_disk])
-        stays = {k: t for k, i, t in self._in_place if i not in shared}
+        stays = {k: t for k, i, t in self._in_place if i in taken}
         nodes: list[Node] = []
         for k, s in enumerate(storages):
             if k in stays:
@@ -348,25 +370,27 @@ class PlanReplay(Replay):
         return fresh
 
 
-def _memory_on(leaf: Node, device: Device) -> Memory:
+def _memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
     """The leaf's value in memory that `device` can read."""
     from weft.scheduler.realize import memory_on
 
-    return memory_on(leaf, device)
+    return memory_on(leaf, stored, device)
 
 
-def _fixed_memory(leaves: Sequence[Node], device: Device) -> list[Memory | None]:
+def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
     """The memory of leaves that are the same at every call; None for the others."""
-    if all(n.storage is None for n in leaves):
-        return [None] * len(leaves)
-    return [None if n.storage is None else _memory_on(n, device) for n in leaves]
+    if sig is None:
+        return []
+    return [
+        None if s is None else _memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)
+    ]
 
 
-def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | None, Sequence[Node]]:
-    """The plan for `nodes`, and its leaves. A rebound tensor's new value may take the memory of the old one, unless the
-    new value goes elsewhere too, or the old one does."""
+def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | None, Signature | None]:
+    """The plan for `nodes`, and their signature. A rebound tensor's new value may take the memory of the old one,
+    unless the new value goes elsewhere too, or the old one does."""
     if not nodes:
-        return None, ()
+        return None, None
     from weft.scheduler.realize import plan_for
     from weft.scheduler.signature import signature
 
@@ -385,7 +409,7 @@ def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | N
             if old not in uses and r.specs[b.target].device is device:
                 state[index[new]] = old
     sig = signature(nodes)
-    return plan_for(nodes, sig, device, state), sig.leaves
+    return plan_for(sig, device, state), sig
 
 
 class LazyReplay(Replay):
@@ -396,6 +420,10 @@ class LazyReplay(Replay):
         self._realize = realize
 
     def run(self, objects: list[Any]) -> Any:
+        with exclusive(self._changed(objects)):
+            return self._run(objects)
+
+    def _run(self, objects: list[Any]) -> Any:
         r = self.recording
         known = {v: objects[k].value for k, v in r.placeholders.items()}
         drawn = {

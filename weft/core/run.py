@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weft import settings
 from weft.autograd.value import files_home
 from weft.core import tracing
+from weft.core.defaults import ThreadDefault
 from weft.core.handle import describe
 from weft.errors import DTypeError
 from weft.ir import dtypes, graph
@@ -22,36 +24,60 @@ if TYPE_CHECKING:
 
     from weft.autograd.value import Value
     from weft.backends.protocol import Device
+    from weft.backends.storage import Storage
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> None:
-    """Compute the nodes: afterwards each has storage. Those of `held` that are computed on the way are kept too, where
-    that takes little memory."""
+def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage]:
+    """Compute the nodes: afterwards each has storage, but for constants, whose values are returned: their nodes are the
+    whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
+    memory."""
     pending = [n for n in nodes if n.storage is None]
     if pending and tracing.current() is not None:
         pending = [n for n in pending if not tracing.is_traced(n)]
-    if pending:
-        _scheduler()(pending, None, held)
+    return _scheduler()(pending, None, held) if pending else _NOTHING
+
+
+_NOTHING: Mapping[Node, Storage] = {}
 
 
 @cache
-def _scheduler() -> Callable[..., None]:
-    """What computes nodes. Imported when it is first needed, and not looked up each time."""
-    from weft.scheduler.realize import realize
+def _scheduler() -> Callable[..., Mapping[Node, Storage]]:
+    """What computes nodes. Imported when it is first needed, and not looked up each time; no finalizer that computes runs
+    while the modules are half there."""
+    from weft.ir.garbage import not_collected
+
+    with not_collected():
+        from weft.scheduler.realize import realize
 
     return realize
 
 
+def stored(node: Node) -> Storage:
+    """The value of a node, computed if need be. ArgumentError within a trace, where there is none."""
+    storage = node.storage
+    if storage is None:
+        constants = realize([node])
+        storage = node.storage or constants.get(node)
+    if storage is None:
+        tracing.refuse_value(node)
+    return storage  # pyright: ignore[reportReturnType]  # what has no value was refused
+
+
+def value_of(node: Node) -> Storage:
+    """As `stored`, without the node's keeping what is computed for this."""
+    if node.storage is not None or tracing.current() is not None:
+        return stored(node)
+    from weft.scheduler.realize import copied, evaluate
+
+    run_first = [n for n in copied([node]) if n.storage is None]
+    return stored(node) if run_first else evaluate([node], {})[0]
+
+
 def to_numpy(node: Node) -> Array:
     """The value of a node, computed if need be; read-only where it is the device's own memory."""
-    if node.storage is None:
-        realize([node])
-    if node.storage is None:
-        tracing.refuse_value(node)
-    array: Array = node.storage.numpy()  # pyright: ignore[reportOptionalMemberAccess]  # set by realize
-    return array
+    return stored(node).numpy()
 
 
 def fit_together(nodes: Sequence[Node]) -> bool:
@@ -89,15 +115,19 @@ def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
     return stream.write(node, open_device(node.device or configured_device()), sink)
 
 
-def realize_value(value: Value) -> None:
-    """Compute what `value` stands for. Unless recorded, it lets go of what it was computed from."""
+def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) -> None:
+    """Compute what `value` stands for, unless that is among `constants`, what `realize` gave. Unless recorded, it lets
+    go of what it was computed from. A constant is a leaf with memory of its own from here on."""
     node = value.node
-    if node.storage is None:
-        realize([node])
-    if value.is_leaf and node.op is not Op.BUFFER and node.storage is not None:
-        value.node = graph.buffer(node.shape, node.dtype, node.storage.home, node.storage)
-        if not node.inputs:  # a constant stays one for everybody else
-            node.storage = None
+    storage = node.storage
+    if storage is None:
+        storage = constants.get(node)
+        if storage is None:
+            storage = realize([node]).get(node) or node.storage
+    if storage is None or node.op is Op.BUFFER:
+        return
+    if (value.is_leaf or node.storage is None) and value.node is node:
+        value.node = graph.buffer(node.shape, node.dtype, storage.home, storage)
 
 
 def from_numpy(array: Array, device: str) -> Node:
@@ -125,16 +155,18 @@ def host_array(node: Node) -> Array | None:
     return storage.numpy()
 
 
-class _DeviceStack:
-    names: list[str]
-    base: str | None = None  # what set_default_device chose
+class _DeviceStack(threading.local):
+    """The devices that this thread is in the contexts of."""
 
     def __init__(self) -> None:
-        self.names = []
+        self.names: list[str] = []
 
 
 chosen = _DeviceStack()
 """Which devices were chosen; read directly where a call takes a microsecond."""
+
+_base: ThreadDefault[str] = ThreadDefault([""])
+"""What set_default_device chose; empty for the configured device."""
 
 
 def named_device(x: object) -> str | None:
@@ -169,31 +201,32 @@ def chosen_device() -> str | None:
 
 def default_device() -> str:
     """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
-    return chosen.names[-1] if chosen.names else chosen.base or configured_device()
+    return chosen.names[-1] if chosen.names else _base.get() or configured_device()
 
 
 def set_default_device(name: str) -> None:
-    """New tensors are made on this device where no context says otherwise."""
-    chosen.base = device_name(name)
-    _settle()
+    """New tensors are made on this device where no context says otherwise: in this thread; from the main thread, in all
+    that set none of their own."""
+    _base.set(device_name(name))
 
 
 def push_device(name: str) -> None:
     """Make `name` the default device."""
     chosen.names.append(device_name(name))
-    _settle()
 
 
 def pop_device() -> None:
     """Undo the last `push_device`."""
     chosen.names.pop()
-    _settle()
 
 
-def _settle() -> None:
-    """What is computed from files alone is a new tensor, too."""
+def _home_of_files() -> str | None:
+    """Where what is computed from files alone is made: it is a new tensor, too. None for the configured device."""
     name = default_device()
-    files_home.name = None if name == configured_device() else name
+    return None if name == configured_device() else name
+
+
+files_home.of = _home_of_files
 
 
 def synchronize() -> None:

@@ -38,7 +38,7 @@ def templated(build: Callable[..., Value], x: Value, *arguments: Hashable) -> Va
     nodes: list[Node] = [x.node]
     device = x.node.device
     if device is None and graph.in_files(nodes):
-        device = files_home.name
+        device = files_home.of()
     for s in _template(build, x.shape, x.dtype, arguments):
         inputs = tuple([nodes[k] for k in s.inputs])
         nodes.append(graph.intern(s.op, inputs, s.attrs, s.shape, s.dtype, device if s.placed else None))

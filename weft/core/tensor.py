@@ -479,6 +479,10 @@ class Tensor(InPlace, Methods):
 
     def become(self, op: str, result: Value) -> Tensor:
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype."""
+        with handle.writing:
+            return self._become(op, result)
+
+    def _become(self, op: str, result: Value) -> Tensor:
         old, look = self.value, self.look
         if files.on_disk(old.node):
             files.refuse_writing(op, old.node)
@@ -508,6 +512,10 @@ class Tensor(InPlace, Methods):
 
     def copy_(self, src: TensorLike) -> Tensor:
         """Take over the values of src, broadcast and converted to this tensor's shape and dtype."""
+        with handle.writing:
+            return self._copy(src)
+
+    def _copy(self, src: TensorLike) -> Tensor:
         v = broadcast.operand("copy_", src)
         if files.on_disk(self.value.node):
             files.refuse_writing("copy_", self.value.node)
@@ -538,6 +546,10 @@ class Tensor(InPlace, Methods):
 
     def in_shape(self, op: str, result: Value, step: views.Step | None = None) -> Tensor:
         """In-place syntax for what changes the shape. `step` made the result if the elements are the same."""
+        with handle.writing:
+            return self._in_shape(op, result, step)
+
+    def _in_shape(self, op: str, result: Value, step: views.Step | None) -> Tensor:
         old = self.value
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
@@ -561,7 +573,8 @@ class Tensor(InPlace, Methods):
 
     def __setitem__(self, key: Any, value: TensorLike, /) -> None:
         if self.look is None or not views.is_there(self, key, value):
-            self.become("index assignment", indexing.setitem(self, key, value))
+            with handle.writing:
+                self.become("index assignment", indexing.setitem(self, key, value))
 
     # ------------------------------------------------------------------------------------------ making others
 

@@ -23,7 +23,7 @@ import numpy as np
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import broadcast as bc
 from weft.core import files
-from weft.core.handle import Handle, own, wrap
+from weft.core.handle import Handle, own, wrap, writing
 from weft.core.indexing import getitem, is_number
 from weft.core.strides import copies, overlaps, picks_one
 from weft.errors import ArgumentError, GradError
@@ -106,22 +106,23 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
     """A function of movement whose results look at the elements of its input; with `may_copy` where strides allow."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
-        source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
-        for a in (*rest, *kwargs.values()) if kwargs else rest:
-            if isinstance(a, Handle):
-                rest, kwargs = _frozen(function, rest, kwargs)
-                break
-        if type(out) is tuple:
-            for k, part in enumerate(cast("tuple[Tensor, ...]", out)):
-                look_at(source, part, Step(function, rest, kwargs, k))
+        with writing:
+            out = function(*args, **kwargs)
+            source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
+            for a in (*rest, *kwargs.values()) if kwargs else rest:
+                if isinstance(a, Handle):
+                    rest, kwargs = _frozen(function, rest, kwargs)
+                    break
+            if type(out) is tuple:
+                for k, part in enumerate(cast("tuple[Tensor, ...]", out)):
+                    look_at(source, part, Step(function, rest, kwargs, k))
+                return cast("Any", out)
+            if out is source or out.value is source.value:
+                if function.__name__ in _ITSELF:
+                    return source
+                out = own(source.value)
+            look_at(source, out, Step(function, rest, kwargs), may_copy)
             return cast("Any", out)
-        if out is source or out.value is source.value:
-            if function.__name__ in _ITSELF:
-                return source
-            out = own(source.value)
-        look_at(source, out, Step(function, rest, kwargs), may_copy)
-        return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
@@ -185,8 +186,9 @@ def seen_from(t: Tensor, look: Look) -> Iterator[tuple[Tensor, tuple[Step, ...]]
 
 def look_through(source: Tensor, out: Tensor, steps: Sequence[Step]) -> None:
     """`out` looks at the source's elements through several steps."""
-    for s in steps:
-        look_at(source if out.look is None else out, out, s)
+    with writing:
+        for s in steps:
+            look_at(source if out.look is None else out, out, s)
 
 
 def _begins(steps: Sequence[Step], start: Sequence[Step]) -> bool:
@@ -258,13 +260,16 @@ def picking(function: Callable[..., Any]) -> Callable[..., Any]:
     """x[key]: a view where the key is made of numbers, slices and tensors of one integer."""
 
     def call(input: Tensor, key: Any) -> Tensor:
-        out = function(input, key)
         made = _basic(key)
-        if out.value is input.value:
-            out = own(input.value)
-        if made is not None:
+        if made is None:
+            out = function(input, key)
+            return own(input.value) if out.value is input.value else out
+        with writing:
+            out = function(input, key)
+            if out.value is input.value:
+                out = own(input.value)
             look_at(input, out, Step(picked_at if type(made) is list else getitem, (cast("Any", made),)))
-        return out
+            return out
 
     call.__name__ = call.__qualname__ = function.__name__
     call.__module__, call.__doc__ = function.__module__, function.__doc__

@@ -151,10 +151,15 @@ def _become(node: Node) -> None:
             op, inputs, attrs, device = Op.RESHAPE, (root,), None, root.device
             while graph.known(op, inputs, attrs, node.shape, node.dtype, device) is not None:
                 inputs = (graph.intern(op, inputs, attrs, node.shape, node.dtype, device),)
-        node.inputs, node.attrs = inputs, attrs
-        node.op = op
-        node.device = device
+        node.inputs, node.attrs, node.device = inputs, attrs, device
+        node.op = op  # last: who finds that it is no call finds the rest
         graph.enter(node)
+
+
+def fields(node: Node) -> tuple[Op, tuple[Node, ...], Attrs]:
+    """The op, inputs and attributes of a call, or of what it became: from before or after another thread expands it."""
+    with _expanding:
+        return node.op, node.inputs, node.attrs
 
 
 def _meant(node: Node) -> Node:

@@ -6,7 +6,7 @@ makers `const`, `arange` and `buffer`. Nodes live as long as something refers to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
@@ -165,7 +165,13 @@ def intern(
         if node is not None:
             return node
     node = Node(op, inputs, attrs, shape, dtype, device)
-    _nodes[key] = ref(node)
+    made = ref(node)
+    entry = _nodes.setdefault(key, made)
+    if entry is not made:  # of a node that is dead, or that another thread has just made
+        other = entry()
+        if other is not None:
+            return other
+        _nodes[key] = made
     if len(_nodes) > _sweep_at:
         _sweep()
     return node
@@ -211,11 +217,11 @@ def apply(
     attrs: Attrs = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
-    home: str | None = None,
+    home: Callable[[], str | None] | None = None,
 ) -> Node:
     """`op` on `inputs`. `shape` for RESHAPE and EXPAND, `dtype` for CAST and BITCAST; IRError when they do not fit.
 
-    `home`: the device of what is computed from leaves in files, where no input is on one.
+    `home()`: the device of what is computed from leaves in files, where no input is on one.
     """
     out_shape, out_dtype = shape_rules.RULES[op](op, inputs, attrs, shape, dtype)
     simpler = shape_rules.simplify(op, inputs, attrs, out_shape, out_dtype)
@@ -228,7 +234,7 @@ def apply(
                 device = i.device
                 break
         else:
-            device = home if home is not None and in_files(inputs) else None
+            device = home() if home is not None and in_files(inputs) else None
     return intern(op, inputs, attrs, out_shape, out_dtype, device)
 
 

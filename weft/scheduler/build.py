@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from weft import settings
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
-from weft.ir.graph import Node
+from weft.ir.errors import IRError
+from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var, high
 from weft.ir.kernel.verify import verify as verify_algorithm
@@ -66,6 +67,9 @@ class _Assembly:
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
         self.output = {n: k for k, n in enumerate(job.outputs)}
         self.made = {n: k for k, s in enumerate(specs) for n in s.writes}
+        for n in job.outputs:
+            if n not in self.made and elements(n.shape) != 0:
+                raise IRError(f"{n!r} is a result, and no step computes it", "plan")
         self.last_read: dict[Node, int] = {}
         for k, s in enumerate(specs):
             for n in (*s.reads, *s.inplace.values()):

@@ -44,29 +44,37 @@ class Element:
 def take(
     nodes: Sequence[Node],
     selecting: Sequence[Node],
-    realize: Callable[[Sequence[Node], Mapping[str, int] | None], None],
+    realize: Callable[[Sequence[Node], Mapping[str, int] | None], Mapping[Node, Storage]],
     bindings: Mapping[str, int] | None,
-) -> bool:
-    """Give those of the nodes that select one element of a small tensor their values; whether there were any.
+) -> Mapping[Node, Storage] | None:
+    """Give those of the nodes that select one element of a small tensor their values; None where there were none.
 
     `nodes` are to be computed; an element is often reshaped to no axes, which is done here as well. What is selected
-    from is computed by `realize`, all of it together.
+    from is computed by `realize`, all of it together. Returned are elements of constants, whose nodes keep no value:
+    they are only taken where they were asked for.
     """
+    asked = frozenset(nodes)
     reshaped = {n.inputs[0]: n for n in nodes if n.op is Op.RESHAPE}
-    found = [e for e in (_element(reshaped.get(n, n)) for n in selecting) if e is not None]
+    every = [e for e in (_element(reshaped.get(n, n)) for n in selecting) if e is not None]
+    found = [e for e in every if e.node.device is not None or e.node in asked]
     if not found:
-        return False
-    realize([e.whole for e in found], bindings)
+        return None
+    constants = realize([e.whole for e in found], bindings)
     arrays: dict[Node, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {}
+    taken: dict[Node, Storage] = {}
     for e in found:
-        stored: Storage = e.whole.storage
+        stored: Storage = e.whole.storage or constants[e.whole]
         array = arrays.get(e.whole)
         if array is None:
             array = arrays[e.whole] = stored.numpy()
         value = array[(*e.index, None)].reshape((1,) * len(e.node.shape))
         device = registry.open_device(e.node.device) if e.node.device is not None else stored.device
-        e.node.storage = from_numpy(value, stored.dtype, device)
-    return True
+        element = from_numpy(value, stored.dtype, device)
+        if e.node.device is None:
+            taken[e.node] = element
+        elif e.node.storage is None:
+            e.node.storage = element
+    return taken
 
 
 def _element(node: Node) -> Element | None:

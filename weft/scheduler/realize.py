@@ -14,12 +14,12 @@ from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
 from weft.ir.garbage import not_collected
-from weft.ir.graph import CALL, Node, Target, toposort
+from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Signature, signature
+from weft.scheduler.signature import Signature, signature, snapshot
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ NO_STATE: Mapping[int, Node] = {}
 
 def realize(
     nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Sequence[Node] = ()
-) -> None:
+) -> Mapping[Node, Storage]:
     """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
-    `bindings` gives the values of runtime variables by name."""
+    `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `keep`."""
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
     name = todo[0].device if todo else None
     if todo and all(n.device == name for n in todo):
@@ -51,13 +51,13 @@ def realize(
         if sig.kept and not _fit(sig.kept, registry.open_device(name or default_device())):
             sig = signature(todo)
         if sig.elements and len(sig.key.rows) <= elements.NODES:
-            if elements.take(todo, sig.elements, realize, bindings):
-                realize(todo, bindings, held)
-                return
+            taken = elements.take(todo, sig.elements, realize, bindings)
+            if taken is not None:
+                rest = realize([n for n in todo if n not in taken], bindings, held)
+                return {**rest, **taken} if taken else rest
         if not sig.copies:
-            run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
-            return
-    _in_stages(todo, bindings)
+            return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
+    return _in_stages(todo, bindings)
 
 
 def _fit(kept: Sequence[Node], device: Device) -> bool:
@@ -66,11 +66,11 @@ def _fit(kept: Sequence[Node], device: Device) -> bool:
     return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
 
-def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> None:
+def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
     """Compute what is to be copied between devices, copy it, and so on up to `nodes`."""
     level: dict[Node, int] = {}
     for n in toposort(nodes):
-        below = max([level[i] for i in n.inputs], default=0) if n.storage is None else 0
+        below = max([level.get(i, 0) for i in n.inputs], default=0) if n.storage is None else 0
         level[n] = below + (n.op is Op.COPY and n.storage is None)
     stages: dict[int, list[Node]] = {}
     for n, k in level.items():
@@ -80,32 +80,53 @@ def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Non
         _on_their_devices([n.inputs[0] for n in stages[k] if n.inputs[0].device is not None], bindings)
         for n in stages[k]:
             _copy(n, bindings)
-    _on_their_devices(nodes, bindings)
+    return _on_their_devices(nodes, bindings)
 
 
-def _on_their_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> None:
+def _on_their_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
     """Compute nodes under which nothing is left to be copied, on each device together."""
     by_device: dict[str, list[Node]] = {}
     for n in dict.fromkeys(nodes):
         if n.storage is None:
             by_device.setdefault(n.device or default_device(), []).append(n)
+    constants: dict[Node, Storage] = {}
     for name, group in by_device.items():
-        run(group, signature(group), registry.open_device(name), bindings)
+        constants.update(run(group, signature(group), registry.open_device(name), bindings))
+    return constants
 
 
 def run(
     nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
-) -> None:
-    """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value."""
-    for node, storage in zip(nodes, values_of(nodes, sig, device, bindings), strict=True):
-        node.storage = storage
+) -> Mapping[Node, Storage]:
+    """Compute nodes that live on one device (or nowhere yet) on that device; the values of constants. ArgumentError for
+    a leaf without value."""
+    return keep(nodes, values_of(nodes, sig, device, bindings), sig)
+
+
+NOTHING: Mapping[Node, Storage] = {}
+
+
+def keep(nodes: Sequence[Node], values: Sequence[Storage], sig: Signature) -> Mapping[Node, Storage]:
+    """Store the values in their nodes, where no other thread was faster: who has read a storage may go on using it.
+
+    Constants (what is made of no leaf) are shared by the whole process and at home on no device, so their values are
+    not stored but returned, for whoever asked.
+    """
+    constants: dict[Node, Storage] | None = None
+    for node, storage in zip(nodes, values, strict=True):
+        if node.device is None and not sig.homeless:
+            constants = {} if constants is None else constants
+            constants[node] = storage
+        elif node.storage is None:
+            node.storage = storage
+    return NOTHING if constants is None else constants
 
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:
     """The values of nodes for these values of the runtime variables. The nodes do not keep them: equal graphs are one
     object, which has other values under other bindings. ArgumentError across devices, or for a value out of bounds."""
-    todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
-    values: dict[Node, Storage] = {n: n.storage for n in nodes if n.storage is not None}
+    values: dict[Node, Storage] = {n: s for n in nodes if (s := n.storage) is not None}
+    todo = [n for n in dict.fromkeys(nodes) if n not in values]
     if todo:
         sig = signature(todo)
         names = {n.device for n in todo if n.device is not None}
@@ -125,6 +146,11 @@ def values_of(
     if sig.homeless and not sig.variables and any(n.op is Op.BUFFER and n.device is None for n in sig.leaves):
         from weft.scheduler import stream
 
+        own = snapshot(sig)
+        nodes = own.outputs
+        sig = Signature(
+            sig.key, own.leaves, sig.storages, sig.variables, sig.copies, sig.homeless, sig.elements
+        )  # fmt: skip
         toposort(nodes)  # which expands calls: what follows reads the graph in its own ways
         if not isinstance(device, Borrower):
             nodes, sig, known = _without_rows(nodes, stream.with_rows_read(nodes, device), sig)
@@ -134,7 +160,7 @@ def values_of(
                 return [found[n] if n.storage is None else n.storage for n in known]
         if stream.needed(nodes, sig.leaves, device):
             return stream.compute(nodes, device)
-    return planned(nodes, sig, device, bindings)
+    return planned(sig, device, bindings)
 
 
 def _without_rows(
@@ -148,18 +174,18 @@ def _without_rows(
     return todo, signature(todo) if todo else sig, read
 
 
-def planned(
-    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
-) -> list[Storage]:
-    """The values of nodes on a device, by one plan."""
-    plan = _plan_for(nodes, sig, device)
-    if plan is None:
-        sig = signature(nodes)
-        plan = plan_for(nodes, sig, device)
+def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None = None) -> list[Storage]:
+    """The values of a signature's outputs on a device, by one plan."""
+    plan = plan_for(sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
-        memories = [memory_on(n, device) if sig.homeless else n.storage.memory for n in sig.leaves]
+        if sig.homeless:
+            memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
+        else:
+            memories: list[Memory] = [s.memory for s in sig.storages]  # pyright: ignore[reportOptionalMemberAccess]
     except AttributeError:
+        if None not in sig.storages:
+            raise
         raise ArgumentError(
             "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
             "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
@@ -178,29 +204,16 @@ def check_unchanged(leaves: Sequence[Node]) -> None:
             n.storage.memory.file.check()
 
 
-def memory_on(leaf: Node, device: Device) -> Memory:
-    """The leaf's value in memory that `device` can read: a constant may have been computed on another one, and a
-    tensor on disk is at home on none."""
-    stored: Storage = leaf.storage
-    if stored.device is device or leaf.device is not None:
-        return stored.memory
+def memory_on(leaf: Node, stored: Storage | None, device: Device) -> Memory:
+    """The leaf's value in memory that `device` can read: a tensor on disk is at home on none."""
+    if stored is None or stored.device is device or leaf.device is not None:
+        return stored.memory  # pyright: ignore[reportOptionalMemberAccess]  # who calls says why there is none
     return lent_to(stored, device) or moved_to(stored, device).memory
 
 
-def plan_for(
-    nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE
-) -> Plan:
-    """The plan for the graph under `nodes`, from the cache or built now. `state[k]` is the leaf whose memory output k
-    replaces if it can. In the graph are no calls."""
-    plan = _plan_for(nodes, sig, device, state)
-    assert plan is not None
-    return plan
-
-
-def _plan_for(
-    nodes: Sequence[Node], sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE
-) -> Plan | None:
-    """As `plan_for`; None where calls, expanded, are made of values that are there already, and no leaves so far."""
+def plan_for(sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE) -> Plan:
+    """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
+    can."""
     replaces: tuple[tuple[int, int], ...] = ()
     if state:
         leaf = {n: i for i, n in enumerate(sig.leaves)}
@@ -214,29 +227,23 @@ def _plan_for(
         kept = _plans.get(key)
         if kept is None:
             with not_collected():
-                plan = _from_disk_or_built(nodes, device, sig, dict(replaces))
-            if plan is None:
-                return None
+                plan = _from_disk_or_built(device, sig, dict(replaces))
             kept = _plans[key] = _Kept(plan, next(_clock))
             if len(_plans) > PLANS_KEPT:
                 del _plans[min(_plans, key=lambda k: _plans[k].used)]
         return kept.plan
 
 
-def _from_disk_or_built(
-    nodes: Sequence[Node], device: Device, sig: Signature, replaces: Mapping[int, int]
-) -> Plan | None:
+def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:
+    """A plan, made from a graph of its own: see `snapshot`."""
+    own = snapshot(sig)
     name = disk_cache.key_of(sig, replaces, device)
-    plan = None if name is None else disk_cache.load(name, device, nodes, sig.variables)
+    plan = None if name is None else disk_cache.load(name, device, own.outputs, sig.variables)
     if plan is None:
         # Here, since a process that finds its plans on disk needs no compiler.
         from weft.scheduler.build import Job, build
 
-        if any(row[0] is CALL for row in sig.key.rows):
-            there = {n for n in toposort(nodes) if n.storage is not None or n.op is Op.BUFFER}
-            if not there <= set(sig.leaves):
-                return None
-        plan, where = build(Job(tuple(nodes), sig.leaves, sig.variables, replaces), device)
+        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
         if name is not None and where is not None:
             disk_cache.store(name, plan, where)
     return plan
@@ -257,12 +264,13 @@ def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
     (source,) = node.inputs
     assert isinstance(node.attrs, Target)
     target = registry.open_device(node.attrs.device)
-    if source.device is None and source.storage is None:
-        run([source], signature([source]), target, bindings)
-        node.storage, source.storage = source.storage, None
+    stored: Storage | None = source.storage
+    if stored is None:
+        (moved,) = values_of([source], signature([source]), target, bindings)
     else:
-        stored: Storage = source.storage
-        node.storage = moved_to(stored, target)
+        moved = moved_to(stored, target)
+    if node.storage is None:
+        node.storage = moved
 
 
 def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:

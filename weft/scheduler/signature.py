@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from weft.backends.storage import Storage
+from weft.ir import calls, graph
+from weft.ir.calls import Call
 from weft.ir.dtypes import DType
-from weft.ir.graph import Box, Node, Padding
+from weft.ir.graph import CALL, Attrs, Box, Node, Padding, Shape
 from weft.ir.index import Var, variables
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
@@ -30,21 +34,23 @@ class Key:
 
 
 class Signature:
-    """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order."""
+    """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order, and
+    `storages` what they held when the graph was walked: another thread may store more results at any time."""
 
-    __slots__ = ("copies", "elements", "homeless", "kept", "key", "leaves", "variables")
+    __slots__ = ("copies", "elements", "homeless", "kept", "key", "leaves", "storages", "variables")
 
     def __init__(
         self,
         key: Key,
         leaves: tuple[Node, ...],
+        storages: tuple[Storage | None, ...],
         used: tuple[Var, ...],
         copies: bool,
         homeless: bool,
         elements: tuple[Node, ...] = (),
         kept: tuple[Node, ...] = (),
     ) -> None:
-        self.key, self.leaves, self.variables = key, leaves, used
+        self.key, self.leaves, self.storages, self.variables = key, leaves, storages, used
         self.homeless = homeless  # among the leaves are constants, whose memory may be on any device
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
         self.elements = elements  # the nodes that select one element of several
@@ -71,10 +77,17 @@ def signature(outputs: Sequence[Node], held: Sequence[Node] = ()) -> Signature:
     """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves. Those of
     `held` that are in the graph and worth it become further results.
 
-    One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
+    Outputs are computed, also where another thread stores their value meanwhile. One walk without recursion, about a
+    microsecond a node: it is what realizing a known graph costs.
     """
+    return _walk(outputs, held, frozenset())
+
+
+def _walk(outputs: Sequence[Node], held: Sequence[Node], computed: frozenset[Node]) -> Signature:
+    """`signature`, with the values of the nodes in `computed` taken for absent."""
     numbers: dict[Node, int] = {}
     leaves: list[Node] = []
+    storages: list[Storage | None] = []
     rows: list[Any] = []
     symbolic = copies = homeless = False
     elements: list[Node] = []
@@ -85,14 +98,19 @@ def signature(outputs: Sequence[Node], held: Sequence[Node] = ()) -> Signature:
         if node in numbers:
             stack.pop()
             continue
+        # Once: another thread may fill in the storage, or expand a call, at any time. A node's op is the last field
+        # that expanding it changes.
+        storage = node.storage
+        op = node.op
         inputs = node.inputs
-        if node.storage is not None or (not inputs and node.op is Op.BUFFER):
+        if (storage is not None and node not in computed) or (not inputs and op is Op.BUFFER):
             leaves.append(node)
+            storages.append(storage)
             homeless = homeless or node.device is None
             row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
         elif not inputs:
-            row = (node.op, node.attrs, node.dtype, node.shape)
-        elif len(inputs) == 2:
+            row = (op, node.attrs, node.dtype, node.shape)
+        elif len(inputs) == 2 and op is not CALL:
             a, b = inputs
             first, second = numbers.get(a), numbers.get(b)
             if first is None or second is None:
@@ -102,18 +120,19 @@ def signature(outputs: Sequence[Node], held: Sequence[Node] = ()) -> Signature:
                     stack.append(a)
                 continue
             attrs = node.attrs
-            row = (node.op, attrs, node.dtype, node.shape, first, second)
+            row = (op, attrs, node.dtype, node.shape, first, second)
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
         else:
+            attrs = node.attrs
+            if op is CALL:
+                op, inputs, attrs = calls.fields(node)
             missing = [i for i in inputs if i not in numbers]
             if missing:
                 missing.reverse()
                 stack += missing
                 continue
-            op = node.op
             copies = copies or op is Op.COPY
-            attrs = node.attrs
             row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
@@ -128,14 +147,55 @@ def signature(outputs: Sequence[Node], held: Sequence[Node] = ()) -> Signature:
             shapes.add(node.shape)
             for s in node.shape:
                 symbolic = symbolic or s.__class__ is not int
+    for o in outputs:
+        if o.inputs and rows[numbers[o]][0].__class__ is DType:  # stored since it was asked for
+            return _walk(outputs, held, frozenset(outputs))
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:
         within = [n for n in held if n in numbers]
         if within:
             kept = worth_keeping(sorted(within, key=numbers.__getitem__), outputs, leaves)
+            kept = tuple([n for n in kept if rows[numbers[n]][0].__class__ is not DType])
     rows.append(tuple([numbers[o] for o in (*outputs, *kept)]))
     used = _variables(numbers) if symbolic else ()
-    return Signature(Key(tuple(rows)), tuple(leaves), used, copies, homeless, tuple(elements), kept)
+    key = Key(tuple(rows))
+    return Signature(
+        key, tuple(leaves), tuple(storages), used, copies, homeless, tuple(elements), kept
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A graph of one's own: what a signature says, on leaves that hold the storages of its leaves."""
+
+    outputs: tuple[Node, ...]
+    leaves: tuple[Node, ...]
+
+
+def snapshot(sig: Signature) -> Snapshot:
+    """The graph of a signature, made anew on leaves of its own, so that no other thread stores a value in it or expands
+    a call of it while it is planned. Only constants are shared, which never hold a value (see `realize.keep`)."""
+    made: list[Node] = []
+    leaves: list[Node] = []
+    given = iter(zip(sig.leaves, sig.storages, strict=True))
+    outputs: tuple[int, ...] = sig.key.rows[-1]
+    for row in sig.key.rows[:-1]:
+        if row[0].__class__ is DType:
+            leaf, storage = next(given)
+            made.append(graph.buffer(leaf.shape, leaf.dtype, leaf.device, storage))
+            leaves.append(made[-1])
+        else:
+            op, attrs, dtype, shape = row[:4]
+            numbers: tuple[int, ...] = row[4:]
+            made.append(_remade(op, tuple([made[k] for k in numbers]), attrs, shape, dtype))
+    return Snapshot(tuple([made[k] for k in outputs]), tuple(leaves))
+
+
+def _remade(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType) -> Node:
+    """The node with these fields, on the device of its inputs."""
+    placed = not isinstance(attrs, Call) or attrs.placed
+    device = next((i.device for i in inputs if i.device is not None), None) if placed else None
+    return graph.intern(op, inputs, attrs, shape, dtype, device)
 
 
 def _variables(nodes: Sequence[Node] | dict[Node, int]) -> tuple[Var, ...]:

@@ -94,7 +94,7 @@ class _Job:
                             known[target] = self._leaf(stored)
             now = [rebuilt(n, known) for n in nodes]
             todo = [n for n in dict.fromkeys(now) if n.storage is None]
-            made: list[Storage] = realize.planned(todo, signature(todo), self.device) if todo else []
+            made: list[Storage] = realize.planned(signature(todo), self.device) if todo else []
             values = dict(zip(todo, made, strict=True))
             return [values[n] if n.storage is None else n.storage for n in now]
         except MemoryPlanError as error:
@@ -172,7 +172,7 @@ class _Job:
         if stored.dtype is target.dtype:
             return stored
         narrow = [apply(Op.CAST, (self._leaf(stored),), None, None, target.dtype)]
-        return realize.planned(narrow, signature(narrow), self.device)[0]
+        return realize.planned(signature(narrow), self.device)[0]
 
     def _assembled(self, split: Split) -> Storage:
         """Parts of the result, put one after the other."""

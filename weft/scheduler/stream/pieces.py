@@ -189,9 +189,12 @@ class Pieces:
         # a leaf is nothing to compute
         nodes = [apply(Op.CONTIGUOUS, (n,)) if n in places or n.storage is not None else n for n in nodes]
         sig = signature(nodes)
-        shared = [None if n in places else memory_on(n, self.device) for n in sig.leaves]
+        shared = [
+            None if n in places else memory_on(n, s, self.device)
+            for n, s in zip(sig.leaves, sig.storages, strict=True)
+        ]
         found = {k: places[n] for k, n in enumerate(sig.leaves) if n in places}
-        return _Variant(plan_for(nodes, sig, self.device), sig, found, shared)
+        return _Variant(plan_for(sig, self.device), sig, found, shared)
 
     def _combined(self, a: Sequence[Storage], b: Sequence[Storage]) -> Sequence[Storage]:
         return [self._two(k, x, y) for k, (x, y) in enumerate(zip(a, b, strict=True))]
@@ -202,6 +205,6 @@ class Pieces:
             x, y = (buffer(a.shape, a.dtype, None, None) for _ in range(2))
             node = apply(COMBINE[self.splits[k].target.op], (x, y))
             sig = signature([node])
-            self._combine[k] = plan_for([node], sig, self.device), sig
+            self._combine[k] = plan_for(sig, self.device), sig
         (out,) = self._combine[k][0].run([a.memory, b.memory])
         return out
