@@ -44,8 +44,8 @@ _NOTHING: Mapping[Node, Storage] = {}
 
 @cache
 def _scheduler() -> Callable[..., Mapping[Node, Storage]]:
-    """What computes nodes. Imported when it is first needed, and not looked up each time; no finalizer that computes runs
-    while the modules are half there."""
+    """What computes nodes. Imported when it is first needed, and not looked up each time; no finalizer that computes
+    runs while the modules are half there."""
     from weft.ir.garbage import not_collected
 
     with not_collected():
