@@ -21,7 +21,7 @@ from weft.core.broadcast import (
     scalar,
 )  # fmt: skip
 from weft.core.defaults import check_dtype, get_default_dtype
-from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
+from weft.core.handle import Handle, Number, TensorLike, own, value_of, wrap
 from weft.core.precision import rounded_once
 from weft.core.remembered import remembered
 from weft.core.smooth import smooth
@@ -262,7 +262,7 @@ def pow(input: TensorLike, exponent: TensorLike) -> Tensor:
 def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
     match exponent:
         case 1:
-            return x
+            return own(x.value)
         case 2:
             return x * x
         case 3:

@@ -293,7 +293,8 @@ class PlanReplay(Replay):
             env += self._outputs(self._plan, objects, times)
         found = [env[i] for i in self._source]
         results = [
-            objects[s] if s is not None else standing_for(Value(found[k], leaf)) for s, k, leaf in self._results
+            objects[s] if s is not None else standing_for(Value(found[k], leaf))
+            for s, k, leaf in self._results
         ]
         for b in self._rebinds:
             t = target(b, objects)

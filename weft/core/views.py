@@ -113,7 +113,9 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
                 rest, kwargs = _frozen(function, rest, kwargs)
                 break
         if type(out) is tuple:
-            for k, part in enumerate(cast("tuple[Tensor, ...]", out)):
+            value = source.value
+            out = tuple([own(value) if t.value is value else t for t in cast("tuple[Tensor, ...]", out)])
+            for k, part in enumerate(out):
                 look_at(source, part, Step(function, rest, kwargs, k))
             return cast("Any", out)
         if out is source or out.value is source.value:
@@ -235,18 +237,50 @@ NAMES = frozenset(_NAMES.split()) | frozenset(_COPIED_BY_STRIDES.split())
 
 
 def offered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of that name, with results that look at the elements of the input if that is what torch says."""
+    """The function of that name, with results that look at the elements of the input if that is what torch says, and
+    that are others than the input if not."""
     if name in NAMES:
         return viewing(function, name in _COPIED_BY_STRIDES.split())
-    return copying(function) if name.endswith("_copy") else function
+    made = name in _ALWAYS_MADE or name.startswith("__") or function.__module__ in _ALWAYS_MAKE
+    return function if made and not name.endswith("_copy") else copying(function)
+
+
+_ALWAYS_MAKE = frozenset(
+    f"weft.core.{m}" for m in ("creation", "elementwise", "functional.activations", "matmul", "random")
+)
+_ALWAYS_MADE = frozenset(
+    {
+        "sum",
+        "mean",
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_tensors",
+        "cartesian_prod",
+        "sum_to_size",
+    }
+)
+"""Modules and functions whose results are others than the input as they are, or that give it as torch does: no call
+around them is needed."""
 
 
 def copying(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose result is never its input itself."""
+    """A function whose results are never its input itself, not even where there is nothing to do."""
 
-    def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        out = function(input, *args, **kwargs)
-        return own(input.value) if out is input or getattr(out, "value", None) is input.value else out
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        source = args[0] if args else kwargs.get("input")
+        if not isinstance(source, Handle):
+            return out
+        value = source.value
+        if isinstance(out, Handle):
+            return own(value) if out.value is value else out
+        if isinstance(out, tuple):
+            parts = cast("tuple[Any, ...]", out)
+            if any(isinstance(t, Handle) and t.value is value for t in parts):
+                make = getattr(cast("Any", out), "_make", tuple)
+                return make([own(value) if isinstance(t, Handle) and t.value is value else t for t in parts])
+        return out
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
