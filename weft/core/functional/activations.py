@@ -265,7 +265,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     if lambd < 0:
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
     near = logical_and(ge(input, -lambd), le(input, lambd))
-    return where(near, input * 0.0, where(gt(input, 0), input - lambd, input + lambd))
+    return where(near, 0.0, where(gt(input, 0), input - lambd, input + lambd))
 
 
 def rrelu(
