@@ -278,9 +278,9 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(out, tuple):
             parts = cast("tuple[Any, ...]", out)
             if any(isinstance(t, Handle) and t.value is value for t in parts):
-                make = getattr(cast("Any", out), "_make", tuple)
+                make = cast("Callable[[list[Any]], Any]", getattr(cast("Any", out), "_make", tuple))
                 return make([own(value) if isinstance(t, Handle) and t.value is value else t for t in parts])
-        return out
+        return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
@@ -324,6 +324,11 @@ def _basic(key: Any) -> Any:
     return [_held(k) for k in keys] if tensors else cast("Any", key)
 
 
+def is_basic(key: Any) -> bool:
+    """Whether x[key] is a view."""
+    return _basic(key) is not None
+
+
 def _is_whole_number(k: Any) -> bool:
     return isinstance(k, np.integer) or (
         isinstance(k, np.ndarray) and not cast("Any", k).shape and cast("Any", k).dtype.kind in "iu"
@@ -354,8 +359,8 @@ def with_tensors(step: Step, change: Callable[[Any], Any], kind: type) -> Step:
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def check(op: str, t: Tensor, look: Look) -> None:
-    """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place."""
+def check(op: str, t: Tensor, look: Look, once: bool = False) -> None:
+    """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place, unless written `once`."""
     for m in look.shared.others(t):
         v, other = m.value, m.look
         if files.on_disk(v.node):
@@ -376,7 +381,7 @@ def check(op: str, t: Tensor, look: Look) -> None:
             f"{op}: this view shows its elements as another dtype of another width, and is only for reading; "
             "write to a .clone()"
         )
-    if any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route):
+    if not once and overlapping(look):
         raise ArgumentError(
             f"{op}: several elements of this view are one element of the tensor that it looks at; "
             "write to a .clone()"
@@ -387,6 +392,29 @@ _CARRIED = frozenset({
     Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.FLIP, Op.BITCAST, Op.SHRINK, Op.PAD, Op.SHEAR, Op.GATHER, Op.CONTIGUOUS
 })  # fmt: skip
 """Ops that a write can be carried back through."""
+
+
+def overlapping(look: Look) -> bool:
+    """Whether several elements of the view are one of those that it looks at."""
+    return any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route)
+
+
+def written_once(look: Look, old: Value, new: Value, hit: Value) -> Value:
+    """What a view of repeated elements shows after `new` was written to it where `hit`: the last write of each."""
+    shared = look.shared
+    before = _put_at_positions(look, bc.scalar(0, shared.dtype, shared.shape), old, None)
+    count = elements(new.shape)
+    order = bc.reshape(Value(graph.arange(count)), new.shape)
+    never = bc.scalar(-1, order.dtype, shared.shape)
+    when = apply(Op.WHERE, (hit, order, bc.scalar(-1, order.dtype, new.shape)))
+    last = _put_at_positions(look, never, when, when.dtype, Op.MAX)
+    flat = bc.reshape(last, (elements(shared.shape),))
+    at = apply(Op.MAX, (flat, bc.scalar(0, flat.dtype, flat.shape)))
+    taken = apply(Op.GATHER, (bc.reshape(new, (count,)), at), Along(0))
+    if taken.dtype is not shared.dtype:
+        taken = apply(Op.BITCAST, (taken,), None, None, shared.dtype)
+    some = apply(Op.LE, (bc.scalar(0, last.dtype, last.shape), last))
+    return _forth(apply(Op.WHERE, (some, bc.reshape(taken, shared.shape), before)), look.route)
 
 
 def _repeats(node: Node) -> bool:
@@ -523,7 +551,9 @@ def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None =
     return new
 
 
-def _put_at_positions(look: Look, old: Value, new: Value, dtype: DType | None) -> Value:
+def _put_at_positions(
+    look: Look, old: Value, new: Value, dtype: DType | None, combine: Op | None = None
+) -> Value:
     """As `_carry_back`, where each element is one of those shown, though not each op for itself shows each once."""
     shared = look.shared
     at = bc.reshape(Value(graph.arange(elements(shared.shape))), shared.shape)
@@ -533,7 +563,7 @@ def _put_at_positions(look: Look, old: Value, new: Value, dtype: DType | None) -
     if new.dtype is not old.dtype and dtype is None:
         new = apply(Op.BITCAST, (new,), None, None, shared.dtype)
     flat = [bc.reshape(v, (elements(v.shape),)) for v in (old, at, new)]
-    return bc.reshape(apply(Op.SCATTER, tuple(flat), Combine(0, None)), shared.shape)
+    return bc.reshape(apply(Op.SCATTER, tuple(flat), Combine(0, combine)), shared.shape)
 
 
 def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) -> Value:
