@@ -788,17 +788,12 @@ def conj(input: Tensor) -> Tensor:
 
 
 conj_physical = conj_physical_ = real = resolve_conj = resolve_neg = conj
-alias_copy = clone
+alias_copy = detach_copy = clone
 
 
 def detach(input: Tensor) -> Tensor:
     """The same values, without history."""
     return input.detach()
-
-
-def detach_copy(input: Tensor) -> Tensor:
-    """A tensor of its own with the same values, without history."""
-    return input.detach().clone()
 
 
 def fill(input: Tensor, value: Any) -> Tensor:

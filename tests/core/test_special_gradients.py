@@ -116,3 +116,65 @@ def test_exponential_units_pass_the_gradient_of_nan_on() -> None:
     x = weft.tensor([math.nan, 0.5], requires_grad=True)
     for f in (F.elu, F.celu):
         assert weft.autograd.grad(f(x).sum(), x)[0].tolist() == [1, 1]
+
+
+SMOOTH_AT_ZERO = {
+    "softplus": (lambda F, x: F.softplus(x), 0.25),
+    "logsigmoid": (lambda F, x: F.logsigmoid(x), -0.25),
+    "logits": (lambda F, x: F.binary_cross_entropy_with_logits(x, x.detach(), reduction="none"), 0.25),
+    "soft margin": (lambda F, x: F.soft_margin_loss(x, x.detach() + 1, reduction="none"), 0.25),
+    "huber": (lambda F, x: F.huber_loss(x, x.detach(), reduction="none"), 1.0),
+    "smooth l1": (lambda F, x: F.smooth_l1_loss(x, x.detach(), reduction="none", beta=0.5), 2.0),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH_AT_ZERO)
+def test_second_derivatives_at_zero(name: str) -> None:
+    """Their values are made of |x| and max(x, 0), which have none there."""
+    function, want = SMOOTH_AT_ZERO[name]
+    x = weft.zeros(2, dtype=weft.float64).requires_grad_()
+    (slope,) = weft.autograd.grad(function(F, x).sum(), [x], create_graph=True)
+    (second,) = weft.autograd.grad(slope.sum(), [x])
+    np.testing.assert_allclose(second.numpy(), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 33, 65])
+def test_the_second_derivative_of_logcumsumexp(n: int) -> None:
+    x = weft.tensor(np.random.default_rng(n).standard_normal(n)).requires_grad_()
+    (g,) = weft.autograd.grad(x.logcumsumexp(0).sum(), [x], create_graph=True)
+    (second,) = weft.autograd.grad((g * g).sum(), [x])
+    p = np.exp(x.detach().numpy())
+    share = np.tril(
+        p[None] / np.cumsum(p)[:, None]
+    )  # of each element in each sum: the first derivative's summands
+    grad = share.sum(0)
+    hessian = np.diag(grad) - share.T @ share
+    np.testing.assert_allclose(second.numpy(), 2 * hessian @ grad, rtol=1e-9, atol=1e-12)
+
+
+def test_scattering_by_strides_takes_the_gradient_of_what_is_replaced() -> None:
+    """The input's gradient is 0 where src stands; torch gives it the other way around."""
+    x, src = weft.arange(6.0).requires_grad_(), weft.ones(2, 2).requires_grad_()
+    y = weft.as_strided_scatter(x, src, (2, 2), (2, 1), 0)
+    y.backward(weft.arange(1.0, 7.0))
+    assert x.grad is not None and src.grad is not None
+    assert x.grad.tolist() == [0, 0, 0, 0, 5, 6]
+    assert src.grad.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_draw_is_no_function_of_its_mean() -> None:
+    mean, std = weft.zeros(3).requires_grad_(), weft.ones(3).requires_grad_()
+    weft.normal(mean, std).sum().backward()
+    assert mean.grad is not None and std.grad is not None
+    assert mean.grad.tolist() == std.grad.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 3, 0)])
+def test_batch_norm_of_nothing(shape: tuple[int, ...]) -> None:
+    x, w = weft.zeros(*shape).requires_grad_(), weft.ones(3).requires_grad_()
+    mean, var = weft.zeros(3), weft.ones(3)
+    y = F.batch_norm(x, mean, var, w, None, True)
+    y.sum().backward()
+    assert y.shape == shape and x.grad is not None and x.grad.shape == shape
+    assert w.grad is not None and w.grad.tolist() == [0.0] * 3
+    assert mean.tolist() == [0.0] * 3 and var.tolist() == [1.0] * 3

@@ -442,3 +442,42 @@ def test_devices_are_given_as_torch_takes_them() -> None:
     assert weft.nn.Linear(2, 1).to(x.double()).weight.dtype is weft.float64
     with pytest.raises(weft.DTypeError, match="expected the name of a device"):
         weft.ones(2, device=3)
+
+
+EXPANDED: dict[str, Callable[[Any, Any], Any]] = {
+    "fill_": lambda m, v: v.fill_(2),
+    "zero_": lambda m, v: v.zero_(),
+    "masked_fill_": lambda m, v: v.masked_fill_(
+        m.tensor([[True, False], [False, True], [False, False]]), 2.0
+    ),
+    "index_fill_": lambda m, v: v.index_fill_(0, m.tensor([0]), 2.0),
+    "index_fill_ keywords": lambda m, v: v.index_fill_(dim=1, index=m.tensor([1]), value=2.0),
+    "index_put_": lambda m, v: v.index_put_((m.tensor([0, 1]),), m.tensor(5.0)),
+    "index_put_ several": lambda m, v: v.index_put_((m.tensor([0, 1]),), m.tensor([[1.0, 2.0], [3.0, 4.0]])),
+    "by tensor": lambda m, v: v.__setitem__(m.tensor([0, 2]), 7.0),
+    "by mask": lambda m, v: v.__setitem__(m.tensor([True, False, True]), 7.0),
+    "a part that shows each once": lambda m, v: v[:, :1].fill_(3.0),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_what_sets_elements_may_write_to_an_expanded_view(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for m in (weft, torch):
+        base = m.tensor([[1.0], [2.0], [3.0]])
+        view = base.expand(3, 2)
+        EXPANDED[name](m, view)
+        found.append((base.tolist(), view.tolist()))
+    assert found[0] == found[1]
+
+
+def test_what_computes_elements_may_not() -> None:
+    view = weft.ones(3, 1).expand(3, 2)
+    for write in (
+        lambda: view.add_(1),
+        lambda: view.copy_(weft.ones(3, 2)),
+        lambda: view.__setitem__(0, 7.0),
+    ):
+        with pytest.raises(weft.ArgumentError, match="several elements"):
+            write()

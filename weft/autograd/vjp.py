@@ -43,7 +43,7 @@ from weft.autograd.ops import (
     where,
     zeros,
 )  # fmt: skip
-from weft.autograd.value import Value, apply, composed, constant, grad_enabled
+from weft.autograd.value import Value, apply, composed, constant, grad_enabled, stepwise
 from weft.ir import dtypes
 from weft.ir.graph import Along, Axes, Box, Combine, Padding, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low
@@ -84,8 +84,10 @@ def _attrs(out: Value, kind: type[_T]) -> _T:
 
 
 def _abs(g: Value, out: Value, x: Value) -> Value:
-    zero = zeros(x)
-    return where(lt(x, zero), neg(g), where(lt(zero, x), g, zero))
+    """g times the sign of x: at 0, an infinite g gives NaN."""
+    zero, one = zeros(x), constant(1, x)
+    sign = where(lt(x, zero), neg(one), where(lt(zero, x), one, zero))
+    return mul(g, stepwise(sign, x))
 
 
 def _tanh(g: Value, out: Value, x: Value) -> Value:
@@ -95,6 +97,11 @@ def _tanh(g: Value, out: Value, x: Value) -> Value:
 def _erf(g: Value, out: Value, x: Value) -> Value:
     """d/dx erf(x) = 2 / sqrt(pi) * exp(-x**2)"""
     return mul(g, scale(exp(neg(mul(x, x))), 2 / math.sqrt(math.pi)))
+
+
+def _whole_times(x: Value, y: Value) -> Value:
+    """How often y goes into x: a step function of both, also where y is 0 and the quotient has no derivative."""
+    return stepwise(Value(trunc(div(x, y)).node), x, y)
 
 
 def _flat(g: Value, out: Value, x: Value) -> Value:
@@ -400,7 +407,7 @@ VJP: dict[Op, Rule | None] = {
     Op.MUL: binary(lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)),
     Op.DIV: binary(lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))),
     Op.FLOORDIV: None,
-    Op.MOD: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, trunc(div(x, y))))),
+    Op.MOD: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, _whole_times(x, y)))),
     Op.MAX: binary(lambda g, out, x, y: _larger(g, x, y), lambda g, out, x, y: _larger(g, y, x)),
     Op.MIN: binary(lambda g, out, x, y: _smaller(g, x, y), lambda g, out, x, y: _smaller(g, y, x)),
     Op.POW: binary(_pow_base, _pow_exponent),

@@ -11,7 +11,7 @@ from weft.core import broadcast as bc
 from weft.core import tracing
 from weft.core.differentiate import leaves_below
 from weft.core.function import several_results
-from weft.core.handle import Handle, wrap
+from weft.core.handle import Handle, standing_for, wrap
 from weft.core.random import default_generator
 from weft.ir.graph import Along, Box, elements
 from weft.ir.ops import Op
@@ -55,7 +55,7 @@ def checkpoint(
             if isinstance(x, Handle):
                 v = x.value if not x.value.needs_grad else given[len(fresh)]
                 node = _after(Value(v.node), next(g for g in grads if g is not None)).node
-                x = wrap(Value(node, v.needs_grad))
+                x = standing_for(Value(node, v.needs_grad))
                 if v.needs_grad:
                     fresh.append(x.value)
             again.append(x)

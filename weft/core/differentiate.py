@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.core import broadcast as bc
 from weft.core import tracing
-from weft.core.handle import Handle, describe, unnoted, value_of, wrap, writing
+from weft.core.handle import Handle, describe, standing_for, unnoted, value_of, wrap, writing
 from weft.core.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir.index import Int
@@ -316,7 +316,7 @@ def tracked(t: Tensor, leaves: list[Tensor], fresh: set[Value]) -> Tensor:
         raise GradError(f"grad: only float tensors have gradients, got {t.value.dtype.name}")
     out = t
     if not t.value.needs_grad:
-        out = wrap(Value(t.value.node, True))
+        out = standing_for(Value(t.value.node, True))
         fresh.add(out.value)
     leaves.append(out)
     return out
@@ -346,7 +346,7 @@ def depends_on_others(output: Value, fresh: set[Value]) -> bool:
 def map_tensors(f: Callable[[Tensor], Any], tree: Any) -> Any:
     """`f` on every Tensor of nested lists, tuples and dicts."""
     if isinstance(tree, Handle):
-        return f(wrap(tree.value))
+        return f(standing_for(tree.value))
     if isinstance(tree, dict):
         return {k: map_tensors(f, v) for k, v in cast("dict[Any, Any]", tree).items()}
     if isinstance(tree, (list, tuple)):

@@ -21,7 +21,7 @@ from weft.core.broadcast import (
     scalar,
 )  # fmt: skip
 from weft.core.defaults import check_dtype, get_default_dtype
-from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
+from weft.core.handle import Handle, Number, TensorLike, own, value_of, wrap
 from weft.core.precision import rounded_once
 from weft.core.remembered import remembered
 from weft.core.smooth import smooth
@@ -184,13 +184,19 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
         case "trunc":
             dtype = result_dtype((operand("div", input), operand("div", other)))
             if dtype.is_float:
-                return trunc(_binary(_DIV, input, other))
+                whole = trunc(_binary(_DIV, input, other)).value
+                # its derivative is 0 also where that of the quotient is infinite
+                return wrap(stepwise(Value(whole.node), *_values(input, other)))
             _no_zero_divisor("div", other, dtype)
             rest = _binary(_MOD, input, other)
             quotient = _binary(_FLOORDIV, input, other)
             return where(logical_and(rest != 0, xor_sign(input, other)), quotient + 1, quotient)
         case _:
             raise ArgumentError(f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}")
+
+
+def _values(*operands: TensorLike) -> tuple[Value, ...]:
+    return tuple([x.value for x in operands if isinstance(x, Handle)])
 
 
 def xor_sign(x: TensorLike, y: TensorLike) -> Tensor:
@@ -217,7 +223,9 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     quotient = where(logical_and(rest != 0, xor_sign(rest, b)), quotient - 1, quotient)
     down = floor(quotient)  # the division above may land just beside an integer
     down = where(quotient - down > 0.5, down + 1, down)
-    return where(eq(b, 0), a / b, where(eq(down, 0), (a / b) * 0.0, down))  # a zero has the quotient's sign
+    # a zero has the quotient's sign
+    whole = where(eq(b, 0), a / b, where(eq(down, 0), (a / b) * 0.0, down)).value
+    return wrap(stepwise(Value(whole.node), a.value, b.value))
 
 
 @remembered
@@ -262,7 +270,7 @@ def pow(input: TensorLike, exponent: TensorLike) -> Tensor:
 def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
     match exponent:
         case 1:
-            return x
+            return own(x.value)
         case 2:
             return x * x
         case 3:

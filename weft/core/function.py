@@ -9,7 +9,7 @@ from weakref import ref
 
 from weft.autograd.value import Value, apply, composed, grad_enabled, grad_mode
 from weft.core import broadcast as bc
-from weft.core.handle import Handle, describe, wrap
+from weft.core.handle import Handle, describe, standing_for, wrap
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, promote
@@ -39,7 +39,7 @@ class FunctionCtx:
         for t in items:
             if t is not None and not isinstance(t, Handle):
                 raise DTypeError(f"save_for_backward: expected Tensors or None, got {describe(t)}")
-        self._saved = tuple(None if t is None else wrap(t.value) for t in tensors)
+        self._saved = tuple(None if t is None else standing_for(t.value) for t in tensors)
 
     save_for_forward = save_for_backward
 
@@ -281,7 +281,7 @@ class BackwardHook(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, hook: Callable[[tuple[Any, ...]], Any], *tensors: Tensor) -> Any:
         ctx.hook = hook  # pyright: ignore[reportAttributeAccessIssue]  (contexts take any attribute)
-        return tuple(wrap(t.value) for t in tensors)
+        return tuple(standing_for(t.value) for t in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:

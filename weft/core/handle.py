@@ -65,7 +65,10 @@ recent = _Recent()
 
 
 def wrap(value: Value) -> Tensor:
-    """A new Tensor that stands for `value`."""
+    """A new Tensor with the values of `value`: a result, and no leaf, where those are a leaf's that asks for gradients.
+    So functions that have nothing to do may give their input's value."""
+    if value.needs_grad and value.op is None and value.rule is None:
+        value = passed_on(value)
     t = _new(_class)
     t.value = value
     recent.note(ref(t))
@@ -84,11 +87,25 @@ def unnoted(value: Value) -> Tensor:
     return t
 
 
+def standing_for(value: Value) -> Tensor:
+    """A new Tensor that stands for `value` itself, which may be a leaf."""
+    t = _new(_class)
+    t.value = value
+    recent.note(ref(t))
+    return t
+
+
+def passed_on(value: Value) -> Value:
+    """The same values as a result of their own, with its own hooks and place on the tape: a reshape to the same shape,
+    which is recorded, though the node is the same."""
+    if not value.needs_grad:
+        return value
+    return Value(value.node, True, Op.RESHAPE, None, (value,)) if grad_enabled() else Value(value.node)
+
+
 def own(value: Value) -> Tensor:
-    """A new Tensor with these values: a result, and no leaf, where they are those of a leaf that asks for gradients."""
-    if value.needs_grad and value.is_leaf:
-        value = Value(value.node, True, Op.RESHAPE, None, (value,)) if grad_enabled() else Value(value.node)
-    return wrap(value)
+    """A new Tensor with these values: a result of its own."""
+    return wrap(passed_on(value))
 
 
 def value_of(op: str, x: object) -> Value:

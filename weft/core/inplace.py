@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from weft.core import broadcast, creation, elementwise, indexing, movement, random, views
@@ -20,7 +21,7 @@ from weft.core.deferred import (
 )
 from weft.core.functional import activations
 from weft.core.handle import Handle, Number, TensorLike, wrap, writing
-from weft.core.keywords import with_aliases
+from weft.core.keywords import translated, with_aliases
 from weft.errors import ArgumentError
 from weft.ir import dtypes
 
@@ -40,6 +41,31 @@ def _in_place(
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         with writing:
             return self.become(label, call(self, *args, **kwargs).value)
+
+    method.__name__ = method.__qualname__ = label
+    method.__doc__ = f"In place: {function.__doc__}"
+    return method
+
+
+def _in_place_once(
+    function: Callable[Concatenate[Tensor, P], Tensor], number: int
+) -> Callable[Concatenate[Tensor, P], Tensor]:
+    """As `_in_place`, for a function that writes argument `number` (after the tensor) to some elements: where several
+    are one, the last write stays."""
+    label, call = f"{function.__name__}_", with_aliases(function)
+    parameters = list(signature(function).parameters)[1:]
+
+    @wraps(function)
+    def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        with writing:
+            result, hit = call(self, *args, **kwargs).value, None
+            if self.look is not None and views.overlapping(self.look):
+                given = dict(zip(parameters, args, strict=False)) | translated(function, kwargs)
+                if not given.get("accumulate"):
+                    given[parameters[number]] = wrap(broadcast.scalar(True, dtypes.bool_, ()))
+                    none = wrap(broadcast.scalar(False, dtypes.bool_, self.value.shape))
+                    hit = call(none, **given).value  # pyright: ignore[reportCallIssue]  (the same, by name)
+            return self.become(label, result, hit)
 
     method.__name__ = method.__qualname__ = label
     method.__doc__ = f"In place: {function.__doc__}"
@@ -239,14 +265,14 @@ class InPlace(Handle):
     xlogy_ = _in_place(special.xlogy)
     cumsum_ = _in_place(scans.cumsum)
     cumprod_ = _in_place(scans.cumprod)
-    masked_fill_ = _in_place(picking.masked_fill)
+    masked_fill_ = _in_place_once(picking.masked_fill, 1)
     scatter_ = _in_place(picking.scatter)
     scatter_add_ = _in_place(picking.scatter_add)
     scatter_reduce_ = _in_place(picking.scatter_reduce)
     index_add_ = _in_place(picking.index_add)
     index_copy_ = _in_place(picking.index_copy)
-    index_fill_ = _in_place(picking.index_fill)
-    index_put_ = _in_place(indexing.index_put)
+    index_fill_ = _in_place_once(picking.index_fill, 2)
+    index_put_ = _in_place_once(indexing.index_put, 1)
     put_ = _in_place(arrangement.put)
     masked_scatter_ = _in_place(arrangement.masked_scatter)
     index_reduce_ = _in_place(arrangement.index_reduce)

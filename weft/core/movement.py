@@ -86,7 +86,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     first, last = axis("flatten", start_dim, v.shape), axis("flatten", end_dim, v.shape)
     if first > last:
         raise ArgumentError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
-    return wrap(bc.reshape(v, (*v.shape[:first], elements(v.shape[first : last + 1]), *v.shape[last + 1 :])))
+    wanted = (*v.shape[:first], elements(v.shape[first : last + 1]), *v.shape[last + 1 :])
+    return input if wanted == v.shape else wrap(bc.reshape(v, wanted))
 
 
 def ravel(input: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ def broadcast_to(input: Tensor, size: Sequence[Int]) -> Tensor:
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """All tensors expanded to their common shape."""
     shape = bc.broadcast_shape("broadcast_tensors", [value_of("broadcast_tensors", t).shape for t in tensors])
-    return tuple(t.expand(shape) for t in tensors)
+    return tuple(t if t.shape == shape else t.expand(shape) for t in tensors)
 
 
 # ---------------------------------------------------------------------------------------------- order
@@ -350,7 +351,9 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     n = v.shape[axis("chunk", dim, v.shape)]
     if chunks < 1 or not isinstance(n, int):
         raise ArgumentError(f"chunk: needs a positive number of chunks, got {chunks}")
-    return split(input, max(1, -(-n // chunks)), dim)
+    if n == 0:
+        return split(input, [0] * chunks, dim)
+    return split(input, -(-n // chunks), dim)
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
@@ -657,5 +660,7 @@ def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """The same values, in memory of their own: what comes before and after is never fused into one kernel."""
-    return wrap(apply(Op.CONTIGUOUS, (value_of("contiguous", input),)))
+    """The same values, in memory of their own: what comes before and after is never fused into one kernel. What has
+    such memory already is given as it is."""
+    v = value_of("contiguous", input)
+    return input if v.node.op is Op.BUFFER else wrap(apply(Op.CONTIGUOUS, (v,)))

@@ -315,7 +315,10 @@ def normal(
     device: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normal with the given mean and standard deviation: of shape `size`, or that of the tensors given."""
+    """Normal with the given mean and standard deviation: of shape `size`, or that of the tensors given.
+
+    Their gradient is 0, as in torch: `mean + std * weft.randn(...)` has another.
+    """
     for x in (mean, std):
         if isinstance(x, Handle) and not x.value.dtype.is_float:
             raise DTypeError(f"normal: mean and std must be float tensors, got {x.value.dtype.name}")
@@ -334,7 +337,10 @@ def normal(
     kind = given if dtype is None else dtype
     size = (size,) if isinstance(size, int) else tuple(size)
     out = randn(size, generator=generator, dtype=kind, device=device) * std + mean
-    return leaf(Value(out.value.node), True) if requires_grad else out
+    if requires_grad:
+        return leaf(Value(out.value.node), True)
+    # a draw is no function of these: the gradient is 0, as in torch; weft.distributions have rsample
+    return wrap(stepwise(Value(out.value.node), *(x.value for x in (mean, std) if isinstance(x, Handle))))
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:

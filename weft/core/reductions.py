@@ -13,7 +13,7 @@ from weft.core.autocast import widens, widens_on_gpus
 from weft.core.axes import axes, axis
 from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, sqrt, where
-from weft.core.handle import Dims, Handle, value_of, wrap
+from weft.core.handle import Dims, Handle, passed_on, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
 from weft.core.remembered import remembered
@@ -80,7 +80,7 @@ def sum(
     v = _summable(v, dtype)
     if v.dtype is bool_:
         return any(input, dim, keepdim)
-    return wrap(reduce(Op.SUM, v, over, keepdim))
+    return wrap(reduce(Op.SUM, v, over, keepdim) if over else passed_on(v))
 
 
 @widens

@@ -16,7 +16,7 @@ from weft.backends.storage import from_numpy
 from weft.core import run, tracing, views
 from weft.core.aliases import may_be_captured
 from weft.core.direct_call import DirectCall, Expected, direct_call
-from weft.core.handle import wrap
+from weft.core.handle import standing_for, wrap
 from weft.core.instantiate import instantiate
 from weft.core.ownership import Taken, exclusive, rebind, take
 from weft.core.recording import Rebind, Recording, Result, SetGrad, record
@@ -304,7 +304,8 @@ class PlanReplay(Replay):
             env += self._outputs(self._plan, objects, times)
         found = [env[i] for i in self._source]
         results = [
-            objects[s] if s is not None else wrap(Value(found[k], leaf)) for s, k, leaf in self._results
+            objects[s] if s is not None else standing_for(Value(found[k], leaf))
+            for s, k, leaf in self._results
         ]
         for b in self._rebinds:
             t = target(b, objects)
@@ -434,7 +435,7 @@ class LazyReplay(Replay):
         if self._realize:
             run.realize([v.node for v in values])
         results = [
-            objects[s] if s is not None else wrap(values[k])
+            objects[s] if s is not None else standing_for(values[k])
             for k, s in zip(r.results, r.same, strict=True)
         ]  # fmt: skip
         for b in r.rebinds:

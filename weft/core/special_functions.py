@@ -37,6 +37,7 @@ from weft.core.elementwise import (
     ne,
     pow,
     round,
+    sigmoid,
     sin,
     sqrt,
     tan,
@@ -427,7 +428,7 @@ def gammaincc(input: Tensor, other: Tensor) -> Tensor:
 @remembered
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """log(exp(input) + exp(other)) without overflow."""
-    return _log_add("logaddexp", input, other, exp, lambda d: log1p(exp(d)))
+    return _log_add("logaddexp", input, other, lambda d: log1p(exp(d)), 1.0)
 
 
 @remembered
@@ -435,10 +436,10 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2**input + 2**other) without overflow."""
     from weft.core.elementwise import exp2
 
-    return _log_add("logaddexp2", input, other, exp2, lambda d: log1p(exp2(d)) * (1 / math.log(2)))
+    return _log_add("logaddexp2", input, other, lambda d: log1p(exp2(d)) * (1 / math.log(2)), math.log(2))
 
 
-def _log_add(op: str, input: Tensor, other: Tensor, raised: Function1, added: Function1) -> Tensor:
+def _log_add(op: str, input: Tensor, other: Tensor, added: Function1, log_base: float) -> Tensor:
     for x in (input, other):
         if not value_of(op, x).dtype.is_float:
             raise DTypeError(
@@ -450,8 +451,9 @@ def _log_add(op: str, input: Tensor, other: Tensor, raised: Function1, added: Fu
         return where(same, x, maximum(x, y) + added(-abs(x - y)))
 
     def share(x: Tensor, y: Tensor) -> Tensor:
-        d = y - x
-        return where(logical_and(eq(x, y), eq(abs(x), math.inf)), 0.5, 1 / (1 + raised(d)))
+        # a sigmoid, whose own derivatives are finite where one of both is infinite
+        same = logical_and(eq(x, y), eq(abs(x), math.inf))
+        return sigmoid((where(same, 0.0, x) - where(same, 0.0, y)) * log_base)
 
     return smooth2(op, input, other, value, (share, lambda x, y: share(y, x)))
 

@@ -477,17 +477,18 @@ class Tensor(InPlace, Methods):
         if value.needs_grad and value.is_leaf:
             differentiate.watch(self)
 
-    def become(self, op: str, result: Value) -> Tensor:
-        """In-place syntax: the handle stands for `result`, which must fit its shape and dtype."""
+    def become(self, op: str, result: Value, hit: Value | None = None) -> Tensor:
+        """In-place syntax: the handle stands for `result`, which must fit its shape and dtype. `hit` are the elements
+        that were written, which may then be several that are one."""
         with handle.writing:
-            return self._become(op, result)
+            return self._become(op, result, hit)
 
-    def _become(self, op: str, result: Value) -> Tensor:
+    def _become(self, op: str, result: Value, hit: Value | None) -> Tensor:
         old, look = self.value, self.look
         if files.on_disk(old.node):
             files.refuse_writing(op, old.node)
         if look is not None:
-            views.check(op, self, look)
+            views.check(op, self, look, once=hit is not None)
         if result.shape != old.shape:
             raise ShapeError(
                 f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}"
@@ -497,6 +498,8 @@ class Tensor(InPlace, Methods):
                 f"{op}: the result is {result.dtype.name}, which a tensor of {old.dtype.name} cannot hold; "
                 "write x = x ... to get a new tensor"
             )
+        if look is not None and hit is not None:
+            result = views.written_once(look, old, broadcast.cast(result, old.dtype), hit)
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
                 raise GradError(
@@ -536,13 +539,20 @@ class Tensor(InPlace, Methods):
 
     def fill_(self, value: TensorLike) -> Tensor:
         """Every element `value`."""
+        if isinstance(value, (int, float)) and self.look is not None and views.overlapping(self.look):
+            fitting = broadcast.operand("fill_", broadcast.fitting("fill_", value, self.dtype))
+            filled = (
+                fitting if isinstance(fitting, Value) else broadcast.scalar(fitting, self.dtype, self.shape)
+            )
+            everywhere = broadcast.scalar(True, dtypes.bool_, self.shape)
+            return self.become("fill_", broadcast.expand(filled, self.shape), everywhere)
         return self.copy_(
             broadcast.fitting("fill_", value, self.dtype) if isinstance(value, (int, float)) else value
         )
 
     def zero_(self) -> Tensor:
         """Every element 0."""
-        return self.copy_(0)
+        return self.fill_(0)
 
     def in_shape(self, op: str, result: Value, step: views.Step | None = None) -> Tensor:
         """In-place syntax for what changes the shape. `step` made the result if the elements are the same."""
@@ -574,7 +584,17 @@ class Tensor(InPlace, Methods):
     def __setitem__(self, key: Any, value: TensorLike, /) -> None:
         if self.look is None or not views.is_there(self, key, value):
             with handle.writing:
-                self.become("index assignment", indexing.setitem(self, key, value))
+                self._set_item(key, value)
+
+    def _set_item(self, key: Any, value: TensorLike) -> None:
+        hit = None
+        if self.look is not None and views.overlapping(self.look):
+            if views.is_basic(key):  # then it is the part that may not be several elements in one place
+                self[key].copy_(value)
+                return
+            none = wrap(broadcast.scalar(False, dtypes.bool_, self.shape))
+            hit = indexing.setitem(none, key, True)
+        self.become("index assignment", indexing.setitem(self, key, value), hit)
 
     # ------------------------------------------------------------------------------------------ making others
 

@@ -114,7 +114,9 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
                     rest, kwargs = _frozen(function, rest, kwargs)
                     break
             if type(out) is tuple:
-                for k, part in enumerate(cast("tuple[Tensor, ...]", out)):
+                value = source.value
+                out = tuple([own(value) if t.value is value else t for t in cast("tuple[Tensor, ...]", out)])
+                for k, part in enumerate(out):
                     look_at(source, part, Step(function, rest, kwargs, k))
                 return cast("Any", out)
             if out is source or out.value is source.value:
@@ -237,18 +239,50 @@ NAMES = frozenset(_NAMES.split()) | frozenset(_COPIED_BY_STRIDES.split())
 
 
 def offered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of that name, with results that look at the elements of the input if that is what torch says."""
+    """The function of that name, with results that look at the elements of the input if that is what torch says, and
+    that are others than the input if not."""
     if name in NAMES:
         return viewing(function, name in _COPIED_BY_STRIDES.split())
-    return copying(function) if name.endswith("_copy") else function
+    made = name in _ALWAYS_MADE or name.startswith("__") or function.__module__ in _ALWAYS_MAKE
+    return function if made and not name.endswith("_copy") else copying(function)
+
+
+_ALWAYS_MAKE = frozenset(
+    f"weft.core.{m}" for m in ("creation", "elementwise", "functional.activations", "matmul", "random")
+)
+_ALWAYS_MADE = frozenset(
+    {
+        "sum",
+        "mean",
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_tensors",
+        "cartesian_prod",
+        "sum_to_size",
+    }
+)
+"""Modules and functions whose results are others than the input as they are, or that give it as torch does: no call
+around them is needed."""
 
 
 def copying(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose result is never its input itself."""
+    """A function whose results are never its input itself, not even where there is nothing to do."""
 
-    def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        out = function(input, *args, **kwargs)
-        return own(input.value) if out is input or getattr(out, "value", None) is input.value else out
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        source = args[0] if args else kwargs.get("input")
+        if not isinstance(source, Handle):
+            return out
+        value = source.value
+        if isinstance(out, Handle):
+            return own(value) if out.value is value else out
+        if isinstance(out, tuple):
+            parts = cast("tuple[Any, ...]", out)
+            if any(isinstance(t, Handle) and t.value is value for t in parts):
+                make = cast("Callable[[list[Any]], Any]", getattr(cast("Any", out), "_make", tuple))
+                return make([own(value) if isinstance(t, Handle) and t.value is value else t for t in parts])
+        return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
@@ -295,6 +329,11 @@ def _basic(key: Any) -> Any:
     return [_held(k) for k in keys] if tensors else cast("Any", key)
 
 
+def is_basic(key: Any) -> bool:
+    """Whether x[key] is a view."""
+    return _basic(key) is not None
+
+
 def _is_whole_number(k: Any) -> bool:
     return isinstance(k, np.integer) or (
         isinstance(k, np.ndarray) and not cast("Any", k).shape and cast("Any", k).dtype.kind in "iu"
@@ -325,8 +364,8 @@ def with_tensors(step: Step, change: Callable[[Any], Any], kind: type) -> Step:
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def check(op: str, t: Tensor, look: Look) -> None:
-    """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place."""
+def check(op: str, t: Tensor, look: Look, once: bool = False) -> None:
+    """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place, unless written `once`."""
     for m in look.shared.others(t):
         v, other = m.value, m.look
         if files.on_disk(v.node):
@@ -347,7 +386,7 @@ def check(op: str, t: Tensor, look: Look) -> None:
             f"{op}: this view shows its elements as another dtype of another width, and is only for reading; "
             "write to a .clone()"
         )
-    if any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route):
+    if not once and overlapping(look):
         raise ArgumentError(
             f"{op}: several elements of this view are one element of the tensor that it looks at; "
             "write to a .clone()"
@@ -358,6 +397,29 @@ _CARRIED = frozenset({
     Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.FLIP, Op.BITCAST, Op.SHRINK, Op.PAD, Op.SHEAR, Op.GATHER, Op.CONTIGUOUS
 })  # fmt: skip
 """Ops that a write can be carried back through."""
+
+
+def overlapping(look: Look) -> bool:
+    """Whether several elements of the view are one of those that it looks at."""
+    return any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route)
+
+
+def written_once(look: Look, old: Value, new: Value, hit: Value) -> Value:
+    """What a view of repeated elements shows after `new` was written to it where `hit`: the last write of each."""
+    shared = look.shared
+    before = _put_at_positions(look, bc.scalar(0, shared.dtype, shared.shape), old, None)
+    count = elements(new.shape)
+    order = bc.reshape(Value(graph.arange(count)), new.shape)
+    never = bc.scalar(-1, order.dtype, shared.shape)
+    when = apply(Op.WHERE, (hit, order, bc.scalar(-1, order.dtype, new.shape)))
+    last = _put_at_positions(look, never, when, when.dtype, Op.MAX)
+    flat = bc.reshape(last, (elements(shared.shape),))
+    at = apply(Op.MAX, (flat, bc.scalar(0, flat.dtype, flat.shape)))
+    taken = apply(Op.GATHER, (bc.reshape(new, (count,)), at), Along(0))
+    if taken.dtype is not shared.dtype:
+        taken = apply(Op.BITCAST, (taken,), None, None, shared.dtype)
+    some = apply(Op.LE, (bc.scalar(0, last.dtype, last.shape), last))
+    return _forth(apply(Op.WHERE, (some, bc.reshape(taken, shared.shape), before)), look.route)
 
 
 def _repeats(node: Node) -> bool:
@@ -494,7 +556,9 @@ def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None =
     return new
 
 
-def _put_at_positions(look: Look, old: Value, new: Value, dtype: DType | None) -> Value:
+def _put_at_positions(
+    look: Look, old: Value, new: Value, dtype: DType | None, combine: Op | None = None
+) -> Value:
     """As `_carry_back`, where each element is one of those shown, though not each op for itself shows each once."""
     shared = look.shared
     at = bc.reshape(Value(graph.arange(elements(shared.shape))), shared.shape)
@@ -504,7 +568,7 @@ def _put_at_positions(look: Look, old: Value, new: Value, dtype: DType | None) -
     if new.dtype is not old.dtype and dtype is None:
         new = apply(Op.BITCAST, (new,), None, None, shared.dtype)
     flat = [bc.reshape(v, (elements(v.shape),)) for v in (old, at, new)]
-    return bc.reshape(apply(Op.SCATTER, tuple(flat), Combine(0, None)), shared.shape)
+    return bc.reshape(apply(Op.SCATTER, tuple(flat), Combine(0, combine)), shared.shape)
 
 
 def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) -> Value:

@@ -26,7 +26,6 @@ from weft.core.elementwise import (
     logical_and,
     lt,
     maximum,
-    minimum,
     neg,
     sigmoid,
     sub,
@@ -186,7 +185,7 @@ def _mish(input: Tensor) -> Tensor:
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
     y = input * beta if beta != 1.0 else input
-    curve = maximum(y, 0.0) + log1p(exp(neg(abs(y))))
+    curve = log_one_plus_exp(y)
     return where(gt(y, threshold), input, curve / beta if beta != 1.0 else curve)
 
 
@@ -194,7 +193,12 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 @rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
-    return minimum(input, 0.0) - log1p(exp(neg(abs(input))))
+    return neg(log_one_plus_exp(neg(input)))
+
+
+def log_one_plus_exp(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), without overflow. Its value is made of functions with kinks at 0; its derivatives are smooth."""
+    return smooth("softplus", x, lambda x: maximum(x, 0.0) + log1p(exp(neg(abs(x)))), sigmoid)
 
 
 @remembered
@@ -261,7 +265,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     if lambd < 0:
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
     near = logical_and(ge(input, -lambd), le(input, lambd))
-    return where(near, input * 0.0, where(gt(input, 0), input - lambd, input + lambd))
+    return where(near, 0.0, where(gt(input, 0), input - lambd, input + lambd))
 
 
 def rrelu(

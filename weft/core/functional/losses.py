@@ -17,16 +17,14 @@ from weft.core.elementwise import (
     exp,
     le,
     log,
-    log1p,
     lt,
-    maximum,
     mul,
     ne,
     neg,
     sub,
     where,
 )  # fmt: skip
-from weft.core.functional.activations import log_softmax
+from weft.core.functional.activations import log_one_plus_exp, log_softmax
 from weft.core.gather import index_range, index_value, take
 from weft.core.handle import describe, value_of, wrap
 from weft.core.known_values import check_known
@@ -126,8 +124,9 @@ def huber_loss(
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     how = how_reduced("huber_loss", None, None, reduction)
-    d = abs(sub(input, target))
-    loss = where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta)
+    apart = sub(input, target)
+    d = abs(apart)  # whose square has no second derivative at 0
+    loss = where(le(d, delta), apart * apart * 0.5, (d - 0.5 * delta) * delta)
     return _weighted_mean("huber_loss", loss, weight, how)
 
 
@@ -145,8 +144,9 @@ def smooth_l1_loss(
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     how = how_reduced("smooth_l1_loss", size_average, reduce, reduction)
-    d = abs(sub(input, target))
-    smooth = where(lt(d, beta), d * d * (0.5 / beta), d - 0.5 * beta) if beta else d
+    apart = sub(input, target)
+    d = abs(apart)  # whose square has no second derivative at 0
+    smooth = where(lt(d, beta), apart * apart * (0.5 / beta), d - 0.5 * beta) if beta else d
     return reduced(smooth, how)
 
 
@@ -225,7 +225,7 @@ def binary_cross_entropy_with_logits(
     how = how_reduced("binary_cross_entropy_with_logits", size_average, reduce, reduction)
     _same_shape("binary_cross_entropy_with_logits", input, target)
     x, y = input, target
-    smooth = log1p(exp(neg(abs(x)))) + maximum(neg(x), 0.0)
+    smooth = log_one_plus_exp(neg(x))
     loss = (1 - y) * x + (smooth if pos_weight is None else smooth * ((pos_weight - 1) * y + 1))
     return reduced(loss if weight is None else loss * weight, how)
 

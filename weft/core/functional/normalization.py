@@ -157,11 +157,13 @@ def batch_norm(
         )
         return _affine(out, w, b, v.dtype)
     n = count(v, over)
-    if isinstance(n, int) and n < 2:
+    if n == 1:
         raise ShapeError(
             f"batch_norm: training needs more than one value per channel, got shape {tuple(v.shape)}"
         )
     out, batch_mean, batch_var = _standardized(v, over, eps)
+    if n == 0:  # nothing was seen
+        return _affine(out, w, b, v.dtype)
     if running_mean is not None:
         _move(running_mean, batch_mean, momentum, (channels,))
     if running_var is not None:

@@ -42,10 +42,10 @@ def _slide(
     counts: list[Int] = []
     high: list[Int] = []
     for n, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True):
-        if 2 * p > k:
-            raise ArgumentError(f"{op}: padding {p} may be at most half the kernel, {k}")
+        if 2 * p > d * (k - 1) + 1:
+            raise ArgumentError(f"{op}: padding {p} may be at most half the kernel, {k} elements {d} apart")
         room = n + 2 * p - d * (k - 1) - 1
-        if isinstance(room, int) and room < 0:
+        if isinstance(room, int) and room < 0 and (not ceil_mode or room <= -s):
             raise ShapeError(
                 f"{op}: kernel {kernel} with dilation {dilation} exceeds the padded input of shape {tuple(v.shape)}"
             )

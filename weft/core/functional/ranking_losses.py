@@ -123,6 +123,11 @@ def _above_zero(x: Tensor) -> Tensor:
     return clamp(x, min=0.0)
 
 
+def _positive_part(x: Tensor) -> Tensor:
+    """max(x, 0), whose gradient at 0 is 0."""
+    return where(gt(x, 0), x, 0.0)
+
+
 @widens
 def margin_ranking_loss(
     input1: Tensor,
@@ -236,7 +241,7 @@ def multi_margin_loss(
     y = check_range(op, bc.reshape(y, (n, 1)), classes, 1, negative=False)
     if weight is not None and value_of(op, weight).shape != (classes,):
         raise ShapeError(f"{op}: weight must have shape ({classes},), got {tuple(weight.value.shape)}")
-    short = _above_zero(margin - gather(x, 1, wrap(y)) + x)
+    short = _positive_part(margin - gather(x, 1, wrap(y)) + x)
     short = short * short if p == 2 else short
     if weight is not None:
         short = short * take(weight, wrap(y))
@@ -275,7 +280,7 @@ def multilabel_margin_loss(
     safe = where(listed, labels, 0)
     column = wrap(positions((1, 1, classes), 2, int64))
     is_target = any(logical_and(listed.unsqueeze(2), eq(safe.unsqueeze(2), column)), 1)
-    short = _above_zero(1 - gather(x, 1, safe).unsqueeze(2) + x.unsqueeze(1))
+    short = _positive_part(1 - gather(x, 1, safe).unsqueeze(2) + x.unsqueeze(1))
     counted = logical_and(listed.unsqueeze(2), ~is_target.unsqueeze(1))
     loss = sum(where(counted, short, 0.0), (1, 2)) / (classes if isinstance(classes, int) else 1)
     return reduced(loss if len(y.shape) == 2 else sum(loss), how)
@@ -335,7 +340,7 @@ def _triplet(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = minimum(far, distance(positive, negative))
-    return reduced(_above_zero(margin + near - far), how)
+    return reduced(_positive_part(margin + near - far), how)
 
 
 __all__ = [
