@@ -23,7 +23,7 @@ from weft.core.broadcast import (
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.precision import rounded_once
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
@@ -457,7 +457,6 @@ def exp2(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def expm1(input: Tensor) -> Tensor:
     """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
     x = wrap(value_of("expm1", input))
@@ -480,7 +479,6 @@ def log2(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def log10(input: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return log(input) * (1.0 / math.log(10.0))
@@ -488,7 +486,6 @@ def log10(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def log1p(input: Tensor) -> Tensor:
     """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
     x = wrap(value_of("log1p", input))
@@ -519,7 +516,6 @@ def cos(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def tan(input: Tensor) -> Tensor:
     """sin / cos."""
     return sin(input) / cos(input)
@@ -561,7 +557,6 @@ def erf(input: Tensor) -> Tensor:
 
 
 @remembered
-@rounded_once
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient, which is y (1 - y)."""
     v = value_of("sigmoid", input)
@@ -590,7 +585,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     )
 
 
-@remembered
+@remembered_as_given
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN. On bools: the input."""
     v = value_of("sign", input)
@@ -625,7 +620,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 
 
-@remembered
+@remembered_as_given
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
     return input - trunc(input)
@@ -654,7 +649,7 @@ def isfinite(input: Tensor) -> Tensor:
     return lt(abs(input), math.inf) if value_of("isfinite", input).dtype.is_float else eq(input, input)
 
 
-@remembered
+@remembered_as_given
 def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:

@@ -11,7 +11,7 @@ from weft.core import broadcast as bc
 from weft.core.elementwise import abs, eq, lt, ne, where
 from weft.core.elementwise import mul as times
 from weft.core.handle import Handle, TensorLike, value_of, wrap
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.core.smooth import float_operands
 from weft.errors import DTypeError
 from weft.ir.dtypes import DType, bool_, int16, int32, int64
@@ -51,7 +51,7 @@ def signbit(input: Tensor) -> Tensor:
     return lt(wrap(Value(v.node)), 0)
 
 
-@remembered
+@remembered_as_given
 def copysign(input: TensorLike, other: TensorLike) -> Tensor:
     """The size of input with the sign of other. The gradient at 0 is 0."""
     a, b, dtype = float_operands("copysign", input, other)
@@ -74,7 +74,7 @@ def copysign(input: TensorLike, other: TensorLike) -> Tensor:
     return wrap(composed(out.value.node, (a, b), rule))
 
 
-@remembered
+@remembered_as_given
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next float after input in the direction of other. The gradient of input is 1, but 0 where both are equal."""
     a, b = bc.operand("nextafter", input), bc.operand("nextafter", other)

@@ -14,7 +14,7 @@ from weft.core.axes import axis
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import accumulator, bool_, int64, promote
 from weft.ir.graph import Axes, Shape, elements
@@ -52,7 +52,7 @@ def _swap_last(v: Value) -> Value:
     return apply(Op.PERMUTE, (v,), Axes((*range(rank - 2), rank - 1, rank - 2)))
 
 
-@remembered
+@remembered_as_given
 @lowers
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; those before broadcast. Vectors count as a row or a column.

@@ -17,7 +17,7 @@ from weft.core.elementwise import eq, logical_or, ne, where
 from weft.core.handle import Handle, Number, value_of, wrap
 from weft.core.movement import box, cat, narrow, pad_value, positions
 from weft.core.precision import widened
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import float_input
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
@@ -164,7 +164,7 @@ def cummin(input: Tensor, dim: int) -> Running:
     return _extremum("cummin", Op.REDUCE_MIN, input, dim)
 
 
-@remembered
+@remembered_as_given
 def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     v = value_of(op, input)
     k, _ = _last_axis(op, v, dim)

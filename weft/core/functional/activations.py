@@ -36,7 +36,7 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.handle import describe, value_of, wrap
 from weft.core.movement import chunk, positions
-from weft.core.precision import rounded_once, widened
+from weft.core.precision import widened
 from weft.core.reductions import reduce
 from weft.core.remembered import remembered
 from weft.core.smooth import smooth
@@ -111,7 +111,6 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _elu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input)) * alpha, input)
 
@@ -127,7 +126,6 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
@@ -138,13 +136,11 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _selu(input: Tensor) -> Tensor:
     return _elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
 
 @remembered
-@rounded_once
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
 
@@ -164,7 +160,6 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
@@ -175,14 +170,12 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
     y = input * beta if beta != 1.0 else input
@@ -191,21 +184,18 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 @remembered
-@rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
     return minimum(input, 0.0) - log1p(exp(neg(abs(input))))
 
 
 @remembered
-@rounded_once
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return div(input, abs(input) + 1)
 
 
 @remembered
-@rounded_once
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
     return sub(input, tanh(input))
@@ -217,7 +207,6 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
@@ -236,7 +225,6 @@ def _hardswish(input: Tensor) -> Tensor:
 
 
 @remembered
-@rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
     v = value_of("glu", input)
@@ -248,14 +236,12 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 @remembered
-@rounded_once
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
 
 
 @remembered
-@rounded_once
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd toward 0, and 0 where |x| <= lambd."""
     if lambd < 0:

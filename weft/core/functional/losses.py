@@ -211,7 +211,6 @@ def _cross_entropy_of_two(x: Value, y: Value) -> Value:
 
 @remembered
 @widens
-@rounded_once
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
