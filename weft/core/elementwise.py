@@ -26,7 +26,8 @@ from weft.core.precision import rounded_once
 from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
-from weft.ir.dtypes import DTYPES, DType, Kind, bool_
+from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
+from weft.ir.expr import normalize
 from weft.ir.graph import intern
 from weft.ir.ops import COMPARE, Op
 
@@ -48,7 +49,8 @@ _ALL = _NUMBER | {Kind.BOOL}
 class Binary:
     """A binary function over one graph op. `kinds`: the dtype kinds the op takes; ints become floats if only those.
 
-    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do.
+    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do. `scales`:
+    16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded first.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Binary:
     kinds: frozenset[Kind]
     on_bool: Op | None = None
     swap: bool = False
+    scales: bool = False
     compares: bool = field(init=False)
     direct: frozenset[tuple[DType, type]] = field(init=False)
     plain: frozenset[DType] = field(init=False)
@@ -68,7 +71,12 @@ class Binary:
             and (d is not bool_ or self.on_bool is None)
             and (not d.is_float8 or self.op in FLOAT8_OPS)
         }
-        pairs = {(d, t) for d in plain for t in (int, float) if d.is_float or (d.is_int and t is int)}
+        pairs = {
+            (d, t)
+            for d in plain
+            for t in (int, float)
+            if (d.is_float and not (self.scales and d.is_narrow)) or (d.is_int and t is int)
+        }
         object.__setattr__(self, "compares", self.op in COMPARE)
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
@@ -93,8 +101,8 @@ def _advice(kinds: frozenset[Kind]) -> str:
 
 _ADD = Binary("add", Op.ADD, _ALL, on_bool=Op.OR)
 _SUB = Binary("sub", Op.SUB, _NUMBER)
-_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND)
-_DIV = Binary("div", Op.DIV, _FLOAT)
+_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND, scales=True)
+_DIV = Binary("div", Op.DIV, _FLOAT, scales=True)
 _MOD = Binary("fmod", Op.MOD, _NUMBER)
 _FLOORDIV = Binary("floor_divide", Op.FLOORDIV, _INTS)
 _POW = Binary("pow", Op.POW, _NUMBER)
@@ -144,9 +152,22 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:
     dtype = spec.dtype(result_dtype((x, y)))
+    if spec.scales and dtype.is_narrow and not dtype.is_float8 and _scaled(x, y, dtype):
+        a, b = broadcast(spec.name, (x, y), float32)
+        return cast(apply(spec.op, (a, b)), dtype)
     a, b = broadcast(spec.name, (x, y), dtype)
     op = spec.on_bool if dtype is bool_ and spec.on_bool is not None else spec.op
     return apply(op, (b, a) if spec.swap else (a, b))
+
+
+def _scaled(x: Operand, y: Operand, dtype: DType) -> bool:
+    """Whether one side is a number that the dtype may not hold."""
+    return any(
+        side.dtype.is_float and not side.shape and not side.dtype.is_narrow
+        if isinstance(side, Value)
+        else not isinstance(side, bool) and normalize(dtype, side) != side
+        for side in (x, y)
+    )
 
 
 def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:

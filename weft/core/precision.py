@@ -9,16 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from weft.autograd.value import Value, apply, grad_mode, no_arithmetic
 from weft.core.handle import Handle, unnoted, wrap
 from weft.errors import WeftError, user_call
 from weft.ir.dtypes import DType, accumulator, bfloat16, float16, float32
 from weft.ir.ops import Op
-
-if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
