@@ -172,13 +172,18 @@ def _scaled(x: Operand, y: Operand, dtype: DType) -> bool:
 
 def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
     """input + alpha * other. On bools: or."""
-    return _binary(_ADD, input, other if alpha == 1 else mul(other, alpha))
+    return _binary(_ADD, input, other) if alpha == 1 else _sum_scaled(_ADD, input, other, alpha)
 
 
 def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
     """input - alpha * other. Not defined on bools."""
     _no_bools(input, other)
-    return _binary(_SUB, input, other if alpha == 1 else mul(other, alpha))
+    return _binary(_SUB, input, other) if alpha == 1 else _sum_scaled(_SUB, input, other, alpha)
+
+
+@rounded_once
+def _sum_scaled(spec: Binary, input: TensorLike, other: TensorLike, alpha: Number) -> Tensor:
+    return _binary(spec, input, mul(other, alpha))
 
 
 def _no_bools(*operands: object) -> None:
@@ -287,7 +292,7 @@ def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
         case 2:
             return x * x
         case 3:
-            return x * x * x
+            return _cube(x)
         case 0.5:
             return sqrt(x)
         case -1:
@@ -296,6 +301,11 @@ def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
             return rsqrt(x)
         case _:
             return None
+
+
+@rounded_once
+def _cube(x: Tensor) -> Tensor:
+    return x * x * x
 
 
 def maximum(input: TensorLike, other: TensorLike) -> Tensor:
@@ -635,8 +645,11 @@ def trunc(input: Tensor) -> Tensor:
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded to the nearest integer, ties to even; `decimals` moves the point."""
-    if decimals == 0:
-        return _rounding("round", Op.ROUND, input)
+    return _rounding("round", Op.ROUND, input) if decimals == 0 else _rounded_at(input, decimals)
+
+
+@remembered
+def _rounded_at(input: Tensor, decimals: int) -> Tensor:
     ten = 10.0 ** (decimals if decimals > 0 else -decimals)
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 

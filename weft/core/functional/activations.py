@@ -38,7 +38,7 @@ from weft.core.handle import describe, value_of, wrap
 from weft.core.movement import chunk, positions
 from weft.core.precision import widened
 from weft.core.reductions import reduce
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
@@ -98,8 +98,10 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
-    out = where(le(input, threshold), value, input)
-    return into(input, wrap(bc.cast(out.value, value_of("threshold", input).dtype)), inplace)
+    v = value_of("threshold", input)
+    x = wrap(widened(v)) if v.dtype.is_float else input
+    out = where(le(x, threshold), value, x)
+    return into(input, wrap(bc.cast(out.value, v.dtype)), inplace)
 
 
 _threshold = threshold  # a name that the argument does not hide
@@ -235,7 +237,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * sigmoid(b)
 
 
-@remembered
+@remembered_as_given
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
@@ -266,13 +268,17 @@ def rrelu(
         raise DTypeError(f"rrelu: needs a float tensor, got {v.dtype.name}; convert it with .float()")
     if lower > upper:
         raise ArgumentError(f"rrelu: lower {lower} must not be greater than upper {upper}")
-    slope: Tensor | float = (lower + upper) / 2
+    slope = (lower + upper) / 2
     if training:
         from weft.core.random import uniform
 
-        slope = uniform(v.shape, v.dtype, None) * (upper - lower) + lower
-        return into(input, where(le(input, 0), input * slope, input), inplace)
+        return into(input, _leaking(input, uniform(v.shape, v.dtype, None), lower, upper), inplace)
     return into(input, where(gt(input, 0), input, input * slope), inplace)
+
+
+@remembered
+def _leaking(input: Tensor, drawn: Tensor, lower: float, upper: float) -> Tensor:
+    return where(le(input, 0), input * (drawn * (upper - lower) + lower), input)
 
 
 def gumbel_softmax(
@@ -292,14 +298,20 @@ def gumbel_softmax(
         )
     u = uniform(v.shape, v.dtype, None)
     tiny = 2.0**-126 if v.dtype.bits > 16 else 2.0**-14
-    noise = neg(log(neg(log(maximum(u, tiny)))))
-    soft = softmax((logits + noise) / tau, dim)
+    soft = _perturbed(logits, u, tiny, tau, dim)
     if not hard:
         return soft
     k = axis("gumbel_softmax", dim, v.shape)
     best = argmax(wrap(Value(soft.value.node)), k, keepdim=True)
     picked = wrap(bc.cast(eq(wrap(positions(v.shape, k)), best).value, v.dtype))
     return with_gradient_of(picked, soft * 1.0)
+
+
+@remembered
+def _perturbed(logits: Tensor, u: Tensor, tiny: float, tau: float, dim: int) -> Tensor:
+    """softmax((logits + g) / tau), g Gumbel noise of u on [0, 1)."""
+    noise = neg(log(neg(log(maximum(u, tiny)))))
+    return softmax((logits + noise) / tau, dim)
 
 
 def relu_(input: Tensor) -> Tensor:

@@ -218,8 +218,9 @@ def multi_head_attention_forward(
     drop = dropout_p if training else 0.0
     found: Tensor | None = None
     if need_weights:
-        scores = heads[0] @ heads[1].transpose(-2, -1) * (1 / math.sqrt(width))
+        scores = _wide_product(heads[0], heads[1].transpose(-2, -1)) * (1 / math.sqrt(width))
         found = softmax(scores if mask is None else scores + mask, -1)
+        found = wrap(bc.cast(found.value, heads[0].value.dtype))
         found = dropout(found, drop) if drop else found
         out = found @ heads[2]
     else:

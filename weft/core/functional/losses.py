@@ -253,6 +253,7 @@ def _check_targets(op: str, y: Value, classes: object, ignore_index: int) -> Non
 
 
 @widens
+@rounded_once
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -316,6 +317,7 @@ def _nll_of(
 
 
 @widens
+@rounded_once
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -388,6 +390,7 @@ def _soft_cross_entropy(
     return sum(loss) / size_tensor(elements((*shape[:k], *shape[k + 1 :])), logs.value.dtype)
 
 
+@rounded_once
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,

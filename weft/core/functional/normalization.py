@@ -172,7 +172,8 @@ def batch_norm(
 def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None:
     """running = (1 - momentum) * running + momentum * batch, without history."""
     now = wrap(Value(bc.reshape(batch.value, shape).node))
-    running.detach_().copy_(running.detach() * (1.0 - momentum) + now * momentum)
+    before = wrap(widened(running.detach().value))
+    running.detach_().copy_(before * (1.0 - momentum) + now * momentum)
     note(running)
 
 

@@ -29,7 +29,9 @@ from weft.core.gather import check_range, gather, index_value, take
 from weft.core.handle import Handle, value_of, wrap
 from weft.core.known_values import check_known
 from weft.core.movement import positions
+from weft.core.precision import rounded_once
 from weft.core.reductions import any, mean, sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
+@remembered
 @widens
 def poisson_nll_loss(
     input: Tensor,
@@ -61,6 +64,7 @@ def poisson_nll_loss(
     return reduced(loss, how)
 
 
+@rounded_once
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -103,6 +107,7 @@ def _pass(g: Value, _out: Value, _x: Value) -> tuple[Value]:
     return (g,)
 
 
+@remembered
 @widens
 def hinge_embedding_loss(
     input: Tensor,
@@ -123,6 +128,7 @@ def _above_zero(x: Tensor) -> Tensor:
     return clamp(x, min=0.0)
 
 
+@remembered
 @widens
 def margin_ranking_loss(
     input1: Tensor,
@@ -144,6 +150,7 @@ def margin_ranking_loss(
     return reduced(_above_zero(neg(target) * (input1 - input2) + margin), how)
 
 
+@remembered
 @widens
 def cosine_embedding_loss(
     input1: Tensor,
@@ -173,6 +180,7 @@ def cosine_embedding_loss(
     return reduced(loss, how)
 
 
+@remembered
 @widens
 def soft_margin_loss(
     input: Tensor,
@@ -186,6 +194,7 @@ def soft_margin_loss(
     return reduced(softplus(neg(target) * input, threshold=math.inf), how)
 
 
+@remembered
 def multilabel_soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -213,6 +222,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
 
 
 @widens
+@rounded_once
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -246,6 +256,7 @@ def multi_margin_loss(
 
 
 @widens
+@rounded_once
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -281,6 +292,7 @@ def multilabel_margin_loss(
     return reduced(loss if len(y.shape) == 2 else sum(loss), how)
 
 
+@remembered
 @widens
 def triplet_margin_loss(
     anchor: Tensor,
@@ -320,7 +332,9 @@ def triplet_margin_with_distance_loss(
     how = how_reduced("triplet_margin_with_distance_loss", None, None, reduction)
     if margin <= 0:
         raise ArgumentError(f"triplet_margin_with_distance_loss: margin must be positive, got {margin}")
-    return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, how)
+    if distance_function is None:
+        return triplet_margin_loss(anchor, positive, negative, margin, swap=swap, reduction=reduction)
+    return _triplet(anchor, positive, negative, distance_function, margin, swap, how)
 
 
 def _triplet(
