@@ -183,7 +183,8 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
 
 @rounded_once
 def _sum_scaled(spec: Binary, input: TensorLike, other: TensorLike, alpha: Number) -> Tensor:
-    return _binary(spec, input, mul(other, alpha))
+    dtype = result_dtype((operand(spec.name, input), operand(spec.name, other)))
+    return _binary(spec, input, mul(other, alpha if dtype is not bool_ else bool(alpha)))
 
 
 def _no_bools(*operands: object) -> None:
@@ -212,6 +213,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
             if dtype.is_float:
                 return trunc(_binary(_DIV, input, other))
             _no_zero_divisor("div", other, dtype)
+            other = other if isinstance(other, Handle) else normalize(dtype, other)  # uint8: -1 is 255
             rest = _binary(_MOD, input, other)
             quotient = _binary(_FLOORDIV, input, other)
             return where(logical_and(rest != 0, xor_sign(input, other)), quotient + 1, quotient)
@@ -246,7 +248,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     return where(eq(b, 0), a / b, where(eq(down, 0), (a / b) * 0.0, down))  # a zero has the quotient's sign
 
 
-@remembered
+@remembered_as_given
 def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the divisor's sign (Python's %). Integers by zero give 0 where torch raises."""
     x, y = operand("remainder", input), operand("remainder", other)
@@ -254,12 +256,18 @@ def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     _no_zero_divisor("remainder", other, dtype)
     if not dtype.is_float:
         return wrap(_general(_MOD, x, y))
-    a, b = (wrap(v) for v in broadcast("remainder", (x, y), dtype))
+    a, b = broadcast("remainder", (x, y), dtype)
+    return _remainder(wrap(a), wrap(b))
+
+
+@remembered
+def _remainder(a: Tensor, b: Tensor) -> Tensor:
+    """The rest of floats of one dtype, with the divisor's sign."""
     rest = _binary(_MOD, a, b)
     return where(logical_and(rest != 0, xor_sign(rest, b)), rest + b, rest)
 
 
-@remembered
+@remembered_as_given
 def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the dividend's sign (C's fmod)."""
     x, y = operand("fmod", input), operand("fmod", other)
@@ -267,7 +275,8 @@ def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     _no_zero_divisor("fmod", other, dtype)
     if dtype.is_float:
         return wrap(_general(_MOD, x, y))
-    return sub(input, mul(div(input, other, rounding_mode="trunc"), other))
+    a, b = (wrap(v) for v in broadcast("fmod", (x, y), dtype))
+    return a - div(a, b, rounding_mode="trunc") * b
 
 
 @widens_on_gpus
@@ -275,11 +284,13 @@ def pow(input: TensorLike, exponent: TensorLike) -> Tensor:
     """input ** exponent. Integers to a negative integer power are refused; small constant powers become products."""
     if isinstance(input, Handle) and isinstance(exponent, (bool, int, float)):
         found = result_dtype((input.value, exponent))
+        if found is bool_:
+            return logical_or(input, not exponent)
         if found.is_int and exponent < 0:
             raise DTypeError(
                 f"pow: an integer tensor cannot be raised to the negative power {exponent}; convert it to a float dtype"
             )
-        short = _small_power(wrap(cast(input.value, found)), exponent) if found is not bool_ else None
+        short = _small_power(wrap(cast(input.value, found)), exponent)
         if short is not None:
             return short
     return _binary(_POW, input, exponent)
@@ -611,7 +622,8 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return smooth(
         "logit",
         x if eps is None else clamp(x, eps, 1.0 - eps),
-        lambda x: log(x / (1 - x)),
+        # near 1/2 the quotient is near 1, of which the logarithm would be what its rounding left
+        lambda x: where(lt(abs(x - 0.5), 0.25), log1p((x - 0.5) * 2.0 / (1 - x)), log(x / (1 - x))),
         lambda x: where(bitwise_or(lt(x, 0), gt(x, 1)), math.nan, reciprocal(x * (1 - x))),
     )
 
@@ -748,15 +760,32 @@ def where(
 
 def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
     """input limited to [min, max]; where min > max, max. NaN stays. The gradient is 0 outside, 1 on the bounds."""
-    value_of("clamp", input)
+    v = value_of("clamp", input)
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     x = input
+    if (
+        not v.dtype.is_float
+    ):  # both bounds decide the dtype: an integer one may wrap in that of the input alone
+        x = wrap(cast(v, result_dtype([v, *(operand("clamp", b) for b in (min, max) if b is not None)])))
     if min is not None:
-        x = where(_within(x, ge, min), x, min) if isinstance(min, Handle) else where(lt(x, min), min, x)
+        x = (
+            where(_within(x, ge, min), x, min)
+            if isinstance(min, Handle)
+            else where(_beyond(x, lt, min), min, x)
+        )
     if max is not None:
-        x = where(_within(x, le, max), x, max) if isinstance(max, Handle) else where(gt(x, max), max, x)
+        x = (
+            where(_within(x, le, max), x, max)
+            if isinstance(max, Handle)
+            else where(_beyond(x, gt, max), max, x)
+        )
     return x
+
+
+def _beyond(x: Tensor, beyond: Callable[..., Tensor], bound: Number) -> Tensor:
+    """Where x is beyond a number, which is everywhere if that is NaN."""
+    return beyond(x, bound) if bound == bound else wrap(scalar(True, bool_, x.value.node.shape))
 
 
 def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tensor:
@@ -772,7 +801,9 @@ def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
 
 @remembered
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 * tensor2."""
+    """input + value * tensor1 * tensor2. Of integers, value is truncated, as in torch."""
+    if result_dtype((input.value, tensor1.value, tensor2.value)).is_int and math.isfinite(value):
+        value = int(value)
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 

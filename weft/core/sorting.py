@@ -421,6 +421,9 @@ def searchsorted(
     Before equal ones, or behind them with `right` or side="right".
     """
     s = value_of("searchsorted", sorted_sequence)
+    if not isinstance(input, Handle) and not s.dtype.is_float:  # a number is neither truncated nor wrapped
+        s = bc.cast(s, bc.result_dtype((s, float(input) if isinstance(input, float) else 0)))
+        s = bc.cast(s, int64) if s.dtype.is_int and not s.dtype.min <= input <= s.dtype.max else s
     v = input.value if isinstance(input, Handle) else bc.scalar(input, s.dtype, ())
     if side not in (None, "left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
@@ -442,10 +445,9 @@ def searchsorted(
         if order.dtype is not int64:
             raise DTypeError(f"searchsorted: sorter must be int64, got {order.dtype.name}")
         s = gather(wrap(Value(s.node)), -1, sorter).value
-    if isinstance(input, Handle) and s.dtype is not v.dtype:
-        raise DTypeError(
-            f"searchsorted: the sequence is {s.dtype.name}, the values {v.dtype.name}; convert one with .to(...)"
-        )
+    if s.dtype is not v.dtype:
+        common = bc.result_dtype((s, v))
+        s, v = bc.cast(s, common), bc.cast(v, common)
     kind = int32 if out_int32 else int64
     n = s.shape[len(s.shape) - 1]
     if not isinstance(n, int):

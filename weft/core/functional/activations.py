@@ -41,7 +41,7 @@ from weft.core.reductions import reduce
 from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import DType, Kind
+from weft.ir.dtypes import DType, Kind, float64
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """x limited to [min_val, max_val]; the gradient on the bounds is 0."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val {min_val} must not be greater than max_val {max_val}")
-    out = where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
+    if min_val != min_val or max_val != max_val:
+        min_val = max_val = math.nan
+    inner = where(ge(input, max_val), max_val, input) if max_val == max_val else input * max_val
+    out = where(le(input, min_val), min_val, inner)
     return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
@@ -99,6 +102,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     v = value_of("threshold", input)
+    if v.dtype.is_int and math.isfinite(threshold):
+        threshold = int(threshold)  # as in torch
     x = wrap(widened(v)) if v.dtype.is_float else input
     out = where(le(x, threshold), value, x)
     return into(input, wrap(bc.cast(out.value, v.dtype)), inplace)
@@ -199,8 +204,15 @@ def softsign(input: Tensor) -> Tensor:
 
 @remembered
 def tanhshrink(input: Tensor) -> Tensor:
-    """x - tanh(x)."""
-    return sub(input, tanh(input))
+    """x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + q), q = x**2 / (3 + x**2 / (5 + ...))."""
+
+    def value(x: Tensor) -> Tensor:
+        square, q = x * x, x * 0.0
+        for k in range(13 if x.value.dtype is float64 else 7, 0, -1):
+            q = square / (q + (2 * k + 1))
+        return where(lt(abs(x), 1.5), x * (q / (q + 1)), sub(x, tanh(x)))
+
+    return smooth("tanhshrink", input, value, lambda x: tanh(x) * tanh(x))
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
@@ -223,7 +235,7 @@ def _hardswish(input: Tensor) -> Tensor:
     def slope(x: Tensor) -> Tensor:
         return where(le(x, -3), 0.0, where(lt(x, 3), x / 3 + 0.5, 1.0))
 
-    return smooth("hardswish", input, lambda x: x * clamp(x + 3, 0.0, 6.0) / 6, slope)
+    return smooth("hardswish", input, lambda x: x * (clamp(x + 3, 0.0, 6.0) / 6), slope)
 
 
 @remembered

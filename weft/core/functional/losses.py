@@ -68,6 +68,13 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise ShapeError(f"{op}: input has shape {tuple(x)}, target {tuple(y)}; they must be equal")
 
 
+def _difference(op: str, input: Tensor, target: Tensor) -> Tensor:
+    """input - target, of which one may be bools."""
+    x, y = value_of(op, input), value_of(op, target)
+    dtype = bc.result_dtype((x, y))
+    return sub(wrap(bc.cast(x, dtype)), wrap(bc.cast(y, dtype)))
+
+
 def _weighted_mean(op: str, loss: Tensor, weight: Tensor | None, how: str) -> Tensor:
     """The loss times its weights; the mean is divided by the sum of the weights."""
     if weight is None:
@@ -93,7 +100,7 @@ def mse_loss(
     """(input - target)**2; both broadcast. With a weight per element, the mean is weighted."""
     value_of("mse_loss", target)
     how = how_reduced("mse_loss", size_average, reduce, reduction)
-    d = sub(wrap(value_of("mse_loss", input)), target)
+    d = _difference("mse_loss", input, target)
     return _weighted_mean("mse_loss", d * d, weight, how)
 
 
@@ -110,7 +117,7 @@ def l1_loss(
     """|input - target|; both broadcast. With a weight per element, the mean is weighted."""
     value_of("l1_loss", target)
     how = how_reduced("l1_loss", size_average, reduce, reduction)
-    return _weighted_mean("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), weight, how)
+    return _weighted_mean("l1_loss", abs(_difference("l1_loss", input, target)), weight, how)
 
 
 @remembered
@@ -126,7 +133,7 @@ def huber_loss(
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     how = how_reduced("huber_loss", None, None, reduction)
-    d = abs(sub(input, target))
+    d = abs(_difference("huber_loss", input, target))
     loss = where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta)
     return _weighted_mean("huber_loss", loss, weight, how)
 
@@ -145,7 +152,7 @@ def smooth_l1_loss(
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     how = how_reduced("smooth_l1_loss", size_average, reduce, reduction)
-    d = abs(sub(input, target))
+    d = abs(_difference("smooth_l1_loss", input, target))
     smooth = where(lt(d, beta), d * d * (0.5 / beta), d - 0.5 * beta) if beta else d
     return reduced(smooth, how)
 

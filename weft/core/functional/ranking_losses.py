@@ -32,6 +32,7 @@ from weft.core.movement import positions
 from weft.core.precision import rounded_once
 from weft.core.reductions import any, mean, sum
 from weft.core.remembered import remembered
+from weft.core.smooth import float_input
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 
-@remembered
 @widens
 def poisson_nll_loss(
     input: Tensor,
@@ -56,6 +56,12 @@ def poisson_nll_loss(
     full adds Stirling's y log y - y + log(2 pi y) / 2 where y > 1.
     """
     how = how_reduced("poisson_nll_loss", size_average, reduce, reduction)
+    x = wrap(float_input("poisson_nll_loss", input))
+    return _poisson(x, target, log_input, full, eps, how)
+
+
+@remembered
+def _poisson(input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, how: str) -> Tensor:
     loss = exp(input) - target * input if log_input else input - target * log(input + eps)
     if full:
         many = gt(target, 1)
@@ -191,7 +197,7 @@ def soft_margin_loss(
 ) -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
     how = how_reduced("soft_margin_loss", size_average, reduce, reduction)
-    return reduced(softplus(neg(target) * input, threshold=math.inf), how)
+    return reduced(softplus(neg(target * input), threshold=math.inf), how)
 
 
 @remembered
