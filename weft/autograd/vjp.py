@@ -71,15 +71,26 @@ def _wide(v: Value) -> Value:
     return v if v.dtype is dtype else cast(v, dtype)
 
 
-def _in_steps(f: Callable[..., Value]) -> Callable[..., Value]:
-    """A gradient that takes more than one step, from (g, out, *inputs)."""
+def steps(f: Callable[[Value, Value, Value], Value]) -> Rule:
+    """As `unary`, for a gradient that takes more than one step."""
 
-    def run(g: Value, *values: Value) -> Value:
+    def wide(g: Value, out: Value, x: Value) -> Value:
+        return cast(f(_wide(g), _wide(out), _wide(x)), g.dtype) if g.dtype.is_narrow else f(g, out, x)
+
+    return unary(wide)
+
+
+def _steps2(
+    f: Callable[[Value, Value, Value, Value], Value],
+) -> Callable[[Value, Value, Value, Value], Value]:
+    """The same for one side of `binary`."""
+
+    def wide(g: Value, out: Value, x: Value, y: Value) -> Value:
         if not g.dtype.is_narrow:
-            return f(g, *values)
-        return cast(f(_wide(g), *(_wide(v) for v in values)), g.dtype)
+            return f(g, out, x, y)
+        return cast(f(_wide(g), _wide(out), _wide(x), _wide(y)), g.dtype)
 
-    return run
+    return wide
 
 
 def binary(
@@ -400,16 +411,16 @@ VJP: dict[Op, Rule | None] = {
     # unary
     Op.NEG: unary(lambda g, out, x: neg(g)),
     Op.ABS: unary(_abs),
-    Op.RECIP: unary(_in_steps(lambda g, out, x: neg(mul(g, mul(out, out))))),
-    Op.SQRT: unary(_in_steps(lambda g, out, x: div(scale(g, 0.5), out))),
+    Op.RECIP: steps(lambda g, out, x: neg(mul(g, mul(out, out)))),
+    Op.SQRT: steps(lambda g, out, x: div(scale(g, 0.5), out)),
     Op.EXP: unary(lambda g, out, x: mul(g, out)),
-    Op.EXP2: unary(_in_steps(lambda g, out, x: mul(g, scale(out, math.log(2))))),
+    Op.EXP2: steps(lambda g, out, x: mul(g, scale(out, math.log(2)))),
     Op.LOG: unary(lambda g, out, x: div(g, x)),
-    Op.LOG2: unary(_in_steps(lambda g, out, x: div(scale(g, 1 / math.log(2)), x))),
-    Op.SIN: unary(_in_steps(lambda g, out, x: mul(g, cos(x)))),
-    Op.COS: unary(_in_steps(lambda g, out, x: neg(mul(g, sin(x))))),
-    Op.TANH: unary(_in_steps(_tanh)),
-    Op.ERF: unary(_in_steps(_erf)),
+    Op.LOG2: steps(lambda g, out, x: div(scale(g, 1 / math.log(2)), x)),
+    Op.SIN: steps(lambda g, out, x: mul(g, cos(x))),
+    Op.COS: steps(lambda g, out, x: neg(mul(g, sin(x)))),
+    Op.TANH: steps(_tanh),
+    Op.ERF: steps(_erf),
     Op.FLOOR: unary(_flat),
     Op.CEIL: unary(_flat),
     Op.TRUNC: unary(_flat),
@@ -421,12 +432,12 @@ VJP: dict[Op, Rule | None] = {
     Op.ADD: binary(lambda g, out, x, y: g, lambda g, out, x, y: g),
     Op.SUB: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(g)),
     Op.MUL: binary(lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)),
-    Op.DIV: binary(lambda g, out, x, y: div(g, y), _in_steps(lambda g, out, x, y: neg(mul(g, div(out, y))))),
+    Op.DIV: binary(lambda g, out, x, y: div(g, y), _steps2(lambda g, out, x, y: neg(mul(g, div(out, y))))),
     Op.FLOORDIV: None,
-    Op.MOD: binary(lambda g, out, x, y: g, _in_steps(lambda g, out, x, y: neg(mul(g, trunc(div(x, y)))))),
+    Op.MOD: binary(lambda g, out, x, y: g, _steps2(lambda g, out, x, y: neg(mul(g, trunc(div(x, y)))))),
     Op.MAX: binary(lambda g, out, x, y: _larger(g, x, y), lambda g, out, x, y: _larger(g, y, x)),
     Op.MIN: binary(lambda g, out, x, y: _smaller(g, x, y), lambda g, out, x, y: _smaller(g, y, x)),
-    Op.POW: binary(_in_steps(_pow_base), _in_steps(_pow_exponent)),
+    Op.POW: binary(_steps2(_pow_base), _steps2(_pow_exponent)),
     **dict.fromkeys(COMPARE, None),
     Op.AND: None,
     Op.OR: None,

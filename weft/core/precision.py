@@ -105,7 +105,8 @@ def _wide(a: Any) -> Any:
         dtype = a.value.node.dtype
         return unnoted(widened(a.value)) if dtype is float16 or dtype is bfloat16 else a
     if a.__class__ is tuple or a.__class__ is list:
-        return a.__class__(_wide(i) for i in a)
+        parts = [_wide(i) for i in cast("list[Any]", a)]
+        return tuple(parts) if a.__class__ is tuple else parts
     return a
 
 
@@ -122,6 +123,8 @@ def _rounded(out: Any, plain: Any, dtype: DType) -> Any:
         items = cast("list[Any]", out)
         others = cast("list[Any]", [None] * len(items) if plain is None else plain)
         parts = [_rounded(a, b, dtype) for a, b in zip(items, others, strict=True)]
-        make = getattr(cast("Any", out), "_make", None) or out.__class__
+        if isinstance(out, list):
+            return parts
+        make: Callable[[list[Any]], Any] = getattr(cast("Any", out), "_make", tuple)
         return make(parts)
     return out
