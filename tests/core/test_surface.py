@@ -383,7 +383,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "exponential": (lambda: weft.ones(2).exponential_(0.0), weft.ArgumentError, "must be positive"),
     "linspace": (lambda: weft.linspace(0, 1, 2.0), weft.DTypeError, "steps must be an int"),
-    "searchsorted": (lambda: weft.searchsorted(weft.ones(3), weft.ones(2).double()), weft.DTypeError, "convert one"),
+    "searchsorted": (lambda: weft.searchsorted(weft.tensor(1.0), weft.ones(2)), weft.ShapeError, "at least 1 dim"),
     "cdist": (lambda: weft.cdist(weft.ones(2, 3), weft.ones(2, 4)), weft.ShapeError, "equally long rows"),
     "logaddexp": (lambda: weft.logaddexp(weft.tensor([1]), weft.tensor([2])), weft.DTypeError, "float tensors"),
     "gcd": (lambda: weft.gcd(weft.ones(2), weft.ones(2)), weft.DTypeError, "integer tensors"),

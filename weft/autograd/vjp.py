@@ -2,7 +2,8 @@
 
 A rule is written on values, so that what it builds can be differentiated again. Where a function is not
 differentiable, the rule gives what torch gives: `maximum` halves the gradient between equal operands, the maximum
-of a tensor shares it evenly among the elements that reach it, rounding has gradient zero.
+of a tensor shares it evenly among the elements that reach it, rounding has gradient zero. Rules of several steps
+take 16-bit floats in float32 and round once.
 """
 
 from __future__ import annotations
@@ -62,6 +63,34 @@ def unary(f: Callable[[Value, Value, Value], Value]) -> Rule:
         return (f(g, out, x),)
 
     return rule
+
+
+def _wide(v: Value) -> Value:
+    """`v` in the dtype that accumulates it."""
+    dtype = dtypes.accumulator(v.dtype)
+    return v if v.dtype is dtype else cast(v, dtype)
+
+
+def steps(f: Callable[[Value, Value, Value], Value]) -> Rule:
+    """As `unary`, for a gradient that takes more than one step."""
+
+    def wide(g: Value, out: Value, x: Value) -> Value:
+        return cast(f(_wide(g), _wide(out), _wide(x)), g.dtype) if g.dtype.is_narrow else f(g, out, x)
+
+    return unary(wide)
+
+
+def _steps2(
+    f: Callable[[Value, Value, Value, Value], Value],
+) -> Callable[[Value, Value, Value, Value], Value]:
+    """The same for one side of `binary`."""
+
+    def wide(g: Value, out: Value, x: Value, y: Value) -> Value:
+        if not g.dtype.is_narrow:
+            return f(g, out, x, y)
+        return cast(f(_wide(g), _wide(out), _wide(x), _wide(y)), g.dtype)
+
+    return wide
 
 
 def binary(
@@ -147,9 +176,14 @@ def _sum(g: Value, out: Value, x: Value) -> Value:
 
 def _extreme(g: Value, out: Value, x: Value) -> Value:
     """Shared evenly among the elements that equal the result."""
-    axes = _attrs(out, Axes).axes
-    reached = cast(eq(x, spread(out, axes, x.shape)), x.dtype)
-    return mul(reached, spread(div(g, sum_(reached, axes)), axes, x.shape))
+    axes, g = _attrs(out, Axes).axes, _wide(g)
+    reached = cast(eq(x, spread(out, axes, x.shape)), g.dtype)
+    return _as(x, mul(reached, spread(div(g, sum_(reached, axes)), axes, x.shape)))
+
+
+def _as(like: Value, v: Value) -> Value:
+    """`v` in the dtype of `like`."""
+    return v if v.dtype is like.dtype else cast(v, like.dtype)
 
 
 def _prod(g: Value, out: Value, x: Value) -> Value:
@@ -158,10 +192,10 @@ def _prod(g: Value, out: Value, x: Value) -> Value:
     kept = tuple(k for k in range(len(x.shape)) if k not in axes)
     order = kept + axes
     count = elements(tuple(x.shape[a] for a in axes))
-    rows = reshape(permute(x, order), (*(x.shape[k] for k in kept), count))
+    rows = reshape(permute(_wide(x), order), (*(x.shape[k] for k in kept), count))
     others = mul(_product_before(rows), _flip_last(_product_before(_flip_last(rows))))
     back = permute(reshape(others, tuple(x.shape[k] for k in order)), _inverse(order))
-    return mul(spread(g, axes, x.shape), back)
+    return _as(x, mul(spread(_wide(g), axes, x.shape), back))
 
 
 def _product_before(x: Value) -> Value:
@@ -384,16 +418,16 @@ VJP: dict[Op, Rule | None] = {
     # unary
     Op.NEG: unary(lambda g, out, x: neg(g)),
     Op.ABS: unary(_abs),
-    Op.RECIP: unary(lambda g, out, x: neg(mul(g, mul(out, out)))),
-    Op.SQRT: unary(lambda g, out, x: div(scale(g, 0.5), out)),
+    Op.RECIP: steps(lambda g, out, x: neg(mul(g, mul(out, out)))),
+    Op.SQRT: steps(lambda g, out, x: div(scale(g, 0.5), out)),
     Op.EXP: unary(lambda g, out, x: mul(g, out)),
-    Op.EXP2: unary(lambda g, out, x: mul(g, scale(out, math.log(2)))),
+    Op.EXP2: steps(lambda g, out, x: mul(g, scale(out, math.log(2)))),
     Op.LOG: unary(lambda g, out, x: div(g, x)),
-    Op.LOG2: unary(lambda g, out, x: div(scale(g, 1 / math.log(2)), x)),
-    Op.SIN: unary(lambda g, out, x: mul(g, cos(x))),
-    Op.COS: unary(lambda g, out, x: neg(mul(g, sin(x)))),
-    Op.TANH: unary(_tanh),
-    Op.ERF: unary(_erf),
+    Op.LOG2: steps(lambda g, out, x: div(scale(g, 1 / math.log(2)), x)),
+    Op.SIN: steps(lambda g, out, x: mul(g, cos(x))),
+    Op.COS: steps(lambda g, out, x: neg(mul(g, sin(x)))),
+    Op.TANH: steps(_tanh),
+    Op.ERF: steps(_erf),
     Op.FLOOR: unary(_flat),
     Op.CEIL: unary(_flat),
     Op.TRUNC: unary(_flat),
@@ -405,12 +439,12 @@ VJP: dict[Op, Rule | None] = {
     Op.ADD: binary(lambda g, out, x, y: g, lambda g, out, x, y: g),
     Op.SUB: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(g)),
     Op.MUL: binary(lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)),
-    Op.DIV: binary(lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))),
+    Op.DIV: binary(lambda g, out, x, y: div(g, y), _steps2(lambda g, out, x, y: neg(mul(g, div(out, y))))),
     Op.FLOORDIV: None,
-    Op.MOD: binary(lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, _whole_times(x, y)))),
+    Op.MOD: binary(lambda g, out, x, y: g, _steps2(lambda g, out, x, y: neg(mul(g, _whole_times(x, y))))),
     Op.MAX: binary(lambda g, out, x, y: _larger(g, x, y), lambda g, out, x, y: _larger(g, y, x)),
     Op.MIN: binary(lambda g, out, x, y: _smaller(g, x, y), lambda g, out, x, y: _smaller(g, y, x)),
-    Op.POW: binary(_pow_base, _pow_exponent),
+    Op.POW: binary(_steps2(_pow_base), _steps2(_pow_exponent)),
     **dict.fromkeys(COMPARE, None),
     Op.AND: None,
     Op.OR: None,

@@ -17,7 +17,6 @@ from weft.core.elementwise import (
     isnan,
     le,
     logical_or,
-    mul,
     ne,
     pow,
     remainder,
@@ -55,7 +54,7 @@ def clamp_max(input: Tensor, max: TensorLike) -> Tensor:
 
 def rsub(input: Tensor, other: TensorLike, *, alpha: Number = 1) -> Tensor:
     """other - alpha * input."""
-    return sub(other, input if alpha == 1 else mul(input, alpha))
+    return sub(other, input, alpha=alpha)
 
 
 def float_power(input: TensorLike, exponent: TensorLike) -> Tensor:

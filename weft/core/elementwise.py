@@ -23,10 +23,11 @@ from weft.core.broadcast import (
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, own, value_of, wrap
 from weft.core.precision import rounded_once
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
-from weft.ir.dtypes import DTYPES, DType, Kind, bool_
+from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
+from weft.ir.expr import normalize
 from weft.ir.graph import intern
 from weft.ir.ops import COMPARE, Op
 
@@ -48,7 +49,8 @@ _ALL = _NUMBER | {Kind.BOOL}
 class Binary:
     """A binary function over one graph op. `kinds`: the dtype kinds the op takes; ints become floats if only those.
 
-    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do.
+    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do. `scales`:
+    16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded first.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Binary:
     kinds: frozenset[Kind]
     on_bool: Op | None = None
     swap: bool = False
+    scales: bool = False
     compares: bool = field(init=False)
     direct: frozenset[tuple[DType, type]] = field(init=False)
     plain: frozenset[DType] = field(init=False)
@@ -68,7 +71,12 @@ class Binary:
             and (d is not bool_ or self.on_bool is None)
             and (not d.is_float8 or self.op in FLOAT8_OPS)
         }
-        pairs = {(d, t) for d in plain for t in (int, float) if d.is_float or (d.is_int and t is int)}
+        pairs = {
+            (d, t)
+            for d in plain
+            for t in (int, float)
+            if (d.is_float and not (self.scales and d.is_narrow)) or (d.is_int and t is int)
+        }
         object.__setattr__(self, "compares", self.op in COMPARE)
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
@@ -93,8 +101,8 @@ def _advice(kinds: frozenset[Kind]) -> str:
 
 _ADD = Binary("add", Op.ADD, _ALL, on_bool=Op.OR)
 _SUB = Binary("sub", Op.SUB, _NUMBER)
-_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND)
-_DIV = Binary("div", Op.DIV, _FLOAT)
+_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND, scales=True)
+_DIV = Binary("div", Op.DIV, _FLOAT, scales=True)
 _MOD = Binary("fmod", Op.MOD, _NUMBER)
 _FLOORDIV = Binary("floor_divide", Op.FLOORDIV, _INTS)
 _POW = Binary("pow", Op.POW, _NUMBER)
@@ -144,20 +152,39 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:
     dtype = spec.dtype(result_dtype((x, y)))
+    if spec.scales and dtype.is_narrow and not dtype.is_float8 and _scaled(x, y, dtype):
+        a, b = broadcast(spec.name, (x, y), float32)
+        return cast(apply(spec.op, (a, b)), dtype)
     a, b = broadcast(spec.name, (x, y), dtype)
     op = spec.on_bool if dtype is bool_ and spec.on_bool is not None else spec.op
     return apply(op, (b, a) if spec.swap else (a, b))
 
 
+def _scaled(x: Operand, y: Operand, dtype: DType) -> bool:
+    """Whether one side is a number that the dtype may not hold."""
+    return any(
+        side.dtype.is_float and not side.shape and not side.dtype.is_narrow
+        if isinstance(side, Value)
+        else not isinstance(side, bool) and normalize(dtype, side) != side
+        for side in (x, y)
+    )
+
+
 def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
     """input + alpha * other. On bools: or."""
-    return _binary(_ADD, input, other if alpha == 1 else mul(other, alpha))
+    return _binary(_ADD, input, other) if alpha == 1 else _sum_scaled(_ADD, input, other, alpha)
 
 
 def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
     """input - alpha * other. Not defined on bools."""
     _no_bools(input, other)
-    return _binary(_SUB, input, other if alpha == 1 else mul(other, alpha))
+    return _binary(_SUB, input, other) if alpha == 1 else _sum_scaled(_SUB, input, other, alpha)
+
+
+@rounded_once
+def _sum_scaled(spec: Binary, input: TensorLike, other: TensorLike, alpha: Number) -> Tensor:
+    dtype = result_dtype((operand(spec.name, input), operand(spec.name, other)))
+    return _binary(spec, input, mul(other, alpha if dtype is not bool_ else bool(alpha)))
 
 
 def _no_bools(*operands: object) -> None:
@@ -188,6 +215,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
                 # its derivative is 0 also where that of the quotient is infinite
                 return wrap(stepwise(Value(whole.node), *_values(input, other)))
             _no_zero_divisor("div", other, dtype)
+            other = other if isinstance(other, Handle) else normalize(dtype, other)  # uint8: -1 is 255
             rest = _binary(_MOD, input, other)
             quotient = _binary(_FLOORDIV, input, other)
             return where(logical_and(rest != 0, xor_sign(input, other)), quotient + 1, quotient)
@@ -228,7 +256,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     return wrap(stepwise(Value(whole.node), a.value, b.value))
 
 
-@remembered
+@remembered_as_given
 def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the divisor's sign (Python's %). Integers by zero give 0 where torch raises."""
     x, y = operand("remainder", input), operand("remainder", other)
@@ -236,12 +264,18 @@ def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     _no_zero_divisor("remainder", other, dtype)
     if not dtype.is_float:
         return wrap(_general(_MOD, x, y))
-    a, b = (wrap(v) for v in broadcast("remainder", (x, y), dtype))
+    a, b = broadcast("remainder", (x, y), dtype)
+    return _remainder(wrap(a), wrap(b))
+
+
+@remembered
+def _remainder(a: Tensor, b: Tensor) -> Tensor:
+    """The rest of floats of one dtype, with the divisor's sign."""
     rest = _binary(_MOD, a, b)
     return where(logical_and(rest != 0, xor_sign(rest, b)), rest + b, rest)
 
 
-@remembered
+@remembered_as_given
 def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the dividend's sign (C's fmod)."""
     x, y = operand("fmod", input), operand("fmod", other)
@@ -249,7 +283,8 @@ def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     _no_zero_divisor("fmod", other, dtype)
     if dtype.is_float:
         return wrap(_general(_MOD, x, y))
-    return sub(input, mul(div(input, other, rounding_mode="trunc"), other))
+    a, b = (wrap(v) for v in broadcast("fmod", (x, y), dtype))
+    return a - div(a, b, rounding_mode="trunc") * b
 
 
 @widens_on_gpus
@@ -257,11 +292,13 @@ def pow(input: TensorLike, exponent: TensorLike) -> Tensor:
     """input ** exponent. Integers to a negative integer power are refused; small constant powers become products."""
     if isinstance(input, Handle) and isinstance(exponent, (bool, int, float)):
         found = result_dtype((input.value, exponent))
+        if found is bool_:
+            return logical_or(input, not exponent)
         if found.is_int and exponent < 0:
             raise DTypeError(
                 f"pow: an integer tensor cannot be raised to the negative power {exponent}; convert it to a float dtype"
             )
-        short = _small_power(wrap(cast(input.value, found)), exponent) if found is not bool_ else None
+        short = _small_power(wrap(cast(input.value, found)), exponent)
         if short is not None:
             return short
     return _binary(_POW, input, exponent)
@@ -274,7 +311,7 @@ def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
         case 2:
             return x * x
         case 3:
-            return x * x * x
+            return _cube(x)
         case 0.5:
             return sqrt(x)
         case -1:
@@ -283,6 +320,11 @@ def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
             return rsqrt(x)
         case _:
             return None
+
+
+@rounded_once
+def _cube(x: Tensor) -> Tensor:
+    return x * x * x
 
 
 def maximum(input: TensorLike, other: TensorLike) -> Tensor:
@@ -465,7 +507,6 @@ def exp2(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def expm1(input: Tensor) -> Tensor:
     """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
     x = wrap(value_of("expm1", input))
@@ -488,7 +529,6 @@ def log2(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def log10(input: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return log(input) * (1.0 / math.log(10.0))
@@ -496,7 +536,6 @@ def log10(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def log1p(input: Tensor) -> Tensor:
     """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
     x = wrap(value_of("log1p", input))
@@ -527,7 +566,6 @@ def cos(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def tan(input: Tensor) -> Tensor:
     """sin / cos."""
     return sin(input) / cos(input)
@@ -569,7 +607,6 @@ def erf(input: Tensor) -> Tensor:
 
 
 @remembered
-@rounded_once
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient, which is y (1 - y)."""
     v = value_of("sigmoid", input)
@@ -593,12 +630,13 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return smooth(
         "logit",
         x if eps is None else clamp(x, eps, 1.0 - eps),
-        lambda x: log(x / (1 - x)),
+        # near 1/2 the quotient is near 1, of which the logarithm would be what its rounding left
+        lambda x: where(lt(abs(x - 0.5), 0.25), log1p((x - 0.5) * 2.0 / (1 - x)), log(x / (1 - x))),
         lambda x: where(bitwise_or(lt(x, 0), gt(x, 1)), math.nan, reciprocal(x * (1 - x))),
     )
 
 
-@remembered
+@remembered_as_given
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN. On bools: the input."""
     v = value_of("sign", input)
@@ -627,13 +665,16 @@ def trunc(input: Tensor) -> Tensor:
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded to the nearest integer, ties to even; `decimals` moves the point."""
-    if decimals == 0:
-        return _rounding("round", Op.ROUND, input)
+    return _rounding("round", Op.ROUND, input) if decimals == 0 else _rounded_at(input, decimals)
+
+
+@remembered
+def _rounded_at(input: Tensor, decimals: int) -> Tensor:
     ten = 10.0 ** (decimals if decimals > 0 else -decimals)
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 
 
-@remembered
+@remembered_as_given
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
     return input - trunc(input)
@@ -662,7 +703,7 @@ def isfinite(input: Tensor) -> Tensor:
     return lt(abs(input), math.inf) if value_of("isfinite", input).dtype.is_float else eq(input, input)
 
 
-@remembered
+@remembered_as_given
 def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -727,15 +768,32 @@ def where(
 
 def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
     """input limited to [min, max]; where min > max, max. NaN stays. The gradient is 0 outside, 1 on the bounds."""
-    value_of("clamp", input)
+    v = value_of("clamp", input)
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     x = input
+    if (
+        not v.dtype.is_float
+    ):  # both bounds decide the dtype: an integer one may wrap in that of the input alone
+        x = wrap(cast(v, result_dtype([v, *(operand("clamp", b) for b in (min, max) if b is not None)])))
     if min is not None:
-        x = where(_within(x, ge, min), x, min) if isinstance(min, Handle) else where(lt(x, min), min, x)
+        x = (
+            where(_within(x, ge, min), x, min)
+            if isinstance(min, Handle)
+            else where(_beyond(x, lt, min), min, x)
+        )
     if max is not None:
-        x = where(_within(x, le, max), x, max) if isinstance(max, Handle) else where(gt(x, max), max, x)
+        x = (
+            where(_within(x, le, max), x, max)
+            if isinstance(max, Handle)
+            else where(_beyond(x, gt, max), max, x)
+        )
     return x
+
+
+def _beyond(x: Tensor, beyond: Callable[..., Tensor], bound: Number) -> Tensor:
+    """Where x is beyond a number, which is everywhere if that is NaN."""
+    return beyond(x, bound) if bound == bound else wrap(scalar(True, bool_, x.value.node.shape))
 
 
 def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tensor:
@@ -751,7 +809,9 @@ def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
 
 @remembered
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 * tensor2."""
+    """input + value * tensor1 * tensor2. Of integers, value is truncated, as in torch."""
+    if result_dtype((input.value, tensor1.value, tensor2.value)).is_int and math.isfinite(value):
+        value = int(value)
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 

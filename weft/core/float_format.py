@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from weft.autograd.ops import mul
 from weft.autograd.value import Value, apply, composed
 from weft.core import broadcast as bc
+from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import abs, eq, lt, ne, where
 from weft.core.elementwise import mul as times
 from weft.core.handle import Handle, TensorLike, value_of, wrap
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.core.smooth import float_operands
 from weft.errors import DTypeError
-from weft.ir.dtypes import DType, bool_, int16, int32, int64
+from weft.ir.dtypes import DType, accumulator, bool_, int16, int32, int64
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def signbit(input: Tensor) -> Tensor:
     return lt(wrap(Value(v.node)), 0)
 
 
-@remembered
+@remembered_as_given
 def copysign(input: TensorLike, other: TensorLike) -> Tensor:
     """The size of input with the sign of other. The gradient at 0 is 0."""
     a, b, dtype = float_operands("copysign", input, other)
@@ -74,7 +75,7 @@ def copysign(input: TensorLike, other: TensorLike) -> Tensor:
     return wrap(composed(out.value.node, (a, b), rule))
 
 
-@remembered
+@remembered_as_given
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next float after input in the direction of other. The gradient of input is 1, but 0 where both are equal."""
     a, b = bc.operand("nextafter", input), bc.operand("nextafter", other)
@@ -124,7 +125,14 @@ def frexp(input: Tensor) -> Parts:
 
 
 def ldexp(input: Tensor, other: TensorLike) -> Tensor:
-    """input * 2**other."""
+    """input * 2**other, in the dtype of both, the default float dtype of integers."""
     from weft.core.elementwise import pow
 
-    return times(input, pow(2.0, other) if isinstance(other, Handle) else 2.0**other)
+    if not isinstance(other, Handle):
+        return times(input, 2.0**other)
+    x, y = value_of("ldexp", input), other.value
+    dtype = bc.result_dtype((x, y))
+    dtype = dtype if dtype.is_float else get_default_dtype()
+    wide = accumulator(dtype)
+    out = times(wrap(bc.cast(x, wide)), pow(2.0, wrap(bc.cast(y, wide))))
+    return wrap(bc.cast(out.value, dtype))

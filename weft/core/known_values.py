@@ -8,6 +8,7 @@ from weft.autograd.value import Value
 from weft.core import run
 from weft.core.remembered import values_are_read
 from weft.errors import ArgumentError
+from weft.ir.ops import Op
 
 MOST = 1 << 20
 """Elements that are looked at: below a millisecond, whatever the operation takes."""
@@ -20,7 +21,10 @@ def check_known(op: str, what: str, v: Value, low: float = 0.0, high: float = ma
     `weft.compile`, and for what other operations gave, a check would compute.
     """
     values_are_read()
-    array = run.host_array(v.node)
+    node = v.node
+    if node.op is Op.CAST and node.inputs[0].dtype.is_float and node.dtype is not node.inputs[0].dtype:
+        node = node.inputs[0]  # what is widened
+    array = run.host_array(node)
     if array is None or not 0 < array.size <= MOST:
         return
     least, most = float(array.min()), float(array.max())

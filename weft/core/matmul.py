@@ -14,7 +14,7 @@ from weft.core.axes import axis
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import accumulator, bool_, int64, promote
 from weft.ir.graph import Axes, Shape, elements
@@ -52,7 +52,7 @@ def _swap_last(v: Value) -> Value:
     return apply(Op.PERMUTE, (v,), Axes((*range(rank - 2), rank - 1, rank - 2)))
 
 
-@remembered
+@remembered_as_given
 @lowers
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; those before broadcast. Vectors count as a row or a column.
@@ -159,6 +159,7 @@ def mul_scaled(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> T
     return wrap(bc.cast(scaled.value, dtype))
 
 
+@remembered
 @lowers
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
@@ -166,6 +167,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha:
     return mul_scaled(input, matmul(mat1, mat2), beta, alpha)
 
 
+@remembered
 @lowers
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
@@ -173,6 +175,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, 
     return mul_scaled(input, matmul(batch1, batch2), beta, alpha)
 
 
+@remembered
 @lowers
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""

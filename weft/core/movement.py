@@ -13,9 +13,9 @@ from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
 from weft.core.handle import Dims, Handle, Number, describe, own, value_of, wrap
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
-from weft.ir.dtypes import DType, int64, promote, uint8, uint16, uint32, uint64
+from weft.ir.dtypes import DType, bool_, int64, promote, uint8, uint16, uint32, uint64
 from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
 from weft.ir.index import low as least
@@ -564,7 +564,7 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
         if any(isinstance(n, int) and n < 0 for n in size):
             raise ShapeError(f"pad: {tuple(pad)} cuts more than shape {tuple(v.shape)} has")
         v = box(v, start, size)
-    fill = float(value) if v.dtype.is_float else int(value)
+    fill = float(value) if v.dtype.is_float else bool(value) if v.dtype is bool_ else int(value)
     return own(pad_value(v, [max(0, n) for n in low], [max(0, n) for n in high], fill))
 
 
@@ -590,13 +590,13 @@ def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:
     return where(keep, input, wrap(bc.scalar(0, v.dtype, ())))
 
 
-@remembered
+@remembered_as_given
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of matrices, zero above `diagonal`."""
     return _triangle("tril", input, diagonal, lower=True)
 
 
-@remembered
+@remembered_as_given
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of matrices, zero below `diagonal`."""
     return _triangle("triu", input, diagonal, lower=False)

@@ -14,6 +14,7 @@ from weft.core.linear_algebra.products import cross as cross_along
 from weft.core.linear_algebra.products import multi_dot
 from weft.core.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
 from weft.core.movement import flip, reshape, squeeze, unsqueeze
+from weft.core.precision import rounded_once
 from weft.core.reductions import mean, sum
 from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -55,6 +56,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
 
 
+@remembered
 @lowers
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
@@ -66,6 +68,7 @@ def sum_first(x: Tensor) -> Tensor:
     return sum(x, 0, dtype=x.value.dtype)
 
 
+@remembered
 @lowers
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
@@ -135,6 +138,7 @@ def cdist(
     return vector_norm(difference, p, -1)
 
 
+@rounded_once
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
@@ -184,6 +188,7 @@ def cov(
     return squeeze(out)
 
 
+@rounded_once
 def corrcoef(input: Tensor) -> Tensor:
     """The correlations of the rows."""
     c = cov(input)
@@ -193,6 +198,7 @@ def corrcoef(input: Tensor) -> Tensor:
     return (c / unsqueeze(size, 1) / unsqueeze(size, 0)).clamp(-1, 1)
 
 
+@remembered
 @widens_on_gpus
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along dim whose p-norm exceeds maxnorm scaled down to it."""

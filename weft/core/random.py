@@ -24,7 +24,7 @@ from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.elementwise import cos, log, lt, sqrt
 from weft.core.handle import Handle, Number, value_of, wrap
 from weft.core.known_values import check_known
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import reference_ops
 from weft.ir.dtypes import DType, accumulator, float32, float64, int64, uint32, uint64
@@ -151,7 +151,7 @@ def uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
     return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator)), shape, dtype)
 
 
-@remembered
+@remembered_as_given
 def _uniform(state: Tensor, shape: Shape, dtype: DType) -> Tensor:
     if dtype is float64:
         a, b = (wrap(bc.cast(v, float64)) for v in _shifted(_bits(shape, 2, state.value), (5, 6)))
@@ -170,7 +170,7 @@ def gaussian(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
     return _gaussian(wrap(drawn(shape, 4 if accumulator(dtype) is float64 else 2, generator)), shape, dtype)
 
 
-@remembered
+@remembered_as_given
 def _gaussian(state: Tensor, shape: Shape, dtype: DType) -> Tensor:
     if accumulator(dtype) is float64:
         a, b, c, d = _bits(shape, 4, state.value)
@@ -242,7 +242,7 @@ def integers(low: int, high: int, shape: Shape, dtype: DType, generator: Generat
     return _integers(wrap(state), low, high, shape, dtype).value
 
 
-@remembered
+@remembered_as_given
 def _integers(state: Tensor, low: int, high: int, shape: Shape, dtype: DType) -> Tensor:
     span = high - low
     if span <= _WORD:
@@ -362,7 +362,7 @@ def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -
     return _below(wrap(drawn(shape, 1, generator)), shape, p)
 
 
-@remembered
+@remembered_as_given
 def _below(state: Tensor, shape: Shape, p: float) -> Tensor:
     (word,) = _bits(shape, 1, state.value)
     limit = min(_WORD - 1, int(p * _WORD))

@@ -16,7 +16,7 @@ from weft.core.elementwise import abs, eq, exp, log, logical_or, maximum, minimu
 from weft.core.handle import Dims, Handle, passed_on, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
@@ -264,13 +264,13 @@ def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim
     return wrap(bc.reshape(out, (1,) * rank if dim is None else kept(v.shape, (k,))))
 
 
-@remembered
+@remembered_as_given
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first maximum along dim, or in the flattened tensor. NaN counts as the maximum."""
     return _first_match("argmax", Op.REDUCE_MAX, input, dim, keepdim)
 
 
-@remembered
+@remembered_as_given
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first minimum along dim, or in the flattened tensor. NaN counts as the minimum."""
     return _first_match("argmin", Op.REDUCE_MIN, input, dim, keepdim)
@@ -298,7 +298,7 @@ def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -
     return _extremum("min", Op.REDUCE_MIN, minimum, input, dim, keepdim)
 
 
-@remembered
+@remembered_as_given
 def _extremum(
     name: str, op: Op, pairwise: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: object, keepdim: bool
 ) -> Tensor | Extremum:
@@ -352,7 +352,7 @@ def all(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tensor
     return _truth("all", input, dim, keepdim, Op.REDUCE_MIN, empty=True)
 
 
-@remembered
+@remembered_as_given
 def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
     """How many elements are nonzero."""
     return sum(ne(input, 0), dim)

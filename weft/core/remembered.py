@@ -9,6 +9,10 @@ ir/calls.py). Gradients are recorded in the same way, when they are first asked 
 
 A function can be remembered if it reads nothing else: no values, no random numbers, no state, no modes but those that
 are part of the key here; and changes nothing. What it makes must be a tensor that is no view, or a tuple of such.
+
+16-bit floats are computed in float32 inside, recorded or not, and rounded once, at the end (see precision.py).
+`remembered_as_given` leaves that to the function: what moves, compares or takes apart elements, and what has operands
+that decide nothing on the dtype of its result.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from weft.autograd.value import Value, cast_mode, grad_enabled, grad_mode
 from weft.core import tracing
+from weft.core.autocast import within_casts
 from weft.core.defaults import get_default_dtype
 from weft.core.handle import Handle, unnoted, wrap
+from weft.core.precision import rounded_once
 from weft.errors import WeftError
 from weft.ir import graph
 from weft.ir.calls import Call, recorded
@@ -162,7 +168,12 @@ _entries: dict[tuple[Any, ...], _Entry] = {}
 
 
 def remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, recorded for each structure of its arguments: see the top of this file."""
+    """The function, recorded for each structure of its arguments, in float32 inside: see the top of this file."""
+    return remembered_as_given(within_casts(rounded_once, function))
+
+
+def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, recorded for each structure of its arguments."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -16,8 +16,8 @@ from weft.core.axes import axis, is_int
 from weft.core.elementwise import eq, logical_or, ne, where
 from weft.core.handle import Handle, Number, value_of, wrap
 from weft.core.movement import box, cat, narrow, pad_value, positions
-from weft.core.precision import widened
-from weft.core.remembered import remembered
+from weft.core.precision import rounded_once, widened
+from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import float_input
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
@@ -164,7 +164,7 @@ def cummin(input: Tensor, dim: int) -> Running:
     return _extremum("cummin", Op.REDUCE_MIN, input, dim)
 
 
-@remembered
+@remembered_as_given
 def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     v = value_of(op, input)
     k, _ = _last_axis(op, v, dim)
@@ -287,6 +287,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, d
     return sum(panels, k)
 
 
+@remembered
 def cumulative_trapezoid(
     y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, dim: int = -1
 ) -> Tensor:
@@ -295,6 +296,7 @@ def cumulative_trapezoid(
     return cumsum(panels, k)
 
 
+@rounded_once
 def gradient(
     input: Tensor,
     *,

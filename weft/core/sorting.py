@@ -45,7 +45,7 @@ from weft.core.movement import (
 )
 from weft.core.radix_sort import order
 from weft.core.reductions import any, argmax, sum
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.core.scans import cummax
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32, int64, uint8, uint64
@@ -89,7 +89,7 @@ def _known(op: str, v: Value, dim: int) -> tuple[int, int]:
     return k, n
 
 
-@remembered
+@remembered_as_given
 def _ordered(op: str, input: Tensor, dim: int, descending: bool, keep: int | None = None) -> Sorted:
     v = value_of(op, input)
     k, n = _known(op, v, dim)
@@ -163,7 +163,7 @@ def _last(v: Value, d: int) -> Value:
     return transpose(wrap(_keys(v, False)), d, -1).value
 
 
-@remembered
+@remembered_as_given
 def _selected(input: Tensor, d: int, place: Value, keepdim: bool) -> Sorted:
     """The element of each row, dimension d last there, that `place` names."""
     at = transpose(wrap(bc.cast(place, int64)), d, -1)
@@ -188,7 +188,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     return _median("nanmedian", input, dim, keepdim, ignore_nan=True)
 
 
-@remembered
+@remembered_as_given
 def _median(op: str, input: Tensor, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
     v = value_of(op, input)
     if dim is None:
@@ -406,7 +406,7 @@ def _unique_result(
 # ---------------------------------------------------------------------------------------------- searching
 
 
-@remembered
+@remembered_as_given
 def searchsorted(
     sorted_sequence: Tensor,
     input: TensorLike,
@@ -421,6 +421,9 @@ def searchsorted(
     Before equal ones, or behind them with `right` or side="right".
     """
     s = value_of("searchsorted", sorted_sequence)
+    if not isinstance(input, Handle) and not s.dtype.is_float:  # a number is neither truncated nor wrapped
+        s = bc.cast(s, bc.result_dtype((s, float(input) if isinstance(input, float) else 0)))
+        s = bc.cast(s, int64) if s.dtype.is_int and not s.dtype.min <= input <= s.dtype.max else s
     v = input.value if isinstance(input, Handle) else bc.scalar(input, s.dtype, ())
     if side not in (None, "left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
@@ -442,10 +445,9 @@ def searchsorted(
         if order.dtype is not int64:
             raise DTypeError(f"searchsorted: sorter must be int64, got {order.dtype.name}")
         s = gather(wrap(Value(s.node)), -1, sorter).value
-    if isinstance(input, Handle) and s.dtype is not v.dtype:
-        raise DTypeError(
-            f"searchsorted: the sequence is {s.dtype.name}, the values {v.dtype.name}; convert one with .to(...)"
-        )
+    if s.dtype is not v.dtype:
+        common = bc.result_dtype((s, v))
+        s, v = bc.cast(s, common), bc.cast(v, common)
     kind = int32 if out_int32 else int64
     n = s.shape[len(s.shape) - 1]
     if not isinstance(n, int):
@@ -466,7 +468,7 @@ def searchsorted(
     return wrap(bc.reshape(bc.cast(low.value, kind), v.shape))
 
 
-@remembered
+@remembered_as_given
 def bucketize(
     input: TensorLike, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from weft.core import approximations as tables
+from weft.core import broadcast as bc
 from weft.core import run
 from weft.core.autocast import widens_on_gpus
 from weft.core.elementwise import (
@@ -66,7 +67,7 @@ def _scaled_complement(a: Tensor) -> Tensor:
     """exp(a**2) erfc(a) for a >= 0: one series in (a - 3.75) / (a + 3.75) for all of them."""
     c = tables.ERFCX_F64 if a.value.dtype is float64 else tables.ERFCX_F32
     u = where(gt(a, 1e30), 1.0, (a - 3.75) / (a + 3.75))
-    return chebyshev(u, c) / (a * 2 + 1)
+    return chebyshev(u, c) * 0.5 / (a + 0.5)
 
 
 def _exp_minus_square(a: Tensor) -> Tensor:
@@ -174,16 +175,16 @@ def ndtri(input: Tensor) -> Tensor:
     def value(p: Tensor) -> Tensor:
         small = minimum(p, 1 - p)
         # below 1/4 Newton's rule on log ndtr, from the tail's asymptotic form
-        t = sqrt(log(where(le(small, 0), 1.0, small)) * -2.0)
+        wanted = log(where(le(small, 0), 1.0, small))
+        t = sqrt(wanted * -2.0)
         x = -(
             t
             - (2.515517 + t * (0.802853 + t * 0.010328))
             / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)))
         )
         for _ in range(3):
-            tail = _complement(x * -_ROOT_HALF) * 0.5
-            ratio = (tail - small) / (exp(x * x * -0.5) / math.sqrt(2 * math.pi))
-            x = x - ratio / (1 + x * ratio * 0.5)
+            tail = _scaled_complement(maximum(x * -_ROOT_HALF, like(x, 0.0)))
+            x = x - (log(tail * 0.5) - x * x * 0.5 - wanted) * tail * math.sqrt(math.pi / 2)
         middle = _inverse_error(p * 2 - 1) * math.sqrt(2.0)
         out = where(gt(small, 0.25), middle, where(lt(p, 0.5), x, -x))
         out = where(eq(p, 0), -math.inf, where(eq(p, 1), math.inf, out))
@@ -221,7 +222,10 @@ def _log_gamma_positive(x: Tensor) -> Tensor:
         product = where(high, product * y, product)
     low = lt(x, 1)
     inside = where(low, x + 1, minimum(y, like(x, 3.0)))
-    series = (inside - 1) * (inside - 2) * chebyshev(on(inside, 1, 3), tables.LGAMMA)
+    # of x + 1 the distances to 1 and 2 are x and x - 1, which lose nothing
+    series = (
+        where(low, x, inside - 1) * where(low, x - 1, inside - 2) * chebyshev(on(inside, 1, 3), tables.LGAMMA)
+    )
     near = series + where(low, -log(x), log(product))
     large = maximum(x, like(x, 8.0))
     inverse = 1 / large
@@ -233,7 +237,8 @@ def _log_gamma_positive(x: Tensor) -> Tensor:
 def _log_gamma(x: Tensor) -> Tensor:
     reflected = lt(x, 0.0)
     positive = _log_gamma_positive(where(reflected, 1 - x, x))
-    turned = log(math.pi / abs(_sin_pi(x))) - positive
+    turned = math.log(math.pi) - log(abs(_sin_pi(x))) - positive
+    turned = where(lt(abs(x), 1e-20), -log(abs(x)), turned)  # where the sine is subnormal
     out = where(reflected, where(eq(x, trunc(x)), math.inf, turned), positive)
     return where(logical_or(eq(x, 0), eq(abs(x), math.inf)), math.inf, out)
 
@@ -440,11 +445,9 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
 
 
 def _log_add(op: str, input: Tensor, other: Tensor, added: Function1, log_base: float) -> Tensor:
-    for x in (input, other):
-        if not value_of(op, x).dtype.is_float:
-            raise DTypeError(
-                f"{op}: needs float tensors, got {value_of(op, x).dtype.name}; convert with .float()"
-            )
+    dtype = bc.result_dtype((value_of(op, input), value_of(op, other)))
+    if not dtype.is_float:
+        raise DTypeError(f"{op}: needs float tensors, got {dtype.name}; convert with .float()")
 
     def value(x: Tensor, y: Tensor) -> Tensor:
         same = logical_and(eq(x, y), eq(abs(x), math.inf))
@@ -550,7 +553,7 @@ def _over(y: Tensor, x: Tensor) -> Tensor:
 def _k(x: Tensor, order: int, scaled: bool) -> Tensor:
     low, high = minimum(x, like(x, 2.0)), maximum(x, like(x, 2.0))
     square = on(low * low, 0, 4)
-    logarithm = log(low * 0.5)
+    logarithm = log(low) - math.log(2)
     if order:
         near = chebyshev(square, tables.K1_SMALL) / low + logarithm * (_i1e(low) * exp(low))
         far = chebyshev(on(2 / high, 0, 1), tables.K1E_LARGE) / sqrt(high)

@@ -196,6 +196,10 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
     return smooth2("hypot", input, other, value, (lambda x, y: slope(x, x, y), lambda x, y: slope(y, x, y)))
 
 
+_SINC_SLOPE = tuple((-1) ** k * 2 * k / math.factorial(2 * k + 1) for k in range(1, 10))
+"""The derivative of sin(z) / z, in odd powers of z."""
+
+
 @remembered
 def sinc(input: Tensor) -> Tensor:
     """sin(pi x) / (pi x), and 1 at 0."""
@@ -209,8 +213,12 @@ def sinc(input: Tensor) -> Tensor:
 
     def slope(x: Tensor) -> Tensor:
         angle = x * math.pi
-        safe = where(eq(x, 0), 1.0, x)
-        return where(eq(x, 0), 0.0, (angle * cos(angle) - sin(angle)) / (safe * safe * math.pi))
+        square, safe = angle * angle, where(lt(abs(angle), 1), 1.0, angle)
+        near, c = like(x, 0.0), _SINC_SLOPE if x.value.dtype is float64 else _SINC_SLOPE[:6]
+        for a in reversed(c):
+            near = near * square + a
+        far = (cos(angle) - sin(angle) / safe) / safe
+        return where(lt(abs(angle), 1), angle * near, where(eq(abs(x), math.inf), 0.0, far)) * math.pi
 
     return smooth("sinc", input, value, slope)
 

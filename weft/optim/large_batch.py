@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.elementwise import maximum, minimum, sign, where
+from weft.core.float_format import MANTISSA
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import accumulator, to_numpy
@@ -211,13 +212,15 @@ class Adafactor(Optimizer):
         kept = ("row_var", "col_var") if len(sizes) > 1 else ("variance",)
         return np.zeros(shapes[name] if name in kept else [0], to_numpy(p.dtype))
 
-    def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
+    def next(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
         eps1, eps2 = group["eps"]
-        least = (
-            2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[p.dtype.name]
-            if eps1 is None
-            else eps1
-        )
+        if eps1 is None:  # as in torch the parameter's dtype decides, not what computes
+            group = group.with_tensors([group.rate, group.count, *group.all_factors()])
+            group["eps"] = (2.0 ** -MANTISSA[p.dtype.name], eps2)
+        return super().next(group, p, g, state)
+
+    def rule(self, group: Group, p: Tensor, g: Tensor, state: State) -> tuple[Tensor, State]:
+        least, eps2 = group["eps"]
         t = group.count.to(group.rate.dtype)
         keep = (t.log() * group["beta2_decay"]).exp().to(p.dtype)
         rate = minimum(group.rate, 1 / t.sqrt())

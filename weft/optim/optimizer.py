@@ -279,8 +279,12 @@ class Optimizer(Hooked, ABC):
     def next(
         self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the rule says, of the gradient or its negative."""
-        return self.rule(group, p, -g if group.get("maximize") else g, state)
+        """What the rule says, of the gradient or its negative; of 16-bit floats in float32, each rounded once."""
+        g = -g if group.get("maximize") else g
+        if not p.dtype.is_narrow:
+            return self.rule(group, p, g, state)
+        value, new = self.rule(group, _wide(p), _wide(g), {name: _wide(t) for name, t in state.items()})
+        return value.to(p.dtype), {name: t.to(state[name].dtype) for name, t in new.items()}
 
     # --- saving
 
@@ -334,6 +338,11 @@ class Optimizer(Hooked, ABC):
             lines.append(f"Parameter Group {k}: {len(group.params)} parameters")
             lines += [f"    {name}: {value}" for name, value in sorted(group.items()) if name != "params"]
         return "\n".join([*lines, ")"])
+
+
+def _wide(t: Tensor) -> Tensor:
+    """A 16-bit float as float32; others as they are."""
+    return t.to(float32) if t.dtype.is_narrow else t
 
 
 @dataclass(slots=True)

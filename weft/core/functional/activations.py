@@ -35,12 +35,12 @@ from weft.core.elementwise import (
 )  # fmt: skip
 from weft.core.handle import describe, value_of, wrap
 from weft.core.movement import chunk, positions
-from weft.core.precision import rounded_once, widened
+from weft.core.precision import widened
 from weft.core.reductions import reduce
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import DType, Kind
+from weft.ir.dtypes import DType, Kind, float64
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """x limited to [min_val, max_val]; the gradient on the bounds is 0."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val {min_val} must not be greater than max_val {max_val}")
-    out = where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
+    if min_val != min_val or max_val != max_val:
+        min_val = max_val = math.nan
+    inner = where(ge(input, max_val), max_val, input) if max_val == max_val else input * max_val
+    out = where(le(input, min_val), min_val, inner)
     return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
@@ -97,8 +100,12 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
-    out = where(le(input, threshold), value, input)
-    return into(input, wrap(bc.cast(out.value, value_of("threshold", input).dtype)), inplace)
+    v = value_of("threshold", input)
+    if v.dtype.is_int and math.isfinite(threshold):
+        threshold = int(threshold)  # as in torch
+    x = wrap(widened(v)) if v.dtype.is_float else input
+    out = where(le(x, threshold), value, x)
+    return into(input, wrap(bc.cast(out.value, v.dtype)), inplace)
 
 
 _threshold = threshold  # a name that the argument does not hide
@@ -110,7 +117,6 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _elu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input)) * alpha, input)
 
@@ -126,7 +132,6 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
@@ -137,13 +142,11 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _selu(input: Tensor) -> Tensor:
     return _elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
 
 @remembered
-@rounded_once
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
 
@@ -163,7 +166,6 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
@@ -174,14 +176,12 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
 
 @remembered
 @widens_on_gpus
-@rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
     y = input * beta if beta != 1.0 else input
@@ -190,7 +190,6 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 @remembered
-@rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
     return neg(log_one_plus_exp(neg(input)))
@@ -202,17 +201,22 @@ def log_one_plus_exp(x: Tensor) -> Tensor:
 
 
 @remembered
-@rounded_once
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return div(input, abs(input) + 1)
 
 
 @remembered
-@rounded_once
 def tanhshrink(input: Tensor) -> Tensor:
-    """x - tanh(x)."""
-    return sub(input, tanh(input))
+    """x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + q), q = x**2 / (3 + x**2 / (5 + ...))."""
+
+    def value(x: Tensor) -> Tensor:
+        square, q = x * x, x * 0.0
+        for k in range(13 if x.value.dtype is float64 else 7, 0, -1):
+            q = square / (q + (2 * k + 1))
+        return where(lt(abs(x), 1.5), x * (q / (q + 1)), sub(x, tanh(x)))
+
+    return smooth("tanhshrink", input, value, lambda x: tanh(x) * tanh(x))
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
@@ -221,7 +225,6 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @remembered
-@rounded_once
 def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
@@ -236,11 +239,10 @@ def _hardswish(input: Tensor) -> Tensor:
     def slope(x: Tensor) -> Tensor:
         return where(le(x, -3), 0.0, where(lt(x, 3), x / 3 + 0.5, 1.0))
 
-    return smooth("hardswish", input, lambda x: x * clamp(x + 3, 0.0, 6.0) / 6, slope)
+    return smooth("hardswish", input, lambda x: x * (clamp(x + 3, 0.0, 6.0) / 6), slope)
 
 
 @remembered
-@rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
     v = value_of("glu", input)
@@ -251,15 +253,13 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * sigmoid(b)
 
 
-@remembered
-@rounded_once
+@remembered_as_given
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
 
 
 @remembered
-@rounded_once
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd toward 0, and 0 where |x| <= lambd."""
     if lambd < 0:
@@ -284,13 +284,17 @@ def rrelu(
         raise DTypeError(f"rrelu: needs a float tensor, got {v.dtype.name}; convert it with .float()")
     if lower > upper:
         raise ArgumentError(f"rrelu: lower {lower} must not be greater than upper {upper}")
-    slope: Tensor | float = (lower + upper) / 2
+    slope = (lower + upper) / 2
     if training:
         from weft.core.random import uniform
 
-        slope = uniform(v.shape, v.dtype, None) * (upper - lower) + lower
-        return into(input, where(le(input, 0), input * slope, input), inplace)
+        return into(input, _leaking(input, uniform(v.shape, v.dtype, None), lower, upper), inplace)
     return into(input, where(gt(input, 0), input, input * slope), inplace)
+
+
+@remembered
+def _leaking(input: Tensor, drawn: Tensor, lower: float, upper: float) -> Tensor:
+    return where(le(input, 0), input * (drawn * (upper - lower) + lower), input)
 
 
 def gumbel_softmax(
@@ -310,14 +314,20 @@ def gumbel_softmax(
         )
     u = uniform(v.shape, v.dtype, None)
     tiny = 2.0**-126 if v.dtype.bits > 16 else 2.0**-14
-    noise = neg(log(neg(log(maximum(u, tiny)))))
-    soft = softmax((logits + noise) / tau, dim)
+    soft = _perturbed(logits, u, tiny, tau, dim)
     if not hard:
         return soft
     k = axis("gumbel_softmax", dim, v.shape)
     best = argmax(wrap(Value(soft.value.node)), k, keepdim=True)
     picked = wrap(bc.cast(eq(wrap(positions(v.shape, k)), best).value, v.dtype))
     return with_gradient_of(picked, soft * 1.0)
+
+
+@remembered
+def _perturbed(logits: Tensor, u: Tensor, tiny: float, tau: float, dim: int) -> Tensor:
+    """softmax((logits + g) / tau), g Gumbel noise of u on [0, 1)."""
+    noise = neg(log(neg(log(maximum(u, tiny)))))
+    return softmax((logits + noise) / tau, dim)
 
 
 def relu_(input: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from weft.core.matmul import matmul
 from weft.core.movement import cat, chunk, positions, repeat_interleave, transpose
 from weft.core.precision import widened
 from weft.core.reductions import reduce
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered_as_given
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import bool_, float16, int32
+from weft.ir.dtypes import bool_, int32
 from weft.ir.graph import Shape
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
@@ -78,25 +78,31 @@ def _attention(
 ) -> Tensor:
     """Scaled dot product attention on shapes that fit."""
     q, k = query.shape, key.shape
-    scores = matmul(query, transpose(key, -2, -1)) * scale
+    dtype = query.value.dtype
+    scores = _wide_product(query, transpose(key, -2, -1)) * scale
     if is_causal:
         grid = (q[-2], k[-2])
         allowed = wrap(positions(grid, 1, int32)) <= wrap(positions(grid, 0, int32))
         scores = where(allowed, scores, -math.inf)
-    elif attn_mask is not None:
-        return _masked(scores, attn_mask, value, dropout_p)
-    weights = softmax(scores, -1)
+    weights = softmax(scores, -1) if attn_mask is None else _masked(scores, attn_mask)
     if dropout_p > 0.0:
         weights = dropout(weights, dropout_p)
-    return matmul(weights, value)
+    # rounded once more, which is what units for matrices take
+    return matmul(wrap(bc.cast(weights.value, dtype)), value)
 
 
-_attention_of_all = remembered(_attention)
+def _wide_product(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y, of 16-bit floats in float32: scores need not fit the smaller range."""
+    same = x.value.dtype is y.value.dtype
+    return matmul(wrap(widened(x.value)), wrap(widened(y.value))) if same else matmul(x, y)
+
+
+_attention_of_all = remembered_as_given(_attention)
 """Without dropout, it follows from its arguments."""
 
 
-def _masked(scores: Tensor, attn_mask: Tensor, value: Tensor, dropout_p: float) -> Tensor:
-    """Attention under a mask. A row that may see nothing gives zeros (as torch has it), and no NaN in gradients."""
+def _masked(scores: Tensor, attn_mask: Tensor) -> Tensor:
+    """The weights under a mask. A row that may see nothing gives zeros (as torch has it), and no NaN in gradients."""
     mask = value_of("scaled_dot_product_attention", attn_mask)
     bc.same_device("scaled_dot_product_attention", (scores.value, mask))
     if not (mask.dtype is bool_ or mask.dtype.is_float):
@@ -106,21 +112,18 @@ def _masked(scores: Tensor, attn_mask: Tensor, value: Tensor, dropout_p: float) 
         )
     bc.broadcast_shape("scaled_dot_product_attention", (scores.value.shape, mask.shape))
     # A finite number stands for -inf, so that no difference is a NaN; the weights of what is not allowed are exactly 0.
-    least = -65504.0 if scores.value.dtype is float16 else -1e30
+    least = -1e30
     if mask.dtype is bool_:
         allowed, scores = attn_mask, where(attn_mask, scores, least)
     else:
         allowed = ne(wrap(Value(mask.node)), -math.inf)
         scores = where(allowed, scores + wrap(bc.cast(mask, scores.value.dtype)), least)
-    x = widened(scores.value)
+    x = scores.value
     over = (len(x.shape) - 1,)
     top = Value(reduce(Op.REDUCE_MAX, x, over, keepdim=True).node) if x.shape[-1] != 0 else x
     e = exp(wrap(x) - wrap(bc.expand(top, x.shape)))
     total = wrap(bc.expand(reduce(Op.SUM, e.value, over, keepdim=True), x.shape))
-    weights = wrap(bc.cast((where(allowed, e, 0.0) / total).value, scores.value.dtype))
-    if dropout_p > 0.0:
-        weights = dropout(weights, dropout_p)
-    return matmul(weights, value)
+    return where(allowed, e, 0.0) / total
 
 
 def _shared_heads(query: Tensor, shared: Tensor) -> Tensor:
@@ -215,8 +218,9 @@ def multi_head_attention_forward(
     drop = dropout_p if training else 0.0
     found: Tensor | None = None
     if need_weights:
-        scores = heads[0] @ heads[1].transpose(-2, -1) * (1 / math.sqrt(width))
+        scores = _wide_product(heads[0], heads[1].transpose(-2, -1)) * (1 / math.sqrt(width))
         found = softmax(scores if mask is None else scores + mask, -1)
+        found = wrap(bc.cast(found.value, heads[0].value.dtype))
         found = dropout(found, drop) if drop else found
         out = found @ heads[2]
     else:

@@ -15,7 +15,7 @@ from weft.core.elementwise import abs, clamp, eq, ne, pow, sqrt, where
 from weft.core.gather import rows
 from weft.core.handle import value_of, wrap
 from weft.core.movement import box
-from weft.core.precision import widened
+from weft.core.precision import rounded_once, widened
 from weft.core.reductions import amax, amin, sum
 from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -77,6 +77,7 @@ def pairwise_distance(
 
 
 @widens_on_gpus
+@rounded_once
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every two rows i < j. Shapes: (n, d) -> (n (n - 1) / 2)."""
     v = value_of("pdist", input)

@@ -87,9 +87,14 @@ def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inpla
     _floats(op, input)
     if p == 1.0:
         return into(input, input * 0.0, inplace)
+    return into(input, _alpha_dropped(input, random.bernoulli_mask(shape, 1.0 - p), p), inplace)
+
+
+@remembered
+def _alpha_dropped(input: Tensor, keep: Tensor, p: float) -> Tensor:
+    """What is not kept at the floor, scaled and moved to mean 0 and variance 1."""
     scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
-    keep = random.bernoulli_mask(shape, 1.0 - p)
-    return into(input, where(keep, input, _FLOOR) * scale - scale * p * _FLOOR, inplace)
+    return where(keep, input, _FLOOR) * scale - scale * p * _FLOOR
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:

@@ -13,7 +13,9 @@ from weft.core.gather import check_range, index_value, one_hot, rows
 from weft.core.handle import value_of, wrap
 from weft.core.modes import no_grad
 from weft.core.movement import positions
+from weft.core.precision import rounded_once
 from weft.core.reductions import amax, size_tensor, sum
+from weft.core.remembered import remembered
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import bool_, int64
 from weft.ir.graph import Combine, elements
@@ -79,10 +81,15 @@ def _renormalized(weight: Tensor, flat: Value, max_norm: float, norm_type: float
         n = weight.value.shape[0]
         unread = bc.scalar(False, bool_, (n,))
         read = wrap(apply(Op.SCATTER, (unread, flat, bc.scalar(True, bool_, flat.shape)), Combine(0, None)))
-        norm = vector_norm(weight.detach(), norm_type, 1, keepdim=True)
-        long = logical_and(read.unsqueeze(1), gt(norm, max_norm))
-        weight.copy_(where(long, weight.detach() * (max_norm / (norm + 1e-7)), weight.detach()))
+        weight.copy_(_limited(weight.detach(), read, max_norm, norm_type))
     return weight.value
+
+
+@remembered
+def _limited(weight: Tensor, read: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    norm = vector_norm(weight, norm_type, 1, keepdim=True)
+    long = logical_and(read.unsqueeze(1), gt(norm, max_norm))
+    return where(long, weight * (max_norm / (norm + 1e-7)), weight)
 
 
 def _by_frequency(picked: Value, flat: Value, n: object) -> Value:
@@ -152,22 +159,24 @@ def embedding_bag(
     pad = None if padding_idx is None else _padding_row(op, padding_idx, w)
     picked = embedding(input, weight, pad, max_norm, norm_type, scale_grad_by_freq)
     counted = None if pad is None else ne(input, pad)
-    if per_sample_weights is not None:
-        picked = picked * per_sample_weights.unsqueeze(-1)
     count, dim = elements(i.shape), w.shape[1]
     if len(i.shape) == 2:
-        return _bags(picked, counted, mode)
+        return _bags(picked, per_sample_weights, counted, mode)
     if count == 0 or bags == 0:
         return wrap(stepwise(bc.scalar(0, w.dtype, (bags, dim)), w))
     # one bag per row, by comparing numbers: a sum over members, without writes that collide
     member = eq(wrap(bc.reshape(bag, (1, count))), wrap(positions((bags, count), 0, int64)))
     if counted is not None:
         member = logical_and(member, counted)
-    return _bags(picked.unsqueeze(0).expand(bags, count, dim), member, mode)
+    shares = None if per_sample_weights is None else per_sample_weights.unsqueeze(0).expand(bags, count)
+    return _bags(picked.unsqueeze(0).expand(bags, count, dim), shares, member, mode)
 
 
-def _bags(picked: Tensor, counted: Tensor | None, mode: str) -> Tensor:
-    """(bags, length, dim) combined over the length, those not counted left out."""
+@rounded_once
+def _bags(picked: Tensor, shares: Tensor | None, counted: Tensor | None, mode: str) -> Tensor:
+    """(bags, length, dim), times shares (bags, length), combined over the length, those not counted left out."""
+    if shares is not None:
+        picked = picked * shares.unsqueeze(-1)
     length = picked.value.shape[1]
     if mode == "max":
         if length == 0:

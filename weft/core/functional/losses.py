@@ -66,6 +66,13 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise ShapeError(f"{op}: input has shape {tuple(x)}, target {tuple(y)}; they must be equal")
 
 
+def _difference(op: str, input: Tensor, target: Tensor) -> Tensor:
+    """input - target, of which one may be bools."""
+    x, y = value_of(op, input), value_of(op, target)
+    dtype = bc.result_dtype((x, y))
+    return sub(wrap(bc.cast(x, dtype)), wrap(bc.cast(y, dtype)))
+
+
 def _weighted_mean(op: str, loss: Tensor, weight: Tensor | None, how: str) -> Tensor:
     """The loss times its weights; the mean is divided by the sum of the weights."""
     if weight is None:
@@ -91,7 +98,7 @@ def mse_loss(
     """(input - target)**2; both broadcast. With a weight per element, the mean is weighted."""
     value_of("mse_loss", target)
     how = how_reduced("mse_loss", size_average, reduce, reduction)
-    d = sub(wrap(value_of("mse_loss", input)), target)
+    d = _difference("mse_loss", input, target)
     return _weighted_mean("mse_loss", d * d, weight, how)
 
 
@@ -108,7 +115,7 @@ def l1_loss(
     """|input - target|; both broadcast. With a weight per element, the mean is weighted."""
     value_of("l1_loss", target)
     how = how_reduced("l1_loss", size_average, reduce, reduction)
-    return _weighted_mean("l1_loss", abs(sub(wrap(value_of("l1_loss", input)), target)), weight, how)
+    return _weighted_mean("l1_loss", abs(_difference("l1_loss", input, target)), weight, how)
 
 
 @remembered
@@ -124,7 +131,7 @@ def huber_loss(
     if delta <= 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     how = how_reduced("huber_loss", None, None, reduction)
-    apart = sub(input, target)
+    apart = _difference("huber_loss", input, target)
     d = abs(apart)  # whose square has no second derivative at 0
     loss = where(le(d, delta), apart * apart * 0.5, (d - 0.5 * delta) * delta)
     return _weighted_mean("huber_loss", loss, weight, how)
@@ -144,7 +151,7 @@ def smooth_l1_loss(
     if beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     how = how_reduced("smooth_l1_loss", size_average, reduce, reduction)
-    apart = sub(input, target)
+    apart = _difference("smooth_l1_loss", input, target)
     d = abs(apart)  # whose square has no second derivative at 0
     smooth = where(lt(d, beta), apart * apart * (0.5 / beta), d - 0.5 * beta) if beta else d
     return reduced(smooth, how)
@@ -211,7 +218,6 @@ def _cross_entropy_of_two(x: Value, y: Value) -> Value:
 
 @remembered
 @widens
-@rounded_once
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -254,6 +260,7 @@ def _check_targets(op: str, y: Value, classes: object, ignore_index: int) -> Non
 
 
 @widens
+@rounded_once
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -317,6 +324,7 @@ def _nll_of(
 
 
 @widens
+@rounded_once
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -389,6 +397,7 @@ def _soft_cross_entropy(
     return sum(loss) / size_tensor(elements((*shape[:k], *shape[k + 1 :])), logs.value.dtype)
 
 
+@rounded_once
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,

@@ -9,13 +9,14 @@ from weft.autograd.value import Value, apply
 from weft.core import broadcast as bc
 from weft.core.autocast import widens_on_gpus
 from weft.core.elementwise import clamp, div, pow, rsqrt
+from weft.core.float_format import MANTISSA
 from weft.core.functional.distances import vector_norm
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value, window
 from weft.core.precision import widened
 from weft.core.realization import note
 from weft.core.reductions import count, norm, reduce, size_tensor
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, int64
 from weft.ir.graph import Axes, Shape
@@ -71,7 +72,7 @@ def _normalized_axes(
     return tuple(range(len(v.shape) - len(shape), len(v.shape)))
 
 
-@remembered
+@remembered_as_given
 @widens_on_gpus
 def layer_norm(
     input: Tensor,
@@ -90,7 +91,7 @@ def layer_norm(
     return _affine(out, weight, bias, v.dtype)
 
 
-@remembered
+@remembered_as_given
 def rms_norm(
     input: Tensor,
     normalized_shape: Int | Sequence[Int],
@@ -99,16 +100,13 @@ def rms_norm(
 ) -> Tensor:
     """x / sqrt(mean(x**2) + eps) * weight over the last dimensions, which normalized_shape names.
 
+    eps is the machine epsilon of the dtype that computes unless given: float32's for 16-bit floats.
     Source: Zhang & Sennrich 2019, arXiv:1910.07467.
     """
     v = _float("rms_norm", input)
     over = _normalized_axes("rms_norm", v, normalized_shape, weight, None)
     x = wrap(widened(v))
-    least = (
-        2.0 ** {"float16": -10, "bfloat16": -7, "float32": -23, "float64": -52}[v.dtype.name]
-        if eps is None
-        else eps
-    )
+    least = 2.0 ** -MANTISSA[x.value.dtype.name] if eps is None else eps
     return _affine(x * rsqrt(_mean(x * x, over) + least), weight, None, v.dtype)
 
 
@@ -176,11 +174,12 @@ def batch_norm(
 def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None:
     """running = (1 - momentum) * running + momentum * batch, without history."""
     now = wrap(Value(bc.reshape(batch.value, shape).node))
-    running.detach_().copy_(running.detach() * (1.0 - momentum) + now * momentum)
+    before = wrap(widened(running.detach().value))
+    running.detach_().copy_(before * (1.0 - momentum) + now * momentum)
     note(running)
 
 
-@remembered
+@remembered_as_given
 @widens_on_gpus
 def group_norm(
     input: Tensor,
@@ -235,18 +234,22 @@ def instance_norm(
     return _affine(out, w, b, v.dtype)
 
 
-@remembered
-@widens_on_gpus
 def normalize(
     input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
     """x / max(norm(x, p), eps) along dim; into `out` if given."""
+    result = _normalize(input, p, dim, eps)
+    return result if out is None else out.copy_(result)
+
+
+@remembered
+@widens_on_gpus
+def _normalize(input: Tensor, p: float, dim: int, eps: float) -> Tensor:
     _float("normalize", input)
     length = (
         norm(input, p, dim, keepdim=True) if p not in (1, 2) else vector_norm(input, p, dim, keepdim=True)
     )
-    result = input / clamp(length, min=eps)
-    return result if out is None else out.copy_(result)
+    return input / clamp(length, min=eps)
 
 
 @remembered

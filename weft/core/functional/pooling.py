@@ -20,7 +20,7 @@ from weft.core.handle import value_of, wrap
 from weft.core.movement import box, pad_value, positions
 from weft.core.precision import widened
 from weft.core.random import rand
-from weft.core.remembered import remembered
+from weft.core.remembered import remembered, remembered_as_given
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes, Combine, Shape, Window, arange, elements
@@ -115,7 +115,7 @@ def _flat_positions(sizes: Shape) -> Value:
     return bc.reshape(Value(arange(elements(sizes), int64)), sizes)
 
 
-@remembered
+@remembered_as_given
 def _max_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     dilation: PerAxis, ceil_mode: bool, return_indices: bool,
@@ -330,6 +330,7 @@ def avg_pool3d(
 # ---------------------------------------------------------------------------------------------- other means
 
 
+@remembered
 def _lp_pool(
     op: str,
     rank: int,

@@ -29,7 +29,10 @@ from weft.core.gather import check_range, gather, index_value, take
 from weft.core.handle import Handle, value_of, wrap
 from weft.core.known_values import check_known
 from weft.core.movement import positions
+from weft.core.precision import rounded_once
 from weft.core.reductions import any, mean, sum
+from weft.core.remembered import remembered
+from weft.core.smooth import float_input
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -53,6 +56,12 @@ def poisson_nll_loss(
     full adds Stirling's y log y - y + log(2 pi y) / 2 where y > 1.
     """
     how = how_reduced("poisson_nll_loss", size_average, reduce, reduction)
+    x = wrap(float_input("poisson_nll_loss", input))
+    return _poisson(x, target, log_input, full, eps, how)
+
+
+@remembered
+def _poisson(input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, how: str) -> Tensor:
     loss = exp(input) - target * input if log_input else input - target * log(input + eps)
     if full:
         many = gt(target, 1)
@@ -61,6 +70,7 @@ def poisson_nll_loss(
     return reduced(loss, how)
 
 
+@rounded_once
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -103,6 +113,7 @@ def _pass(g: Value, _out: Value, _x: Value) -> tuple[Value]:
     return (g,)
 
 
+@remembered
 @widens
 def hinge_embedding_loss(
     input: Tensor,
@@ -128,6 +139,7 @@ def _positive_part(x: Tensor) -> Tensor:
     return where(gt(x, 0), x, 0.0)
 
 
+@remembered
 @widens
 def margin_ranking_loss(
     input1: Tensor,
@@ -149,6 +161,7 @@ def margin_ranking_loss(
     return reduced(_above_zero(neg(target) * (input1 - input2) + margin), how)
 
 
+@remembered
 @widens
 def cosine_embedding_loss(
     input1: Tensor,
@@ -178,6 +191,7 @@ def cosine_embedding_loss(
     return reduced(loss, how)
 
 
+@remembered
 @widens
 def soft_margin_loss(
     input: Tensor,
@@ -188,9 +202,10 @@ def soft_margin_loss(
 ) -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
     how = how_reduced("soft_margin_loss", size_average, reduce, reduction)
-    return reduced(softplus(neg(target) * input, threshold=math.inf), how)
+    return reduced(softplus(neg(target * input), threshold=math.inf), how)
 
 
+@remembered
 def multilabel_soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -218,6 +233,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
 
 
 @widens
+@rounded_once
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -251,6 +267,7 @@ def multi_margin_loss(
 
 
 @widens
+@rounded_once
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -286,6 +303,7 @@ def multilabel_margin_loss(
     return reduced(loss if len(y.shape) == 2 else sum(loss), how)
 
 
+@remembered
 @widens
 def triplet_margin_loss(
     anchor: Tensor,
@@ -325,7 +343,9 @@ def triplet_margin_with_distance_loss(
     how = how_reduced("triplet_margin_with_distance_loss", None, None, reduction)
     if margin <= 0:
         raise ArgumentError(f"triplet_margin_with_distance_loss: margin must be positive, got {margin}")
-    return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, how)
+    if distance_function is None:
+        return triplet_margin_loss(anchor, positive, negative, margin, swap=swap, reduction=reduction)
+    return _triplet(anchor, positive, negative, distance_function, margin, swap, how)
 
 
 def _triplet(

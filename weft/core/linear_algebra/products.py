@@ -17,7 +17,7 @@ from weft.core.linear_algebra.host import host_array, known_size, known_sizes
 from weft.core.linear_algebra.inverse import inv
 from weft.core.matmul import matmul
 from weft.core.movement import diagonal, expand, reshape, stack, unsqueeze
-from weft.core.precision import widened
+from weft.core.precision import rounded_once, widened
 from weft.core.reductions import sum
 from weft.core.remembered import remembered
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -140,6 +140,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return sum(x * y, dim)
 
 
+@rounded_once
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """The powers 0 to N - 1 of each element, in a new last dimension."""
     v = value_of("linalg.vander", x)
