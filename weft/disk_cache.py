@@ -222,10 +222,10 @@ def _folders(refused: list[Refused] | None = None) -> Iterator[tuple[Folder, str
 
 def _below(root: Path, names: tuple[str, ...], refused: list[Refused] | None) -> list[str]:
     """The folders in the cache folder that may be ours, or in one of them."""
-    known = (lambda name: len(name) == 2) if names else _is_ours
     try:
         with opened(root, *names) as folder:
-            return [e.name for e in folder.entries() if known(e.name) and e.is_dir(follow_symlinks=False)]
+            found = [e.name for e in folder.entries() if e.is_dir(follow_symlinks=False)]
+            return [name for name in found if (len(name) == 2 if names else _is_ours(name))]
     except OSError:
         return []
     except Refused as refusal:
