@@ -115,7 +115,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no json": (lambda p: written(p, b"{oops"), "its header is not JSON"),
     "not utf-8": (lambda p: written(p, b'{"\xff": 1}'), "its header is not JSON"),
     "deep": (lambda p: written(p, b"[" * 100_000), "its header is not JSON"),
-    "list": (lambda p: written(p, []), "its header is no JSON object"),
+    "list": (lambda p: written(p, []), "its header is not JSON (it does not begin with '{')"),
     "twice": (lambda p: written(p, b'{"a": 1, "a": 2}'), "a name occurs twice"),
     "fields": (
         lambda p: written(p, {"a": {"dtype": "F32"}}),
