@@ -112,7 +112,7 @@ class _Made:
         return self.offset, self.shape, self.stride
 
 
-class _Reader:
+class SafeReader:
     """Makes what the names in a pickle stand for."""
 
     def __init__(
@@ -444,7 +444,7 @@ class _Elements:
     def __call__(self) -> memoryview:
         if 0 in self.shape:
             return memoryview(b"")
-        kind = dtypes.to_numpy(self.dtype)
+        kind = np.dtype(f"u{self.dtype.itemsize}")
         data = self.bytes.read()
         # the first to the last element, so that what lies around them need not be a whole number of such elements
         last = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
@@ -550,7 +550,7 @@ def _record_type(name: str) -> Any:
     return Record
 
 
-class _Recording(_Reader):
+class _Recording(SafeReader):
     """Makes records of what is not known, instead of refusing it."""
 
     def find(self, module: str, name: str) -> Any:
@@ -585,7 +585,7 @@ def load_torch(
     """
     source = opened("load_torch", path)
     return loaded(
-        source, placing("load_torch", device), _Reader if weights_only else _Recording, max_expansion
+        source, placing("load_torch", device), SafeReader if weights_only else _Recording, max_expansion
     )
 
 
@@ -598,17 +598,17 @@ def load_running(
 ) -> Any:
     """As `loaded`, by Python's pickle: it imports and calls what the file says."""
     return loaded(
-        source, place, _Reader, max_expansion, functools.partial(_run, pickle_module or pickle, options)
+        source, place, SafeReader, max_expansion, functools.partial(_run, pickle_module or pickle, options)
     )
 
 
-_Read = Callable[["Reading", _Reader], Any]
+_Read = Callable[["Reading", SafeReader], Any]
 
 
 def loaded(
     source: Source,
     place: Callable[[str], str | None],
-    reader: type[_Reader],
+    reader: type[SafeReader],
     max_expansion: float,
     read: _Read | None = None,
 ) -> Any:
@@ -618,14 +618,14 @@ def loaded(
     return _from_legacy(source, place, reader, max_expansion, read or _unpickled)
 
 
-def _unpickled(file: Reading, reader: _Reader) -> Any:
+def _unpickled(file: Reading, reader: SafeReader) -> Any:
     try:
         return Machine(file, reader, reader.max_expansion * file.source.size).load()
     except Malformed as error:
         raise reader.bad(str(error)) from error.__cause__
 
 
-def _run(module: Any, options: Mapping[str, Any], file: Reading, reader: _Reader) -> Any:
+def _run(module: Any, options: Mapping[str, Any], file: Reading, reader: SafeReader) -> Any:
     class Unpickler(module.Unpickler):
         def persistent_load(self, pid: Any) -> Any:
             return reader.persistent(pid)
@@ -659,7 +659,11 @@ def _run(module: Any, options: Mapping[str, Any], file: Reading, reader: _Reader
 
 
 def _from_zip(
-    source: Source, place: Callable[[str], str | None], kind: type[_Reader], max_expansion: float, read: _Read
+    source: Source,
+    place: Callable[[str], str | None],
+    kind: type[SafeReader],
+    max_expansion: float,
+    read: _Read,
 ) -> Any:
     archive = Archive(source, "load_torch", max_expansion)
     names = archive.members
@@ -694,7 +698,11 @@ def _from_zip(
 
 
 def _from_legacy(
-    source: Source, place: Callable[[str], str | None], kind: type[_Reader], max_expansion: float, read: _Read
+    source: Source,
+    place: Callable[[str], str | None],
+    kind: type[SafeReader],
+    max_expansion: float,
+    read: _Read,
 ) -> Any:
     """Pickles of a magic number, a version, the machine, the objects and the storages' names; then the storages."""
     file = Reading(source)
