@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 Allowed: TypeAlias = "Any | tuple[Any, str]"
 """A class or function, or one with the name that files give it."""
@@ -22,7 +22,7 @@ _allowed: dict[str, Any] = {}
 def add_safe_globals(safe_globals: Iterable[Allowed]) -> None:
     """Let files name these classes and functions from now on."""
     for item in safe_globals:
-        x, name = item if isinstance(item, tuple) else (item, "")
+        x, name = cast("tuple[Any, str]", item) if isinstance(item, tuple) else (item, "")
         _allowed[name or f"{x.__module__}.{x.__qualname__}"] = x
 
 

@@ -33,13 +33,13 @@ from weft.core.handle import wrap
 from weft.core.run import deferred
 from weft.core.sizes import Size
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError, FileDTypeError, FileFormatError
+from weft.errors import FileDTypeError, FileFormatError
 from weft.io import allowed, numpy_pickles
 from weft.io.archive import MAX_EXPANSION, Archive
 from weft.io.placing import placing
 from weft.io.safetensors import whole_bools
 from weft.io.source import Reading, Source, opened
-from weft.io.unpickling import Machine, Malformed
+from weft.io.unpickling import Machine, Malformed, shown
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType
 from weft.ir.graph import Node
@@ -140,20 +140,22 @@ class SafeReader:
     def persistent(self, saved: Any) -> _Storage:
         parts = cast("tuple[Any, ...]", saved) if isinstance(saved, tuple) else ()
         if len(parts) < 5 or parts[0] != "storage" or not isinstance(parts[1], _StorageType):
-            raise self.bad(f"it refers to a storage as {saved!r:.80}, which is no known form")
+            raise self.bad(f"it refers to a storage as {shown(cast('Any', saved))}, which is no known form")
         _, kind, key, location, count, *rest = parts
         view = rest[0] if rest else None
         offset = 0
         if not isinstance(key, str | int) or not isinstance(location, str) or not _is_size(count):
-            raise self.bad(f"it refers to a storage as {saved!r:.80}, which is no known form")
+            raise self.bad(f"it refers to a storage as {shown(cast('Any', saved))}, which is no known form")
         width = 1 if kind.dtype is None else kind.dtype.itemsize
         if view is not None:
             whole = cast("tuple[Any, ...]", view) if isinstance(view, tuple) else ()
             if len(whole) != 3 or not _is_size(whole[1]) or not _is_size(whole[2]):
-                raise self.bad(f"it refers to a part of a storage as {view!r:.80}, which is no known form")
+                raise self.bad(
+                    f"it refers to a part of a storage as {shown(cast('Any', view))}, which is no known form"
+                )
             offset, length = whole[1], whole[2]
             if offset + length > count:
-                raise self.bad(f"a part of the storage {key!r:.40} lies outside of it")
+                raise self.bad(f"a part of the storage {shown(key)} lies outside of it")
         name = str(key)
         if name not in self.storages:
             if len(name) > 1000:
@@ -162,7 +164,7 @@ class SafeReader:
         found = self.storages[name]
         if count * width > found.nbytes:
             raise self.bad(
-                f"the storage {name!r} has {found.nbytes:,} bytes, not {count * width:,}; it is cut short"
+                f"the storage {shown(name)} has {found.nbytes:,} bytes, not {count * width:,}; it is cut short"
             )
         return _Storage(kind, found, count, offset, location)
 
@@ -176,17 +178,19 @@ class SafeReader:
 
     def _tensor(self, storage: Any, dtype: Any, offset: Any, size: Any, stride: Any, grad: Any) -> Tensor:
         if not isinstance(storage, _Storage):
-            raise self.bad(f"a tensor of the storage {storage!r:.80}")
+            raise self.bad(f"a tensor of the storage {shown(storage)}")
         kind = storage.type.dtype if dtype is None else dtype
         if not isinstance(kind, DType):
             raise FileDTypeError(
                 f"load_torch: {self.source.path} has a tensor of type {kind or storage.type.name}, which weft lacks"
             )
         if not isinstance(size, tuple) or not isinstance(stride, tuple):
-            raise self.bad(f"a tensor of size {size!r:.80} and stride {stride!r:.80}")
+            raise self.bad(f"a tensor of size {shown(cast('Any', size))} and stride {shown(stride)}")
         shape, steps = cast("tuple[Any, ...]", size), cast("tuple[Any, ...]", stride)
         if len(shape) != len(steps) or not all(map(_is_size, (*shape, *steps, offset))):
-            raise self.bad(f"a tensor of size {shape!r:.80}, stride {steps!r:.80} and offset {offset!r:.20}")
+            raise self.bad(
+                f"a tensor of size {shown(shape)}, stride {shown(steps)} and offset {shown(offset)}"
+            )
         offset += storage.offset
         count = storage.count // (kind.itemsize if storage.type.dtype is None else 1)
         self._check(kind, count, offset, shape, steps)
@@ -230,7 +234,7 @@ class SafeReader:
     def _on_disk(self, m: _Made, shape: tuple[int, ...]) -> Node:
         begin = m.storage.bytes.begin
         if begin is None or not isinstance(self.source, MappedFile):
-            raise ArgumentError(
+            raise FileFormatError(
                 f"load_torch: the elements of {self.source.path} cannot stay on disk: they are packed, in memory, or "
                 "in torch's older form; save it again with weft.save"
             )
@@ -249,7 +253,7 @@ class SafeReader:
         """The tensor as a parameter; itself where there is no such class, as for what is no tensor."""
         at = self.at.get(id(data))
         if at is None:
-            raise self.bad(f"a parameter of {data!r:.80}")
+            raise self.bad(f"a parameter of {shown(data)}")
         m = self.made[at]
         out = object.__new__(_parameter_class())
         out.value = m.tensor.value
@@ -265,7 +269,7 @@ class SafeReader:
             self.known["torch._utils._rebuild_tensor_v3"],
         ):
             if make is not self.known["torch._utils._rebuild_parameter"]:
-                raise self.bad(f"a tensor made by {make!r:.80}")
+                raise self.bad(f"a tensor made by {shown(make)}")
         plain = make(*args)
         if not isinstance(kind, type) or not issubclass(kind, Tensor):
             return plain
@@ -372,12 +376,13 @@ class SafeReader:
         """Give an object its state."""
         if numpy_pickles.build(x, state):
             return
-        if isinstance(x, OrderedDict) and isinstance(state, dict) and type(cast("Any", x)) is OrderedDict:
+        kind: type[Any] = cast("Any", type(x))
+        if kind is OrderedDict and isinstance(state, dict):
             x.__dict__.update(cast("dict[str, Any]", state))  # state_dict's _metadata
-        elif self.is_made(cast("type[Any]", type(x))):
+        elif self.is_made(kind):
             _set_state(x, state)
         else:
-            raise Malformed(f"a state for a {type(x).__name__}")
+            raise Malformed(f"a state for a {kind.__name__}")
 
 
 _NOTHING = bc.scalar(0, dtypes.float32, ())
@@ -395,9 +400,9 @@ def _set_state(x: Any, state: Any) -> None:
     if hasattr(x, "__setstate__"):
         x.__setstate__(state)
         return
-    slots: Any = None
+    slots: dict[str, Any] | None = None
     if isinstance(state, tuple) and len(cast("tuple[Any, ...]", state)) == 2:
-        state, slots = cast("tuple[Any, Any]", state)
+        state, slots = cast("tuple[Any, dict[str, Any] | None]", state)
     if state is not None:
         x.__dict__.update(state)
     for name, value in (slots or {}).items():
@@ -462,16 +467,18 @@ def _parameter_class() -> type[Tensor]:
     return import_module("weft.nn.module").Parameter
 
 
-def _device(*parts: Any) -> devices.device:
-    name = ":".join(map(str, parts))
+def _device(kind: Any, index: Any = None) -> devices.device:
+    if not isinstance(kind, str) or not (index is None or _is_size(index)):
+        raise Malformed(f"a device {shown(kind)} {shown(index)}")
+    name = kind if index is None else f"{kind}:{index}"
     return devices.device.known(name if ":" in name else f"{name}:0")
 
 
 def _default_dict(factory: Any = None, *_: Any) -> Any:
     plain: tuple[Any, ...] = (None, list, dict, set, tuple, int, float, str, bool)
     if not any(factory is kind for kind in plain):
-        raise Malformed(f"a defaultdict of {factory!r:.80}")
-    return defaultdict(factory)
+        raise Malformed(f"a defaultdict of {shown(factory)}")
+    return defaultdict[Any, Any](factory)
 
 
 def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -508,7 +515,7 @@ def _bytes(data: Any = b"", encoding: Any = None) -> bytes:
 
 def _encode(text: Any, encoding: Any = "utf-8") -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
-        raise Malformed(f"bytes of a {type(text).__name__} in encoding {encoding!r:.40}")
+        raise Malformed(f"bytes of a {type(text).__name__} in encoding {shown(encoding)}")
     return text.encode(encoding)
 
 
@@ -636,7 +643,8 @@ def _run(module: Any, options: Mapping[str, Any], file: Reading, reader: SafeRea
                 return reader.known[full]
             if mod_name in ("torch", "torch.storage") and name.endswith("Storage"):
                 return _StorageType(None, name)
-            found = super().find_class(mod_name, name)
+            base: Any = super()
+            found: Any = base.find_class(mod_name, name)
             if str(getattr(found, "__module__", "")).partition(".")[0] == "torch":
                 raise FileFormatError(
                     f"load: {reader.source.path} asks for {full}, a part of torch that weft has none of; save a "
@@ -709,10 +717,10 @@ def _from_legacy(
 
     def storage(key: str, nbytes: int) -> _Bytes:
         if nbytes > source.size:
-            raise reader.bad(f"the storage {key!r} has {nbytes:,} bytes, and the file {source.size:,}")
+            raise reader.bad(f"the storage {shown(key)} has {nbytes:,} bytes, and the file {source.size:,}")
 
         def unknown() -> memoryview:
-            raise reader.bad(f"it lacks the storage {key!r}")
+            raise reader.bad(f"it lacks the storage {shown(key)}")
 
         return _Bytes(key, nbytes, unknown)
 
@@ -725,7 +733,7 @@ def _from_legacy(
         raise _big_endian(source)
     out = read(file, reader)
     keys = _unpickled(file, reader)
-    if not isinstance(keys, list):
+    if not isinstance(keys, list) or not all(isinstance(k, str | int) for k in cast("list[Any]", keys)):
         raise reader.bad("it has no list of storages")
     widths = {m.storage.bytes.key: _width(m.storage) for m in reader.made}
     for key in cast("list[Any]", keys):
@@ -739,7 +747,7 @@ def _from_legacy(
         stored = reader.storages.get(name)
         if stored is not None:
             if nbytes < stored.nbytes:
-                raise reader.bad(f"the storage {name!r} has {nbytes:,} bytes, not {stored.nbytes:,}")
+                raise reader.bad(f"the storage {shown(name)} has {nbytes:,} bytes, not {stored.nbytes:,}")
             stored.nbytes, stored.read = nbytes, functools.partial(_read, source, begin, begin + nbytes)
     missing = set(reader.storages) - {str(k) for k in cast("list[Any]", keys)}
     if missing:

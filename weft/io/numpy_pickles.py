@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 
 from weft.backends.disk.format import too_large
-from weft.io.unpickling import Malformed
+from weft.io.unpickling import Malformed, shown
 from weft.ir import dtypes
 
 _PLAIN = re.compile(r"[<>=|]?(?:\?|[biufc]\d{1,2})")
-_NARROW = {f"ml_dtypes.{d.name}": dtypes.to_numpy(d).type for d in dtypes.DTYPES.values() if d.is_float}
+_NARROW = {
+    f"ml_dtypes.{d.name}": dtypes.to_numpy(d).type
+    for d in dtypes.DTYPES.values()
+    if d.is_narrow and d is not dtypes.float16
+}
 
 
 def known() -> dict[str, Any]:
@@ -22,7 +25,7 @@ def known() -> dict[str, Any]:
     found: dict[str, Any] = {"numpy.ndarray": np.ndarray, "numpy.dtype": _dtype}
     for core in ("numpy.core.multiarray", "numpy._core.multiarray"):
         found |= {f"{core}._reconstruct": _array, f"{core}.scalar": _scalar}
-    return found | {name: kind for name, kind in _NARROW.items() if name.startswith("ml_dtypes.") and kind}
+    return found | _NARROW
 
 
 def _dtype(name: Any, *_: Any) -> np.dtype[Any]:
@@ -30,13 +33,13 @@ def _dtype(name: Any, *_: Any) -> np.dtype[Any]:
         return np.dtype(name)
     if isinstance(name, type) and any(name is kind for kind in _NARROW.values()):
         return np.dtype(name)
-    raise Malformed(f"an array has elements of type {name!r:.80}; only numbers are read")
+    raise Malformed(f"an array has elements of type {shown(name)}; only numbers are read")
 
 
 def _array(kind: Any, *_: Any) -> np.ndarray[Any, Any]:
     if kind is not np.ndarray:
-        raise Malformed(f"an array of type {kind!r:.80}")
-    return np.ndarray((0,), np.int8)
+        raise Malformed(f"an array of type {shown(kind)}")
+    return np.empty(0, np.int8)
 
 
 def _scalar(dtype: Any, data: Any) -> Any:
@@ -50,12 +53,12 @@ def _scalar(dtype: Any, data: Any) -> Any:
 
 def build(x: Any, state: Any) -> bool:
     """Give an array or a type its state. False for anything else."""
-    builder: Callable[[Any, Any], None] | None = (
-        _build_array if type(x) is np.ndarray else _build_dtype if isinstance(x, np.dtype) else None
-    )
-    if builder is None:
+    if isinstance(x, np.dtype):
+        _build_dtype(cast("np.dtype[Any]", x), state)
+    elif type(x) is np.ndarray:
+        _build_array(cast("np.ndarray[Any, Any]", x), state)
+    else:
         return False
-    builder(x, state)
     return True
 
 
@@ -66,7 +69,7 @@ def _build_dtype(x: np.dtype[Any], state: Any) -> None:
     order, *rest = cast("tuple[Any, ...]", state)[1:5]
     if order not in ("<", "|", "=") or any(r is not None for r in rest):
         raise Malformed(
-            f"an array has elements of type {x} in order {order!r:.20}; only little-endian numbers are read"
+            f"an array has elements of type {x} in order {shown(order)}; only little-endian numbers are read"
         )
 
 
@@ -76,7 +79,7 @@ def _build_array(x: np.ndarray[Any, Any], state: Any) -> None:
     version, shape, dtype, fortran, data = cast("tuple[Any, ...]", state)
     sizes = cast("tuple[Any, ...]", shape)
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in sizes):
-        raise Malformed(f"an array of shape {shape!r:.80}")
+        raise Malformed(f"an array of shape {shown(cast('Any', shape))}")
     if not isinstance(dtype, np.dtype) or not isinstance(data, bytes):
         raise Malformed("an array without its bytes")
     kind = cast("np.dtype[Any]", dtype)
@@ -84,4 +87,5 @@ def _build_array(x: np.ndarray[Any, Any], state: Any) -> None:
         raise Malformed(f"an array of shape {sizes} {why}")
     if math.prod(sizes) * kind.itemsize != len(data):
         raise Malformed(f"an array of shape {sizes} and type {kind} of {len(data)} bytes")
-    x.__setstate__((version, sizes, kind, bool(fortran), data))  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+    setstate: Any = x.__setstate__
+    setstate((version, sizes, kind, bool(fortran), data))

@@ -172,7 +172,7 @@ class Pickler:
     def _global(self, x: Any) -> None:
         """A class or a function by its name, under which it has to be found again."""
         name = getattr(x, "__qualname__", None) or x.__name__
-        module = pickle.whichmodule(x, name)
+        module: str = _whichmodule(x, name)
         found: Any = sys.modules.get(module)
         owner = found
         for part in name.split("."):
@@ -205,7 +205,7 @@ class Pickler:
         state, items, pairs = (*rest, None, None, None)[:3]
         if getattr(function, "__name__", "") == "__newobj_ex__":
             cls, positional, names = args
-            function, args = functools.partial(cls.__new__, cls, *positional, **names), ()
+            function, args = functools.partial(cls.__new__, cls, *positional, **names), tuple[Any, ...]()
         if getattr(function, "__name__", "") == "__newobj__":
             self.save(args[0])
             self.save(tuple(args[1:]))
@@ -226,6 +226,9 @@ class Pickler:
         if state is not None:
             self.save(state)
             self.chunks.append(b"b")
+
+
+_whichmodule: Callable[[Any, str], str] = vars(pickle)["whichmodule"]  # where a class or function is found
 
 
 def named(module: str, name: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from typing import Any, cast
 from weft.backends.disk.file import open_regular
 from weft.backends.disk.format import located, read_json
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError, FileError, FileFormatError
+from weft.errors import FileError, FileFormatError
 from weft.io.safetensors import StrPath, load_safetensors, replacing, save_safetensors
 
 _MAX_INDEX = 100_000_000  # bytes; as a header may have
@@ -38,7 +39,7 @@ def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
         elif not indices and len(files) == 1:
             return load_safetensors(files[0], device)
         else:
-            raise ArgumentError(
+            raise FileError(
                 f"load_sharded: {path} holds {len(indices)} indices and {len(files)} files; name one"
             )
     table = _weight_map(place)
@@ -81,6 +82,10 @@ def _weight_map(place: Path) -> dict[str, str]:
 
 def _is_name(file: str) -> bool:
     """Whether it is the name of a file, and no path to another folder on any system."""
+    try:
+        os.fsencode(file)
+    except UnicodeError:
+        return False
     return Path(file).name == file and file not in ("", ".", "..") and not set(file) & set("/\\\0")
 
 

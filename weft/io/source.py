@@ -72,7 +72,9 @@ def opened(op: str, f: object) -> Source:
                 f'{op}: the file gives {type(data).__name__}, not bytes; open it in binary mode ("rb")'
             )
         named: Any = getattr(f, "name", None)
-        source: Source = InMemory(bytes(data), named if isinstance(named, str) else f"the {type(f).__name__}")
+        source: Source = InMemory(
+            bytes(cast("bytes", data)), named if isinstance(named, str) else f"the {type(f).__name__}"
+        )
     else:
         with open_regular(located(cast("StrPath", f))) as file:
             path = file.name

@@ -60,7 +60,7 @@ class _Tensors:
             case device():
                 return _device(x)
             case Size():
-                return named("torch", "Size") + _sizes(tuple([int(n) for n in x])) + b"\x85R"
+                return named("torch", "Size") + _sizes([n for n in x if isinstance(n, int)]) + b"\x85R"
             case _:
                 return None
 

@@ -23,6 +23,19 @@ class Malformed(ValueError):  # noqa: N818  (what becomes a FileFormatError)
     """A pickle makes no sense; the text says where."""
 
 
+def shown(x: object) -> str:
+    """A few words on something that a file gave: its text could be without end, or ask for what is not there yet."""
+    if isinstance(x, str | bytes):
+        return repr(x[:80])
+    if x is None or isinstance(x, bool | float) or (isinstance(x, int) and x.bit_length() < 200):
+        return repr(x)
+    if type(x) is tuple and len(cast("tuple[Any, ...]", x)) < 65:
+        parts = cast("tuple[Any, ...]", x)
+        return f"({', '.join(shown(p) if isinstance(p, int | str) else type(p).__name__ for p in parts)})"
+    kind: Any = cast("Any", type(x))
+    return f"a {kind.__name__:.80}"
+
+
 class Reads(Protocol):
     """What a pickle is read from."""
 
@@ -258,14 +271,14 @@ class Machine:
     def append(self, items: list[Any]) -> None:
         """Add items to the list on top."""
         target = self.top()
-        if not isinstance(target, list) and not hasattr(type(target), "loads_items"):
+        if not isinstance(target, list) and not hasattr(cast("type[Any]", type(target)), "loads_items"):
             raise Malformed(f"at byte {self.at}: items for a {type(target).__name__}")
         cast("list[Any]", target).extend(items)
 
     def set_items(self, items: list[Any]) -> None:
         """Add keys and values to the mapping on top."""
         target = self.top()
-        if not isinstance(target, dict) and not hasattr(type(target), "loads_items"):
+        if not isinstance(target, dict) and not hasattr(cast("type[Any]", type(target)), "loads_items"):
             raise Malformed(f"at byte {self.at}: entries for a {type(target).__name__}")
         if len(items) % 2:
             raise Malformed(f"at byte {self.at}: a key without a value")
@@ -316,11 +329,11 @@ class Machine:
         """REDUCE."""
         call = self.host.function(function)
         if call is None:
-            raise Malformed(f"at byte {self.at}: it would call {function!r:.80}")
+            raise Malformed(f"at byte {self.at}: it would call {shown(function)}")
         if type(args) is not tuple:
             raise Malformed(f"at byte {self.at}: arguments that are a {type(args).__name__}")
         given = cast("tuple[Any, ...]", args)
-        self.charge(sum(8 * len(a) for a in given if isinstance(a, _COPIED)))
+        self.charge(sum(8 * len(cast("list[Any]", a)) for a in given if isinstance(a, _COPIED)))
         self.stack.append(call(*given))
 
     def reduce(self) -> None:
@@ -337,7 +350,7 @@ class Machine:
             or not self.host.is_made(cast("type[Any]", cls))
             or type(args) is not tuple
         ):
-            raise Malformed(f"at byte {self.at}: it would make a {cls!r:.80}")
+            raise Malformed(f"at byte {self.at}: it would make a {shown(cls)}")
         kind = cast("type[Any]", cls)
         self.stack.append(kind.__new__(kind, *cast("tuple[Any, ...]", args), **kwargs))
 
