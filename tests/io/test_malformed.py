@@ -208,8 +208,10 @@ def test_archives_that_lie(tmp_path: Path) -> None:
     lies = {
         "encrypted": changed(8, "<H", 1), "packed otherwise": changed(10, "<H", 14), "checksum": changed(16, "<I", 1),
         "packed size": changed(20, "<I", 1 << 30), "size": changed(24, "<I", 17), "place": changed(42, "<I", 3),
-        "far": changed(42, "<I", 0xFFFFFFF0), "name": good.replace(b"x/data/0", b"x/data/\xff"), "twice": twice.getvalue(),
-        "cut": good[:-30], "no end": good[:-22], "not there": archive(GOOD.replace(b"X\x01\0\0\x000", b"X\x01\0\0\x001")),
+        "far": changed(42, "<I", 0xFFFFFFF0), "name": good.replace(b"x/data/0", b"x/data/\xff"),
+        "twice": twice.getvalue(),
+        "cut": good[:-30], "no end": good[:-22],
+        "not there": archive(GOOD.replace(b"X\x01\0\0\x000", b"X\x01\0\0\x001")),
     }  # fmt: skip
     for name, data in lies.items():
         with pytest.raises(weft.FileError, match="BytesIO"):
@@ -254,7 +256,8 @@ HEADERS: dict[str, bytes] = {
     "digits": b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}',
     "mark": b"\xef\xbb\xbf" + json.dumps({"a": ENTRY}).encode(),
     "other encoding": json.dumps({"a": ENTRY}).encode("utf-16-le"),
-    "twice": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+    "twice": b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
+    b'"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
     "field twice": b'{"a":{"dtype":"F32","dtype":"I32","shape":[1],"data_offsets":[0,4]}}',
     "half a character": b'{"\\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
     "backwards": json.dumps({"a": {**ENTRY, "data_offsets": [4, 0]}}).encode(),
@@ -305,7 +308,7 @@ def test_headers_of_any_length(tmp_path: Path) -> None:
 def test_indices_that_name_other_files(name: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(weft.FileError, match="index.json"):
+    with pytest.raises(weft.FileError, match=r"index\.json"):
         load_sharded(path)
     with pytest.raises(weft.FileError):
         load_sharded(tmp_path)
@@ -368,7 +371,7 @@ def test_what_is_no_file_is_refused_at_once(reader: str, tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError):
         READERS[reader](tmp_path / "nowhere")
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(weft.FileError, match="empty"):
+    with pytest.raises(weft.FileError, match="/empty"):
         READERS[reader](tmp_path / "empty")
 
 

@@ -150,9 +150,7 @@ class SafeReader:
         if view is not None:
             whole = cast("tuple[Any, ...]", view) if isinstance(view, tuple) else ()
             if len(whole) != 3 or not _is_size(whole[1]) or not _is_size(whole[2]):
-                raise self.bad(
-                    f"it refers to a part of a storage as {shown(cast('Any', view))}, which is no known form"
-                )
+                raise self.bad(f"it refers to a part of a storage as {shown(cast('Any', view))}")
             offset, length = whole[1], whole[2]
             if offset + length > count:
                 raise self.bad(f"a part of the storage {shown(key)} lies outside of it")

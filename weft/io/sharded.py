@@ -31,7 +31,7 @@ def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
     safetensors file is refused wherever it is.
     """
     place = located(path)
-    if place.is_dir():
+    if os.path.isdir(place):
         indices = sorted(place.glob("*.safetensors.index.json"))
         files = sorted(place.glob("*.safetensors"))
         if len(indices) == 1:

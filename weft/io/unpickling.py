@@ -32,7 +32,7 @@ def shown(x: object) -> str:
     if type(x) is tuple and len(cast("tuple[Any, ...]", x)) < 65:
         parts = cast("tuple[Any, ...]", x)
         return f"({', '.join(shown(p) if isinstance(p, int | str) else type(p).__name__ for p in parts)})"
-    kind: Any = cast("Any", type(x))
+    kind: type[Any] = cast("Any", x).__class__
     return f"a {kind.__name__:.80}"
 
 
