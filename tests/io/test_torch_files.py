@@ -139,6 +139,37 @@ def test_views_are_written_as_views() -> None:
         assert got["first"][2].item() == -2
 
 
+def test_strided_views_of_any_kind() -> None:
+    """Against NumPy's: slices and permutations, steps, repeats, overlaps; with writes that reach the storage."""
+    from weft.io.checkpoint import strided
+
+    rng = np.random.default_rng(0)
+    data = np.arange(200.0)
+    for _ in range(60):
+        rank = int(rng.integers(0, 4))
+        size = [int(n) for n in rng.integers(1, 5, rank)]
+        stride = [int(n) for n in rng.choice([0, 1, 2, 3, 4, 5, 8, 12, 20], rank)]
+        offset = int(rng.integers(0, 20))
+        want = np.lib.stride_tricks.as_strided(data[offset:], size, [8 * s for s in stride])
+        assert strided(weft.tensor(data), size, stride, offset).tolist() == want.tolist(), (
+            size,
+            stride,
+            offset,
+        )
+
+
+def test_views_that_repeat_a_shared_element() -> None:
+    """A shape of any size over one element asks for no memory, also where others share it."""
+    torch = pytest.importorskip("torch")
+    x = torch.arange(4.0)
+    got = weft.load(
+        by_torch({"x": x, "wide": x[1:2].expand(1 << 30, 127, 1), "rows": x[None].expand(1000, 4)})
+    )
+    assert got["wide"].shape == (1 << 30, 127, 1) and got["wide"][5, 3].item() == 1
+    got["x"][1] = 9
+    assert got["wide"][1 << 29, 100].item() == got["rows"][999, 1].item() == 9
+
+
 def test_overlapping_views_of_what_is_gone() -> None:
     x = weft.arange(10.0)
     saved = {"a": x[:6], "b": x[4:8]}

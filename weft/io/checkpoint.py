@@ -421,17 +421,38 @@ def _is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """The view of a storage, as a tensor of one dimension or flattened, that torch describes so: slices and
-    permutations where they suffice, since they cost nothing, else element by element."""
+    """The view of a storage, as a tensor of one dimension or flattened, that torch describes so: slices, permutations
+    and expansions where they suffice, since they cost nothing, else element by element."""
     flat = movement.reshape(x, -1)
-    order = sorted(range(len(size)), key=lambda k: -stride[k] if size[k] > 1 else 1)
-    count = math.prod(size)
-    if count and _is_row_major([size[k] for k in order], [stride[k] for k in order]):
-        part = movement.narrow(flat, 0, offset, count)
-        part = movement.reshape(part, [size[k] for k in order])
-        back = [order.index(k) for k in range(len(order))]
-        return movement.permute(part, back) if back != sorted(back) else part
-    return arrangement.as_strided(flat, tuple(size), tuple(stride), offset)
+    once = [n if s else 1 for n, s in zip(size, stride, strict=True)]
+    found = _sliced(flat, once, stride, offset) if math.prod(once) else None
+    if found is None:
+        found = arrangement.as_strided(flat, once, stride, offset)
+    return found if once == list(size) else movement.expand(found, list(size))
+
+
+def _sliced(flat: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
+    """The view as slices of rows of rows; None where it is none, as with windows that overlap.
+
+    A step of s is a row of s elements, of which the smaller steps show some.
+    """
+    order = sorted(range(len(size)), key=lambda k: -stride[k])
+    shape: list[int] = []
+    length, out = flat.numel(), flat
+    assert isinstance(length, int)
+    for k in order:
+        n, s = size[k], stride[k]
+        if n == 1:
+            continue
+        begin = offset - offset % s
+        if begin + n * s > length:
+            return None
+        out = movement.reshape(movement.narrow(out, -1, begin, n * s), [*shape, n, s])
+        shape.append(n)
+        length, offset = s, offset % s
+    out = movement.reshape(movement.narrow(out, -1, offset, 1), [size[k] for k in order])
+    back = [order.index(k) for k in range(len(order))]
+    return out if back == sorted(back) else movement.permute(out, back)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,10 @@ def tensors_in(source: Source, header: Header, home: str | None) -> dict[str, Te
     for e in header.entries:
         begin, end = header.start + e.begin, header.start + e.end
         if home is None:
-            assert isinstance(source, MappedFile)
+            if not isinstance(source, MappedFile):
+                raise ArgumentError(
+                    f"load: {source.path} is in memory; device='disk' needs the path of a file"
+                )
             node = files.leaf(source, begin, e.dtype, e.shape)
         else:
             node = deferred(e.shape, e.dtype, home, Part(source, begin, end, e.dtype))
