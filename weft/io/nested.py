@@ -58,7 +58,7 @@ def save(
     if isinstance(f, io.TextIOBase):
         raise DTypeError('save: the file takes text, not bytes; open it in binary mode ("wb")')
     if hasattr(f, "write"):
-        torch_files.write(obj, cast("BinaryIO", f), "archive")
+        torch_files.write(obj, cast("BinaryIO", f))
         return
     path = located(cast("StrPath", f))
     if path.suffix == _SUFFIX:
@@ -67,7 +67,7 @@ def save(
         save_safetensors(writer.tensors, path, {STRUCTURE: json.dumps(structure, separators=(",", ":"))})
         return
     with replacing(path) as file:
-        torch_files.write(obj, file, path.stem or "archive")
+        torch_files.write(obj, file)
 
 
 def load(

@@ -24,6 +24,7 @@ from weft.io.pickling import Chunk, Pickler, integer, named, text
 from weft.ir.dtypes import DType
 
 _STORAGES = {dtype: name for name, dtype in STORAGES.items()}
+_FOLDER = "archive"
 _VERSION = b"3\n"
 _ORDERED = named("collections", "OrderedDict") + b")R"
 _REBUILD = "torch._utils"
@@ -136,8 +137,8 @@ def _pickled(place: _Place) -> bytes:
     return out
 
 
-def write(obj: Any, file: BinaryIO, name: str) -> None:
-    """Write an object as torch.save does; `name` is the folder in the archive."""
+def write(obj: Any, file: BinaryIO) -> None:
+    """Write an object as torch.save does. The bytes do not depend on the file's name, as torch's do."""
     tensors = _Tensors()
     pickler = Pickler(tensors.special)
     pickler.save_all(obj)
@@ -148,8 +149,8 @@ def write(obj: Any, file: BinaryIO, name: str) -> None:
         "version": _VERSION,
     }  # fmt: skip
     sizes = [_nbytes(v) for v in tensors.storages]
-    members = [(f"{name}/{n}", len(data)) for n, data in small.items()]
-    members += [(f"{name}/data/{k}", n) for k, n in enumerate(sizes)]
+    members = [(f"{_FOLDER}/{n}", len(data)) for n, data in small.items()]
+    members += [(f"{_FOLDER}/data/{k}", n) for k, n in enumerate(sizes)]
     archive = Writing(file, members)
     archive.begin()
     for data in small.values():
