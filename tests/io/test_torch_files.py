@@ -17,6 +17,7 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.core import run
 from weft.io import load_torch, serialization
 from weft.io.archive import Writing
 from weft.ir.dtypes import DTYPES
@@ -306,6 +307,26 @@ def test_files_that_cannot_seek() -> None:
     assert torch.load(io.BytesIO(got[0]))["a"].sum() == 49_999 * 25_000
     with zipfile.ZipFile(io.BytesIO(got[0])) as archive:
         assert archive.testzip() is None
+
+
+@pytest.mark.parametrize("kind", ["memory", "own"])
+def test_what_is_larger_than_memory_goes_to_any_file(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that are computed and written one by one, by a thread, also to what only has `write`."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.data = bytearray()
+
+        def write(self, data: Any) -> int:
+            self.data += data
+            return len(data)
+
+    monkeypatch.setattr(run, "fit_together", lambda nodes: False)
+    file: Any = io.BytesIO() if kind == "memory" else Own()
+    weft.save([weft.arange(400_000.0) * 2, weft.ones(3)], file)
+    data = file.getvalue() if kind == "memory" else bytes(file.data)
+    large, small = weft.load(io.BytesIO(data))
+    assert large[-1].item() == 799_998 and small.tolist() == [1, 1, 1]
 
 
 def test_storages_begin_at_multiples_of_64(tmp_path: Path) -> None:

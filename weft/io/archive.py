@@ -203,16 +203,21 @@ class Writing:
             self._next()
 
     def flush(self) -> None:
-        """Give what was written to the system."""
-        self.file.flush()
+        """Give what was written to the system, if the file keeps any."""
+        flush = getattr(self.file, "flush", None)
+        if flush is not None:
+            flush()
 
     def tell(self) -> int:
         """Where the file is."""
         return self.at
 
     def fileno(self) -> int:
-        """The file's descriptor."""
-        return self.file.fileno()
+        """The file's descriptor; -1 for a file in memory, or one of the program's own."""
+        try:
+            return self.file.fileno()
+        except (AttributeError, OSError):
+            return -1
 
     def end(self) -> None:
         """Write the directory."""
