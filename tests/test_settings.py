@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +75,13 @@ def test_an_older_instruction_set_can_be_chosen(monkeypatch: pytest.MonkeyPatch)
     assert settings.cpu_level() is None
     monkeypatch.setenv("WEFT_CPU_LEVEL", "x86-64-v3")
     assert settings.cpu_level() == "x86-64-v3"
+
+
+def test_drivers_get_a_folder_of_their_own_for_displays(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("other systems have no such folder")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    with settings.runtime_folder():
+        made = Path(os.environ["XDG_RUNTIME_DIR"])
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700 and not list(made.iterdir())
+    assert not made.exists() and "XDG_RUNTIME_DIR" not in os.environ

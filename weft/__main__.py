@@ -95,6 +95,10 @@ def cache(clear: bool) -> None:
     used = disk_cache.usage()
     if used.folder is None:
         print("no cache on disk: WEFT_CACHE_DIR is empty")
+    elif used.refused is not None:
+        print(
+            f"{used.folder} is not used: {used.refused}; remove it, or make it private (chmod -R go-w, chown)"
+        )
     else:
         print(f"{used.folder}: {used.entries} entries, {used.nbytes:,} bytes")
 

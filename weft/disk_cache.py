@@ -4,6 +4,11 @@ Every entry is one file: a header, the SHA-256 of the rest, the rest. It is writ
 place, so a killed process leaves nothing that a reader could take for an entry, and any number of processes may read
 and write at once. What is not whole is removed and counts as absent. A folder that cannot be written makes programs
 slower, never wrong: it is reported once, by the logger "weft".
+
+The hash finds accidents, not authors, so what is loaded has to be this user's own: see `weft.private_folders`. Folders
+are made for this user only (0700) and so are files (0600), whatever the umask; those of older versions, which others
+could read, are mended. A folder that others can write to, or that is another user's, is not used: nothing is loaded
+from it and nothing written, which is reported once, and by `python -m weft cache`.
 """
 
 from __future__ import annotations
@@ -22,9 +27,13 @@ from pathlib import Path
 
 from weft import settings
 from weft._version import __version__
+from weft.private_folders import Folder, Refused, opened
 
 MAX_BYTES = 512 << 20
 """Beyond this, the entries that were not used for longest are removed."""
+
+KINDS = frozenset({"image", "kernel", "limits", "native", "plan", "trial"})
+"""What is kept, each in a folder of its own."""
 
 _MAGIC = b"weft cache 1\n"
 _SUFFIX = ".weft"
@@ -35,17 +44,18 @@ _TOUCH_SECONDS = 3600
 
 _log = logging.getLogger("weft")
 _numbers = itertools.count()
-_warned: list[str] = []
+_warned: list[str] = []  # the cache folders that were complained about
 _swept = [-math.inf]  # when this process last removed what is too much
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the cache holds."""
+    """What the cache holds; `refused` says of a folder that is not used why not."""
 
     folder: Path | None
     entries: int
     nbytes: int
+    refused: str | None = None
 
 
 def digest(*parts: str | bytes) -> str:
@@ -73,115 +83,166 @@ def compiler() -> str:
 
 def get(kind: str, key: str) -> bytes | None:
     """The entry's bytes, or None."""
-    path = _path(kind, key)
-    if path is None:
+    root = settings.cache_dir()
+    if root is None:
         return None
+    name = key + _SUFFIX
     try:
-        data = path.read_bytes()
-        age = time.time() - path.stat().st_mtime
+        with opened(root, kind, key[:2], holds=_is_ours) as folder:
+            data = _entry(folder, name)
     except OSError:
+        return None
+    except Refused as refusal:
+        _warn(root, refusal)
+        return None
+    if data is None:
+        discard(kind, key)
+    return data
+
+
+def _entry(folder: Folder, name: str) -> bytes | None:
+    """The bytes of an entry; None for one that is damaged, or that somebody else could have written."""
+    try:
+        data, written = folder.read(name)
+    except Refused:
         return None
     start = len(_MAGIC) + 32
     body = memoryview(data)[start:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : start]:
-        discard(kind, key)
         return None
-    if age > _TOUCH_SECONDS:
+    if time.time() - written > _TOUCH_SECONDS:
         with contextlib.suppress(OSError):
-            os.utime(path)
+            folder.touch(name)
     return bytes(body)
 
 
 def put(kind: str, key: str, data: bytes) -> None:
     """Keep `data`. What goes wrong is logged once."""
-    path = _path(kind, key)
-    if path is None:
+    root = settings.cache_dir()
+    if root is None:
         return
     number = next(_numbers)
-    temporary = path.with_name(f".{key[:16]}.{os.getpid()}.{number}.tmp")
+    temporary = f".{key[:16]}.{os.urandom(8).hex()}.tmp"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            temporary.write_bytes(_MAGIC + hashlib.sha256(data).digest() + data)
-            os.replace(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        if not _warned:
-            _warned.append(str(error))
-            _log.warning("compiled programs cannot be kept in %s: %s", path.parent, error)
+        with opened(root, kind, key[:2], make=True, holds=_is_ours) as folder:
+            try:
+                folder.write(temporary, _MAGIC + hashlib.sha256(data).digest() + data)
+                folder.rename(temporary, key + _SUFFIX)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    folder.unlink(temporary)
+                raise
+    except (OSError, Refused) as error:
+        _warn(root, error)
         return
     if number % _SWEEP_EVERY == os.getpid() % _SWEEP_EVERY and time.monotonic() - _swept[0] > _SWEEP_SECONDS:
         sweep()  # by one process in so many, where each makes few entries: it looks at every file there is
 
 
+def _warn(root: Path, error: OSError | Refused) -> None:
+    """Log, once for each cache folder, that it is of no use."""
+    if str(root) in _warned:
+        return
+    _warned.append(str(root))
+    if isinstance(error, Refused):
+        _log.warning(
+            "compiled programs cannot be kept in %s: %s, so nothing is loaded from it or written to it; remove it, "
+            "or make it private (chmod -R go-w, chown), or name another folder in WEFT_CACHE_DIR", root, error
+        )  # fmt: skip
+    else:
+        _log.warning("compiled programs cannot be kept in %s: %s", root, error)
+
+
 def discard(kind: str, key: str) -> None:
     """Remove an entry, if it is there."""
-    path = _path(kind, key)
-    if path is not None:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+    root = settings.cache_dir()
+    if root is not None:
+        with contextlib.suppress(OSError, Refused), opened(root, kind, key[:2]) as folder:
+            folder.unlink(key + _SUFFIX)
 
 
 def sweep(max_bytes: int = MAX_BYTES) -> None:
     """Remove what killed processes left, and the entries used least recently until `max_bytes` remain."""
-    now, found, total = time.time(), list[tuple[float, int, str]](), 0
+    now, found, total = time.time(), list[tuple[float, int, str, str, str]](), 0
     _swept[0] = time.monotonic()
-    for entry in _files():
-        with contextlib.suppress(OSError):
-            info = entry.stat()
-            if entry.name.endswith(".tmp"):
-                if now - info.st_mtime > _TEMPORARY_SECONDS:
-                    os.unlink(entry.path)
-                continue
-            found.append((info.st_mtime, info.st_size, entry.path))
-            total += info.st_size
-    for _, size, path in sorted(found):
-        if total <= max_bytes:
+    for folder, kind, part in _folders():
+        for entry in _files(folder):
+            with contextlib.suppress(OSError):
+                info = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(".tmp"):
+                    if now - info.st_mtime > _TEMPORARY_SECONDS:
+                        folder.unlink(entry.name)
+                    continue
+                found.append((info.st_mtime, info.st_size, kind, part, entry.name))
+                total += info.st_size
+    root = settings.cache_dir()
+    for _, size, kind, part, name in sorted(found):
+        if total <= max_bytes or root is None:
             break
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        with contextlib.suppress(OSError, Refused), opened(root, kind, part) as folder:
+            folder.unlink(name)
             total -= size
 
 
 def usage() -> Usage:
     """How much there is."""
     sizes: list[int] = []
-    for entry in _files():
-        with contextlib.suppress(OSError):
-            sizes.append(entry.stat().st_size)
-    return Usage(settings.cache_dir(), len(sizes), sum(sizes))
+    refused: list[Refused] = []
+    for folder, _, _ in _folders(refused):
+        for entry in _files(folder):
+            with contextlib.suppress(OSError):
+                sizes.append(entry.stat(follow_symlinks=False).st_size)
+    return Usage(settings.cache_dir(), len(sizes), sum(sizes), str(refused[0]) if refused else None)
 
 
 def clear() -> None:
     """Remove every entry (and nothing else that may be in the folder)."""
-    for entry in _files():
-        with contextlib.suppress(OSError):
-            os.unlink(entry.path)
+    for folder, _, _ in _folders():
+        for entry in _files(folder):
+            with contextlib.suppress(OSError):
+                folder.unlink(entry.name)
 
 
-def _path(kind: str, key: str) -> Path | None:
-    folder = settings.cache_dir()
-    return None if folder is None else folder / kind / key[:2] / (key + _SUFFIX)
-
-
-def _files() -> Iterator[os.DirEntry[str]]:
-    """Entries and temporaries of ours: two folders deep."""
-    folder = settings.cache_dir()
-    if folder is None:
+def _folders(refused: list[Refused] | None = None) -> Iterator[tuple[Folder, str, str]]:
+    """The folders of entries, each open until the next, with their kinds and names; `refused` gets the others."""
+    root = settings.cache_dir()
+    if root is None:
         return
-    for kind in _scan(folder):
-        for part in _scan(kind.path) if kind.is_dir(follow_symlinks=False) else ():
-            for entry in _scan(part.path) if part.is_dir(follow_symlinks=False) else ():
-                if entry.name.endswith((_SUFFIX, ".tmp")) and entry.is_file(follow_symlinks=False):
-                    yield entry
+    for kind in _below(root, (), refused):
+        for part in _below(root, (kind,), refused):
+            try:
+                with opened(root, kind, part) as folder:
+                    yield folder, kind, part
+            except OSError:
+                continue
+            except Refused as refusal:
+                if refused is not None:
+                    refused.append(refusal)
 
 
-def _scan(folder: str | Path) -> list[os.DirEntry[str]]:
+def _below(root: Path, names: tuple[str, ...], refused: list[Refused] | None) -> list[str]:
+    """The folders in the cache folder that may be ours, or in one of them."""
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with opened(root, *names) as folder:
+            found = [e.name for e in folder.entries() if e.is_dir(follow_symlinks=False)]
+            return [name for name in found if (len(name) == 2 if names else _is_ours(name))]
     except OSError:
         return []
+    except Refused as refusal:
+        if refused is not None:
+            refused.append(refusal)
+        return []
+
+
+def _files(folder: Folder) -> list[os.DirEntry[str]]:
+    """Entries and temporaries."""
+    try:
+        found = folder.entries()
+    except OSError:
+        return []
+    return [e for e in found if e.name.endswith((_SUFFIX, ".tmp")) and e.is_file(follow_symlinks=False)]
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a folder in the cache folder is one of entries."""
+    return name in KINDS

@@ -98,6 +98,14 @@ class FileError(WeftError, OSError):
     """A file cannot be read or written, or is not what it was when it was opened."""
 
 
+class FileFormatError(FileError, ArgumentError):
+    """A file is damaged, or something else than what it is read as: a FileError, and the ValueError of parsers."""
+
+
+class FileDTypeError(FileFormatError, DTypeError):
+    """A file holds elements of a type that weft lacks."""
+
+
 class MemoryPlanError(WeftError, MemoryError):
     """A plan does not fit the memory it may use."""
 

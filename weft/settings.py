@@ -22,7 +22,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 
 
 def verify() -> bool:
@@ -90,8 +90,10 @@ def runtime_folder() -> Generator[None]:
     if name in os.environ or not sys.platform.startswith("linux"):
         yield
         return
-    os.environ[name] = gettempdir()
-    try:
-        yield
-    finally:
-        del os.environ[name]
+    # one of our own: a display that waits in the folder of everybody's temporary files could be anybody's
+    with TemporaryDirectory(prefix="weft-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]

@@ -263,9 +263,13 @@ def test_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert t.tolist() == [0, 1, 2] and (tmp_path / "home").exists() and weft.load("~/home.s")["a"].tolist()
     with pytest.raises(weft.FileError, match="File name too long"):
         weft.save({"a": x}, tmp_path / ("n" * 256))
-    for act in (lambda: weft.save({"a": x}, io.BytesIO()), lambda: weft.load(io.BytesIO())):
-        with pytest.raises(weft.DTypeError, match="expected the path of a file, got a BytesIO"):
+    for act in (lambda: weft.save({"a": x}, 3), lambda: weft.load(3)):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(weft.DTypeError, match="expected the path of a file, got a int"):
             act()
+    with pytest.raises(weft.DTypeError, match="binary mode"):
+        weft.save({"a": x}, io.StringIO())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(weft.DTypeError, match="binary mode"):
+        weft.load(io.StringIO("text"))  # pyright: ignore[reportArgumentType]
     with pytest.raises(weft.DTypeError, match=r"got a \w*Path; to write a file, use .to\('disk:PATH'\)"):
         x.to(tmp_path / "x")  # pyright: ignore[reportArgumentType]
 

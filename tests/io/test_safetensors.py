@@ -115,7 +115,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no json": (lambda p: written(p, b"{oops"), "its header is not JSON"),
     "not utf-8": (lambda p: written(p, b'{"\xff": 1}'), "its header is not JSON"),
     "deep": (lambda p: written(p, b"[" * 100_000), "its header is not JSON"),
-    "list": (lambda p: written(p, []), "its header is no JSON object"),
+    "list": (lambda p: written(p, []), "its header is not JSON (it does not begin with '{')"),
     "twice": (lambda p: written(p, b'{"a": 1, "a": 2}'), "a name occurs twice"),
     "fields": (
         lambda p: written(p, {"a": {"dtype": "F32"}}),
@@ -126,7 +126,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: written(p, {"a": {**ENTRY, "shape": [3]}}),
         "'a' of shape [3] and type F32 cannot have 8 bytes",
     ),
-    "huge": (lambda p: written(p, {"a": {**ENTRY, "shape": [2**62, 8]}}), "cannot have 8 bytes"),
+    "huge": (lambda p: written(p, {"a": {**ENTRY, "shape": [2**62, 8]}}), "is larger than any memory"),
     "gap": (
         lambda p: written(p, {"a": {**ENTRY, "data_offsets": [4, 12]}}, bytes(12)),
         "the bytes of 'a' begin at 4 instead of 0",

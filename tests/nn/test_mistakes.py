@@ -388,7 +388,7 @@ MISTAKES: dict[str, Mistake] = {
         "compile: expected a function, got 3",
     ),
     "save module": (
-        lambda: weft.save(nn.Linear(1, 1), "x"),
+        lambda: weft.save(nn.Linear(1, 1), "x.safetensors"),
         weft.ArgumentError,
         (
             "save: the object is a Linear, and only tensors, arrays, dicts, lists, tuples, numbers, "

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from weft import disk_cache
+from weft.private_folders import Folder
 from weft.scheduler import disk_cache as plans
 
 PROGRAM = """
@@ -201,12 +202,12 @@ def test_a_folder_that_cannot_be_written_is_reported_once(
 
 
 def test_a_full_disk_leaves_no_half_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as f:
-            f.write(data[:10])
+    def full(self: Folder, name: str, data: bytes) -> None:
+        write(self, name, data[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    write = Folder.write
+    monkeypatch.setattr(Folder, "write", full)
     disk_cache.put("plan", "a" * 64, b"data")
     assert not files(folder)
 

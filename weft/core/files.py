@@ -51,7 +51,7 @@ def written(v: Value, device: str) -> Value:
     The file is a safetensors file with one tensor, called "tensor"; it takes the place of what was there when it is
     complete. FileError where it cannot be written; ArgumentError without a path, or within weft.compile.
     """
-    from weft.backends.disk.file import MappedFile
+    from weft.backends.disk.file import MappedFile, open_regular
     from weft.backends.disk.format import header_of, located
     from weft.backends.disk.writing import replacing
 
@@ -74,7 +74,7 @@ def written(v: Value, device: str) -> Value:
     with replacing(path) as file:
         file.write(head)
         write_values(file, [v])
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         node = leaf(MappedFile(file), header.start, v.dtype, shape)
     return Value(node, True, Op.RESHAPE, None, (v,)) if v.needs_grad and grad_enabled() else Value(node)
 

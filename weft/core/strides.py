@@ -86,6 +86,36 @@ def strides_of(shape: Shape, route: Sequence[Node]) -> tuple[list[int], list[int
     ]
 
 
+def layout(shape: Shape, route: Sequence[Node]) -> tuple[int, list[int], list[int]] | None:
+    """Offset, sizes and strides by which torch would show what the ops make of elements in row-major order of `shape`;
+    None where there are none: positions that are no multiples of steps, or not known now."""
+    if not all(isinstance(n, int) for s in (shape, *(n.shape for n in route)) for n in s):
+        return None
+    offset, sizes = 0, _known(shape)
+    strides = _row_major(sizes)
+    for node in route:
+        match node.op, node.attrs:
+            case Op.RESHAPE, _:
+                found = _reshaped(sizes, strides, node.shape)
+                if found is None:
+                    return None
+                strides = found
+            case Op.PERMUTE, Axes(order):
+                strides = [strides[k] for k in order]
+            case Op.EXPAND, _:
+                strides = [0 if m != n else s for m, n, s in zip(sizes, node.shape, strides, strict=True)]
+            case Op.SHRINK, Box(start, step):
+                begin = [a for a in start if isinstance(a, int)]
+                if len(begin) != len(sizes):
+                    return None
+                offset += _dot(begin, strides)
+                strides = [s * k for s, k in zip(strides, step, strict=True)]
+            case _:
+                return None
+        sizes = _known(node.shape)
+    return offset, sizes, strides
+
+
 def _known(shape: Shape) -> list[int]:
     return [n for n in shape if isinstance(n, int)]
 

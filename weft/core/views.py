@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import broadcast as bc
-from weft.core import files
+from weft.core import files, strides
 from weft.core.handle import Handle, own, wrap, writing
 from weft.core.indexing import getitem, is_number
 from weft.core.strides import copies, overlaps, picks_one
@@ -485,6 +485,28 @@ def _patched(new: Value, look: Look, old: Value, view: Look) -> Value:
     values = _follow(_carry_back(look, nothing, new), view.steps, {})
     mask = _forth(hit, view.route)
     return apply(Op.WHERE, (mask, values, old))
+
+
+def layout(t: Tensor) -> tuple[Elements, int, list[int], list[int]] | None:
+    """What `t` shares with others, and the offset, sizes and strides by which it shows it; None where it shares
+    nothing, or shows it in another way."""
+    look = t.look
+    if look is None or any(n.dtype is not look.shared.dtype for n in look.route):
+        return None
+    found = strides.layout(look.shared.shape, look.route)
+    return None if found is None else (look.shared, *found)
+
+
+def all_elements(shared: Elements, members: Sequence[Tensor]) -> Value:
+    """The elements that these tensors look at, as a constant to differentiation; zeros where nobody sees them."""
+    for m in [x for r in shared.members if (x := r()) is not None and _looks(x, shared)]:
+        if m.look is not None and _is_whole(m.look):
+            return _carry_back(m.look, None, Value(m.value.node))
+    out = bc.scalar(0, shared.dtype, shared.shape)
+    for m in members:
+        assert m.look is not None
+        out = _carry_back(m.look, out, Value(m.value.node))
+    return out
 
 
 # ---------------------------------------------------------------------------------------------- back and forth

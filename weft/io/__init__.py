@@ -1,5 +1,6 @@
 """Reading and writing tensors."""
 
+from weft.io import serialization
 from weft.io.checkpoint import Loaded, load_torch
 from weft.io.nested import load, save
 from weft.io.safetensors import load_safetensors, safetensors_metadata, save_safetensors
@@ -7,5 +8,5 @@ from weft.io.sharded import load_sharded, save_sharded
 
 __all__ = [
     "Loaded", "load", "load_safetensors", "load_sharded", "load_torch", "safetensors_metadata", "save",
-    "save_safetensors", "save_sharded",
+    "save_safetensors", "save_sharded", "serialization",
 ]  # fmt: skip

@@ -1,42 +1,59 @@
 """PyTorch checkpoints (.pt, .pth, .bin), read without torch and without running what a pickle says.
 
 A checkpoint is a zip archive with `data.pkl`, a pickle of the saved objects, and the bytes of each storage in a file
-of its own; files older than torch 1.6 hold several pickles, and then the storages. The pickle is read by an unpickler
-that knows a short list of names: tensors, storages, parameters, sizes, dtypes, ordered dicts. Anything else is refused
-with its name, and nothing is imported.
+of its own; files older than torch 1.6 hold several pickles, and then the storages. The pickle is read by a machine that
+knows a short list of names: tensors, storages, parameters, sizes, dtypes, ordered dicts, arrays, and what the program
+allowed (see weft/io/allowed.py). Anything else is refused with its name, and nothing is imported.
+
+Nothing in a file is believed: members may unpack to so many times the file's size, and a tensor has to lie within its
+storage, before memory is asked for. Tensors that share a storage share their elements, as views do.
 Format: torch/serialization.py and torch/_utils.py of PyTorch, read as documentation.
 """
 
 from __future__ import annotations
 
-import io
-import os
+import functools
+import math
 import pickle
-import zipfile
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, TypeAlias, cast
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
 
 import numpy as np
 
 from weft.autograd.value import Value
-from weft.backends.disk.format import located
+from weft.backends.disk.file import MappedFile
+from weft.backends.disk.format import StrPath, too_large
+from weft.core import broadcast as bc
+from weft.core import devices, files, handle, movement, views
+from weft.core.deferred import arrangement
 from weft.core.handle import wrap
-from weft.core.run import default_device, deferred, device_name
+from weft.core.run import deferred
+from weft.core.sizes import Size
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import FileDTypeError, FileFormatError
+from weft.io import allowed, numpy_pickles
+from weft.io.archive import MAX_EXPANSION, Archive
+from weft.io.placing import placing
+from weft.io.safetensors import whole_bools
+from weft.io.source import Reading, Source, opened
+from weft.io.unpickling import Machine, Malformed, shown
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType
+from weft.ir.graph import Node
 
-StrPath: TypeAlias = str | os.PathLike[str]
-
-_STORAGES = {
+STORAGES = {
     "DoubleStorage": dtypes.float64, "FloatStorage": dtypes.float32, "HalfStorage": dtypes.float16,
     "BFloat16Storage": dtypes.bfloat16, "LongStorage": dtypes.int64, "IntStorage": dtypes.int32,
     "ShortStorage": dtypes.int16, "CharStorage": dtypes.int8, "ByteStorage": dtypes.uint8, "BoolStorage": dtypes.bool_,
 }  # fmt: skip
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+"""torch's names for storages of one type; others are "UntypedStorage", in bytes, and the tensor has the type."""
+
+ZIP = b"PK\x03\x04"
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_OVERLAPPING = 1 << 20  # elements that views which show some of them several times may have in any file
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +61,29 @@ class _StorageType:
     """torch.FloatStorage and its like; None: the elements' type is said by the tensor."""
 
     dtype: DType | None
+    name: str
+
+
+@dataclass(slots=True)
+class _Bytes:
+    """A storage: `read` gives its bytes, which are at `begin` of the source where they are not packed. They are found
+    when the whole file was read, in files of the old form."""
+
+    key: str
+    nbytes: int
+    read: Callable[[], memoryview]
+    begin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
-    """A storage that a pickle refers to; `read` gives its bytes."""
+    """A storage, or a part of one, that a pickle refers to: `count` elements of `type` from element `offset` on."""
 
-    dtype: DType | None
-    read: Callable[[], memoryview]
-    offset: int = 0
+    type: _StorageType
+    bytes: _Bytes
+    count: int
+    offset: int
+    location: str
 
 
 @dataclass(slots=True)
@@ -65,168 +96,466 @@ class Loaded:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Made:
+    """A tensor of the file, and what it shows of which storage."""
+
+    tensor: Tensor
+    storage: _Storage
+    dtype: DType
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    needs_grad: bool
+
+    @property
+    def geometry(self) -> tuple[Any, ...]:
+        return self.offset, self.shape, self.stride
+
+
+class SafeReader:
     """Makes what the names in a pickle stand for."""
 
-    device: str
-    storage: Callable[[str], Callable[[], memoryview]]
-    storages: dict[str, _Storage] = field(default_factory=dict[str, _Storage])
+    def __init__(
+        self,
+        source: Source,
+        place: Callable[[str], str | None],
+        storage: Callable[[str, int], _Bytes],
+        max_expansion: float,
+    ) -> None:
+        self.source, self.place, self.storage = source, place, storage
+        self.max_expansion = max_expansion
+        self.storages: dict[str, _Bytes] = {}
+        self.homes: dict[str, str | None] = {}
+        self.made: list[_Made] = []
+        self.at: dict[int, int] = {}  # which of `made` a tensor is, by identity
+        self.known = self._known()
+        self.allowed = {id(f): f for f in allowed.allowed().values()}
+        self.functions = {id(f): _CALLED.get(f, f) for f in self.known.values() if _is_called(f)}
+
+    def bad(self, why: str) -> FileFormatError:
+        return FileFormatError(f"load_torch: {self.source.path} is no checkpoint of torch, or damaged: {why}")
+
+    # --- storages and tensors
 
     def persistent(self, saved: Any) -> _Storage:
-        if not isinstance(saved, tuple) or len(cast("tuple[Any, ...]", saved)) < 5:
-            raise ArgumentError(
-                f"load_torch: the file refers to a storage as {saved!r}, which is no known form"
+        parts = cast("tuple[Any, ...]", saved) if isinstance(saved, tuple) else ()
+        if len(parts) < 5 or parts[0] != "storage" or not isinstance(parts[1], _StorageType):
+            raise self.bad(f"it refers to a storage as {shown(cast('Any', saved))}, which is no known form")
+        _, kind, key, location, count, *rest = parts
+        view = rest[0] if rest else None
+        offset = 0
+        if not isinstance(key, str | int) or not isinstance(location, str) or not _is_size(count):
+            raise self.bad(f"it refers to a storage as {shown(cast('Any', saved))}, which is no known form")
+        width = 1 if kind.dtype is None else kind.dtype.itemsize
+        if view is not None:
+            whole = cast("tuple[Any, ...]", view) if isinstance(view, tuple) else ()
+            if len(whole) != 3 or not _is_size(whole[1]) or not _is_size(whole[2]):
+                raise self.bad(f"it refers to a part of a storage as {shown(cast('Any', view))}")
+            offset, length = whole[1], whole[2]
+            if offset + length > count:
+                raise self.bad(f"a part of the storage {shown(key)} lies outside of it")
+        name = str(key)
+        if name not in self.storages:
+            if len(name) > 1000:
+                raise self.bad("a storage has a name of more than 1,000 letters")
+            self.storages[name] = self.storage(name, count * width)
+        found = self.storages[name]
+        if count * width > found.nbytes:
+            raise self.bad(
+                f"the storage {shown(name)} has {found.nbytes:,} bytes, not {count * width:,}; it is cut short"
             )
-        parts = cast("tuple[Any, ...]", saved)
-        if parts[0] != "storage" or not isinstance(parts[1], _StorageType):
-            raise ArgumentError(
-                f"load_torch: the file refers to a storage as {parts[:2]!r}, which is no known form"
-            )
-        key = str(parts[2])
-        if key not in self.storages:
-            self.storages[key] = _Storage(parts[1].dtype, self.storage(key))
-        whole = self.storages[key]
-        view = parts[5] if len(parts) > 5 else None
-        return whole if view is None else _Storage(whole.dtype, whole.read, int(view[1]))
+        return _Storage(kind, found, count, offset, location)
 
-    def tensor(self, storage: _Storage, offset: int, size: Any, stride: Any, *rest: Any) -> Tensor:
-        if storage.dtype is None:
-            raise DTypeError("load_torch: the file has a tensor of a type that weft lacks")
-        return self._tensor(storage, storage.dtype, offset, size, stride, bool(rest and rest[0]))
+    def tensor(self, storage: Any, offset: Any, size: Any, stride: Any, grad: Any = False, *_: Any) -> Tensor:
+        return self._tensor(storage, None, offset, size, stride, grad)
 
     def tensor_v3(
-        self,
-        storage: _Storage,
-        offset: int,
-        size: Any,
-        stride: Any,
-        grad: Any,
-        hooks: Any,
-        dtype: Any,
-        *_: Any,
+        self, storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, *_: Any
     ) -> Tensor:
-        if not isinstance(dtype, DType):
-            raise DTypeError(f"load_torch: the file has a tensor of type {dtype}, which weft lacks")
-        return self._tensor(storage, dtype, offset, size, stride, bool(grad))
+        return self._tensor(storage, dtype, offset, size, stride, grad)
 
-    def _tensor(
-        self, storage: _Storage, dtype: DType, offset: int, size: Any, stride: Any, grad: bool
-    ) -> Tensor:
-        shape, steps = tuple(int(n) for n in size), tuple(int(n) for n in stride)
-        if len(shape) != len(steps) or any(n < 0 for n in (*shape, *steps, offset)):
-            raise ArgumentError(f"load_torch: the file has a tensor of size {shape} and stride {steps}")
-        source = _Elements(storage, dtype, storage.offset + offset, shape, steps)
-        out = wrap(Value(deferred(shape, dtype, self.device, source)))
-        return out.requires_grad_() if grad and dtype.is_float else out
+    def _tensor(self, storage: Any, dtype: Any, offset: Any, size: Any, stride: Any, grad: Any) -> Tensor:
+        if not isinstance(storage, _Storage):
+            raise self.bad(f"a tensor of the storage {shown(storage)}")
+        kind = storage.type.dtype if dtype is None else dtype
+        if not isinstance(kind, DType):
+            raise FileDTypeError(
+                f"load_torch: {self.source.path} has a tensor of type {kind or storage.type.name}, which weft lacks"
+            )
+        if not isinstance(size, tuple) or not isinstance(stride, tuple):
+            raise self.bad(f"a tensor of size {shown(cast('Any', size))} and stride {shown(stride)}")
+        shape, steps = cast("tuple[Any, ...]", size), cast("tuple[Any, ...]", stride)
+        if len(shape) != len(steps) or not all(map(_is_size, (*shape, *steps, offset))):
+            raise self.bad(
+                f"a tensor of size {shown(shape)}, stride {shown(steps)} and offset {shown(offset)}"
+            )
+        offset += storage.offset
+        count = storage.count // (kind.itemsize if storage.type.dtype is None else 1)
+        self._check(kind, count, offset, shape, steps)
+        made = _Made(wrap(_NOTHING), storage, kind, offset, shape, steps, grad is True and kind.is_float)
+        made.tensor.value = self._value(made)
+        self._note(made)
+        return made.tensor
+
+    def _check(
+        self, dtype: DType, count: int, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
+    ) -> None:
+        """FileFormatError unless the elements lie within the storage, and are not many more than it has."""
+        what = f"a tensor of size {shape} and stride {stride}"
+        if (why := too_large(shape, dtype.itemsize)) is not None:
+            raise self.bad(f"{what:.200} {why}")
+        if 0 in shape:
+            return
+        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        if last >= count:
+            raise self.bad(f"{what} lies outside of its storage, which has {count:,} elements")
+        shown = math.prod(n for n, s in zip(shape, stride, strict=True) if s)
+        if shown > max(count * self.max_expansion, _OVERLAPPING):
+            raise self.bad(
+                f"{what} shows its {count:,} elements too often; if you trust it, say max_expansion="
+            )
+
+    def _value(self, m: _Made) -> Value:
+        """The elements as a leaf: without dimensions of step 0, which show them again, and then with these."""
+        once = tuple([n if s or n < 2 else 1 for n, s in zip(m.shape, m.stride, strict=True)])
+        location = m.storage.location
+        if location not in self.homes:
+            self.homes[location] = self.place(location)
+        home = self.homes[location]
+        if home is None:
+            value = Value(self._on_disk(m, once))
+        else:
+            read = _Elements(m.storage.bytes, m.dtype, m.offset, once, m.stride)
+            value = Value(deferred(once, m.dtype, home, read))
+        return value if once == m.shape else bc.expand(value, m.shape)
+
+    def _on_disk(self, m: _Made, shape: tuple[int, ...]) -> Node:
+        begin = m.storage.bytes.begin
+        if begin is None or not isinstance(self.source, MappedFile):
+            raise FileFormatError(
+                f"load_torch: the elements of {self.source.path} cannot stay on disk: they are packed, in memory, or "
+                "in torch's older form; save it again with weft.save"
+            )
+        size = m.dtype.itemsize
+        if 0 in shape or _is_row_major(shape, m.stride):
+            return files.leaf(self.source, begin + (0 if 0 in shape else m.offset * size), m.dtype, shape)
+        last = sum((n - 1) * s for n, s in zip(shape, m.stride, strict=True))
+        flat = files.leaf(self.source, begin + m.offset * size, m.dtype, (last + 1,))
+        return strided(wrap(Value(flat)), shape, m.stride, 0).value.node
+
+    def _note(self, m: _Made) -> None:
+        self.at[id(m.tensor)] = len(self.made)
+        self.made.append(m)
+
+    def parameter(self, data: Any, requires_grad: Any = True, *_: Any) -> Any:
+        """The tensor as a parameter; itself where there is no such class, as for what is no tensor."""
+        at = self.at.get(id(data))
+        if at is None:
+            raise self.bad(f"a parameter of {shown(data)}")
+        m = self.made[at]
+        out = object.__new__(_parameter_class())
+        out.value = m.tensor.value
+        handle.made(out)
+        m.tensor, m.needs_grad = out, requires_grad is True and m.dtype.is_float
+        self.at[id(out)] = at
+        return out
+
+    def from_type(self, make: Any, kind: Any, args: Any, state: Any) -> Any:
+        """_rebuild_from_type_v2: a tensor of a class of its own."""
+        if make not in (
+            self.known["torch._utils._rebuild_tensor_v2"],
+            self.known["torch._utils._rebuild_tensor_v3"],
+        ):
+            if make is not self.known["torch._utils._rebuild_parameter"]:
+                raise self.bad(f"a tensor made by {shown(make)}")
+        plain = make(*args)
+        if not isinstance(kind, type) or not issubclass(kind, Tensor):
+            return plain
+        m = self.made[self.at[id(plain)]]
+        out = object.__new__(kind)
+        out.value = plain.value
+        if isinstance(state, dict):
+            out.__dict__.update(cast("dict[str, Any]", state))
+        handle.made(out)
+        m.tensor = out
+        self.at[id(out)] = self.at[id(plain)]
+        return out
+
+    def finish(self) -> None:
+        """Once all bytes are there: tensors of one storage share its elements, and leaves ask for gradients."""
+        by_storage: dict[tuple[str, DType], list[_Made]] = {}
+        for m in self.made:
+            if self.homes[m.storage.location] is not None and 0 not in m.shape:
+                by_storage.setdefault((m.storage.bytes.key, m.dtype), []).append(m)
+        for group in by_storage.values():
+            if len(group) > 1:
+                self._share(group)
+        for m in self.made:
+            if m.needs_grad:
+                m.tensor.requires_grad_()
+
+    def _share(self, group: Sequence[_Made]) -> None:
+        whole = group[0].storage.bytes.nbytes // group[0].dtype.itemsize
+        base = next(
+            (
+                m
+                for m in group
+                if m.offset == 0 and math.prod(m.shape) == whole and _is_row_major(m.shape, m.stride)
+            ),
+            None,
+        )
+        if base is None:
+            flat = _Made(wrap(_NOTHING), group[0].storage, group[0].dtype, 0, (whole,), (1,), False)
+            flat.tensor.value = self._value(flat)
+            base = flat
+        for m in group:
+            if m is base:
+                continue
+            steps = [views.Step(views.without_history)]
+            if m.geometry == base.geometry:
+                m.tensor.value = Value(base.tensor.value.node)
+            else:
+                steps = [views.Step(strided, (m.shape, m.stride, m.offset)), *steps]
+                m.tensor.value = Value(
+                    strided(wrap(Value(base.tensor.value.node)), m.shape, m.stride, m.offset).value.node
+                )
+            views.look_through(base.tensor, m.tensor, steps)
+
+    # --- names
+
+    def _known(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "torch._utils._rebuild_tensor": self.tensor,
+            "torch._utils._rebuild_tensor_v2": self.tensor,
+            "torch._utils._rebuild_tensor_v3": self.tensor_v3,
+            "torch._utils._rebuild_parameter": self.parameter,
+            "torch._utils._rebuild_parameter_with_state": self.parameter,
+            "torch._tensor._rebuild_from_type_v2": self.from_type,
+            "torch.storage.UntypedStorage": _StorageType(None, "UntypedStorage"),
+            "torch.UntypedStorage": _StorageType(None, "UntypedStorage"),
+            "torch.nn.parameter.Parameter": self.parameter,
+            "torch.Tensor": Tensor,
+            "torch.Size": Size, "torch.device": _device, "torch.serialization._get_layout": _text,
+            "collections.OrderedDict": OrderedDict, "collections.Counter": Counter,
+            "collections.defaultdict": defaultdict, "_codecs.encode": _encode,
+            "builtins.set": set, "builtins.frozenset": frozenset, "builtins.dict": dict, "builtins.list": list,
+            "builtins.tuple": tuple, "builtins.complex": complex, "builtins.slice": slice, "builtins.range": range,
+            "builtins.bytearray": bytearray, "builtins.bytes": bytes,
+            "builtins.int": int, "builtins.float": float, "builtins.bool": bool, "builtins.str": str,
+        }  # fmt: skip
+        found |= {f"torch.{name}": _StorageType(dtype, name) for name, dtype in STORAGES.items()}
+        found |= {f"torch.{name}": dtype for name, dtype in DTYPES.items()}
+        return found | numpy_pickles.known() | allowed.allowed()
+
+    def find(self, module: str, name: str) -> Any:
+        """What a name in a pickle stands for. FileFormatError for one that is not known."""
+        full = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        if full in self.known:
+            return self.known[full]
+        if module in ("torch", "torch.storage") and name.endswith("Storage"):
+            return _StorageType(None, name)
+        if full in _LACKING:
+            raise FileDTypeError(f"load_torch: {self.source.path} names {full}, a type that weft lacks")
+        raise FileFormatError(
+            f"load_torch: {self.source.path} asks for {full}, which is not a tensor or a plain container and may run "
+            "code; save a state_dict instead, allow it with weft.io.serialization.add_safe_globals, or, if you trust "
+            "the file as a program, use weft.load(..., weights_only=False)"
+        )
+
+    def function(self, found: Any) -> Callable[..., Any] | None:
+        """What is called where a pickle calls what a name stood for."""
+        return self.functions.get(id(found))
+
+    def is_made(self, kind: type) -> bool:
+        """Whether the program allowed this class."""
+        return id(kind) in self.allowed
+
+    def build(self, x: Any, state: Any) -> None:
+        """Give an object its state."""
+        if numpy_pickles.build(x, state):
+            return
+        kind: type[Any] = cast("Any", type(x))
+        if kind is OrderedDict and isinstance(state, dict):
+            x.__dict__.update(cast("dict[str, Any]", state))  # state_dict's _metadata
+        elif self.is_made(kind):
+            _set_state(x, state)
+        else:
+            raise Malformed(f"a state for a {kind.__name__}")
+
+
+_NOTHING = bc.scalar(0, dtypes.float32, ())
+_LACKING = frozenset(
+    f"torch.{name}"
+    for name in (
+        "complex32", "complex64", "complex128", "qint8", "quint8", "qint32", "quint4x2", "float8_e4m3fnuz",
+        "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "uint1", "uint2", "uint3", "uint4",
+    )
+)  # fmt: skip
+
+
+def _set_state(x: Any, state: Any) -> None:
+    """As Python's pickle gives an object of a class that was allowed its state."""
+    if hasattr(x, "__setstate__"):
+        x.__setstate__(state)
+        return
+    slots: dict[str, Any] | None = None
+    if isinstance(state, tuple) and len(cast("tuple[Any, ...]", state)) == 2:
+        state, slots = cast("tuple[Any, dict[str, Any] | None]", state)
+    if state is not None:
+        x.__dict__.update(state)
+    for name, value in (slots or {}).items():
+        setattr(x, name, value)
+
+
+def _is_size(n: Any) -> bool:
+    return type(n) is int and 0 <= n < 1 << 63
+
+
+def _is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    step = 1
+    for n, s in zip(reversed(shape), reversed(stride), strict=True):
+        if n != 1 and s != step:
+            return False
+        step *= n
+    return True
+
+
+def strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
+    """The view of a storage, as a tensor of one dimension or flattened, that torch describes so: slices, permutations
+    and expansions where they suffice, since they cost nothing, else element by element."""
+    flat = movement.reshape(x, -1)
+    once = [n if s else 1 for n, s in zip(size, stride, strict=True)]
+    found = _sliced(flat, once, stride, offset) if math.prod(once) else None
+    if found is None:
+        found = arrangement.as_strided(flat, once, stride, offset)
+    return found if once == list(size) else movement.expand(found, list(size))
+
+
+def _sliced(flat: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
+    """The view as slices of rows of rows; None where it is none, as with windows that overlap.
+
+    A step of s is a row of s elements, of which the smaller steps show some.
+    """
+    order = sorted(range(len(size)), key=lambda k: -stride[k])
+    shape: list[int] = []
+    length, out = flat.numel(), flat
+    assert isinstance(length, int)
+    for k in order:
+        n, s = size[k], stride[k]
+        if n == 1:
+            continue
+        begin = offset - offset % s
+        if begin + n * s > length:
+            return None
+        out = movement.reshape(movement.narrow(out, -1, begin, n * s), [*shape, n, s])
+        shape.append(n)
+        length, offset = s, offset % s
+    out = movement.reshape(movement.narrow(out, -1, offset, 1), [size[k] for k in order])
+    back = [order.index(k) for k in range(len(order))]
+    return out if back == sorted(back) else movement.permute(out, back)
 
 
 @dataclass(frozen=True, slots=True)
 class _Elements:
     """The bytes of a tensor in row-major order, read when they are wanted."""
 
-    storage: _Storage
+    bytes: _Bytes
     dtype: DType
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
     def __call__(self) -> memoryview:
-        kind = dtypes.to_numpy(self.dtype)
         if 0 in self.shape:
             return memoryview(b"")
-        flat = np.frombuffer(self.storage.read(), kind)
-        last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
-        if last >= flat.size:
-            raise ArgumentError(
-                f"load_torch: a tensor of size {self.shape} lies outside of its storage; the file is damaged"
-            )
+        kind = np.dtype(f"u{self.dtype.itemsize}")
+        data = self.bytes.read()
+        # the first to the last element, so that what lies around them need not be a whole number of such elements
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        part = np.frombuffer(data, kind, last + 1, self.offset * kind.itemsize)
         strides = tuple(s * kind.itemsize for s in self.stride)
-        view = np.lib.stride_tricks.as_strided(flat[self.offset :], self.shape, strides)
-        return np.ascontiguousarray(view).reshape(-1).view(np.uint8).data
+        view = np.lib.stride_tricks.as_strided(part, self.shape, strides)
+        return whole_bools(np.ascontiguousarray(view).reshape(-1).view(np.uint8).data, self.dtype)
 
 
-def _size(numbers: Any = ()) -> tuple[Any, ...]:
-    return tuple(numbers)
+# --- what plain names stand for
 
 
-def _parameter(data: Tensor, requires_grad: Any = True, *_: Any) -> Tensor:
-    return data.requires_grad_() if requires_grad and data.dtype.is_float else data
+def _parameter_class() -> type[Tensor]:
+    """weft.nn's; by its name, since that package stands beside this one."""
+    return import_module("weft.nn.module").Parameter
 
 
-def _from_type(make: Callable[..., Any], kind: Any, args: Any, state: Any) -> Any:
-    return make(*args)
+def _device(kind: Any, index: Any = None) -> devices.device:
+    if not isinstance(kind, str) or not (index is None or _is_size(index)):
+        raise Malformed(f"a device {shown(kind)} {shown(index)}")
+    name = kind if index is None else f"{kind}:{index}"
+    return devices.device.known(name if ":" in name else f"{name}:0")
 
 
-def _device(*parts: Any) -> str:
-    return ":".join(map(str, parts))
+def _default_dict(factory: Any = None, *_: Any) -> Any:
+    plain: tuple[Any, ...] = (None, list, dict, set, tuple, int, float, str, bool)
+    if not any(factory is kind for kind in plain):
+        raise Malformed(f"a defaultdict of {shown(factory)}")
+    return defaultdict[Any, Any](factory)
 
 
-def _plain_dict(*_: Any) -> dict[Any, Any]:
-    return {}
+def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:
+    def convert(x: Any = 0) -> Any:
+        if type(x) not in (bool, int, float, str, bytes):
+            raise Malformed(f"a number made of a {type(x).__name__}")
+        return kind(x)
+
+    return convert
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes tensors and plain containers; every other name becomes a `Loaded` record or is refused."""
-
-    def __init__(self, file: BinaryIO, reader: _Reader, weights_only: bool) -> None:
-        super().__init__(file, encoding="utf-8")
-        self._reader = reader
-        self._weights_only = weights_only
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._reader.persistent(pid)
-
-    def find_class(self, module: str, name: str) -> Any:
-        known: Mapping[str, Any] = {
-            "torch._utils._rebuild_tensor": self._reader.tensor,
-            "torch._utils._rebuild_tensor_v2": self._reader.tensor,
-            "torch._utils._rebuild_tensor_v3": self._reader.tensor_v3,
-            "torch._utils._rebuild_parameter": _parameter,
-            "torch._utils._rebuild_parameter_with_state": _parameter,
-            "torch._tensor._rebuild_from_type_v2": _from_type,
-            "torch.storage.UntypedStorage": _StorageType(None),
-            "torch.UntypedStorage": _StorageType(None),
-            "torch.Size": _size,
-            "torch.device": _device,
-            "torch.serialization._get_layout": str,
-            "collections.OrderedDict": OrderedDict,
-            "collections.Counter": dict,
-            "collections.defaultdict": _plain_dict,
-            "builtins.set": set, "builtins.frozenset": frozenset, "builtins.dict": dict, "builtins.list": list,
-            "builtins.tuple": tuple, "builtins.complex": complex, "builtins.slice": slice,
-            "builtins.bytearray": bytearray,
-            "builtins.int": int, "builtins.float": float, "builtins.bool": bool, "builtins.str": str,
-            "__builtin__.set": set, "_codecs.encode": _encode,
-        }  # fmt: skip
-        full = f"{module}.{name}"
-        if full in known:
-            return known[full]
-        if module == "torch" and name in _STORAGES:
-            return _StorageType(_STORAGES[name])
-        if module == "torch" and name in DTYPES:
-            return DTYPES[name]
-        if module == "torch" and name.endswith("Storage"):
-            return _StorageType(None)
-        if full == "torch.nn.parameter.Parameter":
-            return _parameter
-        if self._weights_only:
-            raise ArgumentError(
-                f"load_torch: the file asks for {full}, which is not a tensor or a plain container and may run code; "
-                "save a state_dict instead, or pass weights_only=False to get such objects as plain records"
-            )
-        return _record_type(full)
+def _text(x: Any = "") -> str:
+    if type(x) is not str:
+        raise Malformed(f"a text made of a {type(x).__name__}")
+    return x
 
 
-def _encode(text: str, encoding: str = "utf-8") -> bytes:
-    if encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
-        raise ArgumentError(f"load_torch: the file encodes bytes as {encoding!r}")
+def _complex(real: Any = 0.0, imag: Any = 0.0) -> complex:
+    return complex(_number(float)(real), _number(float)(imag))
+
+
+def _bytearray(data: Any = b"", encoding: Any = None) -> bytearray:
+    return bytearray(_bytes(data, encoding))
+
+
+def _bytes(data: Any = b"", encoding: Any = None) -> bytes:
+    """Bytes, or a text that stands for them; a number, which would make so many, is refused."""
+    if isinstance(data, str):
+        return _encode(data, encoding or "utf-8")
+    if not isinstance(data, bytes | bytearray | list):
+        raise Malformed(f"bytes of a {type(data).__name__}")
+    return bytes(cast("bytes", data))
+
+
+def _encode(text: Any, encoding: Any = "utf-8") -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
+        raise Malformed(f"bytes of a {type(text).__name__} in encoding {shown(encoding)}")
     return text.encode(encoding)
+
+
+_CALLED: dict[Any, Callable[..., Any]] = {
+    int: _number(int), float: _number(float), bool: _number(bool), str: _text, complex: _complex, bytes: _bytes,
+    bytearray: _bytearray, defaultdict: _default_dict,
+}  # fmt: skip
+"""What is called in place of types that would do more than they are needed for, such as make room for so many bytes."""
+
+
+def _is_called(found: Any) -> bool:
+    """Whether a name that a pickle may use is a function, or a class that is called as one."""
+    return callable(found) and not isinstance(found, _StorageType | DType) and found is not Tensor
 
 
 def _record_type(name: str) -> Any:
     """A class whose objects keep what a pickle gives them and do nothing."""
 
     class Record(Loaded):
+        loads_items = True
+
         def __new__(cls, *args: Any, **_: Any) -> Any:
             self = object.__new__(cls)
             self.type, self.args, self.state = name, args, None
@@ -238,9 +567,6 @@ def _record_type(name: str) -> Any:
         def __setstate__(self, state: Any) -> None:
             self.state = state
 
-        def append(self, x: Any) -> None:
-            self.args = (*self.args, x)
-
         def extend(self, xs: Any) -> None:
             self.args = (*self.args, *xs)
 
@@ -250,110 +576,215 @@ def _record_type(name: str) -> Any:
     return Record
 
 
-def load_torch(path: StrPath, device: str | None = None, *, weights_only: bool = True) -> Any:
+class _Recording(SafeReader):
+    """Makes records of what is not known, instead of refusing it."""
+
+    def find(self, module: str, name: str) -> Any:
+        try:
+            return super().find(module, name)
+        except FileDTypeError:
+            raise
+        except FileFormatError:
+            full = f"{module}.{name}"
+            self.known[full] = kind = _record_type(full)
+            self.allowed[id(kind)] = self.functions[id(kind)] = kind
+            return kind
+
+
+# --- files
+
+
+def load_torch(
+    path: StrPath,
+    device: str | None = None,
+    *,
+    weights_only: bool = True,
+    max_expansion: float = MAX_EXPANSION,
+) -> Any:
     """What torch.save wrote: tensors (read when first used) in the dicts and lists that they were saved in.
 
-    No code of the file is run. ArgumentError, with its name, for an object of a class that is no tensor or plain
-    container; with weights_only=False such objects become `Loaded` records of their type, arguments and state.
+    No code of the file is run. FileError, with its name, for an object of a class that is no tensor or plain container;
+    with weights_only=False such objects become `Loaded` records of their type, arguments and state. FileError, too, for
+    a file that is damaged, or whose members unpack to more than `max_expansion` times its size.
 
     >>> weights = weft.io.load_torch("model.pt")
     """
-    path, home = located(path), default_device() if device is None else device_name(device)
-    with open(path, "rb") as file:
-        start = file.read(4)
-        file.seek(0)
-        if start[:4] == b"PK\x03\x04":
-            return _from_zip(path, home, weights_only)
-        return _from_legacy(file, path, home, weights_only)
+    source = opened("load_torch", path)
+    return loaded(
+        source, placing("load_torch", device), SafeReader if weights_only else _Recording, max_expansion
+    )
 
 
-def _from_zip(path: StrPath, home: str, weights_only: bool) -> Any:
+def load_running(
+    source: Source,
+    place: Callable[[str], str | None],
+    pickle_module: Any,
+    options: Mapping[str, Any],
+    max_expansion: float,
+) -> Any:
+    """As `loaded`, by Python's pickle: it imports and calls what the file says."""
+    return loaded(
+        source, place, SafeReader, max_expansion, functools.partial(_run, pickle_module or pickle, options)
+    )
+
+
+_Read = Callable[["Reading", SafeReader], Any]
+
+
+def loaded(
+    source: Source,
+    place: Callable[[str], str | None],
+    reader: type[SafeReader],
+    max_expansion: float,
+    read: _Read | None = None,
+) -> Any:
+    """The object in a checkpoint; `read` reads the pickle of the objects, in other ways than safely."""
+    if bytes(source.view(0, min(4, source.size))) == ZIP:
+        return _from_zip(source, place, reader, max_expansion, read or _unpickled)
+    return _from_legacy(source, place, reader, max_expansion, read or _unpickled)
+
+
+def _unpickled(file: Reading, reader: SafeReader) -> Any:
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            found = [n for n in names if n.endswith("/data.pkl") or n == "data.pkl"]
-            if not found:
-                if any(n.endswith("constants.pkl") for n in names):
-                    raise ArgumentError(
-                        f"load_torch: {path} is a TorchScript program; save its state_dict instead"
-                    )
-                raise ArgumentError(
-                    f"load_torch: {path} is a zip archive without data.pkl; it is no checkpoint"
+        return Machine(file, reader, reader.max_expansion * file.source.size).load()
+    except Malformed as error:
+        raise reader.bad(str(error)) from error.__cause__
+
+
+def _run(module: Any, options: Mapping[str, Any], file: Reading, reader: SafeReader) -> Any:
+    class Unpickler(module.Unpickler):
+        def persistent_load(self, pid: Any) -> Any:
+            return reader.persistent(pid)
+
+        def find_class(self, mod_name: str, name: str) -> Any:
+            full = f"{mod_name}.{name}"
+            if full in reader.known and mod_name.startswith("torch"):
+                return reader.known[full]
+            if mod_name in ("torch", "torch.storage") and name.endswith("Storage"):
+                return _StorageType(None, name)
+            base: Any = super()
+            found: Any = base.find_class(mod_name, name)
+            if str(getattr(found, "__module__", "")).partition(".")[0] == "torch":
+                raise FileFormatError(
+                    f"load: {reader.source.path} asks for {full}, a part of torch that weft has none of; save a "
+                    "state_dict instead"
                 )
-            prefix = found[0].removesuffix("data.pkl")
-            if f"{prefix}constants.pkl" in names:
-                raise ArgumentError(
-                    f"load_torch: {path} is a TorchScript program; save its state_dict instead"
-                )
-            order = archive.read(f"{prefix}byteorder") if f"{prefix}byteorder" in names else b"little"
-            if order != b"little":
-                raise ArgumentError(
-                    f"load_torch: {path} was written on a big-endian machine, which weft does not read"
-                )
-            content = archive.read(found[0])
-            have = set(names)
-    except zipfile.BadZipFile as error:
-        raise ArgumentError(f"load_torch: {path} is damaged: {error}") from None
+            return found
 
-    def storage(key: str) -> Callable[[], memoryview]:
-        name = f"{prefix}data/{key}"
-        if name not in have:
-            raise ArgumentError(f"load_torch: {path} lacks the storage {name}; it is damaged")
-
-        def read() -> memoryview:
-            with zipfile.ZipFile(path) as archive:
-                return memoryview(archive.read(name))
-
-        return read
-
-    return _unpickled(io.BytesIO(content), _Reader(home, storage), path, weights_only)
-
-
-def _unpickled(file: BinaryIO, reader: _Reader, path: StrPath, weights_only: bool) -> Any:
     try:
-        return _Unpickler(file, reader, weights_only).load()
+        return Unpickler(file, **{"encoding": "utf-8", **options}).load()
     except (
         pickle.UnpicklingError,
         EOFError,
+        ImportError,
         AttributeError,
         IndexError,
         KeyError,
-        ValueError,
         UnicodeError,
     ) as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise ArgumentError(f"load_torch: {path} is no checkpoint of torch, or damaged: {error}") from None
+        raise reader.bad(f"{type(error).__name__}: {error}") from error
 
 
-def _from_legacy(file: BinaryIO, path: StrPath, home: str, weights_only: bool) -> Any:
-    """Pickles of a magic number, a version, the machine, the objects and the storages' names; then the storages."""
-    found: dict[str, memoryview] = {}
-
-    def storage(key: str) -> Callable[[], memoryview]:
-        def read() -> memoryview:
-            if key not in found:
-                raise ArgumentError(f"load_torch: {path} lacks a storage; it is damaged")
-            return found[key]
-
-        return read
-
-    reader = _Reader(home, storage)
-    if _unpickled(file, reader, path, True) != _LEGACY_MAGIC:
-        raise ArgumentError(f"load_torch: {path} is no checkpoint of torch")
-    _unpickled(file, reader, path, True)
-    machine = _unpickled(file, reader, path, True)
-    if isinstance(machine, dict) and not cast("dict[str, Any]", machine).get("little_endian", True):
-        raise ArgumentError(
-            f"load_torch: {path} was written on a big-endian machine, which weft does not read"
+def _from_zip(
+    source: Source,
+    place: Callable[[str], str | None],
+    kind: type[SafeReader],
+    max_expansion: float,
+    read: _Read,
+) -> Any:
+    archive = Archive(source, "load_torch", max_expansion)
+    names = archive.members
+    found = [n for n in names if n.endswith("/data.pkl") or n == "data.pkl"]
+    prefix = found[0].removesuffix("data.pkl") if found else ""
+    if f"{prefix}constants.pkl" in names or (not found and any(n.endswith("constants.pkl") for n in names)):
+        raise FileFormatError(
+            f"load_torch: {source.path} is a TorchScript program; save its state_dict instead"
         )
-    out = _unpickled(file, reader, path, weights_only)
-    for key in _unpickled(file, reader, path, True):
-        count = int.from_bytes(file.read(8), "little", signed=True)
-        known = reader.storages.get(str(key))
-        width = known.dtype.itemsize if known is not None and known.dtype is not None else 1
-        data = file.read(count * width)
-        if count < 0 or len(data) != count * width:
-            raise ArgumentError(f"load_torch: {path} ends too early; it is damaged")
-        found[str(key)] = memoryview(data)
+    if not found:
+        raise FileFormatError(
+            f"load_torch: {source.path} is a zip archive without data.pkl; it is no checkpoint"
+        )
+    order = bytes(archive.read(f"{prefix}byteorder")) if f"{prefix}byteorder" in names else b"little"
+    if order != b"little":
+        raise _big_endian(source)
+
+    def storage(key: str, nbytes: int) -> _Bytes:
+        name = f"{prefix}data/{key}"
+        member = names.get(name)
+        if member is None:
+            raise FileFormatError(f"load_torch: {source.path} lacks the storage {name}; it is damaged")
+        begin = None if member.deflated else member.begin
+        return _Bytes(key, member.size, functools.partial(archive.read, name), begin)
+
+    from weft.io.source import InMemory
+
+    reader = kind(source, place, storage, max_expansion)
+    out = read(Reading(InMemory(bytes(archive.read(found[0])), source.path)), reader)
+    reader.finish()
     return out
+
+
+def _from_legacy(
+    source: Source,
+    place: Callable[[str], str | None],
+    kind: type[SafeReader],
+    max_expansion: float,
+    read: _Read,
+) -> Any:
+    """Pickles of a magic number, a version, the machine, the objects and the storages' names; then the storages."""
+    file = Reading(source)
+
+    def storage(key: str, nbytes: int) -> _Bytes:
+        if nbytes > source.size:
+            raise reader.bad(f"the storage {shown(key)} has {nbytes:,} bytes, and the file {source.size:,}")
+
+        def unknown() -> memoryview:
+            raise reader.bad(f"it lacks the storage {shown(key)}")
+
+        return _Bytes(key, nbytes, unknown)
+
+    reader = kind(source, place, storage, max_expansion)
+    if _unpickled(file, reader) != LEGACY_MAGIC:
+        raise reader.bad("it has another number at its begin")
+    _unpickled(file, reader)  # the version
+    machine = _unpickled(file, reader)
+    if isinstance(machine, dict) and cast("dict[str, Any]", machine).get("little_endian", True) is False:
+        raise _big_endian(source)
+    out = read(file, reader)
+    keys = _unpickled(file, reader)
+    if not isinstance(keys, list) or not all(isinstance(k, str | int) for k in cast("list[Any]", keys)):
+        raise reader.bad("it has no list of storages")
+    widths = {m.storage.bytes.key: _width(m.storage) for m in reader.made}
+    for key in cast("list[Any]", keys):
+        name = str(key)
+        count = int.from_bytes(file.read(8), "little", signed=True)
+        nbytes = count * widths.get(name, 1)
+        begin = file.at
+        if count < 0 or begin + nbytes > source.size:
+            raise reader.bad("it is cut short")
+        file.at += nbytes
+        stored = reader.storages.get(name)
+        if stored is not None:
+            if nbytes < stored.nbytes:
+                raise reader.bad(f"the storage {shown(name)} has {nbytes:,} bytes, not {stored.nbytes:,}")
+            stored.nbytes, stored.read = nbytes, functools.partial(_read, source, begin, begin + nbytes)
+    missing = set(reader.storages) - {str(k) for k in cast("list[Any]", keys)}
+    if missing:
+        raise reader.bad(f"it lacks the storage {min(missing)!r}")
+    reader.finish()
+    return out
+
+
+def _width(storage: _Storage) -> int:
+    return 1 if storage.type.dtype is None else storage.type.dtype.itemsize
+
+
+def _read(source: Source, begin: int, end: int) -> memoryview:
+    source.check()
+    return source.view(begin, end)
+
+
+def _big_endian(source: Source) -> FileFormatError:
+    return FileFormatError(
+        f"load_torch: {source.path} was written on a big-endian machine, which weft does not read"
+    )

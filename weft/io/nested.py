@@ -1,82 +1,121 @@
-"""Checkpoints: tensors within dicts, lists and tuples, with the numbers and texts beside them, in one safetensors file.
+"""weft.save and weft.load: whole checkpoints, in torch's format, or in safetensors where the name says so.
 
-The tensors are named by where they stand ("optimizer.state.0.exp_avg"), so that other programs can read them; the
-structure around them is JSON in the file's metadata. Nothing in such a file is ever run.
+A file called *.safetensors has the tensors named by where they stand ("optimizer.state.0.exp_avg"), so that other
+programs can read them; the structure around them is JSON in the file's metadata. All other files are as torch's: see
+torch_files.py and checkpoint.py. Nothing in a file is run, unless the caller says weights_only=False.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from os import PathLike
-from typing import Any, TypeAlias, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from weft.backends.disk.format import located
+from weft.backends.disk.format import StrPath, header_in, located
+from weft.backends.disk.writing import replacing
 from weft.core.creation import tensor
-from weft.core.run import named_device
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError
-from weft.io.checkpoint import load_torch
-from weft.io.safetensors import load_safetensors, safetensors_metadata, save_safetensors
-
-StrPath: TypeAlias = str | PathLike[str]
+from weft.errors import ArgumentError, DTypeError, FileFormatError
+from weft.io import torch_files
+from weft.io.archive import MAX_EXPANSION
+from weft.io.checkpoint import ZIP, SafeReader, load_running, loaded
+from weft.io.placing import placing
+from weft.io.safetensors import save_safetensors, tensors_in
+from weft.io.source import Reading, opened
 
 STRUCTURE = "weft.structure"
 
 # The first bytes of what torch.save writes: a zip archive, or (before torch 1.6) a pickle.
-_TORCH = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_TORCH = (ZIP, b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_SUFFIX = ".safetensors"
 
 
-def save(obj: Any, path: StrPath) -> None:
-    """Write tensors, and what is built of them, so that `load` gives the same back.
+def save(
+    obj: Any,
+    f: StrPath | BinaryIO,
+    pickle_module: Any = None,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+) -> None:
+    """Write tensors, and what is built of them, so that `load` gives the same back, and torch.load reads it.
 
-    `obj`: tensors and NumPy arrays in dicts, lists and tuples to any depth, with None, bools, numbers and texts. A
-    tensor that occurs twice is written once. The file appears whole or not at all: what was there stays until all is
-    written. ArgumentError, saying where it stands, for anything else.
+    `obj`: tensors in containers of any kind, with what else Python can pickle: numbers, texts, arrays, dtypes, modules,
+    objects of classes. Tensors that share elements are written once and share them afterwards. `f`: a path, at which
+    the file appears whole or not at all (what was there stays until all is written), or an object with `write`. To a
+    path that ends in ".safetensors", a safetensors file: tensors and NumPy arrays in dicts, lists and tuples to any
+    depth, with None, bools, numbers and texts.
 
-    >>> weft.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 100}, "run.safetensors")
+    The format is torch's present one, and the pickle of protocol 2, whatever the other arguments say. ArgumentError,
+    saying where it stands, for what cannot be written; FileError where the file cannot be.
+
+    >>> weft.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 100}, "run.pt")
     """
-    writer = _Writer()
-    structure = writer.encode(obj, ())
-    save_safetensors(writer.tensors, path, {STRUCTURE: json.dumps(structure, separators=(",", ":"))})
+    if isinstance(f, io.TextIOBase):
+        raise DTypeError('save: the file takes text, not bytes; open it in binary mode ("wb")')
+    if hasattr(f, "write"):
+        torch_files.write(obj, cast("BinaryIO", f))
+        return
+    path = located(cast("StrPath", f))
+    if path.suffix == _SUFFIX:
+        writer = _Writer()
+        structure = writer.encode(obj, ())
+        save_safetensors(writer.tensors, path, {STRUCTURE: json.dumps(structure, separators=(",", ":"))})
+        return
+    with replacing(path) as file:
+        torch_files.write(obj, file)
 
 
 def load(
-    path: StrPath,
-    device: Any = None,
-    *,
+    f: StrPath | BinaryIO,
     map_location: Any = None,
-    weights_only: bool = True,
+    pickle_module: Any = None,
+    *,
+    device: Any = None,
+    weights_only: bool | None = True,
     mmap: bool | None = None,
+    max_expansion: float = MAX_EXPANSION,
+    **pickle_load_args: Any,
 ) -> Any:
     """What `save` or torch.save wrote; of another safetensors file, its tensors by name. No code of the file is run.
 
-    A tensor's bytes are read when it is first used: the file must stay as it is until then. `weights_only` as in
-    `weft.io.load_torch`; `map_location` is torch's name for the device, where a function or a dict, which say what to
-    do with devices of the file, mean the default one: tensors in files are at home nowhere. `mmap` changes nothing.
+    `f`: a path, whose file is mapped, so that a tensor's bytes are read when it is first used and the file must stay as
+    it is until then (it may be deleted or replaced); or an object with `read`, which is read at once. `map_location`:
+    where tensors go, as in torch (a device, a dict, a function), None for the default device, since tensors in files
+    are at home nowhere; `device` is another name for it, and with "disk" tensors stay in the file for good: see
+    `weft.io.load_safetensors`. `mmap` changes nothing, but asks for a path.
 
-    With device="disk" tensors stay in the file for good: see `weft.io.load_safetensors`.
+    Objects of classes are refused by their names, unless the program allows them (`weft.io.serialization`). Only with
+    weights_only=False, said in so many words, is the file unpickled by Python (by `pickle_module`, with
+    `pickle_load_args`), which may import and run anything: as a program of somebody's, so only if you would run that.
 
-    >>> model.load_state_dict(weft.load("run.safetensors")["model"])
+    FileError, besides, for a file that is damaged, or unpacks to more than `max_expansion` times its size.
+
+    >>> model.load_state_dict(weft.load("run.pt")["model"])
     """
-    path = located(path)
-    device = named_device(map_location) if device is None else named_device(device) or device
-    with open(path, "rb") as file:
-        start = file.read(4)
+    if mmap and hasattr(f, "read"):
+        raise ArgumentError("load: mmap=True needs the path of a file")
+    place = placing("load", map_location, device)
+    source = opened("load", f)
+    start = bytes(source.view(0, min(4, source.size)))
     if start.startswith(_TORCH):
-        return load_torch(path, device, weights_only=weights_only)
-    tensors = load_safetensors(path, device)
-    structure = safetensors_metadata(path).get(STRUCTURE)
+        if weights_only is False:
+            return load_running(source, place, pickle_module, pickle_load_args, max_expansion)
+        return loaded(source, place, SafeReader, max_expansion)
+    reading = Reading(source)
+    header = header_in(reading.read, source.size, source.path)
+    tensors = tensors_in(source, header, place("cpu"))
+    structure = header.metadata.get(STRUCTURE)
     if structure is None:
         return tensors
     try:
         return _decode(json.loads(structure), tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(f"load: the structure in {path} is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"load: the structure in {source.path} is damaged: {error}") from None
 
 
 @dataclass

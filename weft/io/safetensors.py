@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from weft.autograd.value import Value
-from weft.backends.disk.file import MappedFile
-from weft.backends.disk.format import DTYPES, StrPath, header_of, located, read_header
+from weft.backends.disk.file import MappedFile, open_regular
+from weft.backends.disk.format import DTYPES, Header, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
 from weft.core import files
 from weft.core.creation import as_tensor
@@ -19,6 +21,8 @@ from weft.core.handle import wrap
 from weft.core.run import default_device, deferred, device_name
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.io.source import Source
+from weft.ir.dtypes import DType, bool_
 from weft.ir.graph import Shape
 
 __all__ = ["DTYPES", "StrPath", "load_safetensors", "replacing", "safetensors_metadata", "save_safetensors"]
@@ -30,8 +34,8 @@ def load_safetensors(path: StrPath, device: str | None = None) -> dict[str, Tens
     They go from the mapped file to the device's memory, once. With device="disk" they stay in the file for good: each
     use reads the mapped file, and what does not fit in memory is computed in pieces. The file must stay as it is
     meanwhile (it may be deleted, or replaced by another), else a FileError says so. FileNotFoundError for a path that
-    is not there; ArgumentError for a file that is damaged or something else; DTypeError for element types that weft
-    lacks.
+    is not there; FileError for a file that is damaged, or something else, and for elements of a type that weft lacks
+    (a DTypeError, too). Bools other than 0 and 1 are True, and refused in a file that they stay in.
 
     >>> weights = weft.io.load_safetensors("model.safetensors")
     >>> table = weft.io.load_safetensors("embeddings.safetensors", device="disk")["table"]
@@ -42,37 +46,55 @@ def load_safetensors(path: StrPath, device: str | None = None) -> dict[str, Tens
             f"load_safetensors: device={device!r} names a file; pass device='disk' to leave the tensors in {path}"
         )
     home = "" if stays else default_device() if device is None else device_name(device)
-    with open(located(path), "rb") as file:
+    with open_regular(located(path)) as file:
         header = read_header(file, path)
         mapped = MappedFile(file)
+    return tensors_in(mapped, header, None if stays else home)
+
+
+def tensors_in(source: Source, header: Header, home: str | None) -> dict[str, Tensor]:
+    """The tensors that a header describes, on a device; without one, they stay in the file."""
     tensors: dict[str, Tensor] = {}
     for e in header.entries:
         begin, end = header.start + e.begin, header.start + e.end
-        if stays:
-            node = files.leaf(mapped, begin, e.dtype, e.shape)
+        if home is None:
+            if not isinstance(source, MappedFile):
+                raise ArgumentError(
+                    f"load: {source.path} is in memory; device='disk' needs the path of a file"
+                )
+            node = files.leaf(source, begin, e.dtype, e.shape)
         else:
-            node = deferred(e.shape, e.dtype, home, _Part(mapped, begin, end))
+            node = deferred(e.shape, e.dtype, home, Part(source, begin, end, e.dtype))
         tensors[e.name] = wrap(Value(node))
     return tensors
 
 
 def safetensors_metadata(path: StrPath) -> dict[str, str]:
     """The texts that a file holds beside its tensors."""
-    with open(located(path), "rb") as file:
+    with open_regular(located(path)) as file:
         return read_header(file, path).metadata
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Bytes of a mapped file, which stays mapped as long as a part of it is wanted."""
+class Part:
+    """Elements in a file, which stays mapped as long as a part of it is wanted."""
 
-    mapped: MappedFile
+    source: Source
     begin: int
     end: int
+    dtype: DType
 
     def __call__(self) -> memoryview:
-        self.mapped.check()
-        return self.mapped.view(self.begin, self.end)
+        self.source.check()
+        return whole_bools(self.source.view(self.begin, self.end), self.dtype)
+
+
+def whole_bools(data: memoryview, dtype: DType) -> memoryview:
+    """The bytes of elements; of bools, 1 for all that is not 0, as torch has it."""
+    if dtype is not bool_ or not data:
+        return data
+    array = np.frombuffer(data, np.uint8)
+    return data if array.max() <= 1 else (array != 0).view(np.uint8).data
 
 
 def save_safetensors(

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from weft.backends.disk.format import located
+from weft.backends.disk.file import open_regular
+from weft.backends.disk.format import located, read_json
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError
+from weft.errors import FileError, FileFormatError
 from weft.io.safetensors import StrPath, load_safetensors, replacing, save_safetensors
+
+_MAX_INDEX = 100_000_000  # bytes; as a header may have
 
 
 def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
     """The tensors that an index names, or those of the index or single file in a folder. Bytes are read when used.
 
-    ArgumentError for an index that is damaged, names a file outside of its folder, or a tensor that its file lacks.
+    FileError for an index that is damaged, names a file outside of its folder, or a tensor that its file lacks. Where a
+    file of the folder is a link, it is followed: so are models kept that several folders share, and what is not a
+    safetensors file is refused wherever it is.
     """
     place = located(path)
-    if place.is_dir():
+    if os.path.isdir(place):
         indices = sorted(place.glob("*.safetensors.index.json"))
         files = sorted(place.glob("*.safetensors"))
         if len(indices) == 1:
@@ -33,26 +39,61 @@ def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
         elif not indices and len(files) == 1:
             return load_safetensors(files[0], device)
         else:
-            raise ArgumentError(
+            raise FileError(
                 f"load_sharded: {path} holds {len(indices)} indices and {len(files)} files; name one"
             )
-    try:
-        index: Any = json.loads(place.read_text(encoding="utf-8"))
-        where: Any = index["weight_map"]
-        table = {str(k): str(v) for k, v in cast("dict[Any, Any]", where).items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ArgumentError(f"load_sharded: {place} is no index of safetensors files") from None
+    table = _weight_map(place)
     shards: dict[str, dict[str, Tensor]] = {}
     out: dict[str, Tensor] = {}
     for name, file in table.items():
-        if Path(file).name != file:
-            raise ArgumentError(f"load_sharded: {place} names {file!r}, which is not a file of its folder")
         if file not in shards:
-            shards[file] = load_safetensors(place.parent / file, device)
+            shards[file] = _shard(place, file, device)
         if name not in shards[file]:
-            raise ArgumentError(f"load_sharded: {file} lacks the tensor {name!r} that {place} says it holds")
+            raise FileFormatError(
+                f"load_sharded: {file} lacks the tensor {name!r} that {place} says it holds"
+            )
         out[name] = shards[file][name]
     return out
+
+
+def _weight_map(place: Path) -> dict[str, str]:
+    """Which file holds which tensor. FileFormatError for what is no index, or one of files that are elsewhere."""
+
+    def bad(why: str) -> FileFormatError:
+        return FileFormatError(f"load_sharded: {place} is no index of safetensors files: {why}")
+
+    with open_regular(place) as file:
+        data = file.read(_MAX_INDEX + 1)
+    if len(data) > _MAX_INDEX:
+        raise bad(f"it has more than {_MAX_INDEX:,} bytes")
+    try:
+        index: Any = read_json(data)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"it is not JSON ({error})") from None
+    found: Any = index.get("weight_map")
+    if not isinstance(found, dict):
+        raise bad("it has no weight_map")
+    table = cast("dict[str, Any]", found)
+    for file in table.values():
+        if not isinstance(file, str) or not _is_name(file):
+            raise FileFormatError(f"load_sharded: {place} names {file!r}, which is not a file of its folder")
+    return table
+
+
+def _is_name(file: str) -> bool:
+    """Whether it is the name of a file, and no path to another folder on any system."""
+    try:
+        os.fsencode(file)
+    except UnicodeError:
+        return False
+    return Path(file).name == file and file not in ("", ".", "..") and not set(file) & set("/\\\0")
+
+
+def _shard(place: Path, file: str, device: str | None) -> dict[str, Tensor]:
+    try:
+        return load_safetensors(place.parent / file, device)
+    except FileNotFoundError:
+        raise FileError(f"load_sharded: {place} names {file!r}, which is not there") from None
 
 
 def save_sharded(

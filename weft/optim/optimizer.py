@@ -100,6 +100,9 @@ class Group(dict[str, Any]):
         }
         return out
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _regrouped, (dict(self), dict(self.__dict__))
+
     @property
     def params(self) -> list[Tensor]:
         """The parameters."""
@@ -113,6 +116,14 @@ class Group(dict[str, Any]):
             for factor, number in zip(self.tensors[key], _numbers(value), strict=True):
                 factor.become(number)
         super().__setitem__(key, value)
+
+
+def _regrouped(options: dict[str, Any], tensors: dict[str, Any]) -> Group:
+    """A group that was pickled, with the tensors of its options as they were."""
+    out = Group.__new__(Group)
+    out.update(options)
+    out.__dict__.update(tensors)
+    return out
 
 
 def _numbers(option: float | Sequence[float]) -> list[float]:

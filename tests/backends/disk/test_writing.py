@@ -66,6 +66,41 @@ def test_a_draft_that_is_taken_for_abandoned_before_it_is_locked(
     assert os.listdir(tmp_path) == ["x"] and calls == 3
 
 
+def test_drafts_that_somebody_else_put_there(tmp_path: Path) -> None:
+    """Links, pipes and devices under the name of a draft, as in a folder for everybody: not opened, not waited for."""
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    names = [tmp_path / f".weft-draft-{k:016x}" for k in range(4)]
+    names[0].symlink_to(kept)
+    os.mkfifo(names[1])
+    names[2].symlink_to("/dev/zero")
+    names[3].write_text("abandoned")
+    before = len(os.listdir("/proc/self/fd"))
+    drafts.remove_abandoned(tmp_path)
+    assert [os.path.lexists(n) for n in names] == [True, True, True, False]
+    assert kept.read_text() == "mine" and len(os.listdir("/proc/self/fd")) == before
+
+
+def test_permissions_go_to_the_open_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to what somebody may have put in its place by then."""
+    (tmp_path / "x").write_text("old")
+    (tmp_path / "x").chmod(0o644)
+    (tmp_path / "secret").write_text("")
+    (tmp_path / "secret").chmod(0o600)
+    create = drafts.create
+
+    def swapped(folder: Path) -> Any:
+        draft, file = create(folder)
+        draft.unlink()
+        draft.symlink_to(tmp_path / "secret")
+        return draft, file
+
+    monkeypatch.setattr(drafts, "create", swapped)
+    with replacing(tmp_path / "x") as file:
+        file.write(b"new")
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+
+
 def test_links_permissions_and_what_is_no_file(tmp_path: Path) -> None:
     real, link = tmp_path / "there" / "real", tmp_path / "link"
     real.parent.mkdir()

@@ -6,6 +6,7 @@ process; llvmlite serializes every call into LLVM by a lock, so all functions he
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ _library_number = count()
 
 class LLVMError(RuntimeError):
     """LLVM refused the text, the module or the object; the message is LLVM's own."""
+
+
+class LinkMemoryError(MemoryError):
+    """There is no memory for the code of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +203,12 @@ def load_objects(
 
     `exports` are the symbols whose addresses are wanted. `imports` gives addresses for undefined symbols; what
     it lacks is looked for among the libraries of this process (memcpy, memset ...). Raises LLVMError where a
-    symbol is missing or the bytes are no object file for this machine.
+    symbol is missing or the bytes are no object file for this machine, LinkMemoryError where there is no memory.
     """
     library: Any = _llvm.JITLibraryBuilder()
+    nbytes = 0
     for data in objects:
+        nbytes += len(data)
         library.add_object_img(data)
     for name, address in (imports or {}).items():
         library.import_symbol(name, address)
@@ -211,9 +218,28 @@ def load_objects(
     try:
         return Loaded(library.link(_jit(), f"weft.{next(_library_number)}"))
     except RuntimeError as error:
+        if _NOT_LINKED in str(error) and not _is_room_for(nbytes):
+            raise LinkMemoryError(
+                f"there is no memory left in this process for {nbytes:,} bytes of compiled code"
+            ) from None
         raise LLVMError(
             f"{error} (a symbol that the object imports or should export may be missing)"
         ) from None
+
+
+_NOT_LINKED = "Failed to materialize symbols"
+_SECTION_BYTES = (
+    1 << 16
+)  # what the linker may ask for beside an object's own bytes: pages of each kind, and stubs
+
+
+def _is_room_for(nbytes: int) -> bool:
+    """Whether the system would give memory for an object: the linker says only that it was not linked."""
+    try:
+        mmap.mmap(-1, nbytes + _SECTION_BYTES).close()
+    except OSError:
+        return False
+    return True
 
 
 def data_layout(target: Target) -> str:

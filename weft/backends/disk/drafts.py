@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import secrets
+import stat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -57,9 +58,14 @@ def remove_abandoned(folder: Path) -> None:
             if fcntl is None:
                 os.unlink(folder / name)
                 continue
-            with open(folder / name, "r+b") as file:
-                if lock(file):
+            with _opened(folder / name) as file:
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and lock(file):
                     os.unlink(folder / name)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The draft, and nothing that a link of such a name leads to; a pipe or a device is not waited for."""
+    return open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY), "rb", buffering=0)
 
 
 def lock(file: BinaryIO) -> bool | None:

@@ -5,11 +5,44 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
+from pathlib import Path
 from typing import BinaryIO
 
 from weft.errors import FileError
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file of that name, to read. FileError at once for a folder, a pipe or a device, which would have to be waited
+    for; FileNotFoundError and PermissionError as `open`."""
+    try:
+        _check_regular(path, os.stat(path).st_mode)  # before it is opened: to open a device may do something
+        file = open(path, "rb", opener=_opened)  # noqa: SIM115  (the caller's)
+    except (FileNotFoundError, PermissionError, FileError):
+        raise
+    except (OSError, ValueError) as error:  # ValueError: names that no file can have
+        raise FileError(f"{str(path)!r} cannot be read: {error}") from None
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+    except FileError:
+        file.close()
+        raise
+    return file
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | _FLAGS)
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "no regular file"
+        raise FileError(f"{path} cannot be read: it is {what}")
 
 
 class MappedFile:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeGuard, cast
 
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import DTypeError, FileDTypeError, FileFormatError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 
@@ -79,21 +79,25 @@ class Header:
 
 
 def read_header(file: BinaryIO, path: StrPath) -> Header:
-    """The header of a file, checked. ArgumentError for what is damaged or something else, DTypeError for element
+    """The header of a file, checked. FileFormatError for what is damaged or something else, FileDTypeError for element
     types that weft lacks."""
+    return header_in(file.read, os.fstat(file.fileno()).st_size, os.fspath(path))
 
-    def bad(why: str) -> ArgumentError:
-        return ArgumentError(f"load_safetensors: {os.fspath(path)} is no valid safetensors file: {why}")
 
-    size = os.fstat(file.fileno()).st_size
-    prefix = file.read(8)
+def header_in(read: Callable[[int], bytes], size: int, path: str) -> Header:
+    """The header of `size` bytes, of which `read` gives the next; `path` is for messages."""
+
+    def bad(why: str) -> FileFormatError:
+        return FileFormatError(f"load_safetensors: {path} is no valid safetensors file: {why}")
+
+    prefix = read(8)
     if len(prefix) < 8:
         raise bad(f"it has only {size} bytes")
     length = int.from_bytes(prefix, "little")
     if length > _MAX_HEADER or 8 + length > size:
         raise bad(f"its first 8 bytes announce a header of {length} bytes, the file has {size}")
     try:
-        fields = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
+        fields = read_json(read(length))
     except (ValueError, RecursionError) as error:
         raise bad(f"its header is not JSON ({error})") from None
     if not isinstance(fields, dict):
@@ -108,6 +112,8 @@ def read_header(file: BinaryIO, path: StrPath) -> Header:
         entries = sorted(
             (_entry(name, fields) for name, fields in table.items()), key=lambda e: (e.begin, e.end)
         )
+    except FileDTypeError:
+        raise
     except ValueError as error:
         raise bad(str(error)) from None
     at = 0
@@ -125,8 +131,18 @@ def read_header(file: BinaryIO, path: StrPath) -> Header:
     )
 
 
+def read_json(data: bytes) -> Any:
+    """JSON in UTF-8, and nothing else: no mark before it, no other encoding, no name twice, no half characters.
+    ValueError says what is wrong, RecursionError that it is nested too deeply."""
+    if data[:1] != b"{":
+        raise ValueError("it does not begin with '{'")
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
+
+
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
+    for name in table:
+        name.encode()  # half of a surrogate pair is no text: UnicodeEncodeError, which is a ValueError
     if len(table) != len(pairs):
         raise ValueError("a name occurs twice")
     return table
@@ -144,14 +160,31 @@ def _entry(name: str, fields: Any) -> Entry:
     kind, shape, offsets = table["dtype"], table["shape"], table["data_offsets"]
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise ValueError(f"{name!r} has shape {shape!r} and data_offsets {offsets!r}")
+    if not isinstance(kind, str):
+        raise ValueError(f"{name!r} has dtype {kind!r}, which is no text")
     if kind not in DTYPES:
-        raise DTypeError(
+        raise FileDTypeError(
             f"load_safetensors: {name!r} has elements of type {kind}; weft has {', '.join(DTYPES)}"
         )
     dtype, (begin, end) = DTYPES[kind], offsets
+    if (why := too_large(shape, dtype.itemsize)) is not None:
+        raise ValueError(f"{name!r} of shape {shape} {why}")
     if end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name!r} of shape {shape} and type {kind} cannot have {end - begin} bytes")
     return Entry(name, dtype, tuple(shape), begin, end)
+
+
+MAX_DIMS = 64
+"""As many dimensions as NumPy's arrays may have."""
+
+
+def too_large(shape: Sequence[int], itemsize: int) -> str | None:
+    """Why there can be no array of this shape, though it may be one without elements; None where there can."""
+    if len(shape) > MAX_DIMS:
+        return f"has more than {MAX_DIMS} dimensions"
+    if math.prod(n for n in shape if n) * itemsize >= 1 << 63:
+        return "is larger than any memory"
+    return None
 
 
 def _are_sizes(x: Any) -> TypeGuard[list[int]]:

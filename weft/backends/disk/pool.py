@@ -6,19 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+
 from weft.backends.disk.file import MappedFile
 from weft.backends.limits import Limits
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Executable, Memory
 from weft.backends.storage import Storage
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
-from weft.errors import DeviceError
-from weft.ir.dtypes import DType
+from weft.errors import DeviceError, FileFormatError
+from weft.ir.dtypes import DType, bool_
 from weft.ir.loops import Program
 
 ADVICE = (
     "'disk' is a memory pool without a device: make the tensor on a device and write it with .to('disk:PATH'); open "
     "files with weft.io.load_safetensors(PATH, device='disk')"
 )
+
+
+_BOOLS_AT_ONCE = 1 << 20  # bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -28,11 +33,21 @@ class FileRange:
     file: MappedFile
     begin: int
     nbytes: int
+    bools: bool = False
+    """The elements are bools that nobody has looked at yet."""
 
     def view(self) -> memoryview:
         """The bytes, mapped. FileError where the file is not what it was."""
         self.file.check()
-        return self.file.view(self.begin, self.begin + self.nbytes)
+        data = self.file.view(self.begin, self.begin + self.nbytes)
+        if self.bools:
+            for at in range(0, self.nbytes, _BOOLS_AT_ONCE):
+                if np.frombuffer(data[at : at + _BOOLS_AT_ONCE], np.uint8).max() > 1:
+                    raise FileFormatError(
+                        f"{self.file.path} has bools other than 0 and 1; without device='disk' they are True"
+                    )
+            self.bools = False
+        return data
 
 
 class DiskPool:
@@ -106,7 +121,7 @@ DISK = DiskPool()
 
 def storage(file: MappedFile, begin: int, dtype: DType, shape: tuple[int, ...]) -> Storage:
     """The elements of a tensor that begins at byte `begin` of a file."""
-    out = Storage(DISK, FileRange(file, begin, 0), dtype, shape)
+    out = Storage(DISK, FileRange(file, begin, 0, dtype is bool_), dtype, shape)
     file_range(out.memory).nbytes = out.nbytes
     file.view(begin, begin + out.nbytes)  # it must be there
     return out

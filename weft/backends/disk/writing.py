@@ -43,7 +43,7 @@ class replacing:  # noqa: N801  (a context)
             drafts.remove_abandoned(target.parent)
             self._draft, self._file = drafts.create(target.parent)
             if mode is not None:
-                os.chmod(self._draft, stat.S_IMODE(mode))
+                _copy_mode(self._file, self._draft, stat.S_IMODE(mode))
         except OSError as error:
             raise self._refused(error) from error
         return self._file
@@ -86,6 +86,11 @@ def _mode(path: Path) -> int | None:
         return path.stat().st_mode
     except FileNotFoundError:
         return None
+
+
+def _copy_mode(file: BinaryIO, path: Path, mode: int) -> None:
+    """Give the open file the permissions: by its descriptor, where there may be another of its name by now."""
+    os.chmod(file.fileno() if os.chmod in os.supports_fd else path, mode)
 
 
 def _check_writable(path: Path, mode: int) -> None:

@@ -47,7 +47,7 @@ class _Region:
         start = [int(evaluate(i, env)) for i in self.start]
         first = sum(i * s for i, s in zip(start, self.strides, strict=True))
         reach = sum((n - 1) * t * s for n, t, s in zip(self.shape, self.step, self.strides, strict=True))
-        return FileRange(whole.file, whole.begin + first * size, (reach + 1) * size)
+        return FileRange(whole.file, whole.begin + first * size, (reach + 1) * size, whole.bools)
 
     @property
     def strides(self) -> tuple[int, ...]:
