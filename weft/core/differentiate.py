@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, ref
 from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.core import broadcast as bc
 from weft.core import tracing
+from weft.core.changes import restored_on_error
 from weft.core.handle import Handle, describe, unnoted, value_of, wrap
 from weft.core.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
@@ -29,6 +30,12 @@ def watch(t: Tensor) -> None:
     hooks = t.__dict__.get("_hooks")
     if hooks:
         HOOKS[t.value] = hooks
+
+
+def watched_tensors() -> list[Tensor]:
+    """The tensors whose `.grad` backward() fills."""
+    found = [entry() for entry in list(_watched.values())]
+    return [t for t in found if t is not None]
 
 
 class RemovableHandle:
@@ -144,14 +151,17 @@ def backward(
         for t in inputs:
             watch(t)
     found = _walk([v], [seed], targets, create_graph)
-    with grad_mode(create_graph):
-        for value in targets:
-            g, owner = found.get(value), _watched.get(value)
-            t = owner() if owner is not None else None
-            if g is not None and t is not None:
-                t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
-                for hook in list(t.__dict__.get("_post_hooks", {}).values()):
-                    hook(t)
+    reached: list[tuple[Tensor, Value]] = []
+    for value in targets:
+        g, owner = found.get(value), _watched.get(value)
+        t = owner() if owner is not None else None
+        if g is not None and t is not None:
+            reached.append((t, g))
+    with restored_on_error((), [t for t, _ in reached]), grad_mode(create_graph):
+        for t, g in reached:
+            t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
+            for hook in list(t.__dict__.get("_post_hooks", {}).values()):
+                hook(t)
 
 
 def _reachable(output: Value) -> list[Value]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
 from weft.autograd.value import files_home
-from weft.core import tracing
+from weft.core import changes, tracing
 from weft.core.handle import describe
 from weft.errors import DTypeError
 from weft.ir import dtypes, graph
@@ -33,7 +33,13 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> None:
     if pending and tracing.current() is not None:
         pending = [n for n in pending if not tracing.is_traced(n)]
     if pending:
-        _scheduler()(pending, None, held)
+        try:
+            _scheduler()(pending, None, held)
+        except BaseException as error:
+            changes.failed(pending, error, lambda again: _scheduler()(again, None))
+            raise
+        if changes.changed:
+            changes.settle()
 
 
 @cache

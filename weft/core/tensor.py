@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from weft.autograd.value import Value, apply, grad_enabled, stepwise
 from weft.core import (
     broadcast,
+    changes,
     creation,
     defaults,
     devices,
@@ -197,6 +198,8 @@ class Tensor(InPlace, Methods):
             g = value_of("grad", grad)
             if g.shape != self.shape or g.dtype is not self.dtype:
                 raise ShapeError(f"grad: must be {describe(self)}, got {describe(grad)}")
+            if self._grad is not None:
+                changes.record_grad(self, grad)
         self._grad = grad
 
     @property
@@ -472,6 +475,7 @@ class Tensor(InPlace, Methods):
 
     def rebind(self, value: Value) -> None:
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
+        changes.record(self, value)
         self.value = value
         handle.made(self)
         if value.needs_grad and value.is_leaf:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.autograd.value import Value
+from weft.core.changes import restored_on_error
 from weft.core.creation import as_tensor, tensor
 from weft.core.differentiate import RemovableHandle
 from weft.core.handle import wrap
@@ -240,9 +241,21 @@ class Optimizer(Hooked, ABC):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        realize(*self.advance())
+        with restored_on_error(self._rebound()):
+            realize(*self.advance())
         self.call_hooks("_post")
         return loss
+
+    def _rebound(self) -> list[Tensor]:
+        """What a step changes: parameters that have gradients, their state, and the counts of steps."""
+        return [
+            t
+            for group in self.param_groups
+            for t in (
+                group.count,
+                *[x for p in group.params if p.grad is not None for x in (p, *self.state[p].values())],
+            )
+        ]
 
     def advance(self) -> list[Tensor]:
         """Rebind parameters and state to their next values without computing them; all that was rebound."""
