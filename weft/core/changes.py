@@ -90,8 +90,8 @@ def _is_pending(change: Any) -> bool:
 
 
 class restored_on_error:  # noqa: N801  (reads as what it does)
-    """Whatever ends the block early, Ctrl-C as well, the tensors stand for what they did, and have the `.grad` they had;
-    gradients are recorded as they were.
+    """Whatever ends the block early, Ctrl-C as well, the tensors stand for what they did, and have the `.grad` that
+    they had; gradients are recorded as they were.
 
     `together`: what the block changes belongs together, so that what is withdrawn later is withdrawn wholly. No
     generator: one that is not resumed, because its `__exit__` is interrupted, would restore when it is collected.
@@ -130,7 +130,7 @@ def _undo(change: Change) -> None:
     now: Value = t.value
     if now is before:
         return
-    t.look = look
+    _look_again(t, look)
     if now.is_leaf and before.is_leaf and now.needs_grad is not before.needs_grad:
         before = Value(before.node, now.needs_grad)
     t.value = before
@@ -139,6 +139,15 @@ def _undo(change: Change) -> None:
         from weft.core import differentiate
 
         differentiate.watch(t)
+
+
+def _look_again(t: Any, before: Any) -> None:
+    """`t` looks at elements as before. Where nobody shared them then, and somebody does now, they stay shared."""
+    now = t.look
+    if before is not None or now is None:
+        t.look = before
+    elif now.steps:  # its shape was changed in place, or it took another's elements
+        t.look = type(now)(now.shared, ()) if now.shared.members[0]() is t else None
 
 
 # ------------------------------------------------------------------------------------- a computation failed

@@ -150,18 +150,16 @@ def backward(
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
             watch(t)
-    found = _walk([v], [seed], targets, create_graph)
-    reached: list[tuple[Tensor, Value]] = []
-    for value in targets:
-        g, owner = found.get(value), _watched.get(value)
-        t = owner() if owner is not None else None
-        if g is not None and t is not None:
-            reached.append((t, g))
-    with restored_on_error((), [t for t, _ in reached]), grad_mode(create_graph):
-        for t, g in reached:
-            t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
-            for hook in list(t.__dict__.get("_post_hooks", {}).values()):
-                hook(t)
+    owners = [(value, owner()) for value in targets if (owner := _watched.get(value)) is not None]
+    with restored_on_error((), [t for _, t in owners if t is not None]):
+        found = _walk([v], [seed], targets, create_graph)
+        with grad_mode(create_graph):
+            for value, t in owners:
+                g = found.get(value)
+                if g is not None and t is not None:
+                    t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
+                    for hook in list(t.__dict__.get("_post_hooks", {}).values()):
+                        hook(t)
 
 
 def _reachable(output: Value) -> list[Value]:

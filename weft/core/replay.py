@@ -16,6 +16,7 @@ from weft.backends.registry import open_device
 from weft.backends.storage import from_numpy
 from weft.core import run, tracing, views
 from weft.core.aliases import may_be_captured
+from weft.core.changes import restored_on_error
 from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
 from weft.core.instantiate import instantiate
@@ -285,12 +286,66 @@ class PlanReplay(Replay):
         return explained(self._nodes, self._device, self._plan.steps, times, ns)
 
     def _run(self, objects: list[Any], times: list[int] | None) -> Any:
-        r = self.recording
+        """Run the plan, and have state stand for what it computed: all of it, or, where that fails or is interrupted,
+        nothing."""
         # Before anything is overwritten: who is named here is not `alone`.
         env: list[Node] = [objects[k].value.node for k in self._passed]
         env += self._fixed
-        if self._plan is not None:
-            env += self._outputs(self._plan, objects, times)
+        plan = self._plan
+        if plan is None:
+            return self._committed(objects, env, {}, ())
+        stays = {k: t for k, _, t in self._in_place if alone(objects[t])}
+        storages, given = plan.with_results(self._inputs(objects, stays))
+        nodes: list[Node] = []
+        for k, s in enumerate(storages):
+            if k in stays:
+                nodes.append(objects[stays[k]].value.node)
+            else:
+                nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
+        env += nodes
+        executable = plan.executable
+        started, finished = executable.started, executable.finished
+        try:
+            if times is None:
+                plan.start(given)
+            else:
+                times.extend(plan.start_timed(given))
+            return self._committed(objects, env, stays, nodes)
+        except BaseException:
+            if executable.finished != finished:  # what is updated in place is: all else goes with it
+                self._committed(objects, env, stays, nodes)
+            elif executable.started != started:
+                self._give_up(objects, stays)
+            raise
+
+    def _inputs(self, objects: list[Any], stays: Mapping[int, int]) -> list[Memory]:
+        """The memory of the leaves: of a copy where somebody else holds what would be overwritten."""
+        memories = self._template.copy()
+        for i, k in self._from_tensor:
+            memories[i] = objects[k].value.node.storage.memory
+        for i, k in self._from_disk:
+            memories[i] = _memory_on(objects[k].value.node, self._device)
+        for i in {i for k, i, _ in self._in_place if k not in stays}:
+            memories[i] = self._copy(memories[i])
+        for i, k in self._from_draw:
+            generator, _, count = self.recording.draws[k]
+            words = np.array(generator.words(count), np.uint32)
+            memories[i] = from_numpy(words, uint32, self._device).memory
+        return memories
+
+    def _committed(
+        self, objects: list[Any], env: Sequence[Node], stays: Mapping[int, int], nodes: Sequence[Node]
+    ) -> Any:
+        """The results; state that did not stay where it was is rebound. May be done again, where it did not end."""
+        r = self.recording
+        if self._from_disk:
+            from weft.scheduler.realize import check_unchanged
+
+            check_unchanged([objects[k].value.node for _, k in self._from_disk])
+        for k, b in self._rebinds_in_place.items():
+            t = target(b, objects)
+            if k not in stays or t.value.needs_grad is not b.needs_grad:
+                rebind(t, nodes[k], b.needs_grad)
         found = [env[i] for i in self._source]
         results = [
             objects[s] if s is not None else wrap(Value(found[k], leaf)) for s, k, leaf in self._results
@@ -304,42 +359,10 @@ class PlanReplay(Replay):
             set_grad(g, objects, None if g.value is None else Value(found[g.value]))
         return r.build(results)
 
-    def _outputs(self, plan: Plan, objects: list[Any], times: list[int] | None) -> list[Node]:
-        """Run the plan; its outputs as leaves. What is updated in place is rebound where it had to move."""
-        r = self.recording
-        memories = self._template.copy()
-        shared = {i for _, i, k in self._in_place if not alone(objects[k])}
-        for i, k in self._from_tensor:
-            memories[i] = objects[k].value.node.storage.memory
-        for i, k in self._from_disk:
-            memories[i] = _memory_on(objects[k].value.node, self._device)
-        for i in shared:
-            memories[i] = self._copy(memories[i])
-        for i, k in self._from_draw:
-            generator, _, count = r.draws[k]
-            words = np.array(generator.words(count), np.uint32)
-            memories[i] = from_numpy(words, uint32, self._device).memory
-        if times is None:
-            storages = plan.run(memories)
-        else:
-            storages, spent = plan.profile(memories)
-            times.extend(spent)
-        if self._from_disk:
-            from weft.scheduler.realize import check_unchanged
-
-            check_unchanged([objects[k].value.node for _, k in self._from_disk])
-        stays = {k: t for k, i, t in self._in_place if i not in shared}
-        nodes: list[Node] = []
-        for k, s in enumerate(storages):
-            if k in stays:
-                nodes.append(objects[stays[k]].value.node)
-            else:
-                nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
-        for k, b in self._rebinds_in_place.items():
-            t = target(b, objects)
-            if k not in stays or t.value.needs_grad is not b.needs_grad:
-                rebind(t, nodes[k], b.needs_grad)
-        return nodes
+    def _give_up(self, objects: list[Any], stays: Mapping[int, int]) -> None:
+        """The device failed in the midst of updating tensors in place: nobody is to read what is there."""
+        for t in stays.values():
+            self._device.free(objects[t].value.node.storage.memory)
 
     def _copy(self, memory: Memory) -> Memory:
         """The same bytes in memory of their own: somebody else still needs the old value."""
@@ -409,13 +432,14 @@ class LazyReplay(Replay):
             objects[s] if s is not None else wrap(values[k])
             for k, s in zip(r.results, r.same, strict=True)
         ]  # fmt: skip
-        for b in r.rebinds:
-            t = target(b, objects)
-            if t is not None:
-                t.rebind(values[b.value])
-        self.spread(objects, results)
-        for g in r.set_grads:
-            set_grad(g, objects, None if g.value is None else values[g.value])
+        targets = [(t, values[b.value]) for b in r.rebinds if (t := target(b, objects)) is not None]
+        seen = [m for t, _ in targets if t.look is not None for m in t.look.shared.others(t)]
+        with restored_on_error([*(t for t, _ in targets), *seen], [objects[g.target] for g in r.set_grads]):
+            for t, value in targets:
+                t.rebind(value)
+            self.spread(objects, results)
+            for g in r.set_grads:
+                set_grad(g, objects, None if g.value is None else values[g.value])
         return r.build(results)
 
     def profile(self, objects: list[Any]) -> Profile:

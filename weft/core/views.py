@@ -23,6 +23,7 @@ import numpy as np
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import broadcast as bc
 from weft.core import files
+from weft.core.changes import restored_on_error
 from weft.core.handle import Handle, own, wrap
 from weft.core.indexing import getitem, is_number
 from weft.core.strides import copies, overlaps, picks_one
@@ -360,6 +361,18 @@ def _repeats(node: Node) -> bool:
     if node.op is Op.EXPAND:
         return elements(node.shape) != elements(node.inputs[0].shape)
     return node.op is Op.SHEAR or (node.op is Op.GATHER and not picks_one(node))
+
+
+def write(t: Tensor, value: Value) -> None:
+    """`t` stands for `value`, and the others that look at its elements see it: all of them, or none."""
+    look = t.look
+    others = None if look is None else look.shared.others(t)
+    if not others:
+        t.rebind(value)
+        return
+    with restored_on_error((t, *others)):
+        t.rebind(value)
+        written(t)
 
 
 def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:

@@ -109,11 +109,22 @@ class Group(dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
             value = float(value.item()) if isinstance(value, Tensor) else value
-            self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+            with restored_on_error((self.rate,)):
+                self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+                super().__setitem__(key, value)
         elif key in self.tensors:
-            for factor, number in zip(self.tensors[key], _numbers(value), strict=True):
-                factor.become(number)
-        super().__setitem__(key, value)
+            with restored_on_error(self.all_factors()):
+                for factor, number in zip(self.tensors[key], _numbers(value), strict=True):
+                    factor.become(number)
+                super().__setitem__(key, value)
+        else:
+            super().__setitem__(key, value)
+
+    def restored(self, options: Mapping[str, Any]) -> None:
+        """Have the options that `options` names be as there, after something went wrong; their tensors are restored
+        by who kept them."""
+        for key, value in options.items():
+            super().__setitem__(key, value)
 
 
 def _numbers(option: float | Sequence[float]) -> list[float]:

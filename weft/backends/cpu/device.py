@@ -93,6 +93,14 @@ class CpuExecutable:
                 self._native.set_pointers(commands.externals, [base + o for o in commands.offsets])
                 self._bound = base
 
+    @property
+    def started(self) -> int:
+        return self._native.runs
+
+    @property
+    def finished(self) -> int:
+        return self._native.runs
+
     def run(self, memories: Sequence[Any], variables: Sequence[int] = (), queue: int = 0) -> None:
         if queue:
             only_queue(queue, "cpu:0")
