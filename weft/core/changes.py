@@ -17,8 +17,9 @@ not at all: see `restored_on_error`.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
@@ -39,6 +40,12 @@ go first; with them goes only that a failed computation can be undone."""
 ATTEMPTS = 8
 """Sets of changes that a failed computation tries to save: each may take as long as it did itself."""
 
+LONG = 256
+"""Changes of one tensor in place of which none is computed: then it is. A count that nobody reads would grow always."""
+
+MANY = 2048
+"""After so many changes such tensors are looked for where nothing is computed at all."""
+
 GRAD = object()
 """Stands for the look of a tensor where its `.grad` was changed."""
 
@@ -49,10 +56,15 @@ changed: deque[Change | list[Change]] = deque(maxlen=CHANGES_KEPT)
 """Changes in their order, and lists of those that belong together."""
 
 
+_number = itertools.count(1)
+
+
 def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
     node = value.node
     if node.storage is None and node.inputs and tracing.current() is None:
+        if not next(_number) % MANY:
+            catch_up()
         changed.append((ref(t), t.value, t.look))
 
 
@@ -65,6 +77,14 @@ def record_grad(t: Any, grad: Any) -> None:
 
 def settle() -> None:
     """Something has been computed: let go of what was before it."""
+    _let_go()
+    if len(changed) >= _Ahead.at:
+        catch_up()
+    elif _Ahead.at > LONG and len(changed) < LONG:
+        _Ahead.at = LONG
+
+
+def _let_go() -> None:
     for _ in range(len(changed)):
         try:
             entry = changed.popleft()
@@ -72,6 +92,26 @@ def settle() -> None:
             return
         if any(map(_is_pending, entry)) if type(entry) is list else _is_pending(entry):
             changed.append(entry)
+
+
+class _Ahead:
+    """At how many changes tensors that have changed often are looked for."""
+
+    at = LONG
+
+
+def catch_up() -> None:
+    """Compute what has been changed in place often, and not been computed."""
+    _Ahead.at = 2 * len(changed)
+    times: dict[int, int] = {}
+    tensors: list[Any] = []
+    for entry in list(changed):
+        if type(entry) is tuple and entry[2] is not GRAD and (t := entry[0]()) is not None:
+            times[id(t)] = times.get(id(t), 0) + 1
+            if times[id(t)] == LONG:
+                tensors.append(t)
+    if tensors and _computed([t.value.node for t in tensors]):
+        _let_go()
 
 
 def _is_pending(change: Any) -> bool:
@@ -181,7 +221,7 @@ def _node(change: Change) -> Node | None:
     return before.node
 
 
-def failed(asked: Sequence[Node], error: BaseException, compute: Callable[[list[Node]], None]) -> None:
+def failed(asked: Sequence[Node], error: BaseException) -> None:
     """Computing the nodes `asked` ended with `error`. Tensors whose changes cannot be computed stand for what they did
     before; a note on the error says how many."""
     if isinstance(error, ArgumentError) or not isinstance(error, Exception):
@@ -189,7 +229,7 @@ def failed(asked: Sequence[Node], error: BaseException, compute: Callable[[list[
     chains = _chains()
     if not chains:
         return
-    save_what_was_before(asked, chains, compute)
+    save_what_was_before(asked, chains)
     work = _work(asked)
     hit = [c for c in chains if _shares(c.now, work)]
     lost: list[_Chain] = []
@@ -197,7 +237,7 @@ def failed(asked: Sequence[Node], error: BaseException, compute: Callable[[list[
     for part in _parts(hit, set(asked)):
         if tried < ATTEMPTS and any(not c.is_state for c in part.chains) and not part.depends:
             tried += 1
-            if _computed([c.now for c in part.chains], compute):
+            if _computed([c.now for c in part.chains]):
                 continue
         lost += part.chains
     count = _withdraw(lost, chains, work)
@@ -208,21 +248,21 @@ def failed(asked: Sequence[Node], error: BaseException, compute: Callable[[list[
         )
 
 
-def save_what_was_before(
-    asked: Sequence[Node], chains: Sequence[_Chain], compute: Callable[[list[Node]], None]
-) -> None:
+def save_what_was_before(asked: Sequence[Node], chains: Sequence[_Chain]) -> None:
     """Compute the latest values of tensors among what `asked` was to be computed from."""
     below = set(toposort(asked)).difference(asked)
     first = [next((n for n in c.nodes() if n in below), None) for c in chains if not c.is_grad]
     nodes = [n for n in first if n is not None and n.storage is None and n.inputs]
     if nodes:
-        _computed(nodes, compute)
+        _computed(nodes)
 
 
-def _computed(nodes: list[Node], compute: Callable[[list[Node]], None]) -> bool:
+def _computed(nodes: list[Node]) -> bool:
     """Whether the nodes could be computed. What goes wrong is no news: something did before."""
+    from weft.scheduler.realize import realize
+
     try:
-        compute(list(dict.fromkeys(n for n in nodes if n.storage is None)))
+        realize(nodes)
     except (RuntimeError, MemoryError, OSError, ValueError):
         return False
     return True

@@ -36,7 +36,7 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> None:
         try:
             _scheduler()(pending, None, held)
         except BaseException as error:
-            changes.failed(pending, error, lambda again: _scheduler()(again, None))
+            changes.failed(pending, error)
             raise
         if changes.changed:
             changes.settle()

@@ -147,6 +147,10 @@ def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
     """Whether torch makes a copy for `step`, which gives `shape`: the strides of the view do not allow another."""
     dense = step.function.__name__ in ("contiguous", "ravel")
     calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
+    if any(isinstance(a, Handle) for s in look.steps for a in (*s.args, *s.kwargs.values())):
+        return copies(
+            look.shared.shape, look.route, shape, dense
+        )  # a tensor's memory must not be kept by a table
     try:
         return _known_to_copy(look.shared.shape, look.shared.dtype, calls, shape, dense)
     except TypeError:  # arguments that cannot be told apart, such as slices
