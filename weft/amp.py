@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from weft.core.autocast import autocast, get_autocast_dtype, is_autocast_enabled
+from weft.core.changes import restored_on_error
 from weft.core.handle import Handle, describe
 from weft.core.modes import no_grad
 from weft.core.reductions import all as all_of
@@ -53,11 +54,19 @@ class GradScaler:
         if enabled and not 0 < backoff_factor < 1:
             raise ArgumentError(f"GradScaler: backoff_factor must be between 0 and 1, got {backoff_factor}")
         self._enabled = enabled
-        self._scale, self._good_steps = float(init_scale), 0
+        self._state = (float(init_scale), 0)
         self._growth, self._backoff, self._interval = growth_factor, backoff_factor, growth_interval
         self._finite: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
         """The optimizers whose gradients have been divided since the last update, and whether all are finite."""
         self._stepped: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
+
+    @property
+    def _scale(self) -> float:
+        return self._state[0]
+
+    @property
+    def _good_steps(self) -> int:
+        return self._state[1]
 
     def scale(self, outputs: Any) -> Any:
         """A loss, or each in a list or tuple, times the scale."""
@@ -84,7 +93,7 @@ class GradScaler:
         if not grads:
             raise ArgumentError("GradScaler.unscale_: none of the optimizer's parameters has a gradient")
         finite = True
-        with no_grad():
+        with restored_on_error(grads), no_grad():
             for grad in grads:
                 grad.mul_(1.0 / self._scale)
             checks = [all_of(grad.isfinite()) for grad in grads]
@@ -102,23 +111,23 @@ class GradScaler:
             raise ArgumentError("GradScaler.step: already called on this optimizer since the last update()")
         if optimizer not in self._finite:
             self.unscale_(optimizer)
-        self._stepped[optimizer] = True
-        return optimizer.step(*args, **kwargs) if self._finite[optimizer] else None
+        result = optimizer.step(*args, **kwargs) if self._finite[optimizer] else None
+        self._stepped[optimizer] = True  # a step that fails may be tried again
+        return result
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Adapt the scale, once after the steps of all optimizers; or set it."""
         if not self._enabled:
             return
         if new_scale is not None:
-            self._scale = float(new_scale)
+            self._state = (float(new_scale), self._good_steps)
         elif not self._finite:
             raise ArgumentError("GradScaler.update: no step() or unscale_() since the last update()")
         elif all(self._finite.values()):
-            self._good_steps += 1
-            if self._good_steps == self._interval:
-                self._scale, self._good_steps = self._scale * self._growth, 0
+            grows = self._good_steps + 1 == self._interval
+            self._state = (self._scale * self._growth, 0) if grows else (self._scale, self._good_steps + 1)
         else:
-            self._scale, self._good_steps = self._scale * self._backoff, 0
+            self._state = (self._scale * self._backoff, 0)
         self._finite.clear()
         self._stepped.clear()
 
@@ -159,9 +168,9 @@ class GradScaler:
             raise ArgumentError(
                 "GradScaler.load_state_dict: the state is empty: it was saved with enabled=False"
             )
-        self._scale, self._growth = float(state_dict["scale"]), float(state_dict["growth_factor"])
+        self._growth = float(state_dict["growth_factor"])
         self._backoff, self._interval = (
             float(state_dict["backoff_factor"]),
             int(state_dict["growth_interval"]),
         )
-        self._good_steps = int(state_dict["_growth_tracker"])
+        self._state = (float(state_dict["scale"]), int(state_dict["_growth_tracker"]))

@@ -8,8 +8,7 @@ gradient. Vector-Jacobian products are written on values, so gradients can be di
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -99,15 +98,23 @@ def cast_mode() -> Any:
     return _mode.casts
 
 
-@contextmanager
-def grad_mode(enabled: bool) -> Generator[None]:
-    """Recording switched on or off within the block, for this thread."""
-    before = _mode.grad
-    _mode.grad = enabled
-    try:
-        yield
-    finally:
-        _mode.grad = before
+class grad_mode:  # noqa: N801  (reads as what it does)
+    """Recording switched on or off within the block, for this thread.
+
+    No generator: one whose end is interrupted would switch back when it is collected, in the midst of something else.
+    """
+
+    __slots__ = ("_before", "_enabled")
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def __enter__(self) -> None:
+        self._before = _mode.grad
+        _mode.grad = self._enabled
+
+    def __exit__(self, *error: object) -> None:
+        _mode.grad = self._before
 
 
 def set_grad_enabled(enabled: bool) -> None:

@@ -190,7 +190,21 @@ class Executable(Protocol):
 
     A device that can capture a plan as one thing (a CUDA graph, a command buffer) does so here: `Device.link` has
     seen all of it, and the same memories often come again.
+
+    An external memory may be given twice, as what a step reads and as what another writes: state that is updated in
+    place. Whether an error or an interrupt came before a run began, after its end or in between is told by `started`
+    and `finished`. Who starts a run with one call, or undoes what it has begun, counts both at once.
     """
+
+    @property
+    def started(self) -> int:
+        """How many runs have begun to change memory."""
+        ...
+
+    @property
+    def finished(self) -> int:
+        """How many runs have had their last step started."""
+        ...
 
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
         """Start the steps, in order, on the external memories. Results are there once the queue is synchronized.

@@ -44,7 +44,7 @@ class Compiled(Generic[P, R]):
         self._last: dict[Key, Replay] = {}  # the last trace, kept to be run again or not
         self._recent: Replay | None = None
         self._direct: DirectCall | None = None  # that of the most recent trace
-        self._tried: set[Key] = set()
+        self._tried: dict[Key, None] = {}  # the oldest first, as in _last
         self._lock = threading.RLock()
         self._warned = False
         update_wrapper(self, fn, updated=())
@@ -120,11 +120,15 @@ class Compiled(Generic[P, R]):
         replay = make_replay(self.fn, args, kwargs, tensors)
         if key in self._last:
             tell_apart(self._last[key], replay, tensors)
+        self._last.pop(key, None)
         self._last[key] = replay
+        for table in (self._last, self._tried):
+            while len(table) > TRACES_KEPT:
+                table.pop(next(iter(table)))
         if replay.escapes and key not in self._tried:
             # State that the function makes on its first call (an optimizer's moments): it exists now, so the second
             # call is traced with it.
-            self._tried.add(key)
+            self._tried[key] = None
         else:
             variants = [replay, *(r for r in self._replays.get(key, ()) if not r.lost)][:VARIANTS_KEPT]
             self._replays[key] = variants

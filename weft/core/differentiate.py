@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, ref
 from weft.autograd.value import HOOKS, Value, grad_mode
 from weft.core import broadcast as bc
 from weft.core import tracing
+from weft.core.changes import restored_on_error
 from weft.core.handle import Handle, describe, standing_for, unnoted, value_of, wrap, writing
 from weft.core.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
@@ -29,6 +30,12 @@ def watch(t: Tensor) -> None:
     hooks = t.__dict__.get("_hooks")
     if hooks:
         HOOKS[t.value] = hooks
+
+
+def watched_tensors() -> list[Tensor]:
+    """The tensors whose `.grad` backward() fills."""
+    found = [entry() for entry in list(_watched.values())]
+    return [t for t in found if t is not None]
 
 
 class RemovableHandle:
@@ -143,16 +150,17 @@ def backward(
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
             watch(t)
-    found = _walk([v], [seed], targets, create_graph)
-    with grad_mode(create_graph):
-        for value in targets:
-            g, owner = found.get(value), _watched.get(value)
-            t = owner() if owner is not None else None
-            if g is not None and t is not None:
-                with writing:
-                    t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
-                for hook in list(t.__dict__.get("_post_hooks", {}).values()):
-                    hook(t)
+    owners = [(value, owner()) for value in targets if (owner := _watched.get(value)) is not None]
+    with restored_on_error((), [t for _, t in owners if t is not None]):
+        found = _walk([v], [seed], targets, create_graph)
+        with grad_mode(create_graph):
+            for value, t in owners:
+                g = found.get(value)
+                if g is not None and t is not None:
+                    with writing:
+                        t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
+                    for hook in list(t.__dict__.get("_post_hooks", {}).values()):
+                        hook(t)
 
 
 def _reachable(output: Value) -> list[Value]:

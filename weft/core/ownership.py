@@ -43,23 +43,29 @@ _busy: set[int] = set()
 
 
 class exclusive:  # noqa: N801  (a context, read as a word)
-    """Within, no other step of a compiled function rebinds any of these tensors, given by identity."""
+    """Within, no other step of a compiled function rebinds any of these tensors, given by identity. A block whose end
+    an interrupt prevents ends when it is forgotten."""
 
-    __slots__ = ("_mine",)
+    __slots__ = ("_held", "_mine")
 
     def __init__(self, tensors: frozenset[int]) -> None:
-        self._mine = tensors
+        self._mine, self._held = tensors, False
 
     def __enter__(self) -> None:
         with _steps:
             while not _busy.isdisjoint(self._mine):
                 _steps.wait()
+            self._held = True
             _busy.update(self._mine)
 
     def __exit__(self, *error: object) -> None:
-        with _steps:
-            _busy.difference_update(self._mine)
-            _steps.notify_all()
+        if self._held:
+            with _steps:
+                _busy.difference_update(self._mine)
+                self._held = False
+                _steps.notify_all()
+
+    __del__ = __exit__
 
 
 class _Overwritten(Storage):
@@ -93,12 +99,19 @@ class _Overwritten(Storage):
 
 
 class Taken:
-    """The memory of a tensor that nobody else can see until it is given back."""
+    """The memory of a tensor that nobody else can see until it is given back, which may be done again."""
 
     __slots__ = ("_node", "_stand_in", "storage")
 
-    def __init__(self, node: Node, storage: Storage, stand_in: _Overwritten) -> None:
-        self._node, self.storage, self._stand_in = node, storage, stand_in
+    def __init__(self, node: Node, storage: Storage) -> None:
+        self._node, self.storage = node, storage
+        self._stand_in = _Overwritten(storage)
+
+    def hide(self) -> None:
+        """Who looks at the tensor now waits for the end. What was known of the elements is forgotten."""
+        self._node.storage = self._stand_in
+        if known_ranges:
+            known_ranges.pop(self._node, None)
 
     def give_back(self) -> None:
         """The tensor has its storage again, and who waited for it goes on."""
@@ -106,16 +119,18 @@ class Taken:
         self._stand_in.done(self.storage)
 
 
-def take(tensors: Sequence[Any]) -> list[Taken | Memory]:
-    """The memories that tensors stand for, to be written over; just to be read where anybody else refers to the value.
+def take(tensors: Sequence[Any], taken: list[Taken]) -> list[Memory]:
+    """The memories that tensors stand for, to be written over where they were added to `taken`, and only to be read
+    where anybody else refers to the value.
 
     All are taken at once, when no other step has any, so that no two steps wait for each other: whoever has taken
-    something waits for no tensor before it is given back.
+    something waits for no tensor before it is given back. What is in `taken` is to be given back also where this is
+    interrupted.
     """
     with _steps:
         while any(_is_away(t) for t in tensors):
             _steps.wait()
-        return [_take(t) for t in tensors]
+        return [_take(t, taken) for t in tensors]
 
 
 def _is_away(t: Any) -> bool:
@@ -124,20 +139,15 @@ def _is_away(t: Any) -> bool:
     return isinstance(storage, _Overwritten) and storage.is_open
 
 
-def _take(t: Any) -> Taken | Memory:
+def _take(t: Any, taken: list[Taken]) -> Memory:
     """First nobody new can get at the storage, then it is counted who has it: in this order, as other threads run."""
-    node: Node = t.value.node
-    storage: Storage = node.storage
-    stand_in = _Overwritten(storage)
-    node.storage = stand_in
-    taken = Taken(node, storage, stand_in)
-    if known_ranges:
-        known_ranges.pop(node, None)
-    del node, storage, stand_in
-    if _holders(t, taken) == _ALONE:
-        return taken
-    taken.give_back()
-    return taken.storage.memory
+    mine = Taken(t.value.node, t.value.node.storage)
+    taken.append(mine)
+    mine.hide()
+    if _holders(t, mine) != _ALONE:
+        mine.give_back()
+        taken.pop()
+    return mine.storage.memory
 
 
 def _holders(t: Any, taken: Taken) -> tuple[int, int, int, int]:
@@ -160,10 +170,9 @@ def _fresh_holders() -> tuple[int, int, int, int]:
     storage = Storage(device, probe, uint32, ())
     del probe
     t.value = Value(graph.buffer((), uint32, "", storage))
-    stand_in = _Overwritten(storage)
-    t.value.node.storage = stand_in
-    taken = Taken(t.value.node, storage, stand_in)
-    del storage, stand_in
+    taken = Taken(t.value.node, storage)
+    taken.hide()
+    del storage
     return _holders(t, taken)
 
 

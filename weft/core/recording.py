@@ -128,7 +128,21 @@ def record(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
 ) -> Recording:
     """Run `fn` once on placeholders. `tensors` are those among its arguments, each once."""
-    with tracing.tracing(Tensor) as trace:
+    block = tracing.tracing(Tensor)
+    try:
+        return _recorded(block, fn, args, kwargs, tensors)
+    finally:  # again: Ctrl-C may have come between
+        block.end()
+
+
+def _recorded(
+    block: tracing.tracing,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+) -> Recording:
+    with block as trace:
         result = fn(*args, **kwargs)
         builder(result, _look_at)
         # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.

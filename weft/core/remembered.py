@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KEPT = 4096
-"""Structures that are remembered; then all are forgotten."""
+KEPT = 1024
+"""Structures that are remembered, some 30 KB each; then all are forgotten."""
 
 FEW = 1
 """A function that makes no more nodes than this is run: a call would save nothing."""

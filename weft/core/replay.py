@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -15,6 +16,7 @@ from weft.backends.registry import open_device
 from weft.backends.storage import from_numpy
 from weft.core import run, tracing, views
 from weft.core.aliases import may_be_captured
+from weft.core.changes import restored_on_error
 from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import standing_for, wrap
 from weft.core.instantiate import instantiate
@@ -191,6 +193,9 @@ class Replay:
         raise NotImplementedError
 
 
+_NO_LOCK: nullcontext[None] = nullcontext()
+
+
 class PlanReplay(Replay):
     """A recording as one plan for `nodes`."""
 
@@ -296,12 +301,94 @@ class PlanReplay(Replay):
         return explained(self._nodes, self._device, self._plan.steps, times, ns)
 
     def _run(self, objects: list[Any], times: list[int] | None) -> Any:
-        r = self.recording
+        """Run the plan, and have state stand for what it computed: all of it, or, where that fails or is interrupted,
+        nothing."""
         # Before anything is overwritten: who is named here is not `alone`.
         env: list[Node] = [objects[k].value.node for k in self._passed]
         env += self._fixed
-        if self._plan is not None:
-            env += self._outputs(self._plan, objects, times)
+        plan = self._plan
+        if plan is None:
+            return self._committed(objects, env, {}, ())
+        memories = self._inputs(objects)
+        executable, nodes, stays = plan.executable, list[Node](), dict[int, int]()
+        taken: list[Taken] = []
+        ran = broken = False
+        try:
+            # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
+            try:
+                if self._in_place:
+                    read = take([objects[k] for _, _, k in self._in_place], taken)
+                    for (_, i, _), memory in zip(self._in_place, read, strict=True):
+                        memories[i] = memory
+                    mine = {id(t.storage.memory) for t in taken}
+                    stays = {k: t for k, i, t in self._in_place if id(memories[i]) in mine}
+                    for k, i, _ in self._in_place:
+                        if k not in stays:
+                            memories[i] = self._copy(memories[i])
+                storages, given = plan.with_results(memories)
+                nodes += [
+                    objects[stays[k]].value.node
+                    if k in stays
+                    else graph.buffer(s.shape, s.dtype, self._device_full_name, s)
+                    for k, s in enumerate(storages)
+                ]
+                env += nodes
+                with plan.updating if stays else _NO_LOCK:
+                    started, finished = executable.started, executable.finished
+                    try:
+                        if times is None:
+                            plan.start(given)
+                        else:
+                            times.extend(plan.start_timed(given))
+                        ran = True
+                    except BaseException:
+                        ran = bool(stays) and executable.finished != finished
+                        broken = bool(stays) and not ran and executable.started != started
+                        raise
+            finally:
+                for t in taken:
+                    t.give_back()
+            return self._committed(objects, env, stays, nodes)
+        except BaseException:
+            for t in taken:
+                t.give_back()
+            if ran:
+                self._committed(
+                    objects, env, stays, nodes
+                )  # what is updated in place is: all else goes with it
+            elif broken:
+                self._give_up(taken)
+            raise
+
+    def _inputs(self, objects: list[Any]) -> list[Memory]:
+        """The memory of the leaves, but for those that are updated in place."""
+        memories = self._template.copy()
+        updated = {i for _, i, _ in self._in_place}
+        for i, k in self._from_tensor:
+            if i not in updated:
+                memories[i] = objects[k].value.node.storage.memory
+        for i, k in self._from_disk:
+            node = objects[k].value.node
+            memories[i] = _memory_on(node, node.storage, self._device)
+        for i, k in self._from_draw:
+            generator, _, count = self.recording.draws[k]
+            words = np.array(generator.words(count), np.uint32)
+            memories[i] = from_numpy(words, uint32, self._device).memory
+        return memories
+
+    def _committed(
+        self, objects: list[Any], env: Sequence[Node], stays: Mapping[int, int], nodes: Sequence[Node]
+    ) -> Any:
+        """The results; state that did not stay where it was is rebound. May be done again, where it did not end."""
+        r = self.recording
+        if self._from_disk:
+            from weft.scheduler.realize import check_unchanged
+
+            check_unchanged([objects[k].value.node for _, k in self._from_disk])
+        for k, b in self._rebinds_in_place.items():
+            t = target(b, objects)
+            if k not in stays or t.value.needs_grad is not b.needs_grad:
+                rebind(t, nodes[k], b.needs_grad)
         found = [env[i] for i in self._source]
         results = [
             objects[s] if s is not None else standing_for(Value(found[k], leaf))
@@ -316,53 +403,10 @@ class PlanReplay(Replay):
             set_grad(g, objects, None if g.value is None else Value(found[g.value]))
         return r.build(results)
 
-    def _outputs(self, plan: Plan, objects: list[Any], times: list[int] | None) -> list[Node]:
-        """Run the plan; its outputs as leaves. What is updated in place is rebound where it had to move."""
-        r = self.recording
-        memories = self._template.copy()
-        updated = {i for _, i, _ in self._in_place}
-        for i, k in self._from_tensor:
-            if i not in updated:
-                memories[i] = objects[k].value.node.storage.memory
-        for i, k in self._from_disk:
-            node = objects[k].value.node
-            memories[i] = _memory_on(node, node.storage, self._device)
-        for i, k in self._from_draw:
-            generator, _, count = r.draws[k]
-            words = np.array(generator.words(count), np.uint32)
-            memories[i] = from_numpy(words, uint32, self._device).memory
-        # From here on nothing is waited for but the device: other steps may wait for what is taken.
-        found = take([objects[k] for _, _, k in self._in_place]) if self._in_place else ()
-        taken: dict[int, Taken] = {
-            i: m for (_, i, _), m in zip(self._in_place, found, strict=True) if isinstance(m, Taken)
-        }
-        try:
-            for (_, i, _), m in zip(self._in_place, found, strict=True):
-                memories[i] = m.storage.memory if isinstance(m, Taken) else self._copy(m)
-            if times is None:
-                storages = plan.run(memories)
-            else:
-                storages, spent = plan.profile(memories)
-                times.extend(spent)
-        finally:
-            for mine in taken.values():
-                mine.give_back()
-        if self._from_disk:
-            from weft.scheduler.realize import check_unchanged
-
-            check_unchanged([objects[k].value.node for _, k in self._from_disk])
-        stays = {k: t for k, i, t in self._in_place if i in taken}
-        nodes: list[Node] = []
-        for k, s in enumerate(storages):
-            if k in stays:
-                nodes.append(objects[stays[k]].value.node)
-            else:
-                nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
-        for k, b in self._rebinds_in_place.items():
-            t = target(b, objects)
-            if k not in stays or t.value.needs_grad is not b.needs_grad:
-                rebind(t, nodes[k], b.needs_grad)
-        return nodes
+    def _give_up(self, taken: Sequence[Taken]) -> None:
+        """The device failed in the midst of updating tensors in place: nobody is to read what is there."""
+        for mine in taken:
+            self._device.free(mine.storage.memory)
 
     def _copy(self, memory: Memory) -> Memory:
         """The same bytes in memory of their own: somebody else still needs the old value."""
@@ -438,13 +482,14 @@ class LazyReplay(Replay):
             objects[s] if s is not None else standing_for(values[k])
             for k, s in zip(r.results, r.same, strict=True)
         ]  # fmt: skip
-        for b in r.rebinds:
-            t = target(b, objects)
-            if t is not None:
-                t.rebind(values[b.value])
-        self.spread(objects, results)
-        for g in r.set_grads:
-            set_grad(g, objects, None if g.value is None else values[g.value])
+        targets = [(t, values[b.value]) for b in r.rebinds if (t := target(b, objects)) is not None]
+        seen = [m for t, _ in targets if t.look is not None for m in t.look.shared.others(t)]
+        with restored_on_error([*(t for t, _ in targets), *seen], [objects[g.target] for g in r.set_grads]):
+            for t, value in targets:
+                t.rebind(value)
+            self.spread(objects, results)
+            for g in r.set_grads:
+                set_grad(g, objects, None if g.value is None else values[g.value])
         return r.build(results)
 
     def profile(self, objects: list[Any]) -> Profile:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
 from weft.autograd.value import files_home
-from weft.core import tracing
+from weft.core import changes, tracing
 from weft.core.defaults import ThreadDefault
 from weft.core.handle import describe
 from weft.errors import DTypeError
@@ -36,7 +36,16 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, S
     pending = [n for n in nodes if n.storage is None]
     if pending and tracing.current() is not None:
         pending = [n for n in pending if not tracing.is_traced(n)]
-    return _scheduler()(pending, None, held) if pending else _NOTHING
+    if not pending:
+        return _NOTHING
+    try:
+        constants = _scheduler()(pending, None, held)
+    except BaseException as error:
+        changes.failed(pending, error)
+        raise
+    if changes.pending():
+        changes.settle()
+    return constants
 
 
 _NOTHING: Mapping[Node, Storage] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from weft.autograd.value import Value, apply, grad_enabled, stepwise
 from weft.core import (
     broadcast,
+    changes,
     creation,
     defaults,
     devices,
@@ -197,6 +198,8 @@ class Tensor(InPlace, Methods):
             g = value_of("grad", grad)
             if g.shape != self.shape or g.dtype is not self.dtype:
                 raise ShapeError(f"grad: must be {describe(self)}, got {describe(grad)}")
+            if self._grad is not None:
+                changes.record_grad(self, grad)
         self._grad = grad
 
     @property
@@ -239,10 +242,11 @@ class Tensor(InPlace, Methods):
     def data(self, data: Tensor) -> None:
         v = value_of("data", data)
         before = self.value.node
-        self.rebind(Value(v.node, self.value.needs_grad))
-        if v.node is not before:
-            self.look = None
-            views.look_at(data, self, views.Step(views.without_history))
+        with changes.restored_on_error((self,)):
+            self.rebind(Value(v.node, self.value.needs_grad))
+            if v.node is not before:
+                self.look = None
+                views.look_at(data, self, views.Step(views.without_history))
 
     backward = differentiate.backward
     register_hook = differentiate.register_hook
@@ -472,6 +476,7 @@ class Tensor(InPlace, Methods):
 
     def rebind(self, value: Value) -> None:
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
+        changes.record(self, value)
         self.value = value
         handle.made(self)
         if value.needs_grad and value.is_leaf:
@@ -505,12 +510,14 @@ class Tensor(InPlace, Methods):
                 raise GradError(
                     f"{op}: this tensor requires grad and its gradients would be lost; do it under weft.no_grad()"
                 )
-            self.rebind(Value(broadcast.cast(result, old.dtype).node, True))
+            value = Value(broadcast.cast(result, old.dtype).node, True)
         else:
             taken = broadcast.cast(result, old.dtype)
-            self.rebind(taken if taken.needs_grad else stepwise(taken, old))
-        if look is not None:
-            views.written(self)
+            value = taken if taken.needs_grad else stepwise(taken, old)
+        if look is None:
+            self.rebind(value)
+        else:
+            views.write(self, value)
         return self
 
     def copy_(self, src: TensorLike) -> Tensor:
@@ -564,15 +571,16 @@ class Tensor(InPlace, Methods):
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
                 raise GradError(f"{op}: this tensor requires grad; do it under weft.no_grad()")
-            self.rebind(Value(result.node, True))
-        else:
+            result = Value(result.node, True)
+        if step is None and result.shape == old.shape:
+            views.write(self, result)
+            return self
+        with changes.restored_on_error((self,)):
             self.rebind(result)
-        if step is not None:
-            views.move(self, step, old)
-        elif result.shape == old.shape:
-            views.written(self)
-        else:
-            self.look = None
+            if step is not None:
+                views.move(self, step, old)
+            else:
+                self.look = None
         return self
 
     def resize_(self, *size: Any) -> Tensor:

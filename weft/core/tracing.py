@@ -8,9 +8,7 @@ when the recorded plan runs, so a trace that fails leaves nothing behind, and ot
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator as Steps
 from collections.abc import Iterable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
@@ -166,6 +164,7 @@ class _Current(threading.local):
 _current = _Current()
 _slot: Any = Handle.__dict__["value"]
 _lock = threading.Lock()
+_traces: set[int] = set()
 _tracing = 0
 
 
@@ -181,34 +180,50 @@ def note_mode(module: Modal) -> None:
         trace.modes[id(module)] = (module, module.training)
 
 
-@contextmanager
-def tracing(cls: Any) -> Steps[Trace]:
-    """Trace what this thread does to tensors of class `cls` within the block."""
-    global _tracing
-    trace = Trace()
-    with _lock:
-        _tracing += 1
-        cls.value, cls._grad = _VALUE, _GRAD
-    _current.trace = trace
-    try:
-        yield trace
-    finally:
-        _current.trace = None
+class tracing:  # noqa: N801  (reads as what it does)
+    """Trace what this thread does to tensors of class `cls` within the block. `end` may be called again: by who makes
+    sure that an interrupt does not leave a thread tracing."""
+
+    def __init__(self, cls: Any) -> None:
+        self._cls, self.trace = cls, Trace()
+
+    def __enter__(self) -> Trace:
+        global _tracing
+        cls = self._cls
         with _lock:
-            _tracing -= 1
-            if not _tracing:
+            _traces.add(id(self))
+            _tracing = len(_traces)
+            cls.value, cls._grad = _VALUE, _GRAD
+        _current.trace = self.trace
+        return self.trace
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """The thread traces no more."""
+        global _tracing
+        cls = self._cls
+        if _current.trace is self.trace:
+            _current.trace = None
+        with _lock:
+            _traces.discard(id(self))
+            _tracing = len(_traces)
+            if not _tracing and "value" in cls.__dict__:
                 del cls.value
                 cls._grad = None
 
 
-@contextmanager
-def _suspended() -> Steps[None]:
+class _suspended:  # noqa: N801  (reads as what it does)
     """Not traced within the block."""
-    trace, _current.trace = _current.trace, None
-    try:
-        yield
-    finally:
-        _current.trace = trace
+
+    __slots__ = ("_trace",)
+
+    def __enter__(self) -> None:
+        self._trace, _current.trace = _current.trace, None
+
+    def __exit__(self, *error: object) -> None:
+        _current.trace = self._trace
 
 
 class _TracedValue:

@@ -23,6 +23,7 @@ import numpy as np
 from weft.autograd.value import Value, apply, grad_enabled
 from weft.core import broadcast as bc
 from weft.core import files, strides
+from weft.core.changes import restored_on_error
 from weft.core.handle import Handle, own, wrap, writing
 from weft.core.indexing import getitem, is_number
 from weft.core.strides import copies, overlaps, picks_one
@@ -149,6 +150,10 @@ def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
     """Whether torch makes a copy for `step`, which gives `shape`: the strides of the view do not allow another."""
     dense = step.function.__name__ in ("contiguous", "ravel")
     calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
+    if any(isinstance(a, Handle) for s in look.steps for a in (*s.args, *s.kwargs.values())):
+        return copies(
+            look.shared.shape, look.route, shape, dense
+        )  # a tensor's memory must not be kept by a table
     try:
         return _known_to_copy(look.shared.shape, look.shared.dtype, calls, shape, dense)
     except TypeError:  # arguments that cannot be told apart, such as slices
@@ -427,6 +432,18 @@ def _repeats(node: Node) -> bool:
     if node.op is Op.EXPAND:
         return elements(node.shape) != elements(node.inputs[0].shape)
     return node.op is Op.SHEAR or (node.op is Op.GATHER and not picks_one(node))
+
+
+def write(t: Tensor, value: Value) -> None:
+    """`t` stands for `value`, and the others that look at its elements see it: all of them, or none."""
+    look = t.look
+    others = None if look is None else look.shared.others(t)
+    if not others:
+        t.rebind(value)
+        return
+    with restored_on_error((t, *others)):
+        t.rebind(value)
+        written(t)
 
 
 def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 
-_lock = threading.Lock()
-_depth = 0
+_lock = threading.RLock()
+_resting: set[int] = set()
+"""The blocks that run, by id."""
+
 _was_enabled = False
 
 
-@contextmanager
-def not_collected() -> Generator[None]:
-    """Python's cyclic garbage collector rests within the block, in all threads; afterwards it is as it was before."""
-    global _depth, _was_enabled
-    with _lock:
-        if not _depth:
-            _was_enabled = gc.isenabled()
-            gc.disable()
-        _depth += 1
-    try:
-        yield
-    finally:
+class not_collected:  # noqa: N801  (reads as what it does)
+    """Python's cyclic garbage collector rests within the block, in all threads; afterwards it is as it was before.
+
+    A block whose end an interrupt prevents ends when it is forgotten.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        global _was_enabled
         with _lock:
-            _depth -= 1
-            if not _depth and _was_enabled:
+            if not _resting:
+                _was_enabled = gc.isenabled()
+                gc.disable()
+            _resting.add(id(self))
+
+    def __exit__(self, *error: object) -> None:
+        with _lock:
+            _resting.discard(id(self))
+            if not _resting and _was_enabled:
                 gc.enable()
+
+    def __del__(self) -> None:
+        if id(self) in _resting:
+            self.__exit__()

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+from weft.core.changes import restored_on_error
 from weft.core.elementwise import where
 from weft.core.modes import no_grad
 from weft.core.realization import realize
@@ -75,7 +76,7 @@ class AveragedModel(Module):
         own, theirs = list(self.module.parameters()), list(model.parameters())
         mine, others = list(self.module.buffers()), list(model.buffers())
         changed: list[Tensor] = []
-        with no_grad():
+        with restored_on_error((*own, *mine, self.n_averaged)), no_grad():
             for a, p in zip(own, theirs, strict=True):
                 changed.append(self._averaged(a, p.detach()))
             for a, b in zip(mine, others, strict=True):
@@ -84,7 +85,7 @@ class AveragedModel(Module):
                 else:
                     changed.append(a.copy_(b.detach()))
             self.n_averaged += 1
-        realize(*changed, self.n_averaged)
+            realize(*changed, self.n_averaged)
 
     def _averaged(self, a: Tensor, p: Tensor) -> Tensor:
         p = p.to(dtype=a.dtype, device=a.device)
@@ -100,11 +101,13 @@ def update_bn(loader: Iterable[Any], model: Module, device: str | None = None) -
         m.reset_running_stats()
         m.momentum = None
     model.train()
-    with no_grad():
-        for batch in loader:
-            x: Any = cast("Sequence[Any]", batch)[0] if isinstance(batch, (list, tuple)) else batch
-            model(x if device is None else x.to(device))
-            realize(*model.buffers())
-    for m, momentum in before:
-        m.momentum = momentum
-    model.train(mode)
+    try:
+        with no_grad():
+            for batch in loader:
+                x: Any = cast("Sequence[Any]", batch)[0] if isinstance(batch, (list, tuple)) else batch
+                model(x if device is None else x.to(device))
+                realize(*model.buffers())
+    finally:
+        for m, momentum in before:
+            m.momentum = momentum
+        model.train(mode)

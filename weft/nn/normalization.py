@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.core import functional as F
+from weft.core.changes import restored_on_error
 from weft.core.modes import no_grad
+from weft.core.realization import note
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType, int64
@@ -73,9 +75,16 @@ class _BatchNorm(Module):
             raise ShapeError(
                 f"{type(self).__name__}: needs {self.num_features} channels in dimension 1, got shape {tuple(x.shape)}"
             )
-        if self.training and self.num_batches_tracked is not None:
+        mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
+        if not self.training or mean is None or var is None or count is None:
+            return self._normalized(x)
+        with restored_on_error((mean, var, count), together=True):
             with no_grad():
-                self.num_batches_tracked += 1
+                count += 1
+            note(count)
+            return self._normalized(x)
+
+    def _normalized(self, x: Tensor) -> Tensor:
         batch = self.training or self.running_mean is None
         mean, var = (self.running_mean, self.running_var) if self.training or not batch else (None, None)
         momentum: Any = self.momentum

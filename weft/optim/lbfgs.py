@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.changes import restored_on_error
 from weft.core.creation import tensor
 from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
@@ -91,15 +92,15 @@ class LBFGS(Optimizer):
                 p.copy_(tensor(part, dtype=p.dtype, device=p.device))
                 at += n
 
-    def _direction(self, g: Array) -> Array:
+    def _direction(self, g: Array, memory: Mapping[str, Any]) -> Array:
         """-H g by the two-loop recursion."""
-        steps, changes = self.memory["steps"], self.memory["changes"]
+        steps, changes = memory["steps"], memory["changes"]
         q = -g
         alphas: list[float] = []
         for s, y in zip(reversed(steps), reversed(changes), strict=True):
             alphas.append(float(s @ q) / float(y @ s))
             q = q - alphas[-1] * y
-        q = q * self.memory["scale"]
+        q = q * memory["scale"]
         for s, y, alpha in zip(steps, changes, reversed(alphas), strict=True):
             q = q + s * (alpha - float(y @ q) / float(y @ s))
         return q
@@ -109,7 +110,16 @@ class LBFGS(Optimizer):
         if closure is None:
             raise ArgumentError("LBFGS: step needs a closure that computes the loss and the gradients")
         self.call_hooks("_pre")
-        group, memory = self.param_groups[0], self.memory
+        memory = dict(self.memory)
+        with restored_on_error(self.param_groups[0].params):
+            first = self._minimize(closure, memory)
+            self.memory = memory
+        self.call_hooks("_post")
+        return first
+
+    def _minimize(self, closure: Callable[[], Tensor], memory: dict[str, Any]) -> Tensor:
+        """The step, with a history that it changes."""
+        group = self.param_groups[0]
         evaluations = 0
 
         def evaluate(x: Array | None = None) -> tuple[float, Array, Tensor]:
@@ -135,7 +145,7 @@ class LBFGS(Optimizer):
                         for name, x in (("steps", s), ("changes", y)):
                             memory[name] = [*memory[name], x][-group["history_size"] :]
                         memory["scale"] = ys / float(y @ y)
-                    d = self._direction(g)
+                    d = self._direction(g, memory)
                 memory["g"], before = g, value
                 t = min(1.0, 1.0 / abs(g).sum()) * group["lr"] if memory["iterations"] == 1 else group["lr"]
                 slope = float(g @ d)
@@ -162,7 +172,6 @@ class LBFGS(Optimizer):
                     break
                 if abs(value - before) < group["tolerance_change"]:
                     break
-        self.call_hooks("_post")
         return first
 
     def state_dict(self) -> dict[str, Any]:

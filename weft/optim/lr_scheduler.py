@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from weft.core.changes import restored_on_error
 from weft.errors import ArgumentError, DTypeError
 from weft.optim.optimizer import Group, Optimizer
 
@@ -17,6 +18,33 @@ def _optimizer(scheduler: str, given: object) -> Optimizer:
     if not isinstance(given, Optimizer):
         raise DTypeError(f"{scheduler}: expected an optimizer, got {given!r}")
     return given
+
+
+class _Whole:
+    """A step of a scheduler changes all that it does, or, where it is interrupted, nothing: itself, those that it is
+    made of, and the optimizer's options."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        todo = [scheduler]
+        while todo:
+            fields = vars(todo.pop())
+            self._before.append((fields, dict(fields)))
+            todo += fields.get("schedulers", ())
+        groups = scheduler.optimizer.param_groups
+        self._options = [(g, dict(g)) for g in groups]
+        self._tensors = restored_on_error(t for g in groups for t in (g.rate, *g.all_factors()))
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            for fields, before in self._before:
+                fields.update(before)
+            for group, before in self._options:
+                group.restored(before)
+        self._tensors.__exit__(kind, *error)
 
 
 class LRScheduler(ABC):
@@ -41,10 +69,13 @@ class LRScheduler(ABC):
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch, or to the one given."""
-        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        for k, (group, initial) in enumerate(zip(self.optimizer.param_groups, self.base_lrs, strict=True)):
-            group["lr"] = self.rate(initial, k)
-            self.also(group, k)
+        with _Whole(self):
+            self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+            for k, (group, initial) in enumerate(
+                zip(self.optimizer.param_groups, self.base_lrs, strict=True)
+            ):
+                group["lr"] = self.rate(initial, k)
+                self.also(group, k)
 
     def also(self, group: Group, number: int) -> None:
         """Set what else of a group changes with the epoch."""
@@ -418,9 +449,10 @@ class SequentialLR(LRScheduler):
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch."""
-        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        k = bisect_right(self.milestones, self.last_epoch)
-        self.schedulers[k].step(self.last_epoch - (self.milestones[k - 1] if k else 0))
+        with _Whole(self):
+            self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+            k = bisect_right(self.milestones, self.last_epoch)
+            self.schedulers[k].step(self.last_epoch - (self.milestones[k - 1] if k else 0))
 
     def rate(self, initial: float, group: int) -> float:
         raise NotImplementedError
@@ -447,10 +479,11 @@ class ChainedScheduler(LRScheduler):
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch."""
-        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        for s in self.schedulers:
-            s.last_epoch = self.last_epoch
-        super().step(self.last_epoch)
+        with _Whole(self):
+            self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+            for s in self.schedulers:
+                s.last_epoch = self.last_epoch
+            super().step(self.last_epoch)
 
     def rate(self, initial: float, group: int) -> float:
         return (
@@ -531,6 +564,10 @@ class ReduceLROnPlateau:
     def step(self, metrics: Any, epoch: int | None = None) -> None:
         """Note the metric of an epoch, a number or a tensor of one element."""
         value = float(metrics)
+        with _Whole(self):
+            self._take(value, epoch)
+
+    def _take(self, value: float, epoch: int | None) -> None:
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._improves(value):
             self.best, self.num_bad_epochs = value, 0

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.autograd.value import Value
+from weft.core.changes import restored_on_error
 from weft.core.creation import as_tensor, tensor
 from weft.core.differentiate import RemovableHandle
 from weft.core.handle import wrap
@@ -111,11 +112,22 @@ class Group(dict[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
             value = float(value.item()) if isinstance(value, Tensor) else value
-            self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+            with restored_on_error((self.rate,)):
+                self.rate.copy_(tensor(float(value), dtype=self.rate.dtype, device=self.rate.device))
+                super().__setitem__(key, value)
         elif key in self.tensors:
-            for factor, number in zip(self.tensors[key], _numbers(value), strict=True):
-                factor.become(number)
-        super().__setitem__(key, value)
+            with restored_on_error(self.all_factors()):
+                for factor, number in zip(self.tensors[key], _numbers(value), strict=True):
+                    factor.become(number)
+                super().__setitem__(key, value)
+        else:
+            super().__setitem__(key, value)
+
+    def restored(self, options: Mapping[str, Any]) -> None:
+        """Have the options that `options` names be as there, after something went wrong; their tensors are restored
+        by who kept them."""
+        for key, value in options.items():
+            super().__setitem__(key, value)
 
 
 def _regrouped(options: dict[str, Any], tensors: dict[str, Any]) -> Group:
@@ -251,9 +263,21 @@ class Optimizer(Hooked, ABC):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        realize(*self.advance())
+        with restored_on_error(self._rebound()):
+            realize(*self.advance())
         self.call_hooks("_post")
         return loss
+
+    def _rebound(self) -> list[Tensor]:
+        """What a step changes: parameters that have gradients, their state, and the counts of steps."""
+        return [
+            t
+            for group in self.param_groups
+            for t in (
+                group.count,
+                *[x for p in group.params if p.grad is not None for x in (p, *self.state[p].values())],
+            )
+        ]
 
     def advance(self) -> list[Tensor]:
         """Rebind parameters and state to their next values without computing them; all that was rebound."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -55,6 +56,8 @@ class Plan:
     executable: Executable
     largest: tuple[Tenant, ...] = ()
     constants: tuple[int, ...] = ()
+    updating: threading.RLock = field(init=False, default_factory=threading.RLock)
+    """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
     _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,12 +71,30 @@ class Plan:
 
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
+        results, memories = self.with_results(inputs, values)
+        self.start(memories, values)
+        return results
+
+    def with_results(
+        self, inputs: Sequence[Memory], values: Sequence[int] = ()
+    ) -> tuple[list[Storage], list[Memory]]:
+        """The results, in new memory or that of the input which one replaces; all external memories of the plan.
+        MemoryPlanError when there is none."""
         try:
-            results, memories = self._with_results(inputs, values)
+            return self._with_results(inputs, values)
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
+
+    def start(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> None:
+        """Run on external memories. MemoryPlanError, before anything is changed, when there is no workspace."""
+        try:
             self.executable.run(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
-        return results
+
+    def start_timed(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> list[int]:
+        """As `start`, and wait: the nanoseconds of each step."""
+        return self.executable.run_timed(memories, (*values, *self.constants))
 
     def result_bytes(self) -> int:
         """The bytes of the results, where no runtime variable has a say."""
@@ -83,8 +104,8 @@ class Plan:
         self, inputs: Sequence[Memory], values: Sequence[int] = ()
     ) -> tuple[list[Storage], list[int]]:
         """Run and wait: the results, and the nanoseconds of each step."""
-        results, memories = self._with_results(inputs, values)
-        return results, self.executable.run_timed(memories, (*values, *self.constants))
+        results, memories = self.with_results(inputs, values)
+        return results, self.start_timed(memories, values)
 
     def _with_results(
         self, inputs: Sequence[Memory], values: Sequence[int]

@@ -42,7 +42,7 @@ class Compiled:
     in_place: frozenset[tuple[int, int]]
 
 
-PROGRAMS_KEPT = 4096
+PROGRAMS_KEPT = 2048
 """Programs in memory, for other plans that need them; the least recently used goes first."""
 
 _lock = threading.Lock()

@@ -33,6 +33,9 @@ class _Kept:
 PLANS_KEPT = 1024
 """Plans in memory; the least recently used goes first."""
 
+STEPS_KEPT = 1 << 17
+"""Steps of all plans in memory, some 800 bytes each: a plan of a large model has thousands."""
+
 _lock = threading.RLock()
 _plans: dict[tuple[Any, ...], _Kept] = {}
 _clock = itertools.count()
@@ -229,9 +232,16 @@ def plan_for(sig: Signature, device: Device, state: Mapping[int, Node] = NO_STAT
             with not_collected():
                 plan = _from_disk_or_built(device, sig, dict(replaces))
             kept = _plans[key] = _Kept(plan, next(_clock))
-            if len(_plans) > PLANS_KEPT:
-                del _plans[min(_plans, key=lambda k: _plans[k].used)]
+            _forget_oldest()
         return kept.plan
+
+
+def _forget_oldest() -> None:
+    """Forget the plans that were used longest ago, but for the last one, until the others keep to the bounds."""
+    steps = sum([len(k.plan.steps) for k in _plans.values()])
+    while len(_plans) > 1 and (len(_plans) > PLANS_KEPT or steps > STEPS_KEPT):
+        oldest = min(_plans, key=lambda k: _plans[k].used)
+        steps -= len(_plans.pop(oldest).plan.steps)
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:

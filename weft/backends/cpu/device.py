@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import struct
 import threading
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -43,16 +44,17 @@ NATIVE = ELEMENTWISE - {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuCode:
-    """One kernel in this process. `text` is the LLVM IR of the module that it came in, empty when it was loaded."""
+    """One kernel in this process. `packed` is the LLVM IR of the module that it came in, compressed to a tenth, for it
+    is most of what a program needs of memory; empty when it was loaded."""
 
     address: int
     parameters: int
-    text: str
+    packed: bytes
     loaded: Loaded
 
     @property
     def source(self) -> str:
-        return self.text
+        return zlib.decompress(self.packed).decode() if self.packed else ""
 
 
 _address: Callable[[Any], int] = attrgetter("address")
@@ -92,6 +94,14 @@ class CpuExecutable:
             if base != self._bound:
                 self._native.set_pointers(commands.externals, [base + o for o in commands.offsets])
                 self._bound = base
+
+    @property
+    def started(self) -> int:
+        return self._native.runs
+
+    @property
+    def finished(self) -> int:
+        return self._native.runs
 
     def run(self, memories: Sequence[Any], variables: Sequence[int] = (), queue: int = 0) -> None:
         if queue:
@@ -223,7 +233,8 @@ class CpuDevice:
 
     def _load(self, image: bytes, names: Sequence[str], text: str) -> list[CpuCode]:
         loaded = load_object(image, names, self.runtime.symbols)
-        return [CpuCode(loaded.address(n), 0, text, loaded) for n in names]
+        packed = zlib.compress(text.encode(), 1) if text else b""
+        return [CpuCode(loaded.address(n), 0, packed, loaded) for n in names]
 
     def fingerprint(self) -> str:
         target = self.runtime.machine.target

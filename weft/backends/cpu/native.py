@@ -329,7 +329,7 @@ define void @weft_reset(i32 %forked) nounwind {
 
 _RUNNER = """
 %Instruction = type { ptr, ptr }
-%Plan = type { ptr, ptr, i64, ptr }
+%Plan = type { ptr, ptr, i64, ptr, i64 }
 %Copy = type { ptr, ptr }
 
 ; void weft_run(table, instructions, count, variables): kernel(table, slots, variables) for each in turn.
@@ -351,7 +351,8 @@ exit:
   ret void
 }
 
-; void weft_run_plan(plan): the same with its arguments in one record, which is one argument to convert.
+; void weft_run_plan(plan): the same with its arguments in one record, which is one argument to convert. The runs are
+; counted there: who is interrupted on the way back from here can tell that there was one.
 define void @weft_run_plan(ptr %plan) nounwind {
   %table = load ptr, ptr %plan, align 8
   %instructions_at = getelementptr inbounds %Plan, ptr %plan, i64 0, i32 1
@@ -360,7 +361,11 @@ define void @weft_run_plan(ptr %plan) nounwind {
   %count = load i64, ptr %count_at, align 8
   %variables_at = getelementptr inbounds %Plan, ptr %plan, i64 0, i32 3
   %variables = load ptr, ptr %variables_at, align 8
-  tail call void @weft_run(ptr %table, ptr %instructions, i64 %count, ptr %variables)
+  call void @weft_run(ptr %table, ptr %instructions, i64 %count, ptr %variables)
+  %runs_at = getelementptr inbounds %Plan, ptr %plan, i64 0, i32 4
+  %runs = load i64, ptr %runs_at, align 8
+  %more = add i64 %runs, 1
+  store i64 %more, ptr %runs_at, align 8
   ret void
 }
 

@@ -110,7 +110,7 @@ class NativePlan:
         self._pack = struct.Struct(f"={variables}q{externals}Q").pack_into
         self._slots = array("i", [slot for instruction in instructions for slot in instruction.slots])
         self._instructions = array("Q", self._encode(instructions))
-        record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base)
+        record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base, 0)
         self._record = array("Q", record)
         self._record_address = ctypes.c_void_p(self._record.buffer_info()[0])
         self._run = _RUN_PLAN(functions.run_plan)
@@ -146,8 +146,14 @@ class NativePlan:
             self._pool.revive()
         with self._lock:
             self._pack(self._memory, 0, *variables, *externals)
-            self._run_timed(*self._record, nanoseconds.buffer_info()[0])
+            self._run_timed(*self._record[:4], nanoseconds.buffer_info()[0])
+            self._record[4] += 1
         return nanoseconds.tolist()
+
+    @property
+    def runs(self) -> int:
+        """How often the plan was run, but for direct calls."""
+        return self._record[4]
 
     def set_pointers(self, first: int, addresses: Sequence[int]) -> None:
         """Replace fixed pointers from table slot `first` on, e.g. after moving the arena."""

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from weft import settings
 from weft.backends.cpu.llvm import version
+from weft.backends.interrupts import shielded
 from weft.backends.limits import Limits, described
 from weft.backends.llvm import scalar
 from weft.backends.protocol import (
@@ -415,6 +416,7 @@ class CudaExecutable:
     def __init__(self, device: CudaDevice, codes: Sequence[CudaCode], commands: Commands) -> None:
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._device, self._commands, self._codes = device, commands, tuple(codes)
+        self.started = self.finished = 0
         self._scratch_at = -(-commands.workspace_bytes // 512) * 512
         sizes = [codes[s.program].entry.scratch for s in commands.steps if isinstance(s, Launch)]
         offsets = {own: _offsets(own) for own in set(sizes)}
@@ -515,11 +517,17 @@ class CudaExecutable:
                 graph = self._graphs[key] = self._captured(variables)
             if graph is not None:
                 self._graphs.move_to_end(key)
-                device.driver.call("cuGraphLaunch", graph, device.stream)
+                with shielded(memories):
+                    self.started += 1
+                    device.driver.call("cuGraphLaunch", graph, device.stream)
+                    self.finished = self.started
                 return
             self._note(key)
-            for step in self._steps:
-                self._issue(step, variables, device.stream)
+            with shielded(memories):
+                self.started += 1
+                for step in self._steps:
+                    self._issue(step, variables, device.stream)
+                self.finished = self.started
 
     def _note(self, key: tuple[int, ...]) -> None:
         """Remember a run, which is captured when it comes again."""
@@ -542,12 +550,14 @@ class CudaExecutable:
             self._prepare(memories, variables)
             marks = [call("cuEventCreate", 0) for _ in range(len(self._commands.steps) + 1)]
             call("cuEventRecord", marks[0], device.stream)
+            self.started += 1
             at = iter(self._steps)
             for step, mark in zip(self._commands.steps, marks[1:], strict=True):
                 parts = len(self._codes[step.program].entry.parts) if isinstance(step, Launch) else 1
                 for _ in range(parts):
                     self._issue(next(at), variables, device.stream)
                 call("cuEventRecord", mark, device.stream)
+            self.finished = self.started
             device.synchronize()
             times = [call("cuEventElapsedTime", a, b) for a, b in pairwise(marks)]
             for mark in marks:

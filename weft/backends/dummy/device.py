@@ -246,10 +246,11 @@ class _Slot:
 
 
 class DummyExecutable:
-    """Commands on one device."""
+    """Commands on one device. What a run that fails has written over is as it was."""
 
     def __init__(self, device: DummyDevice, codes: Sequence[DummyCode], commands: Commands) -> None:
         self.device, self.commands, self.codes = device, commands, list(codes)
+        self.finished = 0
         for step in commands.steps:
             self._validate(step)
 
@@ -276,6 +277,11 @@ class DummyExecutable:
                         f"{step}: {p.name} takes {len(p.params)} memories and {len(p.variables)} variables"
                     )
 
+    @property
+    def started(self) -> int:
+        """As many as finished: a run that does not finish leaves nothing."""
+        return self.finished
+
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
         """Execute the steps in order."""
         self._run(memories, variables, self.device.queue(queue))
@@ -297,12 +303,20 @@ class DummyExecutable:
         if commands.offsets:
             workspace = self.device.allocate(commands.workspace_bytes)
             slots += [_Slot(workspace, offset) for offset in commands.offsets]
+        before, finished = _written_over(memories), self.finished
         times: list[int] = []
-        for step in commands.steps:
-            queue.start()
-            ns = self._step(step, slots, variables, queue)
-            self.device.spend(queue, ns)
-            times.append(round(ns))
+        try:
+            for step in commands.steps:
+                queue.start()
+                ns = self._step(step, slots, variables, queue)
+                self.device.spend(queue, ns)
+                times.append(round(ns))
+            self.finished += 1
+        except BaseException:
+            if self.finished == finished:
+                for m, data in before:
+                    m.data[:] = data
+            raise
         return times
 
     def _step(self, step: Step, slots: Sequence[_Slot], variables: Sequence[int], queue: DummyQueue) -> float:
@@ -327,6 +341,17 @@ class DummyExecutable:
                 clock.launches += 1
                 done = code.work(given)
                 return info.launch_ns + 1e9 * (done.nbytes / info.bandwidth + done.operations / info.flops)
+
+
+def _written_over(memories: Sequence[Memory]) -> list[tuple[DummyMemory, np.ndarray[Any, Any]]]:
+    """The memories that are given more than once, which are updated in place, and their bytes."""
+    seen: set[int] = set()
+    twice: list[DummyMemory] = []
+    for m in memories:
+        if id(m) in seen and isinstance(m, DummyMemory):
+            twice.append(m)
+        seen.add(id(m))
+    return [(m, m.data.copy()) for m in twice]
 
 
 def _bytes(slot: _Slot, nbytes: int, queue: DummyQueue, writes: bool) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ share one address and differ in the displacement.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ class Mask(NamedTuple):
     level: int
 
 
-@cache
+@lru_cache(1024)
 def _stride(steps: tuple[int, ...]) -> int | None:
     if not steps:
         return 0
@@ -71,7 +71,7 @@ def _stride(steps: tuple[int, ...]) -> int | None:
     return step if all(b - a == step for a, b in pairwise(steps)) else None
 
 
-@cache
+@lru_cache(1024)
 def _ramp(start: int, lanes: int) -> tuple[int, ...]:
     return tuple(range(start, start + lanes))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.backends.clike.parts import offsets
+from weft.backends.interrupts import shielded
 from weft.backends.protocol import Commands, CopyBytes, Launch, Memory
 from weft.ir.index import Int, evaluate
 
@@ -66,6 +67,7 @@ class OpenCLExecutable:
             else:
                 self._steps.append((self._calls(s, codes[s.program]), None))
         self._lock = threading.Lock()
+        self.started = self.finished = 0
 
     def _calls(self, step: Launch, code: OpenCLCode) -> list[_Call]:
         cl, entry = pyopencl(), code.entry
@@ -135,11 +137,14 @@ class OpenCLExecutable:
             self._prepare(memories, variables)
             self._take_workspace(queue)
             try:
-                for calls, copy in self._steps:
-                    for call in calls:
-                        self._issue(on.handle, call, variables)
-                    if copy is not None:
-                        self._copy(on.handle, copy)
+                with shielded(memories):
+                    self.started += 1
+                    for calls, copy in self._steps:
+                        for call in calls:
+                            self._issue(on.handle, call, variables)
+                        if copy is not None:
+                            self._copy(on.handle, copy)
+                    self.finished = self.started
                 on.handle.flush()
             except cl.MemoryError as error:
                 raise MemoryError(str(error)) from error
@@ -165,11 +170,13 @@ class OpenCLExecutable:
             self._prepare(memories, variables)
             self._take_workspace(0)
             events: list[list[Any]] = []
+            self.started += 1
             for calls, copy in self._steps:
                 started = [self._issue(on.handle, call, variables) for call in calls]
                 if copy is not None:
                     started.append(self._copy(on.handle, copy))
                 events.append([e for e in started if e is not None])
+            self.finished = self.started
             on.started()
             on.synchronize()
         return [sum(e.profile.end - e.profile.start for e in own) for own in events]

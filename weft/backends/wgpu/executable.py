@@ -53,6 +53,7 @@ class WgpuExecutable:
 
     def __init__(self, device: WgpuDevice, codes: Sequence[WgpuCode], commands: Commands) -> None:
         self._device, self._commands = device, commands
+        self.finished = 0
         count = commands.externals + len(commands.offsets)
         for s in commands.steps:
             slots = s.slots if isinstance(s, Launch) else (s.target, s.source)
@@ -162,6 +163,12 @@ class WgpuExecutable:
         with self._device.lock:
             table, groups = self._prepare(memories, variables)
             self._submit(range(len(self._steps)), table, groups, self._counts(variables))
+            self.finished += 1
+
+    @property
+    def started(self) -> int:
+        """As many as finished: all of a run is submitted at once."""
+        return self.finished
 
     def _submit(
         self, steps: Sequence[int], table: list[_Range], groups: list[list[Any]], counts: list[list[int]]
@@ -218,4 +225,5 @@ class WgpuExecutable:
                 self._submit([k], table, groups, counts)
                 device.synchronize()
                 times.append(time.perf_counter_ns() - start)
+            self.finished += 1
         return times

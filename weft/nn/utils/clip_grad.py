@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
+from weft.core.changes import restored_on_error
 from weft.core.creation import tensor
 from weft.core.elementwise import clamp
 from weft.core.modes import no_grad
@@ -36,9 +37,10 @@ def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
     """g *= min(1, max_norm / (total_norm + 1e-6)) for the gradient of each parameter."""
-    with no_grad():
+    learned = _with_gradients(parameters)
+    with restored_on_error((), [p for p, _ in learned]), no_grad():
         scale = clamp(max_norm / (total_norm + 1e-6), max=1.0)
-        for p, g in _with_gradients(parameters):
+        for p, g in learned:
             p.grad = g.detach() * scale.to(g.dtype)
 
 
@@ -72,8 +74,9 @@ def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
 ) -> None:
     """Limit every element of every gradient to [-clip_value, clip_value]."""
-    with no_grad():
-        for p, g in _with_gradients(parameters):
+    learned = _with_gradients(parameters)
+    with restored_on_error((), [p for p, _ in learned]), no_grad():
+        for p, g in learned:
             p.grad = clamp(g.detach(), -clip_value, clip_value)
 
 
