@@ -779,7 +779,7 @@ def numel(input: Tensor) -> Any:
     return input.numel()
 
 
-def clone(input: Tensor) -> Tensor:
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A tensor of its own with the same values."""
     return input.clone()
 

@@ -80,7 +80,7 @@ class GradScaler:
             )
         if optimizer in self._stepped:
             raise ArgumentError("GradScaler.unscale_: must come before step() and after update()")
-        grads = [p.grad for g in optimizer.param_groups for p in g.params if p.grad is not None]
+        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
         if not grads:
             raise ArgumentError("GradScaler.unscale_: none of the optimizer's parameters has a gradient")
         finite = True

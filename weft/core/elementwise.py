@@ -125,7 +125,7 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
                     same_device(spec.name, (a, b))
                 return wrap(_fitting(spec, a, b))
         elif (node.dtype, type(y)) in spec.direct:
-            return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape)))
+            return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape, node.device)))
     return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
 
 
@@ -149,13 +149,24 @@ def _general(spec: Binary, x: Operand, y: Operand) -> Value:
     return apply(op, (b, a) if spec.swap else (a, b))
 
 
-def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
-    """input + alpha * other. On bools: or."""
+def _number_first(op: str, number: Any, others: Sequence[Any], count: int) -> Any:
+    """The arguments of torch's older order, in which the factor came before what it is a factor of."""
+    if isinstance(number, Handle) or len(others) != count:
+        raise DTypeError(f"{op}: takes {count + 1} operands and then keywords; got {count + 1 + len(others)}")
+    return (number, *others)
+
+
+def add(input: TensorLike, other: TensorLike, *older: TensorLike, alpha: Number = 1) -> Tensor:
+    """input + alpha * other. On bools: or. Also in torch's older order (input, alpha, other)."""
+    if older:
+        alpha, other = _number_first("add", other, older, 1)
     return _binary(_ADD, input, other if alpha == 1 else mul(other, alpha))
 
 
-def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
-    """input - alpha * other. Not defined on bools."""
+def sub(input: TensorLike, other: TensorLike, *older: TensorLike, alpha: Number = 1) -> Tensor:
+    """input - alpha * other. Not defined on bools. Also in torch's older order (input, alpha, other)."""
+    if older:
+        alpha, other = _number_first("sub", other, older, 1)
     _no_bools(input, other)
     return _binary(_SUB, input, other if alpha == 1 else mul(other, alpha))
 
@@ -742,14 +753,19 @@ def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
 
 
 @remembered
-def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 * tensor2."""
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
+    """input + value * tensor1 * tensor2. Also in torch's older order (input, value, tensor1, tensor2)."""
+    if older:
+        value, tensor1, tensor2 = _number_first("addcmul", tensor1, (tensor2, *older), 2)
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 
 @remembered
-def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 / tensor2. Not defined on integers, as in torch."""
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
+    """input + value * tensor1 / tensor2. Not defined on integers, as in torch. Also in torch's older order
+    (input, value, tensor1, tensor2)."""
+    if older:
+        value, tensor1, tensor2 = _number_first("addcdiv", tensor1, (tensor2, *older), 2)
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 

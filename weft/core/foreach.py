@@ -65,7 +65,9 @@ def _spread(op: str, count: int, given: Any) -> Sequence[Any]:
         return [given] * count
     items = cast("Sequence[Any]", given)
     if len(items) != count:
-        raise ArgumentError(f"{op}: Tensor lists must have the same number of tensors, got {count} and {len(items)}.")
+        raise ArgumentError(
+            f"{op}: Tensor lists must have the same number of tensors, got {count} and {len(items)}."
+        )
     return items
 
 
@@ -208,6 +210,42 @@ def _table() -> dict[str, Callable[..., Any]]:
 
 FOREACH: dict[str, Callable[..., Any]] = _table()
 """Every function by torch's name."""
+
+
+def group_tensors_by_device_and_dtype(
+    tensorlistlist: Sequence[Sequence[Tensor | None]], with_indices: bool = False
+) -> dict[tuple[Any, Any], tuple[list[list[Any]], list[int]]]:
+    """The rows of several lists, of one length, by the device and dtype of the first list's tensors, with the numbers
+    of the rows where asked for."""
+    groups: dict[tuple[Any, Any], tuple[list[list[Any]], list[int]]] = {}
+    for k, first in enumerate(tensorlistlist[0]):
+        if first is None:
+            raise DTypeError("_group_tensors_by_device_and_dtype: the first list must hold tensors, got None")
+        rows, numbers = groups.setdefault((first.device, first.dtype), ([[] for _ in tensorlistlist], []))
+        for row, tensors in zip(rows, tensorlistlist, strict=True):
+            if tensors:
+                row.append(tensors[k])
+        if with_indices:
+            numbers.append(k)
+    return groups
+
+
+_group_tensors_by_device_and_dtype = group_tensors_by_device_and_dtype  # torch.utils._foreach_utils has it so
+
+
+def _foreach_supported(*given: Any) -> bool:
+    """True: lists of any tensors are one graph."""
+    return True
+
+
+_has_foreach_support = _device_has_foreach_support = _foreach_supported
+
+
+def _get_foreach_kernels_supported_devices() -> list[str]:
+    return ["cpu", "cuda"]
+
+
+_get_fused_kernels_supported_devices = _get_foreach_kernels_supported_devices
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from weft.autograd.value import Value
 from weft.core.creation import as_tensor, tensor
-from weft.core.differentiate import RemovableHandle
 from weft.core.handle import wrap
 from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
@@ -22,9 +21,41 @@ from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.calls import Call
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
+from weft.optim.base import (
+    Optimizer,
+    Params,
+    ParamsT,
+    StateDict,
+    _capturable_doc,
+    _default_to_fused_or_foreach,
+    _differentiable_doc,
+    _disable_dynamo_if_unsupported,
+    _dispatch_sqrt,
+    _foreach_doc,
+    _fused_doc,
+    _get_scalar_dtype,
+    _get_value,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    _maximize_doc,
+    _params_doc,
+    _RequiredParameter,
+    _stack_if_compiling,
+    _use_grad_for_differentiable,
+    _view_as_real,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+    required,
+)
 
-Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
-"""Parameters, named parameters, or groups {"params": ..., and options of their own}."""
+__all__ = [
+    "Factor", "Group", "Optimizer", "Params", "ParamsT", "RuleOptimizer", "StateDict", "_RequiredParameter", "_capturable_doc",
+    "_default_to_fused_or_foreach", "_differentiable_doc", "_disable_dynamo_if_unsupported", "_dispatch_sqrt",
+    "_foreach_doc", "_fused_doc", "_get_scalar_dtype", "_get_value", "_global_optimizer_post_hooks",
+    "_global_optimizer_pre_hooks", "_maximize_doc", "_params_doc", "_stack_if_compiling",
+    "_use_grad_for_differentiable", "_view_as_real", "check", "register_optimizer_step_post_hook",
+    "register_optimizer_step_pre_hook", "required",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,54 +150,21 @@ def _numbers(option: float | Sequence[float]) -> list[float]:
     return [float(b) for b in option] if isinstance(option, Sequence) else [float(option)]
 
 
-class Hooked:
-    """What is called before and after each step: see register_step_pre_hook."""
-
-    _pre: dict[int, Any]
-    _post: dict[int, Any]
-
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Have hook(optimizer, args, kwargs) called before each step."""
-        return RemovableHandle(self.__dict__.setdefault("_pre", {}), hook)
-
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Have hook(optimizer, args, kwargs) called after each step."""
-        return RemovableHandle(self.__dict__.setdefault("_post", {}), hook)
-
-    def call_hooks(self, when: str) -> None:
-        """Call the hooks of "_pre" or "_post"."""
-        for hook in list(self.__dict__.get(when, {}).values()):
-            hook(self, (), {})
-
-
-class Optimizer(Hooked, ABC):
-    """Base of optimizers: a subclass says what state a parameter needs, and its next value.
+class RuleOptimizer(Optimizer):
+    """Base of weft's optimizers: a subclass says what state a parameter needs, and its next value.
 
     `step()` rebinds every parameter and its state to expressions of the old ones, then computes them all in one plan.
     The number of steps is counted in a tensor per group, so a compiled step needs no new program for the next one.
     """
 
     param_groups: list[Group]
-    state: dict[Tensor, dict[str, Tensor]]
-
-    def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
-        if isinstance(params, Tensor):
-            raise DTypeError(
-                f"{self._name}: expected parameters in a list or another iterable, got one Tensor; write [tensor]"
-            )
-        self.defaults = dict(defaults)
-        self.param_groups, self.state = [], {}
-        items: list[Any] = list(params)
-        if not items:
-            raise ArgumentError(f"{self._name}: got no parameters; an iterator gives them only once")
-        if not isinstance(items[0], Mapping):
-            items = [{"params": items}]
-        for group in items:
-            self.add_param_group(group)
 
     @property
-    def _name(self) -> str:
-        return type(self).__name__
+    def _steps_itself(self) -> bool:
+        """Whether a subclass has a step of its own, which keeps the state that it likes, as torch's would."""
+        return type(self).step is not RuleOptimizer.step and not type(self).__module__.startswith(
+            "weft.optim."
+        )
 
     # --- for subclasses
 
@@ -192,6 +190,8 @@ class Optimizer(Hooked, ABC):
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Optimize more parameters, with options that differ from the optimizer's."""
+        if not isinstance(param_group, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DTypeError(f"{self._name}: param_group must be a dict, but got {type(param_group)}")
         given = param_group["params"]
         items: list[Any] = [given] if isinstance(given, Tensor) else list(given)
         params: list[Tensor] = [x[1] if isinstance(x, tuple) else x for x in items]
@@ -206,9 +206,10 @@ class Optimizer(Hooked, ABC):
         realize(*params)
         group = Group({**self.defaults, **param_group, "params": params})
         self.param_groups.append(group)
-        for p in params:
-            self.state[p] = {}
-        self._complete(group)
+        if not self._steps_itself:
+            for p in params:
+                self.state[p] = {}
+            self._complete(group)
 
     def _complete(self, group: Group) -> None:
         """Give each parameter the state that its options need: they may have changed, as from no momentum to some."""
@@ -227,21 +228,23 @@ class Optimizer(Hooked, ABC):
         if id(p) in known:
             raise ArgumentError(f"{self._name}: a parameter of shape {tuple(p.shape)} is given twice")
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or set them to zero."""
-        for group in self.param_groups:
-            for p in group.params:
-                p.grad = None if set_to_none or p.grad is None else p.grad.detach() * 0
-
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every parameter that has a gradient; a `closure` computes the loss and the gradients first."""
-        self.call_hooks("_pre")
+        if self.__dict__.get("_stepping"):  # super().step() of a subclass's, which has called them
+            return self._step(closure)
+        args, kwargs = self.before_step((self, closure) if closure is not None else (self,), {})
+        loss = self._step(*args[1:], **kwargs)
+        self.after_step(args, kwargs)
+        return loss
+
+    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess]  (it calls the hooks itself)
+
+    def _step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         realize(*self.advance())
-        self.call_hooks("_post")
         return loss
 
     def advance(self) -> list[Tensor]:
@@ -287,6 +290,11 @@ class Optimizer(Hooked, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Options, step counts and state, with parameters numbered in order. As in torch the tensors share their
         elements with the optimizer's: `copy.deepcopy` the dict to keep what they are now."""
+        return self.saved(self._packed)
+
+    def _packed(self) -> dict[str, Any]:
+        if self._steps_itself:
+            return super()._packed()
         number = {id(p): k for k, p in enumerate(p for group in self.param_groups for p in group.params)}
         return {
             "state": {
@@ -304,6 +312,12 @@ class Optimizer(Hooked, ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave. ArgumentError if groups, parameters or shapes do not match."""
+        self.loaded(state_dict, self._unpack)
+
+    def _unpack(self, state_dict: Mapping[str, Any]) -> None:
+        if self._steps_itself:
+            super()._unpack(state_dict)
+            return
         groups: Sequence[Mapping[str, Any]] = state_dict["param_groups"]
         sizes, have = [len(g["params"]) for g in groups], [len(g.params) for g in self.param_groups]
         if sizes != have:
@@ -328,19 +342,12 @@ class Optimizer(Hooked, ABC):
                 )
             own.copy_(value.detach())
 
-    def __repr__(self) -> str:
-        lines = [f"{self._name} ("]
-        for k, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {k}: {len(group.params)} parameters")
-            lines += [f"    {name}: {value}" for name, value in sorted(group.items()) if name != "params"]
-        return "\n".join([*lines, ")"])
-
 
 @dataclass(slots=True)
 class _Remembered:
     """What the rule makes of parameters of one group, recorded once for each shape."""
 
-    optimizer: Optimizer
+    optimizer: RuleOptimizer
     group: Group
     shared: list[Value]
     """The tensors of the group."""
@@ -348,7 +355,7 @@ class _Remembered:
     kept: dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]
 
     @classmethod
-    def of(cls, optimizer: Optimizer, group: Group) -> _Remembered | None:
+    def of(cls, optimizer: RuleOptimizer, group: Group) -> _Remembered | None:
         """None where nothing is recorded: within a trace, or with options that are no plain values."""
         if not remembering():
             return None
@@ -392,7 +399,7 @@ class _Remembered:
         return None if calls is None else (calls, changed)
 
 
-_recorded: WeakKeyDictionary[Optimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
+_recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
     WeakKeyDictionary()
 )
 """What `_Remembered` recorded for each optimizer."""
