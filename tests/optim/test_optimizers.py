@@ -334,7 +334,10 @@ def test_printing() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: optim.SGD([], lr=1), "SGD: got no parameters; an iterator gives them only once"),
+        (
+            lambda p: optim.SGD([], lr=1),
+            "SGD: optimizer got an empty parameter list; an iterator gives its parameters only once",
+        ),
         (lambda p: optim.SGD([p], lr=-1), "SGD: lr must be at least 0, got -1"),
         (lambda p: optim.SGD([p], nesterov=True), "SGD: nesterov needs a momentum and no dampening"),
         (

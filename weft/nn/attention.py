@@ -43,6 +43,7 @@ class MultiheadAttention(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
             raise ArgumentError(f"MultiheadAttention: {num_heads} heads do not divide embed_dim {embed_dim}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = (

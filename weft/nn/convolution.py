@@ -34,6 +34,7 @@ class _Conv(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ArgumentError(
@@ -165,6 +166,7 @@ class _ConvTranspose(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ArgumentError(

@@ -16,6 +16,7 @@ class _Loss(Module):
     def __init__(
         self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
     ) -> None:
+        super().__init__()
         self.reduction = how_reduced(type(self).__name__, size_average, reduce, reduction)
 
 

@@ -35,6 +35,7 @@ class _Blocks(Module):
         scale_dtype: DType,
         device: str | None,
     ) -> None:
+        super().__init__()
         check_layout(type(self).__name__, bits, block, scale_dtype)
         self.bits, self.block, self.columns = bits, block, columns
         count = -(-columns // block)

@@ -74,6 +74,7 @@ class RNNBase(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         if mode not in _STEPS:
             raise ArgumentError(f"{name}: mode must be one of {', '.join(_STEPS)}, got {mode!r}")
@@ -376,6 +377,7 @@ class RNNCellBase(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         rows = num_chunks * hidden_size
         self.weight_ih = Parameter(empty(rows, input_size, device=device, dtype=dtype))

@@ -78,7 +78,7 @@ def register_parametrization(
 
     >>> register_parametrization(linear, "weight", Symmetric())
     """
-    lists: Any = vars(module).get("parametrizations")
+    lists: Any = module._modules.get("parametrizations")
     if lists is not None and tensor_name in lists:
         lists[tensor_name].append(parametrization)
         return module
@@ -108,7 +108,7 @@ def register_parametrization(
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     """Whether the module has parametrizations, of this tensor if one is named."""
-    lists: Any = vars(module).get("parametrizations")
+    lists: Any = module._modules.get("parametrizations")
     return lists is not None and (len(lists) > 0 if tensor_name is None else tensor_name in lists)
 
 
@@ -118,7 +118,7 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
         raise ArgumentError(
             f"remove_parametrizations: {tensor_name!r} of {type(module).__name__} is not parametrized"
         )
-    lists: Any = vars(module)["parametrizations"]
+    lists: Any = module._modules["parametrizations"]
     found = lists[tensor_name]
     if not leave_parametrized and len(found.names) > 1:
         raise ArgumentError(
