@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, stepwise
 from weft.core.autocast import widens_on_gpus

@@ -323,7 +323,8 @@ class ParameterDict(Module):
     def _name(self, key: Any) -> str:
         if not isinstance(key, str):
             raise DTypeError(
-                f"Index given to ParameterDict cannot be used as a key as it is not a string (type is '{type(key).__name__}')."
+                "Index given to ParameterDict cannot be used as a key as it is not a string (type is "
+                f"'{type(key).__name__}')."
             )
         return key
 
@@ -377,7 +378,7 @@ class ParameterDict(Module):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The parameter of a name, or the default."""
-        return self[key] if key in self else default
+        return getattr(self, key) if key in self._keys else default
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """The parameter of a name, which is the default if there is none yet."""

@@ -167,12 +167,17 @@ def _call_the_rest(
             with_kwargs = number in FORWARD_WITH_KWARGS or number in named
             found = hook(module, args, kwargs, result) if with_kwargs else hook(module, args, result)
             result = result if found is None else found
-        except Exception as e:  # the first error is the one to raise
+        except _USUAL as e:  # the first error is the one to raise
             warnings.warn(
                 f"module forward hook with always_call=True raised an exception that was silenced as another error was "
                 f"raised in forward: {e}",
                 stacklevel=3,
             )
+
+
+_USUAL = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 
 
 def _tuple(x: object) -> tuple[Any, ...]:

@@ -19,7 +19,6 @@ class Identity(Module):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()
-        pass
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -46,7 +45,9 @@ class Linear(Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty(out_features, in_features, device=device, dtype=dtype))
-        self.bias = Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -252,7 +253,9 @@ class Bilinear(Module):
             raise ArgumentError(f"Bilinear: in1_features must be at least 1, got {in1_features}")
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
         self.weight = Parameter(empty(out_features, in1_features, in2_features, device=device, dtype=dtype))
-        self.bias = Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -20,6 +20,22 @@ class _Loss(Module):
         self.reduction = how_reduced(type(self).__name__, size_average, reduce, reduction)
 
 
+class _WeightedLoss(_Loss):
+    """Base of losses with a weight for each class, for subclasses written for torch."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.register_buffer("weight", weight)
+
+
 class MSELoss(_Loss):
     """(input - target)**2"""
 

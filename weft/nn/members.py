@@ -21,7 +21,7 @@ class Members(OrderedDict[str, Any]):
     """A dict of a module's members of one kind, whose entries are attributes of the module too."""
 
     def __init__(self, given: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), slot: str = "") -> None:
-        self._slot = slot
+        self.slot = slot
         self._owners: list[ref[Module]] = []
         super().__init__()
         for name, value in dict(given).items():
@@ -37,7 +37,7 @@ class Members(OrderedDict[str, Any]):
         out: list[dict[str, Any]] = []
         for r in self._owners:
             module = r()
-            if module is not None and vars(module).get(self._slot) is self:
+            if module is not None and vars(module).get(self.slot) is self:
                 out.append(vars(module))
         return out
 
@@ -100,7 +100,7 @@ KINDS = ("_parameters", "_buffers", "_modules")
 def adopt(module: Module, slot: str, given: Mapping[str, Any]) -> Members:
     """Make a dict the module's members of a kind: what was one before, and is none now, is no attribute any more."""
     before = vars(module).get(slot)
-    made = given if isinstance(given, Members) and given._slot == slot else Members(given, slot)
+    made = given if isinstance(given, Members) and given.slot == slot else Members(given, slot)
     if isinstance(before, Mapping) and before is not made:
         for name, value in cast("Mapping[str, Any]", before).items():
             if vars(module).get(name, _MISSING) is value:

@@ -515,8 +515,8 @@ class Module:
         """
         destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args) :])
         if destination is None:
-            destination = _StateDict()
-            destination._metadata = OrderedDict()
+            destination = OrderedDict[str, Any]()
+            vars(destination)["_metadata"] = OrderedDict[str, Any]()
         metadata: dict[str, Any] = {"version": self._version}
         if hasattr(destination, "_metadata"):
             destination._metadata[prefix[:-1]] = metadata
@@ -545,9 +545,9 @@ class Module:
         if not isinstance(state_dict, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DTypeError(f"load_state_dict: Expected state_dict to be dict-like, got {type(state_dict)}.")
         metadata = getattr(state_dict, "_metadata", None)
-        given = _StateDict(state_dict)
+        given = OrderedDict[str, Any](state_dict)
         if metadata is not None:
-            given._metadata = metadata
+            vars(given)["_metadata"] = metadata
         missing: list[str] = []
         unexpected: list[str] = []
         errors: list[str] = []
@@ -820,12 +820,6 @@ class Module:
             return f"{self._get_name()}({extra[0]})"
         lines = [*extra, *below]
         return f"{self._get_name()}(" + ("\n  " + "\n  ".join(lines) + "\n" if lines else "") + ")"
-
-
-class _StateDict(OrderedDict[str, Any]):
-    """A state dict, which can have `_metadata`."""
-
-    _metadata: OrderedDict[str, Any]
 
 
 def _restore(x: Tensor, before: Tensor) -> None:

@@ -54,7 +54,8 @@ class DistributedDataParallel(Module):
         super().__init__()
         if not any(p.requires_grad for p in module.parameters()):
             raise ArgumentError(
-                "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
+                "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a "
+                "gradient."
             )
         self.process_group = process_group if process_group is not None else distributed.new_group()
         self.module, self.device_ids, self.output_device, self.dim = module, device_ids, output_device, dim

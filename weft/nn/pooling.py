@@ -277,3 +277,7 @@ class FractionalMaxPool3d(Module):
             self.return_indices,
             self._random_samples,
         )
+
+
+_MaxPoolNd, _AvgPoolNd, _LPPoolNd = _MaxPool, _AvgPool, _LPPool  # torch's names
+_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd = _Adaptive, _AdaptiveMax

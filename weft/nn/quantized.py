@@ -88,7 +88,9 @@ class QuantizedLinear(_Blocks):
     ) -> None:
         super().__init__(out_features, in_features, bits, block, symmetric, scale_dtype, device)
         self.in_features, self.out_features = in_features, out_features
-        self.bias = Parameter(zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(zeros(out_features, device=device, dtype=dtype)) if bias else None
+        )
 
     @classmethod
     def from_linear(

@@ -87,3 +87,6 @@ class Unflatten(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+_DropoutNd = _Dropout  # torch's name

@@ -6,13 +6,17 @@ from weft.nn.module import Module
 __all__ = ["Module"]
 
 offer_paths(__name__, {
+    "_functions": "weft.nn.functional",
     "activation": "weft.nn.activations",
     "adaptive": "weft.nn.adaptive_softmax",
     "batchnorm": "weft.nn.normalization",
+    "channelshuffle": "weft.nn.resampling",
     "container": "weft.nn.containers",
     "conv": "weft.nn.convolution",
+    "distance": "weft.nn.linear",
     "dropout": "weft.nn.regularization",
     "flatten": "weft.nn.regularization",
+    "fold": "weft.nn.resampling",
     "instancenorm": "weft.nn.normalization",
     "lazy": "weft.nn.lazy",
     "linear": "weft.nn.linear",
@@ -27,6 +31,8 @@ offer_paths(__name__, {
     "transformer": "weft.nn.transformer",
     "upsampling": "weft.nn.resampling",
 })  # fmt: skip
+
+from weft.nn.modules import utils as utils  # or __getattr__ would give weft.nn.utils
 
 
 def __getattr__(name: str) -> object:
