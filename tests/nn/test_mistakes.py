@@ -231,8 +231,8 @@ MISTAKES: dict[str, Mistake] = {
         lambda: optim.SGD(weft.ones(1), lr=1),
         weft.DTypeError,
         (
-            "SGD: params argument given to the optimizer should be an iterable of Tensors or dicts, but got one Tensor; "
-            "write [tensor]"
+            "SGD: params argument given to the optimizer should be an iterable of Tensors or dicts, but got one "
+            "Tensor; write [tensor]"
         ),
     ),
     "optim lr": (
@@ -253,7 +253,7 @@ MISTAKES: dict[str, Mistake] = {
     "scheduler": (
         lambda: optim.lr_scheduler.StepLR(1, 2),
         weft.DTypeError,
-        "StepLR: expected an optimizer, got 1",
+        "StepLR: expected an optimizer, got 1; int is not an Optimizer",
     ),
     "set grad shape": (
         lambda: setattr(weft.ones(2, requires_grad=True), "grad", weft.ones(3)),

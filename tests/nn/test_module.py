@@ -81,8 +81,8 @@ def test_loading_what_does_not_fit_changes_nothing_and_says_all() -> None:
         "load_state_dict: Error(s) in loading state_dict for Block:\n"
         '\tMissing key(s) in state_dict: "scale". \n'
         '\tUnexpected key(s) in state_dict: "other". \n'
-        f"\tsize mismatch for inner.weight: copying a param with shape {weft.Size((2, 2))} from checkpoint, the shape in "
-        f"current model is {weft.Size((3, 2))}."
+        f"\tsize mismatch for inner.weight: copying a param with shape {weft.Size((2, 2))} from checkpoint, the shape "
+        f"in current model is {weft.Size((3, 2))}."
     )
     assert block.inner.weight.tolist() == before
     del state["inner.weight"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import warnings
 from collections import OrderedDict
@@ -453,7 +454,7 @@ def test_names_of_recurrent_and_convolution_layers() -> None:
 
 
 def test_fusion_and_pruning() -> None:
-    import torch.nn.utils.prune
+    importlib.import_module("torch.nn.utils.prune")
 
     def run(lib: Any) -> list[Any]:
         nn = lib.nn

@@ -50,10 +50,10 @@ _TERNARY: dict[str, Callable[..., Any]] = {
 
 def _tensors(op: str, given: Any) -> list[Tensor]:
     """The list, or a DTypeError for what is none of tensors."""
-    items: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    items: list[Any] = list(cast("list[Any]", given)) if isinstance(given, (list, tuple)) else [given]
     for x in items:
         if not isinstance(x, Handle):
-            raise DTypeError(f"{op}: expected a list of Tensors, got {describe(given)}")
+            raise DTypeError(f"{op}: expected a list of Tensors, got {describe(cast('Any', given))}")
     if not items:
         raise ArgumentError(f"{op}: Tensor list must have at least one tensor.")
     return items
@@ -76,7 +76,9 @@ def _factors(op: str, count: int, given: Any) -> Sequence[Any]:
     if isinstance(given, Handle):
         numbers = cast("Any", given)
         if tuple(numbers.shape) != (count,):
-            raise ArgumentError(f"{op}: expected a tensor of {count} numbers, got {describe(given)}")
+            raise ArgumentError(
+                f"{op}: expected a tensor of {count} numbers, got {describe(cast('Any', given))}"
+            )
         return [numbers[k] for k in range(count)]
     return _spread(op, count, given)
 
@@ -138,7 +140,7 @@ def clone(self: Any, *, memory_format: Any = None) -> tuple[Tensor, ...]:
 
 def largest(self: Any) -> tuple[Tensor, ...]:
     """The largest element of each tensor."""
-    return tuple([cast("Tensor", reductions.max(x)) for x in _tensors("_foreach_max", self)])
+    return tuple([reductions.max(x) for x in _tensors("_foreach_max", self)])
 
 
 def mm(self: Any, mat2: Any) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ combined with float tensors are read from memory instead: the graph, its plan an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,7 +48,7 @@ class Lifted:
 
 
 @contextmanager
-def lifting(numbers: Lifted) -> Iterator[None]:
+def lifting(numbers: Lifted) -> Generator[None]:
     """Have numbers read from memory within the block, in this thread; not in a trace, which would keep them."""
     if tracing.current() is not None:
         yield

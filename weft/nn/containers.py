@@ -9,6 +9,7 @@ from typing import Any, Self, cast, overload
 
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
+from weft.nn.members import adopt
 from weft.nn.module import Module, Parameter
 
 
@@ -48,7 +49,7 @@ class _Numbered(Module):
 
     def _become(self, modules: Iterable[Any]) -> None:
         """Hold these modules, numbered anew."""
-        self._modules = OrderedDict((str(k), m) for k, m in enumerate(list(modules)))
+        adopt(self, "_modules", OrderedDict((str(k), m) for k, m in enumerate(list(modules))))
 
     def insert(self, index: int, module: Any) -> Self:
         """Put a module before another."""
@@ -77,7 +78,7 @@ class _Numbered(Module):
 
     def pop(self, index: int | slice = -1) -> Any:
         """Take a module out."""
-        found: Any = self[index]  # pyright: ignore[reportIndexIssue, reportUnknownVariableType]  (subclasses')
+        found: Any = cast("Any", self)[index]
         del self[index]
         return found
 
@@ -199,7 +200,7 @@ class ModuleDict(Module):
                 "ModuleDict.update should be called with an iterable of key/value pairs, but got "
                 f"{type(modules).__name__}"
             )
-        pairs: Any = modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules
+        pairs = cast("Any", modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules)
         for k, pair in enumerate(pairs):
             if not isinstance(pair, (list, tuple)):
                 raise DTypeError(
@@ -328,9 +329,11 @@ class ParameterDict(Module):
             )
         return key
 
-    def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+    def update(self, parameters: Mapping[str, Any] | Iterable[Any]) -> None:
         """Add parameters under their names."""
-        pairs: Any = parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else parameters
+        pairs = cast(
+            "Any", parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else parameters
+        )
         for name, value in pairs:
             self[name] = value
 

@@ -214,7 +214,7 @@ class _Gradients:
         watched, places = _watched(items, self._outputs_known)
         self.places_out = places or []
         if isinstance(result, tuple):
-            return watched if type(result) is tuple else _like(result, watched)
+            return _like(cast("Any", result), watched)
         return watched[0]
 
     def _outputs_known(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -259,8 +259,8 @@ class _Gradients:
 
 def _like(result: Any, items: tuple[Any, ...]) -> Any:
     """The items as a tuple of the result's class, such as a named one."""
-    made: Any = getattr(result, "_make", type(result))
-    return made(items)
+    kind: Any = cast("Any", result).__class__
+    return kind._make(items) if hasattr(kind, "_make") else kind(items)
 
 
 def _packed(places: list[int], grads: tuple[Any, ...], count: int) -> tuple[Any, ...]:

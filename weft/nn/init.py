@@ -218,14 +218,14 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
         return tensor.copy_(where(as_tensor(keep), tensor.detach(), 0.0))
 
 
-_calculate_fan_in_and_fan_out = fans  # torch's name
-
-
-def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
+def correct_fan(tensor: Tensor, mode: str) -> int:
     """The number of inputs or of outputs, as `mode` says."""
     if mode.lower() not in ("fan_in", "fan_out"):
         raise ArgumentError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
     return fans(tensor)[mode.lower() == "fan_out"]
+
+
+_calculate_fan_in_and_fan_out, _calculate_correct_fan = fans, correct_fan  # torch's names
 
 
 def _older(function: Callable[P, Tensor]) -> Callable[P, Tensor]:

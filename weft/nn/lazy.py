@@ -44,7 +44,7 @@ class Lazy(Module):
         kept = {name: hooks for name, hooks in vars(self).items() if name in HOOKS}
         this.__class__ = self.layer
         this.__init__(size, *args, **options)
-        vars(this).update(kept)
+        self.__dict__.update(kept)
         this.training = training
         return this
 

@@ -20,7 +20,7 @@ class _Loss(Module):
         self.reduction = how_reduced(type(self).__name__, size_average, reduce, reduction)
 
 
-class _WeightedLoss(_Loss):
+class WeightedLoss(_Loss):
     """Base of losses with a weight for each class, for subclasses written for torch."""
 
     weight: Tensor | None
@@ -34,6 +34,9 @@ class _WeightedLoss(_Loss):
     ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.register_buffer("weight", weight)
+
+
+_WeightedLoss = WeightedLoss  # torch's name
 
 
 class MSELoss(_Loss):

@@ -53,11 +53,11 @@ class Members(OrderedDict[str, Any]):
             if attributes.get(name, _MISSING) is value:
                 del attributes[name]
 
-    def pop(self, name: str, default: Any = _MISSING) -> Any:
-        if name not in self and default is not _MISSING:
+    def pop(self, key: str, default: Any = _MISSING) -> Any:
+        if key not in self and default is not _MISSING:
             return default
-        value = self[name]
-        del self[name]
+        value = self[key]
+        del self[key]
         return value
 
     def popitem(self, last: bool = True) -> tuple[str, Any]:
@@ -68,10 +68,10 @@ class Members(OrderedDict[str, Any]):
         for name in list(self):
             del self[name]
 
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        if name not in self:
-            self[name] = default
-        return self[name]
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
 
     def update(self, *given: Any, **named: Any) -> None:
         for name, value in dict(*given, **named).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -333,7 +333,8 @@ class Module:
         return RemovableHandle(self.__dict__["_state_dict_pre_hooks"], hook)
 
     def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Have hook(module, state_dict, prefix, local_metadata) called after state_dict; what it returns takes its place."""
+        """Have hook(module, state_dict, prefix, local_metadata) called after state_dict; what it returns
+        takes its place."""
         return RemovableHandle(self.__dict__["_state_dict_hooks"], hook)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
@@ -513,7 +514,8 @@ class Module:
         keep_vars gives the parameters themselves. A prefix is put before the names; as in torch it ends with its dot.
         `_metadata` of the dict has the version of each module by its name.
         """
-        destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args) :])
+        given: list[Any] = [*args, *(destination, prefix, keep_vars)[len(args) :]]
+        destination, prefix, keep_vars = given
         if destination is None:
             destination = OrderedDict[str, Any]()
             vars(destination)["_metadata"] = OrderedDict[str, Any]()

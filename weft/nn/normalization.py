@@ -86,7 +86,8 @@ class _NormBase(Module):
             )
         if input.shape[1 if input.ndim > 1 else 0] != self.num_features:
             raise ShapeError(
-                f"{type(self).__name__}: needs {self.num_features} channels in dimension 1, got shape {tuple(input.shape)}"
+                f"{type(self).__name__}: needs {self.num_features} channels in dimension 1, got shape "
+                f"{tuple(input.shape)}"
             )
 
     def _load_from_state_dict(
@@ -197,7 +198,8 @@ class SyncBatchNorm(_BatchNorm):
         out = module
         if isinstance(module, _BatchNorm):
             out = SyncBatchNorm(
-                module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats, process_group,
+                module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
+                process_group,
                 bias=module.bias is not None,
             )  # fmt: skip
             if module.affine:

@@ -1,5 +1,8 @@
 """A module as a function of its parameters and buffers."""
 
+# Modules have members under torch's names, with underscores.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

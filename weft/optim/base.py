@@ -16,13 +16,13 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from weft.autograd.value import grad_enabled, grad_mode
 from weft.core import tracing
-from weft.core.foreach import group_tensors_by_device_and_dtype
 from weft.core.differentiate import RemovableHandle
+from weft.core.foreach import group_tensors_by_device_and_dtype
 from weft.core.lifting import Lifted, lifting
 from weft.core.realization import realize
 from weft.core.remembered import plainly
 from weft.core.tensor import Tensor
-from weft.errors import ArgumentError, DTypeError, GradError
+from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import float32
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -36,27 +36,27 @@ Hook: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _RequiredParameter:
+class RequiredParameter:
     """Stands for an option that a group must give."""
 
     def __repr__(self) -> str:
         return "<required parameter>"
 
 
-required = _RequiredParameter()
+required = RequiredParameter()
 
-_global_optimizer_pre_hooks: dict[int, Hook] = OrderedDict()
-_global_optimizer_post_hooks: dict[int, Hook] = OrderedDict()
+global_optimizer_pre_hooks: dict[int, Hook] = OrderedDict()
+global_optimizer_post_hooks: dict[int, Hook] = OrderedDict()
 
 
 def register_optimizer_step_pre_hook(hook: Hook) -> RemovableHandle:
     """Have hook(optimizer, args, kwargs) called before each step of every optimizer."""
-    return RemovableHandle(_global_optimizer_pre_hooks, hook)
+    return RemovableHandle(global_optimizer_pre_hooks, hook)
 
 
 def register_optimizer_step_post_hook(hook: Hook) -> RemovableHandle:
     """Have hook(optimizer, args, kwargs) called after each step of every optimizer."""
-    return RemovableHandle(_global_optimizer_post_hooks, hook)
+    return RemovableHandle(global_optimizer_post_hooks, hook)
 
 
 class Hooked:
@@ -91,7 +91,7 @@ class Hooked:
 
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Call what is called before a step; the arguments that it leaves."""
-        for hook in [*_global_optimizer_pre_hooks.values(), *self._hooks("step_pre").values()]:
+        for hook in [*global_optimizer_pre_hooks.values(), *self._hooks("step_pre").values()]:
             found = hook(self, args, kwargs)
             if found is not None:
                 if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
@@ -104,7 +104,7 @@ class Hooked:
 
     def after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call what is called after a step."""
-        for hook in [*self._hooks("step_post").values(), *_global_optimizer_post_hooks.values()]:
+        for hook in [*self._hooks("step_post").values(), *global_optimizer_post_hooks.values()]:
             hook(self, args, kwargs)
 
     def saved(self, state_dict: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -202,7 +202,8 @@ class Optimizer(Hooked):
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if self.__dict__.get("_stepping"):  # super().step() of a step
                 return func(self, *args, **kwargs)
-            (_, *args), kwargs = self.before_step((self, *args), kwargs)
+            given, kwargs = self.before_step((self, *args), kwargs)
+            args = tuple(given[1:])
             self.__dict__["_stepping"] = True
             try:
                 with lifting(self.__dict__.setdefault("_lifted", Lifted())):
@@ -262,20 +263,21 @@ class Optimizer(Hooked):
                 "tensors in sets will change between runs. Please use a list instead."
             )
         items: list[Any] = [given] if isinstance(given, Tensor) else list(given)
-        named = [x for x in items if isinstance(x, tuple)]
+        named: list[tuple[str, Any]] = [x for x in items if isinstance(x, tuple)]
         if named and len(named) != len(items):
             raise ArgumentError(f"{self._name}: all optimizer params should be with/without names")
-        group["params"] = [x[1] for x in named] if named else items
+        params: list[Any] = [x[1] for x in named] if named else items
+        group["params"] = params
         if named:
             group["param_names"] = [x[0] for x in named]
-        self._check_params(group["params"])
+        self._check_params(params)
         for name, default in self.defaults.items():
             if default is required and name not in group:
                 raise ArgumentError(
                     f"{self._name}: parameter group didn't specify a value of required optimization parameter {name}"
                 )
             group.setdefault(name, default)
-        realize(*(p for p in group["params"] if p.value.node.storage is None))
+        realize(*(p for p in params if p.value.node.storage is None))
         self.param_groups.append(group)
 
     def _check_params(self, params: list[Any]) -> None:
@@ -286,7 +288,7 @@ class Optimizer(Hooked):
                     f"{self._name}: optimizer can only optimize Tensors, but one of the params is {type(p)}"
                 )
             if not (self.defaults.get("differentiable") or p.is_leaf or p.__dict__.get("_retains_grad")):
-                raise GradError(f"{self._name}: can't optimize a non-leaf Tensor (parameter {k})")
+                raise ArgumentError(f"{self._name}: can't optimize a non-leaf Tensor (parameter {k})")
             if id(p) in known:
                 raise ArgumentError(f"{self._name}: some parameters appear in more than one parameter group")
 
@@ -374,7 +376,7 @@ def _suited(value: Any, p: Tensor, moves: bool, key: Any = None) -> Any:
     if isinstance(value, dict):
         return {k: _suited(v, p, moves, k) for k, v in cast("dict[Any, Any]", value).items()}
     if isinstance(value, (list, tuple, set)):
-        made: Any = type(cast("Any", value))
+        made = cast("Callable[[list[Any]], Any]", type(cast("Any", value)))
         return made([_suited(v, p, moves) for v in cast("list[Any]", value)])
     return value
 
@@ -382,7 +384,7 @@ def _suited(value: Any, p: Tensor, moves: bool, key: Any = None) -> Any:
 # ------------------------------------------------------------------------- what torch's own optimizers use, and others
 
 
-def _use_grad_for_differentiable(func: F) -> F:
+def use_grad_for_differentiable(func: F) -> F:
     """A step that records gradients only if the optimizer is told to be differentiable."""
 
     @functools.wraps(func)
@@ -393,49 +395,49 @@ def _use_grad_for_differentiable(func: F) -> F:
     return cast("F", step)
 
 
-def _get_value(x: Any) -> Any:
+def get_value(x: Any) -> Any:
     """The number in a tensor of one element; anything else as it is."""
     return x.item() if isinstance(x, Tensor) else x
 
 
-def _stack_if_compiling(x: Any) -> Any:
+def stack_if_compiling(x: Any) -> Any:
+    """The argument as it is."""
     return x
 
 
-def _dispatch_sqrt(x: Any) -> Any:
+def dispatch_sqrt(x: Any) -> Any:
     """The square root of a number or a tensor."""
     return x.sqrt() if isinstance(x, Tensor) else x**0.5
 
 
-def _get_scalar_dtype(is_fused: bool | None = None) -> Any:
+def get_scalar_dtype(is_fused: bool | None = None) -> Any:
+    """The dtype that steps are counted in."""
     return float32
 
 
-def _default_to_fused_or_foreach(
+def default_to_fused_or_foreach(
     params: list[Tensor], differentiable: bool, use_fused: bool = False
 ) -> tuple[bool, bool]:
     """(False, False): one graph holds all updates either way."""
     return False, False
 
 
-def _view_as_real(params: list[Tensor], *state_and_grads: list[Tensor]) -> None:
+def view_as_real(params: list[Tensor], *state_and_grads: list[Tensor]) -> None:
     """Nothing: there are no complex parameters."""
 
 
-def _disable_dynamo_if_unsupported(single_tensor_fn: Any = None) -> Callable[[F], F]:
+def disable_dynamo_if_unsupported(single_tensor_fn: Any = None) -> Callable[[F], F]:
     """A decorator that leaves a function as it is."""
     return lambda func: func
 
 
-_params_doc = (
-    """params (iterable): parameters or named parameters to optimize, or dicts that define groups."""
-)
-_foreach_doc = """foreach (bool, optional): accepted; one plan computes a step either way."""
-_fused_doc = """fused (bool, optional): accepted; one plan computes a step either way."""
-_capturable_doc = """capturable (bool, optional): accepted; steps can always be compiled."""
-_differentiable_doc = (
+params_doc = """params (iterable): parameters or named parameters to optimize, or dicts that define groups."""
+foreach_doc = """foreach (bool, optional): accepted; one plan computes a step either way."""
+fused_doc = """fused (bool, optional): accepted; one plan computes a step either way."""
+capturable_doc = """capturable (bool, optional): accepted; steps can always be compiled."""
+differentiable_doc = (
     """differentiable (bool, optional): whether gradients flow through the step (default: False)"""
 )
-_maximize_doc = (
+maximize_doc = (
     """maximize (bool, optional): maximize the objective with respect to the params (default: False)"""
 )

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, WeftError
@@ -58,7 +58,7 @@ def _write(group: dict[str, Any], key: str, value: Any) -> None:
 def _each(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
     """One number for each group."""
     groups = len(optimizer.param_groups)
-    out: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value] * groups
+    out: list[Any] = list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value] * groups
     if len(out) != groups:
         raise ArgumentError(f"{name}: {len(out)} numbers for {groups} groups")
     return out
@@ -158,7 +158,9 @@ class _WithLambdas(LRScheduler):
     def __init__(self, optimizer: Optimizer, lr_lambda: Lambdas, last_epoch: int = -1) -> None:
         groups = len(_optimizer(type(self).__name__, optimizer).param_groups)
         self.lr_lambdas: list[Any] = (
-            list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * groups
+            list(cast("list[Any]", lr_lambda))
+            if isinstance(lr_lambda, (list, tuple))
+            else [lr_lambda] * groups
         )
         if len(self.lr_lambdas) != groups:
             raise ArgumentError(
@@ -238,7 +240,7 @@ class MultiStepLR(LRScheduler):
 
     def get_lr(self) -> Rates:
         self._warn_outside_step()
-        reached = self.milestones[self.last_epoch] if self.last_epoch in self.milestones else 0
+        reached = self.milestones.get(self.last_epoch, 0)
         return self._times(self.gamma**reached) if reached else self._now()
 
     def _get_closed_form_lr(self) -> Rates:
@@ -793,7 +795,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.optimizer = _optimizer("ReduceLROnPlateau", optimizer)
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
-        self.default_min_lr = None if isinstance(min_lr, (list, tuple)) else min_lr
+        self.default_min_lr: Any = None if isinstance(min_lr, (list, tuple)) else min_lr
         self.min_lrs, self.eps = _each("ReduceLROnPlateau", optimizer, min_lr), eps
         self.last_epoch = 0
         self._last_lr = self._now()

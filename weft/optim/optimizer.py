@@ -26,30 +26,31 @@ from weft.optim.base import (
     Params,
     ParamsT,
     StateDict,
-    _capturable_doc,
-    _default_to_fused_or_foreach,
-    _differentiable_doc,
-    _disable_dynamo_if_unsupported,
-    _dispatch_sqrt,
-    _foreach_doc,
-    _fused_doc,
-    _get_scalar_dtype,
-    _get_value,
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-    _maximize_doc,
-    _params_doc,
-    _RequiredParameter,
-    _stack_if_compiling,
-    _use_grad_for_differentiable,
-    _view_as_real,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
     required,
 )
+from weft.optim.base import RequiredParameter as _RequiredParameter
+from weft.optim.base import capturable_doc as _capturable_doc
+from weft.optim.base import default_to_fused_or_foreach as _default_to_fused_or_foreach
+from weft.optim.base import differentiable_doc as _differentiable_doc
+from weft.optim.base import disable_dynamo_if_unsupported as _disable_dynamo_if_unsupported
+from weft.optim.base import dispatch_sqrt as _dispatch_sqrt
+from weft.optim.base import foreach_doc as _foreach_doc
+from weft.optim.base import fused_doc as _fused_doc
+from weft.optim.base import get_scalar_dtype as _get_scalar_dtype
+from weft.optim.base import get_value as _get_value
+from weft.optim.base import global_optimizer_post_hooks as _global_optimizer_post_hooks
+from weft.optim.base import global_optimizer_pre_hooks as _global_optimizer_pre_hooks
+from weft.optim.base import maximize_doc as _maximize_doc
+from weft.optim.base import params_doc as _params_doc
+from weft.optim.base import stack_if_compiling as _stack_if_compiling
+from weft.optim.base import use_grad_for_differentiable as _use_grad_for_differentiable
+from weft.optim.base import view_as_real as _view_as_real
 
 __all__ = [
-    "Factor", "Group", "Optimizer", "Params", "ParamsT", "RuleOptimizer", "StateDict", "_RequiredParameter", "_capturable_doc",
+    "Factor", "Group", "Optimizer", "Params", "ParamsT", "RuleOptimizer", "StateDict", "_RequiredParameter",
+    "_capturable_doc",
     "_default_to_fused_or_foreach", "_differentiable_doc", "_disable_dynamo_if_unsupported", "_dispatch_sqrt",
     "_foreach_doc", "_fused_doc", "_get_scalar_dtype", "_get_value", "_global_optimizer_post_hooks",
     "_global_optimizer_pre_hooks", "_maximize_doc", "_params_doc", "_stack_if_compiling",
@@ -250,6 +251,8 @@ class RuleOptimizer(Optimizer):
     def advance(self) -> list[Tensor]:
         """Rebind parameters and state to their next values without computing them; all that was rebound."""
         changed: list[Tensor] = []
+        if self._steps_itself:  # super().step() of a subclass's
+            self._follow_rule()
         with no_grad():
             for group in self.param_groups:
                 learned = [p for p in group.params if p.grad is not None]
@@ -265,6 +268,15 @@ class RuleOptimizer(Optimizer):
                 for p in learned:
                     changed += self._update(group, p, remembered)
         return changed
+
+    def _follow_rule(self) -> None:
+        """Take the count of steps from the state, where loading put it."""
+        self.__dict__["_follows_rule"] = True
+        for group in self.param_groups:
+            for p in group.params:
+                step = self.state[p].pop("step", None)
+                if step is not None:
+                    group.count.copy_(as_tensor(step))
 
     def _update(self, group: Group, p: Tensor, remembered: _Remembered | None) -> list[Tensor]:
         grad, state = p.grad, self.state[p]
@@ -293,7 +305,7 @@ class RuleOptimizer(Optimizer):
         return self.saved(self._packed)
 
     def _packed(self) -> dict[str, Any]:
-        if self._steps_itself:
+        if self._steps_itself and not self.__dict__.get("_follows_rule"):
             return super()._packed()
         number = {id(p): k for k, p in enumerate(p for group in self.param_groups for p in group.params)}
         return {
@@ -317,6 +329,7 @@ class RuleOptimizer(Optimizer):
     def _unpack(self, state_dict: Mapping[str, Any]) -> None:
         if self._steps_itself:
             super()._unpack(state_dict)
+            self.param_groups = [Group(group) for group in self.param_groups]
             return
         groups: Sequence[Mapping[str, Any]] = state_dict["param_groups"]
         sizes, have = [len(g["params"]) for g in groups], [len(g.params) for g in self.param_groups]

@@ -2,8 +2,9 @@
 
 from weft.module_paths import offer_paths
 from weft.nn.module import Module
+from weft.nn.modules import utils  # or __getattr__ would give weft.nn.utils
 
-__all__ = ["Module"]
+__all__ = ["Module", "utils"]
 
 offer_paths(__name__, {
     "_functions": "weft.nn.functional",
@@ -31,8 +32,6 @@ offer_paths(__name__, {
     "transformer": "weft.nn.transformer",
     "upsampling": "weft.nn.resampling",
 })  # fmt: skip
-
-from weft.nn.modules import utils as utils  # or __getattr__ would give weft.nn.utils
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,9 @@
 each time it is read, so that optimizers, state dicts and compiled functions see the original.
 """
 
+# Modules have members under torch's names, with underscores.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -3,12 +3,15 @@
 The product is made anew before each call of the module. `remove` makes a plain parameter of it again.
 """
 
+# Modules have members under torch's names, with underscores.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from weft.core.creation import ones_like, zeros_like
 from weft.core.modes import no_grad
@@ -61,8 +64,8 @@ class BasePruningMethod(ABC):
         scores = orig if importance_scores is None else importance_scores
         if scores.shape != orig.shape:
             raise ArgumentError(
-                f"prune: importance_scores should have the same shape as parameter {name}, got {tuple(scores.shape)} and "
-                f"{tuple(orig.shape)}"
+                f"prune: importance_scores should have the same shape as parameter {name}, got "
+                f"{tuple(scores.shape)} and {tuple(orig.shape)}"
             )
         with no_grad():
             mask = getattr(module, f"{name}_mask").clone() if before else ones_like(orig)
@@ -117,8 +120,8 @@ class PruningContainer(BasePruningMethod):
             raise DTypeError(f"{type(method)} is not a BasePruningMethod subclass")
         if method._tensor_name != self._tensor_name:
             raise ArgumentError(
-                f"Can only add pruning methods acting on the parameter named '{self._tensor_name}' to PruningContainer. "
-                f"Found '{method._tensor_name}'"
+                f"Can only add pruning methods acting on the parameter named '{self._tensor_name}' to "
+                f"PruningContainer. Found '{method._tensor_name}'"
             )
         self._pruning_methods += (method,)
 
@@ -332,7 +335,7 @@ def global_unstructured(
     if importance_scores is not None and not isinstance(importance_scores, dict):
         raise DTypeError("global_unstructured(): importance_scores must be of type dict")
     places: Sequence[tuple[Module, str]] = list(parameters)
-    given: dict[Any, Any] = importance_scores or {}
+    given = cast("dict[Any, Any]", importance_scores or {})
     method: BasePruningMethod = pruning_method(**kwargs)
     if method.PRUNING_TYPE != "unstructured":
         raise DTypeError(
