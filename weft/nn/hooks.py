@@ -259,7 +259,7 @@ class _Gradients:
 
 def _like(result: Any, items: tuple[Any, ...]) -> Any:
     """The items as a tuple of the result's class, such as a named one."""
-    kind: Any = cast("Any", result).__class__
+    kind: Any = result.__class__
     return kind._make(items) if hasattr(kind, "_make") else kind(items)
 
 
