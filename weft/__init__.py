@@ -764,6 +764,8 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = found
         return found
+    if name.startswith("_foreach_"):
+        return getattr(importlib.import_module("weft.core.foreach"), name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
@@ -777,7 +779,7 @@ def numel(input: Tensor) -> Any:
     return input.numel()
 
 
-def clone(input: Tensor) -> Tensor:
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A tensor of its own with the same values."""
     return input.clone()
 

@@ -12,7 +12,8 @@ bfloat16 has the range of float32 and needs no scaler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -22,12 +23,13 @@ from weft.core.handle import Handle, describe
 from weft.core.modes import no_grad
 from weft.core.reductions import all as all_of
 from weft.errors import ArgumentError, DTypeError
+from weft.ir.dtypes import float64
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
     from weft.optim.optimizer import Optimizer
 
-__all__ = ["GradScaler", "autocast", "get_autocast_dtype", "is_autocast_enabled"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled"]
 
 
 class GradScaler:
@@ -89,7 +91,7 @@ class GradScaler:
             )
         if optimizer in self._stepped:
             raise ArgumentError("GradScaler.unscale_: must come before step() and after update()")
-        grads = [p.grad for g in optimizer.param_groups for p in g.params if p.grad is not None]
+        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
         if not grads:
             raise ArgumentError("GradScaler.unscale_: none of the optimizer's parameters has a gradient")
         finite = True
@@ -174,3 +176,51 @@ class GradScaler:
             int(state_dict["growth_interval"]),
         )
         self._state = (float(state_dict["scale"]), int(state_dict["_growth_tracker"]))
+
+
+def custom_fwd(fwd: Any = None, *, device_type: str = "cuda", cast_inputs: Any = None) -> Any:
+    """A decorator for the forward of an autograd.Function: within autocast, with cast_inputs, float tensors (but for
+    float64) are cast to that dtype, and nothing within is cast; otherwise forward runs as it is called."""
+    if fwd is None:
+        return partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @wraps(fwd)
+    def run(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        enabled = is_autocast_enabled(device_type)
+        ctx.autocast_dtype, ctx.forward_casts = (
+            get_autocast_dtype(device_type),
+            enabled and cast_inputs is None,
+        )
+        if not enabled or cast_inputs is None:
+            return fwd(ctx, *args, **kwargs)
+        with autocast(device_type, enabled=False):
+            return fwd(ctx, *_cast(args, cast_inputs), **_cast(kwargs, cast_inputs))
+
+    return run
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str = "cuda") -> Any:
+    """A decorator for the backward of an autograd.Function whose forward has custom_fwd: it casts as that did."""
+    if bwd is None:
+        return partial(custom_bwd, device_type=device_type)
+    backward: Callable[..., Any] = bwd
+
+    @wraps(backward)
+    def run(ctx: Any, *args: Any) -> Any:
+        with autocast(device_type, enabled=ctx.forward_casts, dtype=ctx.autocast_dtype):
+            return backward(ctx, *args)
+
+    return run
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """The float tensors in nested lists, tuples and dicts in another dtype, but for float64."""
+    if isinstance(x, Handle):
+        t = cast("Tensor", x)
+        return t.to(dtype) if t.dtype.is_float and t.dtype is not float64 else t
+    if isinstance(x, dict):
+        return {k: _cast(v, dtype) for k, v in cast("dict[Any, Any]", x).items()}
+    if isinstance(x, (list, tuple)):
+        items = [_cast(v, dtype) for v in cast("list[Any]", x)]
+        return items if isinstance(x, list) else tuple(items)
+    return x

@@ -18,6 +18,7 @@ _AROUND = frozenset(f"{_HOME}/core/{name}.py" for name in ("keywords", "autocast
 
 # Functions that users do not call by these names.
 _SYNTAX = frozenset({"getitem", "setitem", "gradients"})
+_CALLS = frozenset({"Module._call_impl", "call_hooked"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def user_call() -> Call:
             continue
         if "<locals>" in code.co_qualname:  # what a decorator made, and users call otherwise
             function = ""
-        elif code.co_name != "forward" and code.co_qualname != "Module.__call__":
+        elif code.co_name != "forward" and code.co_qualname not in _CALLS:
             function = code.co_name
         frame = frame.f_back
     return Call("<unknown>", "")
@@ -84,6 +85,16 @@ class ArgumentError(WeftError, ValueError):
 
 class DTypeError(WeftError, TypeError):
     """An element type, or the type of an argument, does not fit the operation."""
+
+
+class MemberError(ArgumentError, KeyError):
+    """A module cannot have a member of this name."""
+
+    __str__ = BaseException.__str__  # a KeyError prints the repr of its message
+
+
+class UnmadeError(WeftError, AttributeError):
+    """A module is given members before Module.__init__ has run, or lacks what that makes."""
 
 
 class IndexError(WeftError, builtins.IndexError):  # noqa: A001  (the public name, used as weft.IndexError)

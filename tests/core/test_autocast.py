@@ -115,3 +115,36 @@ def test_misuse_of_a_scaler() -> None:
     scaler.unscale_(optimizer)
     with pytest.raises(ArgumentError, match="already called"):
         scaler.unscale_(optimizer)
+
+
+def test_casts_of_functions_with_a_derivative_of_ones_own() -> None:
+    """custom_fwd and custom_bwd, against torch."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    logs: list[list[str]] = []
+    for lib in (weft, torch):
+        log: list[str] = []
+        for dtype in (None, lib.float32):
+
+            class Product(lib.autograd.Function):  # type: ignore[misc, name-defined]
+                @staticmethod
+                @lib.amp.custom_fwd(device_type="cpu", cast_inputs=dtype)
+                def forward(ctx: Any, x: Any, w: Any) -> Any:
+                    ctx.save_for_backward(x, w)
+                    out = x @ w
+                    log.append(str(out.dtype).split(".")[1] + str(x.dtype).split(".")[1])
+                    return out
+
+                @staticmethod
+                @lib.amp.custom_bwd(device_type="cpu")
+                def backward(ctx: Any, g: Any) -> Any:
+                    x, w = ctx.saved_tensors
+                    log.append(str((g.to(x.dtype) @ w.t()).dtype).split(".")[1])
+                    return (g.to(w.dtype) @ w.t()).to(x.dtype), (x.t() @ g.to(x.dtype)).to(w.dtype)
+
+            x, w = lib.ones(2, 2, requires_grad=True), lib.ones(2, 2, requires_grad=True)
+            with lib.autocast("cpu", dtype=lib.bfloat16):
+                out = Product.apply(x, w)
+            out.float().sum().backward()
+            Product.apply(x, w)
+        logs.append(log)
+    assert logs[0] == logs[1]

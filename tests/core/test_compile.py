@@ -498,6 +498,7 @@ def test_state_made_on_the_first_call() -> None:
 def test_as_decorator_and_method_and_on_modules() -> None:
     class Net(weft.nn.Module):
         def __init__(self) -> None:
+            super().__init__()
             self.lin = weft.nn.Linear(4, 3)
 
         @weft.compile

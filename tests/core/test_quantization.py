@@ -115,6 +115,7 @@ def test_gradients_flow_to_the_input_and_the_bias() -> None:
 def test_which_layers_are_replaced() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
+            super().__init__()
             self.table = nn.Embedding(10, 32)
             self.head = nn.Linear(32, 10, bias=False)
             self.head.weight = self.table.weight

@@ -80,6 +80,7 @@ def test_spectral_norm() -> None:
         return [y, layer.weight, layer.weight_orig.grad]
 
     both(run)
+    weft.manual_seed(0)
     layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5))
     for _ in range(20):
         layer(weft.tensor(X))
@@ -136,7 +137,7 @@ def test_state_dict_hooks_and_extra_state() -> None:
     other[0].calls = 0
     other.register_load_state_dict_pre_hook(lambda mod, state, *rest: state.pop("version"))
     other.register_load_state_dict_post_hook(lambda mod, keys: keys.missing_keys.append("seen"))
-    assert other.load_state_dict(state).missing_keys == ["seen"] and other[0].calls == 3
+    assert other.load_state_dict(state, strict=False).missing_keys == ["seen"] and other[0].calls == 3
     assert next(iter(model.state_dict(prefix="m."))) == "m.0.weight"
     assert model.state_dict(keep_vars=True)["0.weight"] is model[0].weight
     model[0].load_state_dict({"weight": weft.zeros(2, 2, dtype=weft.float64)}, strict=False, assign=True)
@@ -157,7 +158,9 @@ def test_containers() -> None:
     named = nn.ParameterDict({"a": weft.ones(2)})
     named["b"] = nn.Parameter(weft.zeros(1))
     assert (
-        named.keys() == ["a", "b"] and list(named.state_dict()) == ["a", "b"] and named.pop("a").shape == (2,)
+        list(named.keys()) == ["a", "b"]
+        and list(named.state_dict()) == ["a", "b"]
+        and named.pop("a").shape == (2,)
     )
     modules = nn.ModuleDict({"x": nn.ReLU()})
     modules.update([("y", nn.Tanh())])
@@ -165,6 +168,7 @@ def test_containers() -> None:
 
     class Net(nn.Module):
         def __init__(self) -> None:
+            super().__init__()
             self.scale = nn.Buffer(weft.ones(2))
             self.temporary = nn.Buffer(weft.ones(2), persistent=False)
             self.add_module("inner", nn.Linear(2, 2))

@@ -17,6 +17,7 @@ class Block(nn.Module):
     """Has a parameter, a buffer, a submodule, and things that are neither."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.name = "block"
         self.inner = nn.Linear(2, 3)
         self.scale = nn.Parameter(weft.ones(3))
@@ -77,10 +78,11 @@ def test_loading_what_does_not_fit_changes_nothing_and_says_all() -> None:
     with pytest.raises(weft.ArgumentError) as error:
         block.load_state_dict(state)
     assert error.value.message == (
-        "load_state_dict: the state does not fit Block:\n"
-        "  missing: scale\n"
-        "  unexpected: other\n"
-        "  inner.weight: the module has shape (3, 2), the state dict (2, 2)"
+        "load_state_dict: Error(s) in loading state_dict for Block:\n"
+        '\tMissing key(s) in state_dict: "scale". \n'
+        '\tUnexpected key(s) in state_dict: "other". \n'
+        f"\tsize mismatch for inner.weight: copying a param with shape {weft.Size((2, 2))} from checkpoint, the shape "
+        f"in current model is {weft.Size((3, 2))}."
     )
     assert block.inner.weight.tolist() == before
     del state["inner.weight"]
@@ -111,7 +113,7 @@ def test_conversion_keeps_integers_and_identity() -> None:
     assert {x.dtype for x in model.state_dict().values()} == {weft.float64, weft.int64}
     assert model(weft.ones(3, 2, dtype=weft.float64)).dtype is weft.float64
     assert all(p.requires_grad for p in model.half().parameters())
-    with pytest.raises(weft.ArgumentError, match="cannot become int32"):
+    with pytest.raises(TypeError, match="only accepts floating point"):
         model.to(weft.int32)
 
 
@@ -138,7 +140,7 @@ def test_containers() -> None:
     table["b"] = nn.ReLU()
     assert list(table) == ["a", "b"] and "a" in table and len(table) == 2
     del table["a"]
-    assert table.keys() == ["b"]
+    assert list(table.keys()) == ["b"]
     with pytest.raises(KeyError):
         table["forward"] = nn.ReLU()
     assert isinstance(nn.Sequential(nn.ReLU(), nn.Tanh())[1], nn.Tanh)

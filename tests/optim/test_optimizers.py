@@ -328,13 +328,16 @@ def test_schedules_move_the_rate_that_updates_read() -> None:
 
 def test_printing() -> None:
     text = repr(optim.SGD([weft.ones(2, requires_grad=True)], lr=0.5))
-    assert text.startswith("SGD (\nParameter Group 0: 1 parameters\n    dampening: 0.0\n    lr: 0.5\n")
+    assert text.startswith("SGD (\nParameter Group 0\n    dampening: 0\n    differentiable: False\n")
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: optim.SGD([], lr=1), "SGD: got no parameters; an iterator gives them only once"),
+        (
+            lambda p: optim.SGD([], lr=1),
+            "SGD: optimizer got an empty parameter list; an iterator gives its parameters only once",
+        ),
         (lambda p: optim.SGD([p], lr=-1), "SGD: lr must be at least 0, got -1"),
         (lambda p: optim.SGD([p], nesterov=True), "SGD: nesterov needs a momentum and no dampening"),
         (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value, apply
@@ -132,11 +133,31 @@ def broadcast_shapes(*shapes: Shape | int) -> Shape:
 _scalars: dict[tuple[Any, ...], Node] = {}
 
 
-def scalar(x: Number, dtype: DType, shape: Shape) -> Value:
-    """`x` in every element of a tensor; the nodes most used are kept.
+class _Lift(threading.local):
+    numbers: Callable[[Number, DType, str], Node | None] | None = None
+
+
+_lift = _Lift()
+
+
+def lift(
+    numbers: Callable[[Number, DType, str], Node | None] | None,
+) -> Callable[[Number, DType, str], Node | None] | None:
+    """Have this thread's numbers be what `numbers` gives for them, where it gives anything: see lifting.py. What it was
+    before."""
+    before, _lift.numbers = _lift.numbers, numbers
+    return before
+
+
+def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> Value:
+    """`x` in every element of a tensor; the nodes most used are kept. `device` is where it meets another operand.
 
     The value is a new one each time: whoever computes it, rebinds it to its memory.
     """
+    if _lift.numbers is not None and device is not None:
+        node = _lift.numbers(x, dtype, device)
+        if node is not None:
+            return expand(Value(node), shape)
     if not x or x != x:  # 0.0 and -0.0 are one key, a NaN is none
         return Value(graph.const(x, dtype, shape))
     key = (x, dtype, shape, type(x))
@@ -197,5 +218,8 @@ def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]
         same_device(op, values)
     shape = broadcast_shape(op, [v.node.shape for v in values])
     return [
-        expand(cast(x, dtype), shape) if isinstance(x, Value) else scalar(x, dtype, shape) for x in operands
+        expand(cast(x, dtype), shape)
+        if isinstance(x, Value)
+        else scalar(x, dtype, shape, values[0].node.device)
+        for x in operands
     ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, stepwise
 from weft.core.autocast import widens_on_gpus
@@ -133,7 +133,7 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
                     same_device(spec.name, (a, b))
                 return wrap(_fitting(spec, a, b))
         elif (node.dtype, type(y)) in spec.direct:
-            return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape)))
+            return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape, node.device)))
     return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
 
 
@@ -170,13 +170,24 @@ def _scaled(x: Operand, y: Operand, dtype: DType) -> bool:
     )
 
 
-def add(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
-    """input + alpha * other. On bools: or."""
+def _number_first(op: str, number: Any, others: Sequence[Any], count: int) -> Any:
+    """The arguments of torch's older order, in which the factor came before what it is a factor of."""
+    if isinstance(number, Handle) or len(others) != count:
+        raise DTypeError(f"{op}: takes {count + 1} operands and then keywords; got {count + 1 + len(others)}")
+    return (number, *others)
+
+
+def add(input: TensorLike, other: TensorLike, *older: TensorLike, alpha: Number = 1) -> Tensor:
+    """input + alpha * other. On bools: or. Also in torch's older order (input, alpha, other)."""
+    if older:
+        alpha, other = _number_first("add", other, older, 1)
     return _binary(_ADD, input, other) if alpha == 1 else _sum_scaled(_ADD, input, other, alpha)
 
 
-def sub(input: TensorLike, other: TensorLike, *, alpha: Number = 1) -> Tensor:
-    """input - alpha * other. Not defined on bools."""
+def sub(input: TensorLike, other: TensorLike, *older: TensorLike, alpha: Number = 1) -> Tensor:
+    """input - alpha * other. Not defined on bools. Also in torch's older order (input, alpha, other)."""
+    if older:
+        alpha, other = _number_first("sub", other, older, 1)
     _no_bools(input, other)
     return _binary(_SUB, input, other) if alpha == 1 else _sum_scaled(_SUB, input, other, alpha)
 
@@ -808,16 +819,22 @@ def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
 
 
 @remembered
-def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 * tensor2. Of integers, value is truncated, as in torch."""
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
+    """input + value * tensor1 * tensor2. Of integers, value is truncated, as in torch. Also in torch's older order
+    (input, value, tensor1, tensor2)."""
+    if older:
+        value, tensor1, tensor2 = _number_first("addcmul", tensor1, (tensor2, *older), 2)
     if result_dtype((input.value, tensor1.value, tensor2.value)).is_int and math.isfinite(value):
         value = int(value)
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 
 @remembered
-def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """input + value * tensor1 / tensor2. Not defined on integers, as in torch."""
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
+    """input + value * tensor1 / tensor2. Not defined on integers, as in torch. Also in torch's older order
+    (input, value, tensor1, tensor2)."""
+    if older:
+        value, tensor1, tensor2 = _number_first("addcdiv", tensor1, (tensor2, *older), 2)
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 

@@ -297,11 +297,18 @@ def randn_like(input: Tensor, *, dtype: DType | None = None, device: str | None 
 
 
 def randint_like(
-    input: Tensor, low: int, high: int | None = None, *, dtype: DType | None = None, device: str | None = None
+    input: Tensor,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    dtype: DType | None = None,
+    device: str | None = None,
 ) -> Tensor:
-    """Uniform integers in the shape, dtype and device of input."""
+    """Uniform integers low (0), ..., high - 1 in the shape, dtype and device of input."""
     v = value_of("randint_like", input)
-    low, high = (0, low) if high is None else (low, high)
+    low, high = (0, low) if high is None else (low or 0, high)
+    if high is None:
+        raise ArgumentError("randint_like: needs high, the first integer that is not drawn")
     return randint(low, high, v.shape, dtype=dtype or v.dtype, device=device or v.node.device)
 
 

@@ -234,3 +234,5 @@ __all__ = [
     "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
     "functional", "init", "utils",
 ]  # fmt: skip
+
+from weft.nn import modules as modules  # it names what is imported above

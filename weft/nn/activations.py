@@ -14,6 +14,7 @@ class ReLU(Module):
     """y = max(x, 0)"""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -24,6 +25,7 @@ class ReLU6(Module):
     """y = min(max(x, 0), 6)"""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,6 +36,7 @@ class LeakyReLU(Module):
     """y = x where x > 0, else negative_slope * x"""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__()
         self.negative_slope, self.inplace = negative_slope, inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,6 +56,7 @@ class PReLU(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         self.num_parameters = num_parameters
         self.weight = Parameter(full((num_parameters,), float(init), device=device, dtype=dtype))
 
@@ -67,6 +71,7 @@ class ELU(Module):
     """y = x where x > 0, else alpha * (exp(x) - 1). Source: Clevert et al. 2015, arXiv:1511.07289."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__()
         self.alpha, self.inplace = alpha, inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,6 +85,7 @@ class SELU(Module):
     """y = scale * elu(x, alpha), with the constants that keep mean 0 and variance 1. Source: arXiv:1706.02515."""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,6 +96,7 @@ class GELU(Module):
     """y = x * Phi(x), Phi the normal distribution function, or its "tanh" approximation. Source: arXiv:1606.08415."""
 
     def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,6 +110,7 @@ class SiLU(Module):
     """y = x * sigmoid(x)"""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,6 +121,7 @@ class Mish(Module):
     """y = x * tanh(softplus(x)). Source: Misra 2019, arXiv:1908.08681."""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,6 +153,7 @@ class Hardtanh(Module):
     """y = x limited to [min_val, max_val]"""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__()
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,6 +167,7 @@ class Hardsigmoid(Module):
     """y = min(max(x + 3, 0), 6) / 6"""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -167,6 +178,7 @@ class Hardswish(Module):
     """y = x * hardsigmoid(x). Source: Howard et al. 2019, arXiv:1905.02244."""
 
     def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,6 +189,7 @@ class Softplus(Module):
     """y = log(1 + exp(beta * x)) / beta, and x where beta * x > threshold"""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
         self.beta, self.threshold = beta, threshold
 
     def forward(self, x: Tensor) -> Tensor:
@@ -197,6 +210,7 @@ class Softmax(Module):
     """y = exp(x) / sum(exp(x)) along `dim`"""
 
     def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -210,6 +224,7 @@ class LogSoftmax(Module):
     """y = x - log(sum(exp(x))) along `dim`"""
 
     def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -223,6 +238,7 @@ class GLU(Module):
     """y = a * sigmoid(b), a and b the halves of x along `dim`. Shapes: (..., 2n, ...) -> (..., n, ...)."""
 
     def __init__(self, dim: int = -1) -> None:
+        super().__init__()
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -236,6 +252,7 @@ class CELU(Module):
     """y = x where x > 0, else alpha * (exp(x / alpha) - 1). Source: Barron 2017, arXiv:1704.07483."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__()
         self.alpha, self.inplace = alpha, inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -249,6 +266,7 @@ class RReLU(Module):
     """y = x where x > 0, else a * x, a drawn from [lower, upper) in training and their mean in evaluation."""
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
+        super().__init__()
         self.lower, self.upper, self.inplace = lower, upper, inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -262,6 +280,7 @@ class Threshold(Module):
     """y = x where x > threshold, else value"""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__()
         self.threshold, self.value, self.inplace = threshold, value, inplace
 
     def forward(self, x: Tensor) -> Tensor:
@@ -275,6 +294,7 @@ class Hardshrink(Module):
     """y = x where |x| > lambd, else 0"""
 
     def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
         self.lambd = lambd
 
     def forward(self, x: Tensor) -> Tensor:
@@ -288,6 +308,7 @@ class Softshrink(Module):
     """y = x moved by lambd toward 0, and 0 where |x| <= lambd"""
 
     def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
         self.lambd = lambd
 
     def forward(self, x: Tensor) -> Tensor:
@@ -308,6 +329,7 @@ class Softmin(Module):
     """y = exp(-x) / sum(exp(-x)) along `dim`"""
 
     def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         cuts = list(cutoffs)
         if not cuts or cuts != sorted(set(cuts)) or cuts[0] < 1 or cuts[-1] >= n_classes:
             raise ArgumentError(
@@ -143,6 +144,7 @@ class LinearCrossEntropyLoss(Module):
         label_smoothing: float = 0.0,
         options: LinearCrossEntropyOptions | None = None,
     ) -> None:
+        super().__init__()
         self.num_classes, self.out_features = num_classes, tuple(out_features)
         rows = num_classes
         for n in self.out_features:

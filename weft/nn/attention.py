@@ -43,6 +43,7 @@ class MultiheadAttention(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
             raise ArgumentError(f"MultiheadAttention: {num_heads} heads do not divide embed_dim {embed_dim}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = (
@@ -57,11 +58,16 @@ class MultiheadAttention(Module):
         def weight(rows: int, columns: int, present: bool) -> Parameter | None:
             return Parameter(empty(rows, columns, device=device, dtype=dtype)) if present else None
 
-        self.in_proj_weight = weight(3 * embed_dim, embed_dim, packed)
-        self.q_proj_weight = weight(embed_dim, embed_dim, not packed)
-        self.k_proj_weight = weight(embed_dim, self.kdim, not packed)
-        self.v_proj_weight = weight(embed_dim, self.vdim, not packed)
-        self.in_proj_bias = Parameter(empty(3 * embed_dim, device=device, dtype=dtype)) if bias else None
+        if packed:
+            self.register_parameter("in_proj_weight", weight(3 * embed_dim, embed_dim, packed))
+        self.register_parameter("q_proj_weight", weight(embed_dim, embed_dim, not packed))
+        self.register_parameter("k_proj_weight", weight(embed_dim, self.kdim, not packed))
+        self.register_parameter("v_proj_weight", weight(embed_dim, self.vdim, not packed))
+        if not packed:
+            self.register_parameter("in_proj_weight", None)
+        self.register_parameter(
+            "in_proj_bias", Parameter(empty(3 * embed_dim, device=device, dtype=dtype)) if bias else None
+        )
         self.bias_k = Parameter(empty(1, 1, embed_dim, device=device, dtype=dtype)) if add_bias_kv else None
         self.bias_v = Parameter(empty(1, 1, embed_dim, device=device, dtype=dtype)) if add_bias_kv else None
         self.add_zero_attn = add_zero_attn

@@ -57,6 +57,7 @@ class AveragedModel(Module):
         multi_avg_fn: Average | None = None,
         use_buffers: bool = False,
     ) -> None:
+        super().__init__()
         if avg_fn is not None and multi_avg_fn is not None:
             raise ArgumentError("AveragedModel: give avg_fn or multi_avg_fn, not both")
         self.module = copy.deepcopy(model)

@@ -17,9 +17,15 @@ from weft.nn.module import Module, Parameter
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Conv(Module):
-    rank: int
+class _ConvNd(Module):
+    """What convolutions share, transposed ones too."""
 
+    rank: int
+    weight: Parameter
+    bias: Parameter | None
+
+
+class _Conv(_ConvNd):
     def __init__(
         self,
         in_channels: int,
@@ -34,6 +40,7 @@ class _Conv(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ArgumentError(
@@ -50,10 +57,13 @@ class _Conv(Module):
         if padding == "same" and max(self.stride) > 1:
             raise ArgumentError(f"{name}: padding='same' needs stride 1, got {self.stride}; pad by sizes")
         self.padding = padding if isinstance(padding, str) else per_axis(name, "padding", padding, self.rank)
-        self.padding_mode = padding_mode
+        self.padding_mode, self.transposed, self.output_padding = padding_mode, False, (0,) * self.rank
+        self._reversed_padding_repeated_twice = self._around()
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight = Parameter(empty(shape, device=device, dtype=dtype))
-        self.bias = Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -64,10 +74,19 @@ class _Conv(Module):
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)
 
-    def _padded(self, x: Tensor) -> tuple[Tensor, PerAxis | str]:
-        """The input, padded here if not with zeros, and the padding that is left to do."""
-        if self.padding_mode == "zeros":
-            return x, self.padding
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution by other weights."""
+        padding: PerAxis | str = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.rank - 1]
+        return convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
+
+    def _around(self) -> list[int]:
+        """The padding at both ends of each dimension, the last one first."""
         around: list[int] = []
         for k in reversed(range(self.rank)):
             whole = self.dilation[k] * (self.kernel_size[k] - 1)
@@ -78,7 +97,7 @@ class _Conv(Module):
                     around += [0, 0]
                 case amounts:
                     around += [amounts[k]] * 2
-        return F.pad(x, around, mode=self.padding_mode), 0
+        return around
 
     def extra_repr(self) -> str:
         parts = [
@@ -109,10 +128,6 @@ class Conv1d(_Conv):
 
     rank = 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        x, padding = self._padded(x)
-        return F.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-
 
 class Conv2d(_Conv):
     """y[n, o, i, j] = bias[o] + sum over c, k, l of weight[o, c, k, l] * x[n, c, i * stride + k, j * stride + l]
@@ -126,10 +141,6 @@ class Conv2d(_Conv):
 
     rank = 2
 
-    def forward(self, x: Tensor) -> Tensor:
-        x, padding = self._padded(x)
-        return F.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-
 
 class Conv3d(_Conv):
     """Convolution of volumes; as Conv2d with one size more.
@@ -142,14 +153,8 @@ class Conv3d(_Conv):
 
     rank = 3
 
-    def forward(self, x: Tensor) -> Tensor:
-        x, padding = self._padded(x)
-        return F.conv3d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
-
-class _ConvTranspose(Module):
-    rank: int
-
+class _ConvTransposeNd(_ConvNd):
     def __init__(
         self,
         in_channels: int,
@@ -165,6 +170,7 @@ class _ConvTranspose(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ArgumentError(
@@ -178,9 +184,13 @@ class _ConvTranspose(Module):
         self.padding = per_axis(name, "padding", padding, self.rank)
         self.output_padding = per_axis(name, "output_padding", output_padding, self.rank)
         self.dilation = per_axis(name, "dilation", dilation, self.rank, 1)
+        self.padding_mode, self.transposed = padding_mode, True
+        self._reversed_padding_repeated_twice = [p for p in reversed(self.padding) for _ in range(2)]
         shape = (in_channels, out_channels // groups, *self.kernel_size)
         self.weight = Parameter(empty(shape, device=device, dtype=dtype))
-        self.bias = Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -221,7 +231,7 @@ class _ConvTranspose(Module):
         )
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTransposeNd):
     """The transpose of Conv1d, which has the same weights: it spreads each element over a window.
 
     Shapes: (n, in_channels, L) -> (n, out_channels, ...), weight (in_channels, out_channels / groups, *kernel);
@@ -241,7 +251,7 @@ class ConvTranspose1d(_ConvTranspose):
         )
 
 
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTransposeNd):
     """The transpose of Conv2d, which has the same weights: it spreads each element over a window.
 
     Shapes: (n, in_channels, H, W) -> (n, out_channels, ...), weight (in_channels, out_channels / groups, *kernel);
@@ -261,7 +271,7 @@ class ConvTranspose2d(_ConvTranspose):
         )
 
 
-class ConvTranspose3d(_ConvTranspose):
+class ConvTranspose3d(_ConvTransposeNd):
     """The transpose of Conv3d, which has the same weights: it spreads each element over a window.
 
     Shapes: (n, in_channels, D, H, W) -> (n, out_channels, ...), weight (in_channels, out_channels / groups, *kernel);

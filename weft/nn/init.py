@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
 
 import numpy as np
 
-from weft.core.creation import as_tensor, eye
+from weft.core.creation import as_tensor
+from weft.core.creation import eye as identity
 from weft.core.elementwise import clamp, erf, where
 from weft.core.modes import no_grad
 from weft.core.random import Generator, rand, randn
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import float64
+
+P = ParamSpec("P")
 
 _GAINS = {
     "linear": 1.0,
@@ -86,7 +93,7 @@ def eye_(tensor: Tensor) -> Tensor:
         raise ShapeError(f"eye_: needs a matrix, got shape {tuple(tensor.shape)}")
     rows, columns = (n for n in tensor.shape if isinstance(n, int))
     with no_grad():
-        return tensor.copy_(eye(rows, columns, dtype=tensor.dtype))
+        return tensor.copy_(identity(rows, columns, dtype=tensor.dtype))
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
@@ -209,3 +216,36 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     with no_grad():
         normal_(tensor, 0.0, std, generator)
         return tensor.copy_(where(as_tensor(keep), tensor.detach(), 0.0))
+
+
+def correct_fan(tensor: Tensor, mode: str) -> int:
+    """The number of inputs or of outputs, as `mode` says."""
+    if mode.lower() not in ("fan_in", "fan_out"):
+        raise ArgumentError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
+    return fans(tensor)[mode.lower() == "fan_out"]
+
+
+_calculate_fan_in_and_fan_out, _calculate_correct_fan = fans, correct_fan  # torch's names
+
+
+def _older(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """A function under torch's older name, without the underscore."""
+    name = function.__name__
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        warnings.warn(
+            f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return function(*args, **kwargs)
+
+    call.__name__ = name[:-1]
+    return call
+
+
+uniform, normal, constant, dirac = _older(uniform_), _older(normal_), _older(constant_), _older(dirac_)
+eye, sparse, orthogonal = _older(eye_), _older(sparse_), _older(orthogonal_)
+xavier_uniform, xavier_normal = _older(xavier_uniform_), _older(xavier_normal_)
+kaiming_uniform, kaiming_normal = _older(kaiming_uniform_), _older(kaiming_normal_)

@@ -7,7 +7,7 @@ from typing import Any
 from weft.core.tensor import Tensor
 from weft.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from weft.nn.linear import Linear
-from weft.nn.module import Module
+from weft.nn.module import HOOKS, Module
 from weft.nn.normalization import (
     BatchNorm1d,
     BatchNorm2d,
@@ -28,6 +28,7 @@ class Lazy(Module):
     axis = -1
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
         self.arguments, self.options = args, kwargs
 
     def forward(self, x: Tensor) -> Any:
@@ -40,8 +41,10 @@ class Lazy(Module):
         self.__dict__.pop("axis", None)
         del self.arguments, self.options
         this: Any = self
+        kept = {name: hooks for name, hooks in vars(self).items() if name in HOOKS}
         this.__class__ = self.layer
         this.__init__(size, *args, **options)
+        self.__dict__.update(kept)
         this.training = training
         return this
 

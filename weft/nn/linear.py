@@ -18,7 +18,7 @@ class Identity(Module):
     """y = x. Arguments are ignored, so that it can take the place of any layer."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        pass
+        super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -42,9 +42,12 @@ class Linear(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty(out_features, in_features, device=device, dtype=dtype))
-        self.bias = Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -87,6 +90,7 @@ class Embedding(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ArgumentError(
                 f"Embedding: padding_idx {padding_idx} is out of range for {num_embeddings} embeddings"
@@ -172,6 +176,7 @@ class EmbeddingBag(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ArgumentError(
                 f"EmbeddingBag: padding_idx {padding_idx} is out of range for {num_embeddings} embeddings"
@@ -243,11 +248,14 @@ class Bilinear(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         if in1_features < 1:
             raise ArgumentError(f"Bilinear: in1_features must be at least 1, got {in1_features}")
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
         self.weight = Parameter(empty(out_features, in1_features, in2_features, device=device, dtype=dtype))
-        self.bias = Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -271,6 +279,7 @@ class CosineSimilarity(Module):
     """x1 . x2 / (|x1| |x2|) along `dim`, each norm at least eps"""
 
     def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
         self.dim, self.eps = dim, eps
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
@@ -281,6 +290,7 @@ class PairwiseDistance(Module):
     """The p-norm of x1 - x2 + eps over the last dimension"""
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
         self.norm, self.eps, self.keepdim = p, eps, keepdim
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:

@@ -16,7 +16,27 @@ class _Loss(Module):
     def __init__(
         self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
     ) -> None:
+        super().__init__()
         self.reduction = how_reduced(type(self).__name__, size_average, reduce, reduction)
+
+
+class WeightedLoss(_Loss):
+    """Base of losses with a weight for each class, for subclasses written for torch."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.register_buffer("weight", weight)
+
+
+_WeightedLoss = WeightedLoss  # torch's name
 
 
 class MSELoss(_Loss):

@@ -16,8 +16,13 @@ from weft.nn import init
 from weft.nn.module import Module, Parameter, filled
 
 
-class _BatchNorm(Module):
+class _NormBase(Module):
+    """What batch and instance norms share: weights, running statistics, and how they are saved."""
+
+    _version = 2
     ranks: tuple[int, ...]
+    weight: Parameter | None
+    bias: Parameter | None
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -31,11 +36,19 @@ class _BatchNorm(Module):
         track_running_stats: bool = True,
         device: str | None = None,
         dtype: DType | None = None,
+        *,
+        bias: bool = True,
     ) -> None:
+        super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        self.weight = Parameter(filled(1.0, (num_features,), device=device, dtype=dtype)) if affine else None
-        self.bias = Parameter(filled(0.0, (num_features,), device=device, dtype=dtype)) if affine else None
+        self.register_parameter(
+            "weight", Parameter(filled(1.0, (num_features,), device=device, dtype=dtype)) if affine else None
+        )
+        self.register_parameter(
+            "bias",
+            Parameter(filled(0.0, (num_features,), device=device, dtype=dtype)) if affine and bias else None,
+        )
         track = track_running_stats
         self.register_buffer(
             "running_mean", filled(0.0, (num_features,), device=device, dtype=dtype) if track else None
@@ -50,8 +63,9 @@ class _BatchNorm(Module):
     def reset_parameters(self) -> None:
         """Back to weight 1, bias 0, and statistics of nothing seen."""
         self.reset_running_stats()
-        if self.weight is not None and self.bias is not None:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def reset_running_stats(self) -> None:
@@ -65,16 +79,47 @@ class _BatchNorm(Module):
             self.running_var.fill_(1.0)
             self.num_batches_tracked.fill_(0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim not in self.ranks:
+    def _check_input_dim(self, input: Tensor) -> None:
+        """ShapeError for an input of the wrong number of dimensions or channels."""
+        if input.ndim not in self.ranks:
             raise ShapeError(
                 f"{type(self).__name__}: needs input of {' or '.join(map(str, self.ranks))} dimensions, "
-                f"got shape {tuple(x.shape)}"
+                f"got shape {tuple(input.shape)}"
             )
-        if x.shape[1 if x.ndim > 1 else 0] != self.num_features:
+        if input.shape[1 if input.ndim > 1 else 0] != self.num_features:
             raise ShapeError(
-                f"{type(self).__name__}: needs {self.num_features} channels in dimension 1, got shape {tuple(x.shape)}"
+                f"{type(self).__name__}: needs {self.num_features} channels in dimension 1, got shape "
+                f"{tuple(input.shape)}"
             )
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        counted = self.num_batches_tracked if self.track_running_stats else None
+        if (local_metadata.get("version") or 0) < 2 and counted is not None:  # not saved before version 2
+            state_dict.setdefault(f"{prefix}num_batches_tracked", counted.detach())
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_NormBase):
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
         if not self.training or mean is None or var is None or count is None:
             return self._normalized(x)
@@ -96,12 +141,6 @@ class _BatchNorm(Module):
                 else 0.0
             )
         return F.batch_norm(x, mean, var, self.weight, self.bias, batch, momentum, self.eps)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
 
 
 class BatchNorm1d(_BatchNorm):
@@ -146,8 +185,43 @@ class SyncBatchNorm(_BatchNorm):
 
     ranks = (2, 3, 4, 5)
 
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: str | None = None,
+        dtype: DType | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
 
-class _InstanceNorm(_BatchNorm):
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Any, process_group: Any = None) -> Any:
+        """The module with a SyncBatchNorm of the same weights and statistics in place of each batch norm."""
+        out = module
+        if isinstance(module, _BatchNorm):
+            out = SyncBatchNorm(
+                module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
+                process_group,
+                bias=module.bias is not None,
+            )  # fmt: skip
+            if module.affine:
+                out.weight, out.bias = module.weight, module.bias
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                setattr(out, name, getattr(module, name))
+            out.training = module.training
+        for name, child in module.named_children():
+            out.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return out
+
+
+class _InstanceNorm(_NormBase):
     """Ranks are those of batches; an example alone has one dimension less."""
 
     def __init__(
@@ -159,16 +233,22 @@ class _InstanceNorm(_BatchNorm):
         track_running_stats: bool = False,
         device: str | None = None,
         dtype: DType | None = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _check_input_dim(self, input: Tensor) -> None:
         rank = self.ranks[0]
-        if x.ndim not in (rank, rank - 1):
+        if input.ndim not in (rank, rank - 1):
             raise ShapeError(
                 f"{type(self).__name__}: needs input of {rank} dimensions, or {rank - 1} without a batch, got shape "
-                f"{tuple(x.shape)}"
+                f"{tuple(input.shape)}"
             )
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        rank = self.ranks[0]
         single = x.ndim == rank - 1
         out = F.instance_norm(
             x.unsqueeze(0) if single else x,
@@ -220,6 +300,7 @@ class LocalResponseNorm(Module):
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
     def forward(self, x: Tensor) -> Tensor:
@@ -254,16 +335,21 @@ class LayerNorm(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         self.normalized_shape = (
             (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
         shape = self.normalized_shape
-        self.weight = (
-            Parameter(filled(1.0, shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.register_parameter(
+            "weight",
+            Parameter(filled(1.0, shape, device=device, dtype=dtype)) if elementwise_affine else None,
         )
-        self.bias = (
-            Parameter(filled(0.0, shape, device=device, dtype=dtype)) if elementwise_affine and bias else None
+        self.register_parameter(
+            "bias",
+            Parameter(filled(0.0, shape, device=device, dtype=dtype))
+            if elementwise_affine and bias
+            else None,
         )
 
     def reset_parameters(self) -> None:
@@ -277,7 +363,10 @@ class LayerNorm(Module):
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 class RMSNorm(Module):
@@ -297,13 +386,15 @@ class RMSNorm(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         self.normalized_shape = (
             (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
         shape = self.normalized_shape
-        self.weight = (
-            Parameter(filled(1.0, shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.register_parameter(
+            "weight",
+            Parameter(filled(1.0, shape, device=device, dtype=dtype)) if elementwise_affine else None,
         )
 
     def reset_parameters(self) -> None:
@@ -335,12 +426,20 @@ class GroupNorm(Module):
         affine: bool = True,
         device: str | None = None,
         dtype: DType | None = None,
+        *,
+        bias: bool = True,
     ) -> None:
+        super().__init__()
         if num_groups < 1 or num_channels % num_groups:
             raise ArgumentError(f"GroupNorm: {num_groups} groups do not divide {num_channels} channels")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.weight = Parameter(filled(1.0, (num_channels,), device=device, dtype=dtype)) if affine else None
-        self.bias = Parameter(filled(0.0, (num_channels,), device=device, dtype=dtype)) if affine else None
+        self.register_parameter(
+            "weight", Parameter(filled(1.0, (num_channels,), device=device, dtype=dtype)) if affine else None
+        )
+        self.register_parameter(
+            "bias",
+            Parameter(filled(0.0, (num_channels,), device=device, dtype=dtype)) if affine and bias else None,
+        )
 
     def reset_parameters(self) -> None:
         """Back to weight 1 and bias 0."""
@@ -352,4 +451,7 @@ class GroupNorm(Module):
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        return (
+            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
+            f"bias={self.bias is not None}"
+        )

@@ -16,6 +16,7 @@ class _Pad(Module):
     value: float | None = None
 
     def __init__(self, padding: int | Sequence[int]) -> None:
+        super().__init__()
         sides = 2 * self.rank
         self.padding = (padding,) * sides if isinstance(padding, int) else tuple(padding)
         if len(self.padding) != sides:

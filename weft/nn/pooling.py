@@ -19,6 +19,7 @@ class _Pool(Module):
         stride: PerAxis | None = None,
         padding: PerAxis = 0,
     ) -> None:
+        super().__init__()
         self.kernel_size, self.padding = kernel_size, padding
         self.stride = kernel_size if stride is None else stride
 
@@ -116,6 +117,7 @@ class _LPPool(Module):
     def __init__(
         self, norm_type: float, kernel_size: PerAxis, stride: PerAxis | None = None, ceil_mode: bool = False
     ) -> None:
+        super().__init__()
         self.norm_type, self.kernel_size, self.stride = norm_type, kernel_size, stride
         self.ceil_mode = ceil_mode
 
@@ -170,6 +172,7 @@ class MaxUnpool3d(_Pool):
 
 class _Adaptive(Module):
     def __init__(self, output_size: Sizes) -> None:
+        super().__init__()
         self.output_size = output_size
 
     def extra_repr(self) -> str:
@@ -235,6 +238,7 @@ class FractionalMaxPool2d(Module):
         return_indices: bool = False,
         _random_samples: Tensor | None = None,
     ) -> None:
+        super().__init__()
         self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
         self.return_indices, self._random_samples = return_indices, _random_samples
 
@@ -260,6 +264,7 @@ class FractionalMaxPool3d(Module):
         return_indices: bool = False,
         _random_samples: Tensor | None = None,
     ) -> None:
+        super().__init__()
         self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
         self.return_indices, self._random_samples = return_indices, _random_samples
 
@@ -272,3 +277,7 @@ class FractionalMaxPool3d(Module):
             self.return_indices,
             self._random_samples,
         )
+
+
+_MaxPoolNd, _AvgPoolNd, _LPPoolNd = _MaxPool, _AvgPool, _LPPool  # torch's names
+_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd = _Adaptive, _AdaptiveMax

@@ -35,6 +35,7 @@ class _Blocks(Module):
         scale_dtype: DType,
         device: str | None,
     ) -> None:
+        super().__init__()
         check_layout(type(self).__name__, bits, block, scale_dtype)
         self.bits, self.block, self.columns = bits, block, columns
         count = -(-columns // block)
@@ -87,7 +88,9 @@ class QuantizedLinear(_Blocks):
     ) -> None:
         super().__init__(out_features, in_features, bits, block, symmetric, scale_dtype, device)
         self.in_features, self.out_features = in_features, out_features
-        self.bias = Parameter(zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias", Parameter(zeros(out_features, device=device, dtype=dtype)) if bias else None
+        )
 
     @classmethod
     def from_linear(

@@ -74,6 +74,7 @@ class RNNBase(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         if mode not in _STEPS:
             raise ArgumentError(f"{name}: mode must be one of {', '.join(_STEPS)}, got {mode!r}")
@@ -126,15 +127,29 @@ class RNNBase(Module):
         """Nothing: weights need no special layout here."""
 
     @property
-    def all_weights(self) -> list[list[Parameter]]:
-        """The parameters by layer and direction."""
+    def _all_weights(self) -> list[list[str]]:
+        """The names of the parameters by layer and direction."""
         kinds = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]
         kinds += ["weight_hr"] if self.proj_size else []
         return [
-            [getattr(self, kind + suffix) for kind in kinds]
+            [kind + suffix for kind in kinds]
             for layer in range(self.num_layers)
             for suffix in self._suffixes(layer)
         ]
+
+    @property
+    def all_weights(self) -> list[list[Parameter]]:
+        """The parameters by layer and direction."""
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
+
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Any]:
+        """The parameters one after the other: those that the attributes are now."""
+        return [getattr(self, name, None) for name in self._flat_weights_names]
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         name = type(self).__name__
@@ -376,12 +391,17 @@ class RNNCellBase(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         rows = num_chunks * hidden_size
         self.weight_ih = Parameter(empty(rows, input_size, device=device, dtype=dtype))
         self.weight_hh = Parameter(empty(rows, hidden_size, device=device, dtype=dtype))
-        self.bias_ih = Parameter(empty(rows, device=device, dtype=dtype)) if bias else None
-        self.bias_hh = Parameter(empty(rows, device=device, dtype=dtype)) if bias else None
+        self.register_parameter(
+            "bias_ih", Parameter(empty(rows, device=device, dtype=dtype)) if bias else None
+        )
+        self.register_parameter(
+            "bias_hh", Parameter(empty(rows, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

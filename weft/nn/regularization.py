@@ -10,6 +10,7 @@ from weft.nn.module import Module
 
 class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        super().__init__()
         if not 0.0 <= p <= 1.0:
             raise ArgumentError(f"{type(self).__name__}: p must be between 0 and 1, got {p}")
         self.p, self.inplace = p, inplace
@@ -64,6 +65,7 @@ class Flatten(Module):
     """The dimensions start_dim ... end_dim as one. Shapes: (n, a, b, c) -> (n, a b c) unless told otherwise."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,6 +79,7 @@ class Unflatten(Module):
     """The dimension `dim` as several. Shapes: (n, a b) -> (n, a, b) for dim=1 and unflattened_size=(a, b)."""
 
     def __init__(self, dim: int, unflattened_size: tuple[int, ...]) -> None:
+        super().__init__()
         self.dim, self.unflattened_size = dim, unflattened_size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,3 +87,6 @@ class Unflatten(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+_DropoutNd = _Dropout  # torch's name

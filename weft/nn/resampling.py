@@ -25,6 +25,7 @@ class Upsample(Module):
         align_corners: bool | None = None,
         recompute_scale_factor: bool | None = None,
     ) -> None:
+        super().__init__()
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
@@ -60,6 +61,7 @@ class PixelShuffle(Module):
     """Channels as pixels. Shapes: (..., c r r, H, W) -> (..., c, H r, W r). Source: Shi et al., arXiv:1609.05158."""
 
     def __init__(self, upscale_factor: int) -> None:
+        super().__init__()
         self.upscale_factor = upscale_factor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,6 +75,7 @@ class PixelUnshuffle(Module):
     """Pixels as channels. Shapes: (..., c, H r, W r) -> (..., c r r, H, W)."""
 
     def __init__(self, downscale_factor: int) -> None:
+        super().__init__()
         self.downscale_factor = downscale_factor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,6 +89,7 @@ class ChannelShuffle(Module):
     """Channels as (groups, c / groups), transposed. Shapes: (n, c, ...) -> same. Source: arXiv:1707.01083."""
 
     def __init__(self, groups: int) -> None:
+        super().__init__()
         self.groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,6 +105,7 @@ class Unfold(Module):
     def __init__(
         self, kernel_size: PerAxis, dilation: PerAxis = 1, padding: PerAxis = 0, stride: PerAxis = 1
     ) -> None:
+        super().__init__()
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,6 +126,7 @@ class Fold(Module):
         padding: PerAxis = 0,
         stride: PerAxis = 1,
     ) -> None:
+        super().__init__()
         self.output_size, self.kernel_size = output_size, kernel_size
         self.dilation, self.padding, self.stride = dilation, padding, stride
 

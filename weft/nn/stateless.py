@@ -1,5 +1,8 @@
 """A module as a function of its parameters and buffers."""
 
+# Modules have members under torch's names, with underscores.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -8,6 +11,7 @@ from typing import Any, cast
 from weft.core.movement import stack
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.nn.members import Members
 from weft.nn.module import Module
 
 
@@ -40,18 +44,19 @@ def functional_call(
             twin = next((k for k in given if own[k] is x), None)
             if twin is not None and name not in given:
                 given[name] = given[twin]
-    places: list[tuple[dict[str, Any], str, Any]] = []
+    places: list[tuple[Members, str, Any]] = []
     for name, x in given.items():
         path, _, leaf = name.rpartition(".")
-        attributes = vars(module.get_submodule(path))
-        places.append((attributes, leaf, attributes[leaf]))
-        attributes[leaf] = x
+        owner = module.get_submodule(path)
+        members = owner._parameters if leaf in owner._parameters else owner._buffers
+        places.append((members, leaf, members[leaf]))
+        members[leaf] = x
     try:
         items = () if args is None else cast("tuple[Any, ...]", args) if isinstance(args, tuple) else (args,)
         return module(*items, **(kwargs or {}))
     finally:
-        for attributes, leaf, before in places:
-            attributes[leaf] = before
+        for members, leaf, before in places:
+            members[leaf] = before
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -57,6 +57,7 @@ class TransformerEncoderLayer(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **where)
         self.linear1 = Linear(d_model, dim_feedforward, bias, **where)
@@ -110,6 +111,7 @@ class TransformerDecoderLayer(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **where)
         self.multihead_attn = MultiheadAttention(
@@ -167,6 +169,7 @@ class TransformerEncoder(Module):
         enable_nested_tensor: bool = True,
         mask_check: bool = True,
     ) -> None:
+        super().__init__()
         self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers, self.norm = num_layers, norm
 
@@ -186,6 +189,7 @@ class TransformerDecoder(Module):
     """num_layers copies of a layer, one after the other, then `norm`."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__()
         self.layers = ModuleList([copy.deepcopy(decoder_layer) for _ in range(num_layers)])
         self.num_layers, self.norm = num_layers, norm
 
@@ -238,6 +242,7 @@ class Transformer(Module):
         device: str | None = None,
         dtype: DType | None = None,
     ) -> None:
+        super().__init__()
         layer = (
             d_model,
             nhead,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from weft.core.elementwise import maximum
 from weft.core.tensor import Tensor
-from weft.optim.optimizer import Group, Optimizer, Params, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 
 
-class Adam(Optimizer):
+class Adam(RuleOptimizer):
     """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g**2;  p -= lr * (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + eps)
 
     at step t; weight_decay is added to the gradient as weight_decay * p. `amsgrad` uses the largest v so far.
@@ -26,7 +26,7 @@ class Adam(Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         amsgrad: bool = False,
         *,
         foreach: bool | None = None,
@@ -43,8 +43,15 @@ class Adam(Optimizer):
         check(name, "betas[1]", betas[1], below=1.0)
         check(name, "weight_decay", weight_decay)
         self.decoupled = self.decoupled or decoupled_weight_decay
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        more = {
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        more = {"maximize": maximize, **more, "decoupled_weight_decay": self.decoupled}
+        super().__init__(params, {**options, **more})
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
@@ -102,4 +109,7 @@ class AdamW(Adam):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize, capturable=capturable,
+            differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+        )  # fmt: skip

@@ -16,7 +16,7 @@ from weft.core.elementwise import clamp, gt, lt, maximum, sign, where
 from weft.core.tensor import Tensor
 from weft.ir.dtypes import to_numpy
 from weft.optim.adam import one_minus_power
-from weft.optim.optimizer import Group, Optimizer, Params, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 
 State = dict[str, Tensor]
 
@@ -35,7 +35,7 @@ def _scalar(x: Tensor, p: Tensor) -> Tensor:
     return x.to(p.dtype)
 
 
-class Adagrad(Optimizer):
+class Adagrad(RuleOptimizer):
     """s += g**2;  p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps)
 
     Source: Duchi, Hazan & Singer, JMLR 12 (2011).
@@ -45,14 +45,15 @@ class Adagrad(Optimizer):
         self,
         params: Params,
         lr: float = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
         eps: float = 1e-10,
         foreach: bool | None = None,
         *,
         maximize: bool = False,
-        **unused: Any,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         for option, value in (
             ("lr", lr),
@@ -69,7 +70,8 @@ class Adagrad(Optimizer):
             "weight_decay": weight_decay,
             "maximize": maximize,
         }
-        super().__init__(params, {**options, "initial_accumulator_value": initial_accumulator_value})
+        more = {"foreach": foreach, "differentiable": differentiable, "fused": fused}
+        super().__init__(params, {**options, "initial_accumulator_value": initial_accumulator_value, **more})
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("sum",)
@@ -85,7 +87,7 @@ class Adagrad(Optimizer):
         return p - rate * g / (s.sqrt() + group["eps"]), {"sum": s}
 
 
-class Adadelta(Optimizer):
+class Adadelta(RuleOptimizer):
     """v = rho v + (1 - rho) g**2;  d = g sqrt(u + eps) / sqrt(v + eps);  u = rho u + (1 - rho) d**2;  p -= lr d
 
     Source: Zeiler 2012, arXiv:1212.5701.
@@ -97,18 +99,21 @@ class Adadelta(Optimizer):
         lr: float = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         foreach: bool | None = None,
         *,
         maximize: bool = False,
-        **unused: Any,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         check("Adadelta", "lr", lr)
         check("Adadelta", "rho", rho)
         check("Adadelta", "eps", eps)
         check("Adadelta", "weight_decay", weight_decay)
+        more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
         super().__init__(
-            params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+            params,
+            {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize, **more},
         )
 
     def slots(self, group: Group) -> Sequence[str]:
@@ -126,7 +131,7 @@ class Adadelta(Optimizer):
         return p - d * _scalar(group.rate, p), {"square_avg": v, "acc_delta": u}
 
 
-class RMSprop(Optimizer):
+class RMSprop(RuleOptimizer):
     """v = alpha v + (1 - alpha) g**2;  p -= lr g / (sqrt(v) + eps)
 
     `centered` subtracts the square of the mean gradient from v; `momentum` accumulates the steps.
@@ -139,8 +144,8 @@ class RMSprop(Optimizer):
         lr: float = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
+        weight_decay: float = 0,
+        momentum: float = 0,
         centered: bool = False,
         capturable: bool = False,
         foreach: bool | None = None,
@@ -152,7 +157,8 @@ class RMSprop(Optimizer):
         ):  # fmt: skip
             check("RMSprop", option, value)
         options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
-        super().__init__(params, {**options, "centered": centered, "maximize": maximize})
+        more = {"capturable": capturable, "foreach": foreach, "differentiable": differentiable}
+        super().__init__(params, {**options, "centered": centered, "maximize": maximize, **more})
 
     def slots(self, group: Group) -> Sequence[str]:
         more = (("momentum_buffer",) if group["momentum"] else ()) + (
@@ -179,7 +185,7 @@ class RMSprop(Optimizer):
         return p - step * _scalar(group.rate, p), new
 
 
-class Adamax(Optimizer):
+class Adamax(RuleOptimizer):
     """m = b1 m + (1 - b1) g;  u = max(b2 u, |g| + eps);  p -= lr / (1 - b1**t) * m / u
 
     Source: Kingma & Ba 2014, arXiv:1412.6980, section 7.1.
@@ -191,15 +197,25 @@ class Adamax(Optimizer):
         lr: float = 2e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         foreach: bool | None = None,
         *,
         maximize: bool = False,
-        **unused: Any,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         _check_adam("Adamax", lr, betas, eps, weight_decay)
+        more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
         super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+                **more,
+            },
         )
 
     def slots(self, group: Group) -> Sequence[str]:
@@ -222,7 +238,7 @@ def _check_adam(name: str, lr: float, betas: tuple[float, float], eps: float, we
     check(name, "weight_decay", weight_decay)
 
 
-class NAdam(Optimizer):
+class NAdam(RuleOptimizer):
     """Adam with Nesterov's momentum, whose weight mu_t = b1 (1 - 0.96**(t momentum_decay) / 2) grows.
 
     Source: Dozat, ICLR workshop 2016, as torch.optim.NAdam has it.
@@ -234,20 +250,27 @@ class NAdam(Optimizer):
         lr: float = 2e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
         *,
         foreach: bool | None = None,
         maximize: bool = False,
-        **unused: Any,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         _check_adam("NAdam", lr, betas, eps, weight_decay)
         check("NAdam", "momentum_decay", momentum_decay)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
         super().__init__(
             params,
-            {**options, "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay},
+            {
+                **options,
+                "momentum_decay": momentum_decay,
+                "decoupled_weight_decay": decoupled_weight_decay,
+                **more,
+            },
         )
 
     def slots(self, group: Group) -> Sequence[str]:
@@ -274,7 +297,7 @@ class NAdam(Optimizer):
         return p - now * g / root - later * m / root, {"exp_avg": m, "exp_avg_sq": v, "mu_product": product}
 
 
-class RAdam(Optimizer):
+class RAdam(RuleOptimizer):
     """Adam whose adaptive part starts when the variance of its scale is tractable: rho_t > 5.
 
     Source: Liu et al. 2019, arXiv:1908.03265.
@@ -286,16 +309,18 @@ class RAdam(Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         decoupled_weight_decay: bool = False,
         *,
         foreach: bool | None = None,
         maximize: bool = False,
-        **unused: Any,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         _check_adam("RAdam", lr, betas, eps, weight_decay)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay})
+        more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
+        super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay, **more})
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")
@@ -317,7 +342,7 @@ class RAdam(Optimizer):
         return p - m * step, {"exp_avg": m, "exp_avg_sq": v}
 
 
-class Rprop(Optimizer):
+class Rprop(RuleOptimizer):
     """Each element has a step size, which grows while its gradient keeps its sign and shrinks when that changes.
 
     Source: Riedmiller & Braun, ICNN 1993.
@@ -328,16 +353,20 @@ class Rprop(Optimizer):
         params: Params,
         lr: float = 1e-2,
         etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        step_sizes: tuple[float, float] = (1e-6, 50),
         *,
         foreach: bool | None = None,
         maximize: bool = False,
-        **unused: Any,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         check("Rprop", "lr", lr)
         check("Rprop", "etas[0]", etas[0], below=1.0)
         check("Rprop", "etas[1]", etas[1], low=1.0)
-        super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize})
+        more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
+        super().__init__(
+            params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize, **more}
+        )
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("prev", "step_size")
@@ -360,7 +389,7 @@ class Rprop(Optimizer):
         return p - sign(g) * size, {"prev": g, "step_size": size}
 
 
-class ASGD(Optimizer):
+class ASGD(RuleOptimizer):
     """p = p (1 - lambd eta_t) - eta_t g, eta_t = lr / (1 + lambd lr t)**alpha; `ax` is the mean of p from step t0 on.
 
     Source: Polyak & Juditsky, SIAM J. Control Optim. 30 (1992).
@@ -373,15 +402,17 @@ class ASGD(Optimizer):
         lambd: float = 1e-4,
         alpha: float = 0.75,
         t0: float = 1e6,
-        weight_decay: float = 0.0,
+        weight_decay: float = 0,
         foreach: bool | None = None,
         maximize: bool = False,
-        **unused: Any,
+        differentiable: bool = False,
+        capturable: bool = False,
     ) -> None:
         check("ASGD", "lr", lr)
         check("ASGD", "weight_decay", weight_decay)
         options = {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize})
+        more = {"foreach": foreach, "differentiable": differentiable, "capturable": capturable}
+        super().__init__(params, {**options, "maximize": maximize, **more})
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("ax",)

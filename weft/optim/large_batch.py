@@ -13,12 +13,12 @@ from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import accumulator, to_numpy
 from weft.optim.adam import one_minus_power
-from weft.optim.optimizer import Group, Optimizer, Params, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 
 State = dict[str, Tensor]
 
 
-class LAMB(Optimizer):
+class LAMB(RuleOptimizer):
     """u = m^ / (sqrt(v^) + eps) + weight_decay p;  p -= lr |p| / |u| u, with Adam's m^ and v^
 
     The ratio of norms is 1 where one of them is 0. Source: You et al. 2019, arXiv:1904.00962.
@@ -63,7 +63,7 @@ class LAMB(Optimizer):
         return p - u * (ratio * group.rate).to(p.dtype), {"exp_avg": m, "exp_avg_sq": v}
 
 
-class Lion(Optimizer):
+class Lion(RuleOptimizer):
     """p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p);  m = b2 m + (1 - b2) g
 
     Source: Chen et al. 2023, arXiv:2302.06675.
@@ -103,7 +103,7 @@ class Lion(Optimizer):
         return p - step * rate.to(p.dtype), {"exp_avg": m * b2.value + g * b2.rest}
 
 
-class Muon(Optimizer):
+class Muon(RuleOptimizer):
     """b = b + (1 - momentum) (g - b);  p -= lr adjusted * orthogonalized(b), for matrices
 
     The momentum's singular values are brought near 1 by Newton-Schulz steps x = a x + (b A + c A A) x, A = x x', in
@@ -179,7 +179,7 @@ def _orthogonal(g: Tensor, coefficients: Sequence[float], steps: int, eps: float
     return (x.T if rows > columns else x).to(g.dtype)
 
 
-class Adafactor(Optimizer):
+class Adafactor(RuleOptimizer):
     """Adam without first moments, whose second moments are kept as row and column means for matrices.
 
     Source: Shazeer & Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor has it.
@@ -201,7 +201,7 @@ class Adafactor(Optimizer):
         check("Adafactor", "d", d, low=1.0)
         check("Adafactor", "weight_decay", weight_decay)
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "maximize": maximize})
+        super().__init__(params, {**options, "foreach": foreach, "maximize": maximize})
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("row_var", "col_var", "variance")

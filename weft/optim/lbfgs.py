@@ -13,12 +13,12 @@ from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
-from weft.optim.optimizer import Group, Optimizer, Params, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 
 Array = np.ndarray[Any, Any]
 
 
-class LBFGS(Optimizer):
+class LBFGS(RuleOptimizer):
     """p += t d, d = -H g with H the inverse Hessian that the last `history_size` steps suggest
 
     A step calls the closure, which computes loss and gradients, up to max_eval times in max_iter iterations, and each
@@ -32,7 +32,7 @@ class LBFGS(Optimizer):
     def __init__(
         self,
         params: Params,
-        lr: float = 1.0,
+        lr: float = 1,
         max_iter: int = 20,
         max_eval: int | None = None,
         tolerance_grad: float = 1e-7,
@@ -105,16 +105,14 @@ class LBFGS(Optimizer):
             q = q + s * (alpha - float(y @ q) / float(y @ s))
         return q
 
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+    def _step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Minimize for up to max_iter iterations; the loss at the start."""
         if closure is None:
             raise ArgumentError("LBFGS: step needs a closure that computes the loss and the gradients")
-        self.call_hooks("_pre")
         memory = dict(self.memory)
         with restored_on_error(self.param_groups[0].params):
             first = self._minimize(closure, memory)
             self.memory = memory
-        self.call_hooks("_post")
         return first
 
     def _minimize(self, closure: Callable[[], Tensor], memory: dict[str, Any]) -> Tensor:
@@ -174,13 +172,11 @@ class LBFGS(Optimizer):
                     break
         return first
 
-    def state_dict(self) -> dict[str, Any]:
-        """Options, and the history."""
-        return {**super().state_dict(), "memory": dict(self.memory)}
+    def _packed(self) -> dict[str, Any]:
+        return {**super()._packed(), "memory": dict(self.memory)}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` gave."""
-        super().load_state_dict(state_dict)
+    def _unpack(self, state_dict: Mapping[str, Any]) -> None:
+        super()._unpack(state_dict)
         self.memory = dict(state_dict["memory"])
 
 

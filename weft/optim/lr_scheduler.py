@@ -1,22 +1,44 @@
-"""Learning rates that change from epoch to epoch. Call `step()` after each epoch, after the optimizer's."""
+"""Learning rates that change from epoch to epoch. Call `step()` after each epoch, after the optimizer's.
+
+As in torch a scheduler's `get_lr` goes on from the rate that each group has now, so several may act on one optimizer;
+`_get_closed_form_lr` gives the rate at an epoch at once.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+import types
+import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 from weft.core.changes import restored_on_error
-from weft.errors import ArgumentError, DTypeError
-from weft.optim.optimizer import Group, Optimizer
+from weft.core.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError, WeftError
+from weft.optim.base import Optimizer
+from weft.optim.optimizer import Group
+
+Rates = list[Any]
+"""A learning rate for each group: numbers, or tensors where the group has one."""
+
+Lambdas = Callable[[int], float] | Sequence[Callable[[int], float]]
+
+
+class MissingOptionError(WeftError, KeyError):
+    """A group lacks an option that is needed to go on."""
+
+    __str__ = BaseException.__str__  # a KeyError prints the repr of its message
 
 
 def _optimizer(scheduler: str, given: object) -> Optimizer:
     """What was given, or a DTypeError."""
     if not isinstance(given, Optimizer):
-        raise DTypeError(f"{scheduler}: expected an optimizer, got {given!r}")
+        raise DTypeError(
+            f"{scheduler}: expected an optimizer, got {given!r}; {type(given).__name__} is not an Optimizer"
+        )
     return given
 
 
@@ -26,14 +48,14 @@ class _Whole:
 
     def __init__(self, scheduler: Any) -> None:
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        todo = [scheduler]
+        todo: list[Any] = [scheduler]
         while todo:
-            fields = vars(todo.pop())
+            fields: dict[str, Any] = vars(todo.pop())
             self._before.append((fields, dict(fields)))
-            todo += fields.get("schedulers", ())
-        groups = scheduler.optimizer.param_groups
+            todo += fields.get("_schedulers", ())
+        groups: list[dict[str, Any]] = scheduler.optimizer.param_groups
         self._options = [(g, dict(g)) for g in groups]
-        self._tensors = restored_on_error(t for g in groups for t in (g.rate, *g.all_factors()))
+        self._tensors = restored_on_error(t for g in groups for t in _tensors_of(g))
 
     def __enter__(self) -> None:
         return
@@ -43,55 +65,184 @@ class _Whole:
             for fields, before in self._before:
                 fields.update(before)
             for group, before in self._options:
-                group.restored(before)
+                dict[str, Any].update(group, before)  # whose tensors are restored below
         self._tensors.__exit__(kind, *error)
 
 
-class LRScheduler(ABC):
-    """Base: a subclass gives each group's learning rate at an epoch, from the one it began with."""
+def _tensors_of(group: dict[str, Any]) -> list[Tensor]:
+    """The tensors that a scheduler may write to."""
+    if isinstance(group, Group):
+        return [group.rate, *group.all_factors()]
+    return [t for key, t in group.items() if key != "params" and isinstance(t, Tensor)]
+
+
+def _read(group: Mapping[str, Any], key: str = "lr") -> Any:
+    """An option of a group; a tensor's value as it is now."""
+    value = group[key]
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _write(group: dict[str, Any], key: str, value: Any) -> None:
+    """Set an option of a group; a tensor stays the same one."""
+    now = group[key]
+    if isinstance(now, Tensor):
+        now.detach().fill_(value)
+    else:
+        group[key] = value
+
+
+def _each(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
+    """One number for each group."""
+    groups = len(optimizer.param_groups)
+    out: list[Any] = list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value] * groups
+    if len(out) != groups:
+        raise ArgumentError(f"{name}: {len(out)} numbers for {groups} groups")
+    return out
+
+
+class LRScheduler:
+    """Base: a subclass gives each group's next learning rate in `get_lr`."""
+
+    _get_lr_called_within_step = False
+    _is_initial = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = _optimizer(type(self).__name__, optimizer)
-        if last_epoch == -1:
-            for group in optimizer.param_groups:
-                group.setdefault("initial_lr", group["lr"])
-        elif any("initial_lr" not in group for group in optimizer.param_groups):
-            raise ArgumentError(
-                f"{type(self).__name__}: to go on from epoch {last_epoch}, groups need an initial_lr"
-            )
-        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        for k, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", _read(group))
+            elif "initial_lr" not in group:
+                raise MissingOptionError(
+                    f"{type(self).__name__}: param 'initial_lr' is not specified in param_groups[{k}] when resuming "
+                    f"scheduler with last_epoch >= 0; load the optimizer's state first"
+                )
+        self.base_lrs: Rates = [_read(group, "initial_lr") for group in optimizer.param_groups]
         self.last_epoch = last_epoch
-        self.step()
+        self._initial_step()
 
-    @abstractmethod
-    def rate(self, initial: float, group: int) -> float:
-        """The learning rate of a group at epoch `last_epoch`."""
+    def _initial_step(self) -> None:
+        """The step to the first epoch, which leaves the rates of most schedulers as they are."""
+        self._step_count = 0
+        self._is_initial = True
+        try:
+            self.step()
+        finally:
+            self._is_initial = False
+
+    def get_lr(self) -> Rates:
+        """The learning rate of each group at epoch `last_epoch`, from those at the one before."""
+        raise NotImplementedError(f"{type(self).__name__}: define get_lr in its class")
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch, or to the one given."""
         with _Whole(self):
-            self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-            for k, (group, initial) in enumerate(
-                zip(self.optimizer.param_groups, self.base_lrs, strict=True)
-            ):
-                group["lr"] = self.rate(initial, k)
-                self.also(group, k)
+            self._step_count += 1
+            self._update_lr(epoch)
 
-    def also(self, group: Group, number: int) -> None:
-        """Set what else of a group changes with the epoch."""
-        return
+    @contextmanager
+    def _stepping(self) -> Generator[None]:
+        self._get_lr_called_within_step = True
+        try:
+            yield
+        finally:
+            self._get_lr_called_within_step = False
 
-    def get_last_lr(self) -> list[float]:
-        """The learning rate of each group now."""
-        return [group["lr"] for group in self.optimizer.param_groups]
+    def _warn_outside_step(self) -> None:
+        if not self._get_lr_called_within_step:
+            warnings.warn(
+                "To get the last learning rate computed by the scheduler, please use `get_last_lr()`.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        closed: Callable[[], Rates] | None = getattr(self, "_get_closed_form_lr", None)
+        with self._stepping():
+            self._set(closed() if epoch is not None and closed is not None else self.get_lr())
+
+    def _set(self, rates: Rates) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            _write(group, "lr", rate)
+        self._last_lr = self._now()
+
+    def _now(self) -> Rates:
+        return [_read(group) for group in self.optimizer.param_groups]
+
+    def _times(self, factor: float) -> Rates:
+        """Each group's rate times a factor."""
+        return [group["lr"] * factor for group in self.optimizer.param_groups]
+
+    def get_last_lr(self) -> Rates:
+        """The learning rate of each group after the last step."""
+        return self._last_lr
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch and the learning rates begun with."""
-        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
+        """All attributes but the optimizer."""
+        return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave; learning rates themselves are the optimizer's state."""
-        self.last_epoch, self.base_lrs = state_dict["last_epoch"], list(state_dict["base_lrs"])
+        self.__dict__.update(state_dict)
+
+
+_LRScheduler = LRScheduler  # torch's older name
+
+
+class _WithLambdas(LRScheduler):
+    """Base of those with a function for each group. Of functions that are objects the attributes are saved."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Lambdas, last_epoch: int = -1) -> None:
+        groups = len(_optimizer(type(self).__name__, optimizer).param_groups)
+        self.lr_lambdas: list[Any] = (
+            list(cast("list[Any]", lr_lambda))
+            if isinstance(lr_lambda, (list, tuple))
+            else [lr_lambda] * groups
+        )
+        if len(self.lr_lambdas) != groups:
+            raise ArgumentError(
+                f"{type(self).__name__}: Expected {groups} lr_lambdas, but got {len(self.lr_lambdas)}"
+            )
+        for function in self.lr_lambdas:
+            if not callable(function):
+                raise DTypeError(
+                    f"{type(self).__name__}: lr_lambda should be a function, but got {function!r}"
+                )
+        super().__init__(optimizer, last_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All attributes but the optimizer; of functions only what objects that are called keep."""
+        state = {k: v for k, v in super().state_dict().items() if k != "lr_lambdas"}
+        state["lr_lambdas"] = [
+            None if isinstance(f, types.FunctionType) else f.__dict__.copy() for f in self.lr_lambdas
+        ]
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` gave."""
+        self.__dict__.update({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
+        for function, saved in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
+            if saved is not None:
+                function.__dict__.update(saved)
+
+
+class LambdaLR(_WithLambdas):
+    """lr = initial * lr_lambda(epoch); one function, or one for each group"""
+
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        return [b * f(self.last_epoch) for f, b in zip(self.lr_lambdas, self.base_lrs, strict=True)]
+
+
+class MultiplicativeLR(_WithLambdas):
+    """lr = initial * lr_lambda(1) * ... * lr_lambda(epoch); one function, or one for each group"""
+
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        if self._is_initial:
+            return self._now()
+        groups = self.optimizer.param_groups
+        return [g["lr"] * f(self.last_epoch) for f, g in zip(self.lr_lambdas, groups, strict=True)]
 
 
 class StepLR(LRScheduler):
@@ -105,78 +256,33 @@ class StepLR(LRScheduler):
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        return initial * self.gamma ** (self.last_epoch // self.step_size)
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        if self.last_epoch == 0 or self.last_epoch % self.step_size:
+            return self._now()
+        return self._times(self.gamma)
 
-
-class CosineAnnealingLR(LRScheduler):
-    """lr = eta_min + (initial - eta_min) * (1 + cos(pi * epoch / T_max)) / 2
-
-    Source: Loshchilov & Hutter 2016, arXiv:1608.03983, without restarts.
-    """
-
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
-        if T_max < 1:
-            raise ArgumentError(f"CosineAnnealingLR: T_max must be at least 1, got {T_max}")
-        self.T_max, self.eta_min = T_max, eta_min
-        super().__init__(optimizer, last_epoch)
-
-    def rate(self, initial: float, group: int) -> float:
-        return (
-            self.eta_min
-            + (initial - self.eta_min) * (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
-        )
-
-
-class LambdaLR(LRScheduler):
-    """lr = initial * lr_lambda(epoch); one function, or one for each group"""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
-        last_epoch: int = -1,
-    ) -> None:
-        groups = len(optimizer.param_groups)
-        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
-        if len(self.lr_lambdas) != groups:
-            raise ArgumentError(f"LambdaLR: {len(self.lr_lambdas)} functions for {groups} groups")
-        super().__init__(optimizer, last_epoch)
-
-    def rate(self, initial: float, group: int) -> float:
-        return initial * self.lr_lambdas[group](self.last_epoch)
-
-
-class MultiplicativeLR(LRScheduler):
-    """lr = initial * lr_lambda(1) * ... * lr_lambda(epoch); one function, or one for each group"""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
-        last_epoch: int = -1,
-    ) -> None:
-        groups = len(optimizer.param_groups)
-        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
-        if len(self.lr_lambdas) != groups:
-            raise ArgumentError(f"MultiplicativeLR: {len(self.lr_lambdas)} functions for {groups} groups")
-        super().__init__(optimizer, last_epoch)
-
-    def rate(self, initial: float, group: int) -> float:
-        return initial * math.prod(self.lr_lambdas[group](e) for e in range(1, self.last_epoch + 1))
+    def _get_closed_form_lr(self) -> Rates:
+        return [b * self.gamma ** (self.last_epoch // self.step_size) for b in self.base_lrs]
 
 
 class MultiStepLR(LRScheduler):
     """lr = initial * gamma ** (how many milestones the epoch has reached)"""
 
     def __init__(
-        self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
+        self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.milestones, self.gamma = sorted(milestones), gamma
+        self.milestones, self.gamma = Counter(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        return initial * self.gamma ** bisect_right(self.milestones, self.last_epoch)
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        reached = self.milestones.get(self.last_epoch, 0)
+        return self._times(self.gamma**reached) if reached else self._now()
+
+    def _get_closed_form_lr(self) -> Rates:
+        reached = bisect_right(sorted(self.milestones.elements()), self.last_epoch)
+        return [b * self.gamma**reached for b in self.base_lrs]
 
 
 class ConstantLR(LRScheduler):
@@ -186,12 +292,23 @@ class ConstantLR(LRScheduler):
         self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
     ) -> None:
         if not 0 <= factor <= 1:
-            raise ArgumentError(f"ConstantLR: factor must be between 0 and 1, got {factor}")
+            raise ArgumentError(
+                f"ConstantLR: Constant multiplicative factor expected to be between 0 and 1, got {factor}"
+            )
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        return initial * (self.factor if self.last_epoch < self.total_iters else 1.0)
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        if self.last_epoch == 0:
+            return self._times(self.factor)
+        if self.last_epoch != self.total_iters:
+            return self._now()
+        return self._times(1.0 / self.factor)
+
+    def _get_closed_form_lr(self) -> Rates:
+        over = self.last_epoch >= self.total_iters
+        return [b * (self.factor + over * (1 - self.factor)) for b in self.base_lrs]
 
 
 class LinearLR(LRScheduler):
@@ -212,9 +329,19 @@ class LinearLR(LRScheduler):
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        part = min(self.last_epoch, self.total_iters) / self.total_iters
-        return initial * (self.start_factor + (self.end_factor - self.start_factor) * part)
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        if self.last_epoch == 0:
+            return self._times(self.start_factor)
+        if self._is_initial or self.last_epoch > self.total_iters:
+            return self._now()
+        rise = self.end_factor - self.start_factor
+        before = self.total_iters * self.start_factor + (self.last_epoch - 1) * rise
+        return self._times(1.0 + rise / before)
+
+    def _get_closed_form_lr(self) -> Rates:
+        part = min(self.total_iters, self.last_epoch) / self.total_iters
+        return [b * (self.start_factor + (self.end_factor - self.start_factor) * part) for b in self.base_lrs]
 
 
 class ExponentialLR(LRScheduler):
@@ -224,8 +351,12 @@ class ExponentialLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        return initial * self.gamma**self.last_epoch
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        return self._now() if self._is_initial else self._times(self.gamma)
+
+    def _get_closed_form_lr(self) -> Rates:
+        return [b * self.gamma**self.last_epoch for b in self.base_lrs]
 
 
 class PolynomialLR(LRScheduler):
@@ -237,8 +368,46 @@ class PolynomialLR(LRScheduler):
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        return initial * (1.0 - min(self.last_epoch, self.total_iters) / self.total_iters) ** self.power
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        if self._is_initial or self.last_epoch > self.total_iters:
+            return self._now()
+        left, before = (1.0 - e / self.total_iters for e in (self.last_epoch, self.last_epoch - 1))
+        return self._times((left / before) ** self.power)
+
+    def _get_closed_form_lr(self) -> Rates:
+        part = min(self.total_iters, self.last_epoch) / self.total_iters
+        return [b * (1.0 - part) ** self.power for b in self.base_lrs]
+
+
+class CosineAnnealingLR(LRScheduler):
+    """lr = eta_min + (initial - eta_min) * (1 + cos(pi * epoch / T_max)) / 2
+
+    Source: Loshchilov & Hutter 2016, arXiv:1608.03983, without restarts.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        if T_max < 1:
+            raise ArgumentError(f"CosineAnnealingLR: T_max must be at least 1, got {T_max}")
+        self.T_max, self.eta_min = T_max, eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        if self._is_initial:
+            return self._now()
+        if self._step_count == 1 and self.last_epoch > 0:
+            return self._get_closed_form_lr()
+        groups = self.optimizer.param_groups
+        if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # the rate before was the lowest
+            rise = (1 - math.cos(math.pi / self.T_max)) / 2
+            return [g["lr"] + (b - self.eta_min) * rise for b, g in zip(self.base_lrs, groups, strict=True)]
+        now, before = (1 + math.cos(math.pi * e / self.T_max) for e in (self.last_epoch, self.last_epoch - 1))
+        return [now / before * (g["lr"] - self.eta_min) + self.eta_min for g in groups]
+
+    def _get_closed_form_lr(self) -> Rates:
+        height = (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
+        return [self.eta_min + (b - self.eta_min) * height for b in self.base_lrs]
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -254,40 +423,80 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             raise ArgumentError(
                 f"CosineAnnealingWarmRestarts: T_0 and T_mult must be at least 1, got {T_0}, {T_mult}"
             )
-        self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
+        self.T_0, self.T_i, self.T_mult, self.eta_min = T_0, T_0, T_mult, eta_min
+        self.T_cur: float = last_epoch
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        at, length = self.last_epoch, self.T_0
-        while at >= length:
-            at, length = at - length, length * self.T_mult
-        return self.eta_min + (initial - self.eta_min) * (1 + math.cos(math.pi * at / length)) / 2
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        height = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
+        return [self.eta_min + (b - self.eta_min) * height for b in self.base_lrs]
+
+    def step(self, epoch: float | None = None) -> None:
+        """Go on to the next epoch, or to the one given, which may be a part of one."""
+        if epoch is None and self.last_epoch >= 0:
+            at: float = self.last_epoch + 1
+            self.T_cur += 1
+            if self.T_cur >= self.T_i:
+                self.T_cur -= self.T_i
+                self.T_i *= self.T_mult
+        else:
+            at = 0 if epoch is None else epoch
+            if at < 0:
+                raise ArgumentError(
+                    f"CosineAnnealingWarmRestarts: Expected non-negative epoch, but got {epoch}"
+                )
+            self.T_cur, self.T_i = self._place(at)
+        self.last_epoch = math.floor(at)
+        with self._stepping():
+            self._set(self.get_lr())
+
+    def _place(self, epoch: float) -> tuple[float, int]:
+        """How far an epoch is in its period, and how long that is."""
+        if epoch < self.T_0:
+            return epoch, self.T_0
+        if self.T_mult == 1:
+            return epoch % self.T_0, self.T_i
+        n = int(math.log(epoch / self.T_0 * (self.T_mult - 1) + 1, self.T_mult))
+        begun = self.T_0 * (self.T_mult**n - 1) / (self.T_mult - 1)
+        return epoch - begun, self.T_0 * self.T_mult**n
 
 
-def _set_momentum(group: Group, value: float) -> None:
-    if "betas" in group:
-        group["betas"] = (value, *group["betas"][1:])
-    else:
-        group["momentum"] = value
+class _WithMomentum(LRScheduler):
+    """Base of those that change the momentum, or the first of the betas, against the rate."""
+
+    cycle_momentum: bool
+    use_beta1: bool
+
+    def _cycle(
+        self, optimizer: Optimizer, cycle_momentum: bool, low: Any, high: Any, first: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """The lowest and highest momentum of each group, which begins with the highest."""
+        name = type(self).__name__
+        self.cycle_momentum = cycle_momentum
+        if not cycle_momentum:
+            return [], []
+        if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
+            raise ArgumentError(
+                f"{name}: optimizer must support momentum or beta1 with `cycle_momentum` option enabled, that is "
+                "cycle_momentum needs an optimizer with momentum or betas"
+            )
+        self.use_beta1 = "betas" in optimizer.defaults
+        lows, highs = _each(name, optimizer, low), _each(name, optimizer, high)
+        if first:
+            for group, b, m in zip(optimizer.param_groups, lows, highs, strict=True):
+                self._set_momentum(group, m)
+                group["max_momentum"], group["base_momentum"] = m, b
+        return lows, highs
+
+    def _set_momentum(self, group: dict[str, Any], value: float) -> None:
+        if self.use_beta1:
+            group["betas"] = (value, *group["betas"][1:])
+        else:
+            group["momentum"] = value
 
 
-def _check_momentum(name: str, optimizer: Optimizer) -> None:
-    for group in optimizer.param_groups:
-        if "betas" not in group and "momentum" not in group:
-            raise ArgumentError(f"{name}: cycle_momentum needs an optimizer with momentum or betas")
-
-
-def _each(name: str, optimizer: Optimizer, value: float | Sequence[float]) -> list[float]:
-    """One number for each group."""
-    out: list[float] = (
-        list(value) if isinstance(value, Sequence) else [float(value)] * len(optimizer.param_groups)
-    )
-    if len(out) != len(optimizer.param_groups):
-        raise ArgumentError(f"{name}: {len(out)} numbers for {len(optimizer.param_groups)} groups")
-    return out
-
-
-class CyclicLR(LRScheduler):
+class CyclicLR(_WithMomentum):
     """lr up from base_lr to max_lr and down again. mode "triangular2" halves the height each cycle, "exp_range" scales
     it by gamma ** step. With cycle_momentum, momentum goes the other way.
 
@@ -310,40 +519,70 @@ class CyclicLR(LRScheduler):
         max_momentum: float | Sequence[float] = 0.9,
         last_epoch: int = -1,
     ) -> None:
-        scales: dict[str, tuple[Callable[[float], float], str]] = {
-            "triangular": (lambda x: 1.0, "cycle"),
-            "triangular2": (lambda x: 1 / (2.0 ** (x - 1)), "cycle"),
-            "exp_range": (lambda x: gamma**x, "iterations"),
-        }
-        if mode not in scales and scale_fn is None:
-            raise ArgumentError(f"CyclicLR: mode must be one of {', '.join(scales)}, got {mode!r}")
-        self.scale, self.scale_mode = (scale_fn, scale_mode) if scale_fn is not None else scales[mode]
-        down = step_size_up if step_size_down is None else step_size_down
-        self.total_size, self.step_ratio = float(step_size_up + down), step_size_up / (step_size_up + down)
-        self.low, self.max_lrs = _each("CyclicLR", optimizer, base_lr), _each("CyclicLR", optimizer, max_lr)
-        self.cycle_momentum = cycle_momentum
-        self.base_momentums = _each("CyclicLR", optimizer, base_momentum)
-        self.max_momentums = _each("CyclicLR", optimizer, max_momentum)
-        if cycle_momentum:
-            _check_momentum("CyclicLR", optimizer)
+        self.optimizer = _optimizer("CyclicLR", optimizer)
+        if mode not in _SCALES and scale_fn is None:
+            raise ArgumentError(f"CyclicLR: mode must be one of {', '.join(_SCALES)}, got {mode!r}")
+        lows = _each("CyclicLR", optimizer, base_lr)
+        if last_epoch == -1:
+            for group, lr in zip(optimizer.param_groups, lows, strict=True):
+                _write(group, "lr", lr)
+        self.max_lrs = _each("CyclicLR", optimizer, max_lr)
+        up = float(step_size_up)
+        down = up if step_size_down is None else float(step_size_down)
+        self.total_size, self.step_ratio = up + down, up / (up + down)
+        self.mode, self.gamma, self._scale_fn_custom = mode, gamma, scale_fn
+        self.scale_mode = scale_mode if scale_fn is not None else _SCALES[mode][1]
+        self.base_momentums, self.max_momentums = self._cycle(
+            optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch == -1
+        )
         super().__init__(optimizer, last_epoch)
+        self.base_lrs = lows
 
-    def _height(self) -> float:
+    def scale_fn(self, x: float) -> float:
+        """The height of a cycle, or of a step, as a share of the first one's."""
+        if self._scale_fn_custom is not None:
+            return self._scale_fn_custom(x)
+        return _SCALES[self.mode][0](x, self.gamma)
+
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         x = 1.0 + self.last_epoch / self.total_size - cycle
         part = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
-        return part * self.scale(cycle if self.scale_mode == "cycle" else self.last_epoch)
-
-    def rate(self, initial: float, group: int) -> float:
-        return self.low[group] + (self.max_lrs[group] - self.low[group]) * self._height()
-
-    def also(self, group: Group, number: int) -> None:
+        scale = self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
         if self.cycle_momentum:
-            low, high = self.base_momentums[number], self.max_momentums[number]
-            _set_momentum(group, high - (high - low) * self._height())
+            for group, low, high in zip(
+                self.optimizer.param_groups, self.base_momentums, self.max_momentums, strict=True
+            ):
+                self._set_momentum(group, high - (high - low) * part * scale)
+        return [
+            low + (high - low) * part * scale for low, high in zip(self.base_lrs, self.max_lrs, strict=True)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All attributes but the optimizer; of a scale_fn only what an object that is called keeps."""
+        state = super().state_dict()
+        custom = state.pop("_scale_fn_custom")
+        saved = None if custom is None or isinstance(custom, types.FunctionType) else custom.__dict__.copy()
+        return {**state, "_scale_fn_custom": saved}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` gave."""
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_scale_fn_custom"})
+        saved = state_dict["_scale_fn_custom"]
+        if saved is not None and self._scale_fn_custom is not None:
+            self._scale_fn_custom.__dict__.update(saved)
 
 
-class OneCycleLR(LRScheduler):
+_SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {
+    "triangular": (lambda x, gamma: 1.0, "cycle"),
+    "triangular2": (lambda x, gamma: 1 / (2.0 ** (x - 1)), "cycle"),
+    "exp_range": (lambda x, gamma: gamma**x, "iterations"),
+}
+"""The height of cycles in each mode, and what it is a function of."""
+
+
+class OneCycleLR(_WithMomentum):
     """lr from max_lr / div_factor up to max_lr in pct_start of the steps, then down to that / final_div_factor.
 
     With three_phase it first goes down symmetrically. With cycle_momentum, momentum goes the other way.
@@ -368,6 +607,7 @@ class OneCycleLR(LRScheduler):
         three_phase: bool = False,
         last_epoch: int = -1,
     ) -> None:
+        self.optimizer = _optimizer("OneCycleLR", optimizer)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ArgumentError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
@@ -380,56 +620,90 @@ class OneCycleLR(LRScheduler):
             raise ArgumentError(
                 f"OneCycleLR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}"
             )
-        if cycle_momentum:
-            _check_momentum("OneCycleLR", optimizer)
-        self.total_steps, self.linear, self.cycle_momentum = (
-            total_steps,
-            anneal_strategy == "linear",
-            cycle_momentum,
-        )
-        self.max_lrs = _each("OneCycleLR", optimizer, max_lr)
-        self.momenta = list(
-            zip(
-                _each("OneCycleLR", optimizer, max_momentum),
-                _each("OneCycleLR", optimizer, base_momentum),
-                strict=True,
-            )
-        )
-        self.div_factor, self.final_div_factor = div_factor, final_div_factor
-        top = pct_start * total_steps - 1
-        # (last step, from, to): 0 the first rate, 1 the highest, 2 the last
-        self.phases = [(top, 0, 1), (2 * top, 1, 0), (total_steps - 1, 0, 2)] if three_phase else [
-            (top, 0, 1), (total_steps - 1, 1, 2)
-        ]  # fmt: skip
+        self.total_steps, self._anneal_func_type = total_steps, anneal_strategy
+        top = float(pct_start * total_steps) - 1
+        names = ("end_step", "start_lr", "end_lr", "start_momentum", "end_momentum")
+        up = (top, "initial_lr", "max_lr", "max_momentum", "base_momentum")
+        down = (total_steps - 1, "max_lr", "min_lr", "base_momentum", "max_momentum")
+        back = (
+            float(2 * pct_start * total_steps) - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum",
+        )  # fmt: skip
+        last = (total_steps - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum")
+        rows = (up, back, last) if three_phase else (up, down)
+        self._schedule_phases: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
+        if last_epoch == -1:
+            for group, high in zip(
+                optimizer.param_groups, _each("OneCycleLR", optimizer, max_lr), strict=True
+            ):
+                group["initial_lr"], group["max_lr"] = high / div_factor, high
+                group["min_lr"] = group["initial_lr"] / final_div_factor
+        self._cycle(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch == -1)
         super().__init__(optimizer, last_epoch)
 
-    def _between(self, values: Sequence[float]) -> float:
+    def _between(self, start: float, end: float, part: float) -> float:
+        if self._anneal_func_type == "linear":
+            return (end - start) * part + start
+        return end + (start - end) / 2.0 * (math.cos(math.pi * part) + 1)
+
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
         if self.last_epoch > self.total_steps:
             raise ArgumentError(
                 f"OneCycleLR: step {self.last_epoch} is past the {self.total_steps} steps in all"
             )
-        start = 0.0
-        for k, (end, a, b) in enumerate(self.phases):
-            if self.last_epoch <= end or k == len(self.phases) - 1:
-                part = (self.last_epoch - start) / (end - start)
-                if self.linear:
-                    return (values[b] - values[a]) * part + values[a]
-                return values[b] + (values[a] - values[b]) / 2.0 * (1 + math.cos(math.pi * part))
-            start = end
-        raise AssertionError("the last phase covers every step")
-
-    def rate(self, initial: float, group: int) -> float:
-        top = self.max_lrs[group]
-        first = top / self.div_factor
-        return self._between((first, top, first / self.final_div_factor))
-
-    def also(self, group: Group, number: int) -> None:
-        if self.cycle_momentum:
-            high, low = self.momenta[number]
-            _set_momentum(group, self._between((high, low, high)))
+        start, phase = 0.0, self._schedule_phases[-1]
+        for found in self._schedule_phases:
+            if self.last_epoch <= found["end_step"]:
+                phase = found
+                break
+            if found is not phase:
+                start = found["end_step"]
+        part = (self.last_epoch - start) / (phase["end_step"] - start)
+        rates: Rates = []
+        for group in self.optimizer.param_groups:
+            rates.append(self._between(group[phase["start_lr"]], group[phase["end_lr"]], part))
+            if self.cycle_momentum:
+                first, last = group[phase["start_momentum"]], group[phase["end_momentum"]]
+                self._set_momentum(group, self._between(first, last, part))
+        return rates
 
 
-class SequentialLR(LRScheduler):
+class _Several(LRScheduler):
+    """Base of those made of others, which must be of one optimizer."""
+
+    _schedulers: list[Any]
+
+    def _check(self, schedulers: Sequence[Any], optimizer: Optimizer | None) -> Optimizer:
+        name = type(self).__name__
+        if not schedulers:
+            raise ArgumentError(
+                f"{name}: expects at least one scheduler, but got no scheduler; it needs schedulers"
+            )
+        found = schedulers[0].optimizer if optimizer is None else optimizer
+        for k, s in enumerate(schedulers):
+            if isinstance(s, ReduceLROnPlateau):
+                raise ArgumentError(
+                    f"{name}: does not support ReduceLROnPlateau, whose step takes a metric; it is at index {k}"
+                )
+            if s.optimizer is not found:
+                raise ArgumentError(
+                    f"{name}: expects all schedulers to belong to the same optimizer; number {k} does not"
+                )
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """All attributes but the optimizer, and the states of the schedulers."""
+        state = {k: v for k, v in super().state_dict().items() if k != "_schedulers"}
+        return {**state, "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` gave."""
+        self.__dict__.update({k: v for k, v in state_dict.items() if k != "_schedulers"})
+        for s, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            s.load_state_dict(saved)
+
+
+class SequentialLR(_Several):
     """One scheduler up to the first milestone, then the next one from its beginning, and so on."""
 
     def __init__(
@@ -439,66 +713,57 @@ class SequentialLR(LRScheduler):
         milestones: Sequence[int],
         last_epoch: int = -1,
     ) -> None:
-        if len(milestones) != len(schedulers) - 1 or any(s.optimizer is not optimizer for s in schedulers):
+        self.optimizer = self._check(schedulers, optimizer)
+        if len(milestones) != len(schedulers) - 1:
             raise ArgumentError(
                 f"SequentialLR: {len(schedulers)} schedulers of this optimizer need {len(schedulers) - 1} milestones, "
                 f"got {len(milestones)}"
             )
-        self.schedulers, self.milestones = list(schedulers), list(milestones)
-        super().__init__(optimizer, last_epoch)
+        self._schedulers, self._milestones = list(schedulers), list(milestones)
+        self.last_epoch = last_epoch + 1
+        for group in optimizer.param_groups:
+            _write(group, "lr", group["initial_lr"])
+        _step_back(self)
+        first = self._schedulers[bisect_right(self._milestones, 0)]
+        first._initial_step()
+        self._last_lr = first.get_last_lr()
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch."""
         with _Whole(self):
             self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-            k = bisect_right(self.milestones, self.last_epoch)
-            self.schedulers[k].step(self.last_epoch - (self.milestones[k - 1] if k else 0))
-
-    def rate(self, initial: float, group: int) -> float:
-        raise NotImplementedError
-
-    def state_dict(self) -> dict[str, Any]:
-        """The epoch, and the states of the schedulers."""
-        return {**super().state_dict(), "schedulers": [s.state_dict() for s in self.schedulers]}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` gave."""
-        super().load_state_dict(state_dict)
-        for s, saved in zip(self.schedulers, state_dict["schedulers"], strict=True):
-            s.load_state_dict(saved)
+            k = bisect_right(self._milestones, self.last_epoch)
+            scheduler = self._schedulers[k]
+            if k and self._milestones[k - 1] == self.last_epoch:
+                scheduler._update_lr(0)
+            else:
+                scheduler.step()
+            self._last_lr = scheduler.get_last_lr()
 
 
-class ChainedScheduler(LRScheduler):
-    """Several schedulers at once: lr = initial times the factor of each"""
+def _step_back(scheduler: Any) -> None:
+    """Undo the first step of the schedulers that one is made of."""
+    if hasattr(scheduler, "_schedulers"):
+        for s in scheduler._schedulers:
+            _step_back(s)
+    elif hasattr(scheduler, "last_epoch"):
+        scheduler.last_epoch -= 1
+
+
+class ChainedScheduler(_Several):
+    """Several schedulers at once: each goes on from the rate that the one before it leaves"""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
-        if not schedulers or any(s.optimizer is not schedulers[0].optimizer for s in schedulers):
-            raise ArgumentError("ChainedScheduler: needs schedulers, all of one optimizer")
-        self.schedulers = list(schedulers)
-        super().__init__(schedulers[0].optimizer)
+        self.optimizer = self._check(schedulers, optimizer)
+        self._schedulers = list(schedulers)
+        self._last_lr = self._now()
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch."""
         with _Whole(self):
-            self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-            for s in self.schedulers:
-                s.last_epoch = self.last_epoch
-            super().step(self.last_epoch)
-
-    def rate(self, initial: float, group: int) -> float:
-        return (
-            initial * math.prod(s.rate(initial, group) / initial for s in self.schedulers) if initial else 0.0
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The epoch, and the states of the schedulers."""
-        return {**super().state_dict(), "schedulers": [s.state_dict() for s in self.schedulers]}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` gave."""
-        super().load_state_dict(state_dict)
-        for s, saved in zip(self.schedulers, state_dict["schedulers"], strict=True):
-            s.load_state_dict(saved)
+            for s in self._schedulers:
+                s.step() if epoch is None else s.step(epoch)
+            self._last_lr = self._now()
 
 
 class SWALR(LRScheduler):
@@ -514,18 +779,35 @@ class SWALR(LRScheduler):
     ) -> None:
         if anneal_strategy not in ("cos", "linear"):
             raise ArgumentError(f"SWALR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
-        self.swa_lrs, self.anneal_epochs = _each("SWALR", optimizer, swa_lr), anneal_epochs
-        self.linear = anneal_strategy == "linear"
-        self.first = [float(group["lr"]) for group in optimizer.param_groups]
+        if anneal_epochs < 0:
+            raise ArgumentError(f"SWALR: anneal_epochs must be equal or greater than 0, got {anneal_epochs}")
+        _optimizer("SWALR", optimizer)
+        for group, rate in zip(optimizer.param_groups, _each("SWALR", optimizer, swa_lr), strict=True):
+            group["swa_lr"] = rate
+        self._anneal_strategy, self.anneal_epochs = anneal_strategy, anneal_epochs
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, initial: float, group: int) -> float:
-        part = min(1.0, self.last_epoch / max(1, self.anneal_epochs)) if self.anneal_epochs else 1.0
-        share = part if self.linear else (1 - math.cos(math.pi * part)) / 2
-        return self.swa_lrs[group] * share + self.first[group] * (1 - share)
+    def anneal_func(self, t: float) -> float:
+        """The share of swa_lr when the part t of the epochs is over."""
+        return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
+
+    def get_lr(self) -> Rates:
+        self._warn_outside_step()
+        step = self._step_count - 1
+        if self.anneal_epochs == 0:
+            step = max(1, step)
+        before, now = (
+            self.anneal_func(max(0, min(1, s / max(1, self.anneal_epochs)))) for s in (step - 1, step)
+        )
+        rates: Rates = []
+        for group in self.optimizer.param_groups:
+            last = group["swa_lr"]
+            first = last if before == 1 else (group["lr"] - before * last) / (1 - before)
+            rates.append(last * now + first * (1 - now))
+        return rates
 
 
-class ReduceLROnPlateau:
+class ReduceLROnPlateau(LRScheduler):
     """lr *= factor when a metric has not improved for more than `patience` epochs; step(metric) after each epoch."""
 
     def __init__(
@@ -537,31 +819,47 @@ class ReduceLROnPlateau:
         threshold: float = 1e-4,
         threshold_mode: str = "rel",
         cooldown: int = 0,
-        min_lr: float | Sequence[float] = 0.0,
+        min_lr: float | Sequence[float] = 0,
         eps: float = 1e-8,
     ) -> None:
         if factor >= 1.0:
-            raise ArgumentError(f"ReduceLROnPlateau: factor must be below 1, got {factor}")
+            raise ArgumentError(
+                f"ReduceLROnPlateau: factor must be below 1, got {factor}; Factor should be < 1.0."
+            )
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise ArgumentError(
                 f"ReduceLROnPlateau: mode must be 'min' or 'max', threshold_mode 'rel' or 'abs', got {mode!r} and "
                 f"{threshold_mode!r}"
             )
-        self.optimizer, self.mode, self.factor, self.patience = optimizer, mode, factor, patience
+        self.optimizer = _optimizer("ReduceLROnPlateau", optimizer)
+        self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
+        self.default_min_lr: Any = None if isinstance(min_lr, (list, tuple)) else min_lr
         self.min_lrs, self.eps = _each("ReduceLROnPlateau", optimizer, min_lr), eps
-        self.best = math.inf if mode == "min" else -math.inf
-        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+        self.last_epoch = 0
+        self._last_lr = self._now()
+        self._reset()
 
-    def _improves(self, value: float) -> bool:
+    def _reset(self) -> None:
+        """Forget what was seen."""
+        self.best = self.mode_worse = math.inf if self.mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = 0
+
+    @property
+    def in_cooldown(self) -> bool:
+        """Whether epochs without improvement do not count yet."""
+        return self.cooldown_counter > 0
+
+    def _is_better(self, a: float, best: float) -> bool:
         sign = 1 if self.mode == "min" else -1
-        if self.threshold_mode == "abs":
-            return sign * value < sign * self.best - self.threshold
-        if math.isinf(self.best):
-            return sign * value < sign * self.best
-        return sign * value < sign * (self.best * (1 - sign * self.threshold))
+        bound = (
+            best * (1.0 - sign * self.threshold)
+            if self.threshold_mode == "rel"
+            else best - sign * self.threshold
+        )
+        return a < bound if self.mode == "min" else a > bound
 
-    def step(self, metrics: Any, epoch: int | None = None) -> None:
+    def step(self, metrics: Any, epoch: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Note the metric of an epoch, a number or a tensor of one element."""
         value = float(metrics)
         with _Whole(self):
@@ -569,33 +867,36 @@ class ReduceLROnPlateau:
 
     def _take(self, value: float, epoch: int | None) -> None:
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self._improves(value):
+        if self._is_better(value, self.best):
             self.best, self.num_bad_epochs = value, 0
         else:
             self.num_bad_epochs += 1
-        if self.cooldown_counter > 0:
+        if self.in_cooldown:
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-                lr = max(group["lr"] * self.factor, least)
-                if group["lr"] - lr > self.eps:
-                    group["lr"] = lr
+            self._reduce_lr(self.last_epoch)
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+        self._last_lr = self._now()
 
-    def get_last_lr(self) -> list[float]:
-        """The learning rate of each group now."""
-        return [group["lr"] for group in self.optimizer.param_groups]
+    def _reduce_lr(self, epoch: int) -> None:
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self.min_lrs):
+            if self.default_min_lr is None:
+                raise ArgumentError(
+                    f"ReduceLROnPlateau: the optimizer has {len(groups)} groups now and there are {len(self.min_lrs)} "
+                    "min_lrs; set the field `min_lrs` anew after adding a group"
+                )
+            self.min_lrs = [self.default_min_lr] * len(groups)
+        for group, least in zip(groups, self.min_lrs, strict=True):
+            old = float(group["lr"])
+            new = max(old * self.factor, least)
+            if old - new > self.eps:
+                _write(group, "lr", new)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What was seen so far."""
-        names = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
-        return {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` gave; learning rates themselves are the optimizer's state."""
-        for name, value in state_dict.items():
-            setattr(self, name, value)
-
-
-_LRScheduler = LRScheduler  # torch's older name
+__all__ = [
+    "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+    "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR",
+    "PolynomialLR", "ReduceLROnPlateau", "SWALR", "SequentialLR", "StepLR",
+]  # fmt: skip

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from weft.autograd.value import Value
 from weft.core.changes import restored_on_error
 from weft.core.creation import as_tensor, tensor
-from weft.core.differentiate import RemovableHandle
 from weft.core.handle import wrap
 from weft.core.modes import enable_grad, no_grad
 from weft.core.realization import realize
@@ -23,9 +22,42 @@ from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.calls import Call
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
+from weft.optim.base import (
+    Optimizer,
+    Params,
+    ParamsT,
+    StateDict,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+    required,
+)
+from weft.optim.base import RequiredParameter as _RequiredParameter
+from weft.optim.base import capturable_doc as _capturable_doc
+from weft.optim.base import default_to_fused_or_foreach as _default_to_fused_or_foreach
+from weft.optim.base import differentiable_doc as _differentiable_doc
+from weft.optim.base import disable_dynamo_if_unsupported as _disable_dynamo_if_unsupported
+from weft.optim.base import dispatch_sqrt as _dispatch_sqrt
+from weft.optim.base import foreach_doc as _foreach_doc
+from weft.optim.base import fused_doc as _fused_doc
+from weft.optim.base import get_scalar_dtype as _get_scalar_dtype
+from weft.optim.base import get_value as _get_value
+from weft.optim.base import global_optimizer_post_hooks as _global_optimizer_post_hooks
+from weft.optim.base import global_optimizer_pre_hooks as _global_optimizer_pre_hooks
+from weft.optim.base import maximize_doc as _maximize_doc
+from weft.optim.base import params_doc as _params_doc
+from weft.optim.base import stack_if_compiling as _stack_if_compiling
+from weft.optim.base import use_grad_for_differentiable as _use_grad_for_differentiable
+from weft.optim.base import view_as_real as _view_as_real
 
-Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
-"""Parameters, named parameters, or groups {"params": ..., and options of their own}."""
+__all__ = [
+    "Factor", "Group", "Optimizer", "Params", "ParamsT", "RuleOptimizer", "StateDict", "_RequiredParameter",
+    "_capturable_doc",
+    "_default_to_fused_or_foreach", "_differentiable_doc", "_disable_dynamo_if_unsupported", "_dispatch_sqrt",
+    "_foreach_doc", "_fused_doc", "_get_scalar_dtype", "_get_value", "_global_optimizer_post_hooks",
+    "_global_optimizer_pre_hooks", "_maximize_doc", "_params_doc", "_stack_if_compiling",
+    "_use_grad_for_differentiable", "_view_as_real", "check", "register_optimizer_step_post_hook",
+    "register_optimizer_step_pre_hook", "required",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +155,6 @@ class Group(dict[str, Any]):
         else:
             super().__setitem__(key, value)
 
-    def restored(self, options: Mapping[str, Any]) -> None:
-        """Have the options that `options` names be as there, after something went wrong; their tensors are restored
-        by who kept them."""
-        for key, value in options.items():
-            super().__setitem__(key, value)
-
 
 def _regrouped(options: dict[str, Any], tensors: dict[str, Any]) -> Group:
     """A group that was pickled, with the tensors of its options as they were."""
@@ -142,54 +168,21 @@ def _numbers(option: float | Sequence[float]) -> list[float]:
     return [float(b) for b in option] if isinstance(option, Sequence) else [float(option)]
 
 
-class Hooked:
-    """What is called before and after each step: see register_step_pre_hook."""
-
-    _pre: dict[int, Any]
-    _post: dict[int, Any]
-
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Have hook(optimizer, args, kwargs) called before each step."""
-        return RemovableHandle(self.__dict__.setdefault("_pre", {}), hook)
-
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Have hook(optimizer, args, kwargs) called after each step."""
-        return RemovableHandle(self.__dict__.setdefault("_post", {}), hook)
-
-    def call_hooks(self, when: str) -> None:
-        """Call the hooks of "_pre" or "_post"."""
-        for hook in list(self.__dict__.get(when, {}).values()):
-            hook(self, (), {})
-
-
-class Optimizer(Hooked, ABC):
-    """Base of optimizers: a subclass says what state a parameter needs, and its next value.
+class RuleOptimizer(Optimizer):
+    """Base of weft's optimizers: a subclass says what state a parameter needs, and its next value.
 
     `step()` rebinds every parameter and its state to expressions of the old ones, then computes them all in one plan.
     The number of steps is counted in a tensor per group, so a compiled step needs no new program for the next one.
     """
 
     param_groups: list[Group]
-    state: dict[Tensor, dict[str, Tensor]]
-
-    def __init__(self, params: Params, defaults: Mapping[str, Any]) -> None:
-        if isinstance(params, Tensor):
-            raise DTypeError(
-                f"{self._name}: expected parameters in a list or another iterable, got one Tensor; write [tensor]"
-            )
-        self.defaults = dict(defaults)
-        self.param_groups, self.state = [], {}
-        items: list[Any] = list(params)
-        if not items:
-            raise ArgumentError(f"{self._name}: got no parameters; an iterator gives them only once")
-        if not isinstance(items[0], Mapping):
-            items = [{"params": items}]
-        for group in items:
-            self.add_param_group(group)
 
     @property
-    def _name(self) -> str:
-        return type(self).__name__
+    def _steps_itself(self) -> bool:
+        """Whether a subclass has a step of its own, which keeps the state that it likes, as torch's would."""
+        return type(self).step is not RuleOptimizer.step and not type(self).__module__.startswith(
+            "weft.optim."
+        )
 
     # --- for subclasses
 
@@ -215,6 +208,8 @@ class Optimizer(Hooked, ABC):
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Optimize more parameters, with options that differ from the optimizer's."""
+        if not isinstance(param_group, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DTypeError(f"{self._name}: param_group must be a dict, but got {type(param_group)}")
         given = param_group["params"]
         items: list[Any] = [given] if isinstance(given, Tensor) else list(given)
         params: list[Tensor] = [x[1] if isinstance(x, tuple) else x for x in items]
@@ -229,9 +224,10 @@ class Optimizer(Hooked, ABC):
         realize(*params)
         group = Group({**self.defaults, **param_group, "params": params})
         self.param_groups.append(group)
-        for p in params:
-            self.state[p] = {}
-        self._complete(group)
+        if not self._steps_itself:
+            for p in params:
+                self.state[p] = {}
+            self._complete(group)
 
     def _complete(self, group: Group) -> None:
         """Give each parameter the state that its options need: they may have changed, as from no momentum to some."""
@@ -250,22 +246,24 @@ class Optimizer(Hooked, ABC):
         if id(p) in known:
             raise ArgumentError(f"{self._name}: a parameter of shape {tuple(p.shape)} is given twice")
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or set them to zero."""
-        for group in self.param_groups:
-            for p in group.params:
-                p.grad = None if set_to_none or p.grad is None else p.grad.detach() * 0
-
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Update every parameter that has a gradient; a `closure` computes the loss and the gradients first."""
-        self.call_hooks("_pre")
+        if self.__dict__.get("_stepping"):  # super().step() of a subclass's, which has called them
+            return self._step(closure)
+        args, kwargs = self.before_step((self, closure) if closure is not None else (self,), {})
+        loss = self._step(*args[1:], **kwargs)
+        self.after_step(args, kwargs)
+        return loss
+
+    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess]  (it calls the hooks itself)
+
+    def _step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         with restored_on_error(self._rebound()):
             realize(*self.advance())
-        self.call_hooks("_post")
         return loss
 
     def _rebound(self) -> list[Tensor]:
@@ -282,6 +280,8 @@ class Optimizer(Hooked, ABC):
     def advance(self) -> list[Tensor]:
         """Rebind parameters and state to their next values without computing them; all that was rebound."""
         changed: list[Tensor] = []
+        if self._steps_itself:  # super().step() of a subclass's
+            self._follow_rule()
         with no_grad():
             for group in self.param_groups:
                 learned = [p for p in group.params if p.grad is not None]
@@ -297,6 +297,15 @@ class Optimizer(Hooked, ABC):
                 for p in learned:
                     changed += self._update(group, p, remembered)
         return changed
+
+    def _follow_rule(self) -> None:
+        """Take the count of steps from the state, where loading put it."""
+        self.__dict__["_follows_rule"] = True
+        for group in self.param_groups:
+            for p in group.params:
+                step = self.state[p].pop("step", None)
+                if step is not None:
+                    group.count.copy_(as_tensor(step))
 
     def _update(self, group: Group, p: Tensor, remembered: _Remembered | None) -> list[Tensor]:
         grad, state = p.grad, self.state[p]
@@ -326,6 +335,11 @@ class Optimizer(Hooked, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Options, step counts and state, with parameters numbered in order. As in torch the tensors share their
         elements with the optimizer's: `copy.deepcopy` the dict to keep what they are now."""
+        return self.saved(self._packed)
+
+    def _packed(self) -> dict[str, Any]:
+        if self._steps_itself and not self.__dict__.get("_follows_rule"):
+            return super()._packed()
         number = {id(p): k for k, p in enumerate(p for group in self.param_groups for p in group.params)}
         return {
             "state": {
@@ -343,6 +357,13 @@ class Optimizer(Hooked, ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave. ArgumentError if groups, parameters or shapes do not match."""
+        self.loaded(state_dict, self._unpack)
+
+    def _unpack(self, state_dict: Mapping[str, Any]) -> None:
+        if self._steps_itself:
+            super()._unpack(state_dict)
+            self.param_groups = [Group(group) for group in self.param_groups]
+            return
         groups: Sequence[Mapping[str, Any]] = state_dict["param_groups"]
         sizes, have = [len(g["params"]) for g in groups], [len(g.params) for g in self.param_groups]
         if sizes != have:
@@ -367,13 +388,6 @@ class Optimizer(Hooked, ABC):
                 )
             own.copy_(value.detach())
 
-    def __repr__(self) -> str:
-        lines = [f"{self._name} ("]
-        for k, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {k}: {len(group.params)} parameters")
-            lines += [f"    {name}: {value}" for name, value in sorted(group.items()) if name != "params"]
-        return "\n".join([*lines, ")"])
-
 
 def _wide(t: Tensor) -> Tensor:
     """A 16-bit float as float32; others as they are."""
@@ -384,7 +398,7 @@ def _wide(t: Tensor) -> Tensor:
 class _Remembered:
     """What the rule makes of parameters of one group, recorded once for each shape."""
 
-    optimizer: Optimizer
+    optimizer: RuleOptimizer
     group: Group
     shared: list[Value]
     """The tensors of the group."""
@@ -392,7 +406,7 @@ class _Remembered:
     kept: dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]
 
     @classmethod
-    def of(cls, optimizer: Optimizer, group: Group) -> _Remembered | None:
+    def of(cls, optimizer: RuleOptimizer, group: Group) -> _Remembered | None:
         """None where nothing is recorded: within a trace, or with options that are no plain values."""
         if not remembering():
             return None
@@ -436,7 +450,7 @@ class _Remembered:
         return None if calls is None else (calls, changed)
 
 
-_recorded: WeakKeyDictionary[Optimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
+_recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
     WeakKeyDictionary()
 )
 """What `_Remembered` recorded for each optimizer."""

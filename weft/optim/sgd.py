@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from weft.core.elementwise import where
 from weft.core.tensor import Tensor
 from weft.errors import ArgumentError
-from weft.optim.optimizer import Group, Optimizer, Params, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 
 
-class SGD(Optimizer):
+class SGD(RuleOptimizer):
     """g += weight_decay * p;  b = momentum * b + (1 - dampening) * g (g itself at first);  p -= lr * b
 
     With nesterov, p -= lr * (g + momentum * b). `maximize` goes up instead of down.
@@ -23,9 +23,9 @@ class SGD(Optimizer):
         self,
         params: Params,
         lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
@@ -39,7 +39,8 @@ class SGD(Optimizer):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ArgumentError("SGD: nesterov needs a momentum and no dampening")
         options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
+        more = {"foreach": foreach, "differentiable": differentiable, "fused": fused}
+        super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize, **more})
 
     def slots(self, group: Group) -> Sequence[str]:
         return ("momentum_buffer",) if group["momentum"] else ()

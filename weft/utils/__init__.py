@@ -10,5 +10,7 @@ offer_paths(__name__, {
     "data.dataset": "weft.data.dataset",
     "data.dataloader": "weft.data.loader",
     "data.sampler": "weft.data.sampler",
+    "data.distributed": "weft.data.distributed",
+    "_foreach_utils": "weft.core.foreach",
     "checkpoint": "weft.core.checkpointing",
 })  # fmt: skip

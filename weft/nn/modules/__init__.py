@@ -2,17 +2,22 @@
 
 from weft.module_paths import offer_paths
 from weft.nn.module import Module
+from weft.nn.modules import utils  # or __getattr__ would give weft.nn.utils
 
-__all__ = ["Module"]
+__all__ = ["Module", "utils"]
 
 offer_paths(__name__, {
+    "_functions": "weft.nn.functional",
     "activation": "weft.nn.activations",
     "adaptive": "weft.nn.adaptive_softmax",
     "batchnorm": "weft.nn.normalization",
+    "channelshuffle": "weft.nn.resampling",
     "container": "weft.nn.containers",
     "conv": "weft.nn.convolution",
+    "distance": "weft.nn.linear",
     "dropout": "weft.nn.regularization",
     "flatten": "weft.nn.regularization",
+    "fold": "weft.nn.resampling",
     "instancenorm": "weft.nn.normalization",
     "lazy": "weft.nn.lazy",
     "linear": "weft.nn.linear",

@@ -4,6 +4,9 @@
 each time it is read, so that optimizers, state dicts and compiled functions see the original.
 """
 
+# Modules have members under torch's names, with underscores.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -78,7 +81,7 @@ def register_parametrization(
 
     >>> register_parametrization(linear, "weight", Symmetric())
     """
-    lists: Any = vars(module).get("parametrizations")
+    lists: Any = module._modules.get("parametrizations")
     if lists is not None and tensor_name in lists:
         lists[tensor_name].append(parametrization)
         return module
@@ -108,7 +111,7 @@ def register_parametrization(
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     """Whether the module has parametrizations, of this tensor if one is named."""
-    lists: Any = vars(module).get("parametrizations")
+    lists: Any = module._modules.get("parametrizations")
     return lists is not None and (len(lists) > 0 if tensor_name is None else tensor_name in lists)
 
 
@@ -118,7 +121,7 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
         raise ArgumentError(
             f"remove_parametrizations: {tensor_name!r} of {type(module).__name__} is not parametrized"
         )
-    lists: Any = vars(module)["parametrizations"]
+    lists: Any = module._modules["parametrizations"]
     found = lists[tensor_name]
     if not leave_parametrized and len(found.names) > 1:
         raise ArgumentError(

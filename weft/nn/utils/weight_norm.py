@@ -63,6 +63,7 @@ def _parameter(op: str, module: Module, name: str) -> Parameter:
 
 class _WeightNorm(Module):
     def __init__(self, dim: int | None = 0) -> None:
+        super().__init__()
         self.dim = dim
 
     def forward(self, g: Tensor, v: Tensor) -> Tensor:
@@ -82,6 +83,7 @@ class _SpectralNorm(Module):
     """w / s, s the largest singular value, which power iteration on _u and _v follows, a step per reading."""
 
     def __init__(self, weight: Tensor, n_power_iterations: int = 1, dim: int = 0, eps: float = 1e-12) -> None:
+        super().__init__()
         if n_power_iterations < 1:
             raise ArgumentError(
                 f"spectral_norm: n_power_iterations must be at least 1, got {n_power_iterations}"
