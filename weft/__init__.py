@@ -159,7 +159,14 @@ from weft.core.indexing import index_put
 from weft.core.keywords import offer, offer_out, offered
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
 from weft.core.matmul import outer as ger
-from weft.core.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from weft.core.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from weft.core.movement import (
     broadcast_tensors,
     broadcast_to,
@@ -594,7 +601,7 @@ __all__ = [
     "index_fill", "index_put", "index_put_", "index_reduce", "index_select", "inf", "inference_mode",
     "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io",
     "is_autocast_enabled", "is_complex",
-    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_neg", "is_nonzero",
+    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg", "is_nonzero",
     "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan",
     "isneginf", "isposinf", "isreal", "kaiser_window", "kron", "kthvalue", "lcm", "lcm_", "ldexp", "ldexp_",
     "le", "lerp", "less", "less_equal", "lgamma", "linalg", "linspace", "load", "log", "log10", "log10_",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from weft.core import run
 from weft.core.axes import is_int
+from weft.core.contexts import DecoratingContext
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
     from weft.backends.registry import DeviceStatus
 
 
-class device(str, ContextDecorator):  # noqa: N801  (torch's name)
+class device(str, DecoratingContext):  # noqa: N801  (torch's name)
     """A device by its full name: a string such as "cpu:0", with its parts. DeviceError if there is none such.
 
         device = weft.device("cuda" if weft.cuda.is_available() else "cpu")
@@ -71,7 +71,7 @@ class device(str, ContextDecorator):  # noqa: N801  (torch's name)
         return self.name
 
 
-class memory_limit(ContextDecorator):  # noqa: N801  (as the other contexts)
+class memory_limit(DecoratingContext):  # noqa: N801  (as the other contexts)
     """`with weft.memory_limit(nbytes):` what would bring the memory in use on a device above `nbytes` is refused.
 
     A MemoryPlanError names what needs most. Without a device, the limit is the default device's. `memory_limit(None)`

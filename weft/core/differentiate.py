@@ -31,6 +31,15 @@ def watch(t: Tensor) -> None:
         HOOKS[t.value] = hooks
 
 
+def passed_on(t: Tensor, placeholder: Value, before: Value) -> None:
+    """What watched `placeholder`, which stood for `t` in a trace that is over, watches what `t` stood for before."""
+    if _watched.pop(placeholder, None) is not None:
+        _watched[before] = ref(t)
+    hooks = HOOKS.get(placeholder)
+    if hooks and HOOKS.setdefault(before, hooks) is not hooks:
+        HOOKS[before].update(hooks)
+
+
 class RemovableHandle:
     """What registering a hook gives: `remove()` takes the hook off again, as does leaving it as a context."""
 
@@ -94,7 +103,16 @@ def _walk(
 ) -> dict[Value, Value]:
     from weft.autograd.reverse import gradients
 
-    return gradients(outputs, seeds, inputs, create)
+    trace = tracing.current()
+    if trace is None:
+        return gradients(outputs, seeds, inputs, create)
+    trace.walks += 1
+    try:
+        return gradients(outputs, seeds, inputs, create)
+    finally:
+        trace.walks -= 1
+        if trace.left and not trace.walks:  # by a hook that looked at a gradient
+            trace.settle()
 
 
 def _seed(op: str, v: Value, gradient: Tensor | None) -> Value:
@@ -143,10 +161,11 @@ def backward(
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
             watch(t)
+    owners = [_watched.get(value) for value in targets]  # before the walk, in which a hook may leave a trace
     found = _walk([v], [seed], targets, create_graph)
     with grad_mode(create_graph):
-        for value in targets:
-            g, owner = found.get(value), _watched.get(value)
+        for value, owner in zip(targets, owners, strict=True):
+            g = found.get(value)
             t = owner() if owner is not None else None
             if g is not None and t is not None:
                 t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)

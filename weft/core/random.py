@@ -52,6 +52,7 @@ class Generator:
         """Start the stream of `seed` from its beginning."""
         if not is_int(seed):
             raise DTypeError(f"manual_seed: the seed must be an int, got {seed!r}")
+        tracing.host_only("manual_seed")
         self._seed, self._drawn = seed % (1 << 64), 0
         return self
 
@@ -61,10 +62,12 @@ class Generator:
 
     def get_state(self) -> tuple[int, int]:
         """The seed and how many numbers were drawn."""
+        tracing.host_only("get_state")
         return self._seed, self._drawn
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go to a state from `get_state`."""
+        tracing.host_only("set_state")
         self._seed, self._drawn = state
 
     def words(self, n: int) -> tuple[int, int, int]:

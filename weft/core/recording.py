@@ -124,12 +124,28 @@ class _Numbers:
         return self._values[id(v)]
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A call whose trace was left: its result, where values were asked for, and in which modes the modules were."""
+
+    result: Any
+    breaks: tuple[tracing.GraphBreak, ...]
+    modes: list[tuple[tracing.Modal, bool]]
+
+
 def record(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
-) -> Recording:
-    """Run `fn` once on placeholders. `tensors` are those among its arguments, each once."""
-    with tracing.tracing(Tensor) as trace:
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+    whole: bool,
+) -> Recording | Left:
+    """Run `fn` once on placeholders. `tensors` are those among its arguments, each once. With `whole` it is an error
+    for it to ask for values."""
+    with tracing.tracing(Tensor, whole) as trace:
         result = fn(*args, **kwargs)
+        if trace.left:
+            return Left(result, tuple(trace.breaks), list(trace.modes.values()))
         builder(result, _look_at)
         # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
         numbers = _Numbers(tensors, trace)

@@ -20,7 +20,7 @@ from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import wrap
 from weft.core.instantiate import instantiate
 from weft.core.ownership import alone, rebind
-from weft.core.recording import Rebind, Recording, Result, SetGrad, record
+from weft.core.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.graph import Node, toposort
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 
 def make_replay(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-) -> Replay:
-    """Run `fn` once on placeholders, and plan what it computes.
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], whole: bool
+) -> Replay | Left:
+    """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
+    for values, and is done then.
 
     There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
     that are bound later, where they span devices, or where they are computed in pieces from large files.
@@ -44,7 +45,9 @@ def make_replay(
     from weft.scheduler.signature import signature
 
     shared = may_be_captured(args, kwargs, tensors)
-    r = record(fn, args, kwargs, tensors)
+    r = record(fn, args, kwargs, tensors, whole)
+    if isinstance(r, Left):
+        return r
     positional = (
         not kwargs and len(args) == len(tensors) and all(a is t for a, t in zip(args, tensors, strict=True))
     )

@@ -30,8 +30,8 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> None:
     """Compute the nodes: afterwards each has storage. Those of `held` that are computed on the way are kept too, where
     that takes little memory."""
     pending = [n for n in nodes if n.storage is None]
-    if pending and tracing.current() is not None:
-        pending = [n for n in pending if not tracing.is_traced(n)]
+    if pending and tracing.traces():
+        pending = tracing.computable(pending)
     if pending:
         _scheduler()(pending, None, held)
 
@@ -49,7 +49,8 @@ def to_numpy(node: Node) -> Array:
     if node.storage is None:
         realize([node])
     if node.storage is None:
-        tracing.refuse_value(node)
+        tracing.need_value(node)
+        realize([node])
     array: Array = node.storage.numpy()  # pyright: ignore[reportOptionalMemberAccess]  # set by realize
     return array
 
@@ -81,7 +82,7 @@ def is_little(node: Node) -> bool:
 def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
     """Give the bytes of a value that is too large for memory to `sink`, piece by piece. False, with nothing done, for
     one that is computed at once."""
-    if node.storage is not None:
+    if node.storage is not None or (tracing.current() is not None and tracing.is_traced(node)):
         return False
     from weft.backends.registry import open_device
     from weft.scheduler import stream

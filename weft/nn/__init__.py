@@ -39,6 +39,7 @@ from weft.nn.adaptive_softmax import (
 from weft.nn.attention import (
     MultiheadAttention,
 )  # fmt: skip
+from weft.nn.compiled import OptimizedModule as OptimizedModule
 from weft.nn.containers import (
     ModuleDict,
     ModuleList,
