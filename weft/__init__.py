@@ -601,7 +601,8 @@ __all__ = [
     "index_fill", "index_put", "index_put_", "index_reduce", "index_select", "inf", "inference_mode",
     "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io",
     "is_autocast_enabled", "is_complex",
-    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled", "is_neg", "is_nonzero",
+    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled",
+    "is_neg", "is_nonzero",
     "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan",
     "isneginf", "isposinf", "isreal", "kaiser_window", "kron", "kthvalue", "lcm", "lcm_", "ldexp", "ldexp_",
     "le", "lerp", "less", "less_equal", "lgamma", "linalg", "linspace", "load", "log", "log10", "log10_",
@@ -689,7 +690,14 @@ _SWITCHES = (
     "IntTensor", "LongTensor", "ShortTensor", "are_deterministic_algorithms_enabled", "channels_last",
     "channels_last_3d", "contiguous_format", "get_float32_matmul_precision", "get_num_interop_threads",
     "layout", "memory_format", "preserve_format", "set_default_tensor_type", "set_float32_matmul_precision",
-    "set_num_interop_threads", "strided", "use_deterministic_algorithms",
+    "set_num_interop_threads", "sparse_bsc",
+    "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "jagged", "strided", "use_deterministic_algorithms",
+)  # fmt: skip
+_DTYPE_NAMES = (
+    "bits16", "bits1x8", "bits2x4", "bits4x2", "bits8", "cdouble", "cfloat", "chalf", "complex128", "complex32",
+    "complex64", "float4_e2m1fn_x2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "int1", "int2", "int3",
+    "int4", "int5", "int6", "int7", "qint32", "qint8", "quint2x4", "quint4x2", "quint8", "uint1", "uint2", "uint3",
+    "uint4", "uint5", "uint6", "uint7",
 )  # fmt: skip
 _LAZY = {
     "Variable": "weft.core.variables",
@@ -713,6 +721,7 @@ _LAZY = {
     "set_default_device": "weft.core.devices",
     "default_generator": "weft.core.random",
     **dict.fromkeys(_SWITCHES, "weft.core.switches"),
+    **dict.fromkeys(_DTYPE_NAMES, "weft.core.dtype_names"),
 }
 _PACKAGES = frozenset(
     (
@@ -871,9 +880,9 @@ def is_storage(obj: object) -> builtins.bool:
 
 
 def typename(obj: object) -> str:
-    """The full name of an object's type; of a tensor "weft.Tensor"."""
+    """The full name of an object's type; of a tensor that of its dtype and device, "weft.FloatTensor"."""
     if isinstance(obj, Tensor):
-        return "weft.Tensor"
+        return obj.type()
     kind = type(obj)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Self
 
 from weft.core import tracing
-from weft.core.compile import compile, reset
+from weft.core.compile import compile, reset  # noqa: A004  (torch's name)
 from weft.core.contexts import DecoratingContext
 
 __all__ = [
@@ -20,12 +20,13 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     """The function, which is never traced: a compiled one that calls it goes on as an uncompiled one from there, and
     with `fullgraph=True` that is an ArgumentError. Also as a decorator, with or without arguments."""
     if fn is None:
-        return lambda f: disable(f, recursive, reason=reason)  # pyright: ignore[reportUnknownLambdaType]
+        return partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, type) or not callable(fn):
         return fn
-    if hasattr(fn, "forward") and not hasattr(fn, "__wrapped__"):  # a module: its calls
-        fn.forward = disable(fn.forward, recursive, reason=reason)
-        return fn
+    module: Any = fn
+    if hasattr(module, "forward"):  # its calls
+        module.forward = disable(module.forward, recursive, reason=reason)
+        return module
     name = getattr(fn, "__name__", type(fn).__name__)
     inner: Callable[..., Any] = fn
 

@@ -39,7 +39,9 @@ class State:
     def seen(self) -> list[Any]:
         tensors = [self.w, self.b, self.row, self.view, self.outer, *self.norm.state_dict().values()]
         grads = [self.w.grad, *(p.grad for p in self.norm.parameters())]
-        return [t.tolist() for t in (*tensors, *self.kept)] + [None if g is None else g.tolist() for g in grads]
+        return [t.tolist() for t in (*tensors, *self.kept)] + [
+            None if g is None else g.tolist() for g in grads
+        ]
 
 
 def _branch(s: State, x: weft.Tensor) -> weft.Tensor:
@@ -77,7 +79,7 @@ def _outside(s: State, x: weft.Tensor) -> weft.Tensor:
 def _hook(s: State, x: weft.Tensor) -> weft.Tensor:
     y = s.w * 3 + x.detach()
     y.register_hook(lambda g: s.log.append(g.tolist()))
-    y.sum().backward()
+    (y * x.detach()).sum().backward()
     return x
 
 
@@ -323,7 +325,7 @@ def test_a_compiled_module_is_a_module() -> None:
     made.label = "here"
     assert net.label == "here" and pickle.loads(pickle.dumps(made)).label == "here"
     assert weft.compile(made) is made and len(weft.explain(made, x)) > 0
-    assert [n for n, _ in weft.nn.Sequential(made).named_parameters()][0] == "0._orig_mod.0.weight"
+    assert next(n for n, _ in weft.nn.Sequential(made).named_parameters()) == "0._orig_mod.0.weight"
 
 
 def test_disabled_functions_run_at_every_call() -> None:

@@ -54,6 +54,19 @@ def test_constants_are_at_home_anywhere() -> None:
     assert (x * 2 + 1).device == "dummy:1"
 
 
+def test_a_tensor_stays_where_it_is_when_constants_are_written_to_it() -> None:
+    x = weft.tensor([1.0, 2.0], device="dummy:1")
+    for write in (
+        lambda: x.zero_(),
+        lambda: x.copy_(weft.ones(2)),
+        lambda: x.fill_(3),
+        lambda: x.__setitem__(slice(None), 4),
+    ):
+        write()
+        assert x.device == "dummy:1" == (x + 1).device
+    assert x.tolist() == [4.0, 4.0]
+
+
 def test_indices_given_as_lists_go_where_the_tensor_is() -> None:
     x = weft.tensor([1.0, 2.0, 3.0], device="dummy:1")
     assert x[[0, 2]].device == x[x > 1].device == "dummy:1"

@@ -116,6 +116,9 @@ class Compiled(Generic[P, R]):
                 return fn(*args, **kwargs)
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
+        if key is None:
+            fn = self.fn
+            return fn(*args, **kwargs)
         with self._lock:
             found = self._matching(key, tensors)
             if found is None:
@@ -132,9 +135,12 @@ class Compiled(Generic[P, R]):
                 return replay, objects
         return None
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key:
-        """What a trace depends on. Realizes the tensors, so that each has memory and a device."""
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key | None:
+        """What a trace depends on. Realizes the tensors, so that each has memory and a device; None where one of them
+        is on "meta", so that there is nothing to compute."""
         structure = flatten((args, kwargs), tensors, {})
+        if any(t.value.node.device == run.META for t in tensors):
+            return None
         specs: list[Key] = []
         for t in tensors:
             v = t.value
@@ -212,7 +218,7 @@ class Compiled(Generic[P, R]):
         return replay.explain(objects)
 
     def _explain_segments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-        from weft.core.explain import Explanation, ExplainedKernel, explain_nodes
+        from weft.core.explain import ExplainedKernel, Explanation, explain_nodes
 
         kernels: list[ExplainedKernel] = []
         asked, fn = self._asked(args, kwargs), self.fn
@@ -236,7 +242,8 @@ class Compiled(Generic[P, R]):
     def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Replay, list[Any]]:
         for _ in range(3):
             tensors: list[Tensor] = []
-            found = self._matching(self._key(args, kwargs, tensors), tensors)
+            key = self._key(args, kwargs, tensors)
+            found = None if key is None else self._matching(key, tensors)
             if found is not None:
                 return found
             self(*args, **kwargs)  # pyright: ignore[reportCallIssue]

@@ -31,7 +31,7 @@ class DecoratingContext:
                 FutureWarning,
                 stacklevel=2,
             )
-            return _around(self.clone, lambda *args, **kwargs: function(*args, **kwargs), function)  # pyright: ignore[reportUnknownLambdaType]
+            return _around(self.clone, function, function)
         if inspect.isgeneratorfunction(function):
             return _around_each_step(self.clone, function)
         return _around(self.clone, function, function)
@@ -63,7 +63,7 @@ def _around_each_step(
                     with context():
                         inner.close()
                     raise
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001  (the generator's to handle)
                     with context():
                         given = inner.throw(error)
                 else:

@@ -44,7 +44,7 @@ class _Mode(DecoratingContext):
     def __new__(cls, function: Any = None) -> Any:
         return super().__new__(cls) if function is None else cls()(function)
 
-    def __init__(self) -> None:
+    def __init__(self, function: None = None) -> None:
         self._before: list[bool] = []
 
     def clone(self) -> Self:

@@ -86,7 +86,10 @@ class Generator:
         trace = tracing.current()
         if trace is not None:
             return trace.draw(self, most)
-        return Value(run.from_numpy(np.array(self.words(most), np.uint32), run.default_device()))
+        home = run.default_device()
+        if home == run.META:
+            return Value(run.valueless((3,), uint32))
+        return Value(run.from_numpy(np.array(self.words(most), np.uint32), home))
 
 
 default_generator = Generator()

@@ -63,8 +63,10 @@ def make_replay(
     unbound = bool(signature(list(wanted)).variables)
     pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
     replay: Replay
-    if needs_tape or unbound or pieces or len(devices) > 1 or any(n.op is Op.COPY for n in order):
-        replay = LazyReplay(r, classes, realize=not needs_tape and not unbound)
+    meta = run.META in devices
+    if needs_tape or unbound or pieces or meta or len(devices) > 1 or any(n.op is Op.COPY for n in order):
+        computed = not needs_tape and not unbound and not meta
+        replay = LazyReplay(r, classes, realize=computed)
     else:
         device = open_device(devices.pop() if devices else run.default_device())
         replay = PlanReplay(r, classes, device, list(wanted))

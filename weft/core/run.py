@@ -14,7 +14,7 @@ from weft.core.handle import describe
 from weft.errors import DTypeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Node
+from weft.ir.graph import Node, Shape
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def from_numpy(array: Array, device: str) -> Node:
     from weft.backends.storage import from_numpy as store
 
     dtype = dtypes.from_numpy(array.dtype)
+    if device == META:
+        return valueless(tuple(array.shape), dtype)
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
@@ -153,7 +155,27 @@ def device_name(device: object) -> str:
     from weft.backends.registry import canonical, open_device
 
     full = canonical(name)
-    open_device(full)
+    if full != META:
+        open_device(full)
+    return full
+
+
+META = "meta:0"
+"""The device of tensors that have a shape and a dtype, but no values."""
+
+
+def valueless(shape: Shape, dtype: DType) -> Node:
+    """A leaf on the device "meta"."""
+    return graph.buffer(shape, dtype, META, None)
+
+
+def named_only(device: str) -> str:
+    """The full name of a device that need not be there. DeviceError for one that is malformed, or of no known kind."""
+    from weft.backends.registry import NAMES, canonical, open_device
+
+    full = canonical(device)
+    if full.partition(":")[0] not in NAMES:
+        open_device(full)
     return full
 
 
@@ -173,9 +195,9 @@ def default_device() -> str:
     return chosen.names[-1] if chosen.names else chosen.base or configured_device()
 
 
-def set_default_device(name: str) -> None:
-    """New tensors are made on this device where no context says otherwise."""
-    chosen.base = device_name(name)
+def set_default_device(name: str | None) -> None:
+    """New tensors are made on this device where no context says otherwise; on the configured one for None."""
+    chosen.base = None if name is None else device_name(name)
     _settle()
 
 

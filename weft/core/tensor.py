@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from weft.autograd.value import Value, apply, grad_enabled, stepwise
+from weft.autograd.value import Value, grad_enabled, stepwise
 from weft.core import (
     broadcast,
     creation,
@@ -36,7 +36,7 @@ from weft.core.sizes import Size
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.graph import Target, elements
+from weft.ir.graph import elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -252,7 +252,8 @@ class Tensor(InPlace, Methods):
 
     def realize(self) -> Tensor:
         """Compute the tensor now, and keep the result."""
-        if self.value.node.op is not Op.BUFFER:
+        node = self.value.node
+        if node.op is not Op.BUFFER or node.storage is None:
             realization.realize(self)
         return self
 
@@ -403,16 +404,16 @@ class Tensor(InPlace, Methods):
         if device is not None and files.is_disk(device):
             return wrap(files.written(out.value, device))
         if device is not None and (name := run.device_name(device)) != out.device:
-            out = wrap(apply(Op.COPY, (out.value,), Target(name)))
+            out = wrap(creation.copied("to", out.value, name))
         return out.clone() if copy and out is self else out
 
     def type(self, dtype: Any = None, non_blocking: Bool_ = False) -> Any:
-        """The dtype, or the tensor converted to one, which may be given as in torch ("torch.LongTensor") too."""
-        if dtype is None or isinstance(dtype, DType):
-            return self.dtype if dtype is None else self.to(dtype)
-        from weft.core.switches import named_type
+        """torch's name of the type, "weft.FloatTensor"; or the tensor converted to a dtype, a type or one named so."""
+        from weft.core.switches import named_type, type_name
 
-        return self.to(named_type(dtype) or dtype)
+        if dtype is None:
+            return type_name(self.dtype, self.value.node.device or files.place(self.value.node))
+        return self.to(dtype if isinstance(dtype, DType) else named_type(dtype) or dtype)
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in the dtype of another."""
@@ -493,6 +494,8 @@ class Tensor(InPlace, Methods):
                 f"{op}: the result is {result.dtype.name}, which a tensor of {old.dtype.name} cannot hold; "
                 "write x = x ... to get a new tensor"
             )
+        if result.node.device is None and (home := old.node.device) not in (None, run.configured_device()):
+            result = creation.place(result, home)  # constants have no device: the tensor keeps its own
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
                 raise GradError(
@@ -659,7 +662,24 @@ class Tensor(InPlace, Methods):
         """False: weft's tensors are dense. So are `is_quantized`, `is_nested` and `is_meta`."""
         return False
 
-    is_quantized = is_nested = is_meta = is_mps = is_xpu = is_sparse
+    is_quantized = is_nested = is_mps = is_xpu = is_mkldnn = is_ipu = is_sparse
+
+    @property
+    def is_meta(self) -> Bool_:
+        """True on the device "meta": the tensor has a shape and a dtype, but no values."""
+        return self.value.node.device == run.META
+
+    @property
+    def is_cpu(self) -> Bool_:
+        """True on the CPU."""
+        return self.device.startswith("cpu")
+
+    @property
+    def layout(self) -> Any:
+        """`weft.strided`."""
+        from weft.core.switches import strided
+
+        return strided
 
     def is_same_size(self, other: Tensor) -> Bool_:
         """True for equal shapes."""
@@ -751,6 +771,8 @@ def _constructed(given: tuple[Any, ...], dtype: DType | None, device: str | None
             f"Tensor: expected sizes, or data alone, got {len(given)} arguments; use weft.tensor"
         )
     data = given[0] if given else ()
+    if isinstance(data, Size):
+        return creation.zeros(*data, dtype=dtype, device=device)
     if isinstance(data, Handle) or dtype is not None:
         return data
     return creation.tensor(data, defaults.get_default_dtype(), device)

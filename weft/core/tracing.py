@@ -135,10 +135,17 @@ class Trace:
         key = id(t)
         shadow = self.shadows.get(key)
         if shadow is None:
-            if key in self.created:
+            if key in self.created or self.left_for_meta(t):
                 return _slot.__get__(t)
             shadow = self.capture(t)
         return shadow.now
+
+    def left_for_meta(self, t: Tensor) -> bool:
+        """Leave the trace for a tensor on "meta", which no plan can have; False for any other."""
+        if _slot.__get__(t).node.device != "meta:0":
+            return False
+        host_only("a tensor on the device 'meta'")
+        return True
 
     def write(self, t: Tensor, value: Value) -> None:
         """`t` stands for `value` from here on."""
@@ -151,7 +158,7 @@ class Trace:
                 created = self.created
                 created[key] = ref(t, lambda _: created.pop(key, None))
             else:
-                shadow = self.capture(t)
+                shadow = None if self.left_for_meta(t) else self.capture(t)
         if shadow is None:
             _slot.__set__(t, value)
         else:
@@ -204,7 +211,9 @@ class Trace:
                 differentiate.passed_on(s.handle, placeholder, before)
         for d in self.draws.values():
             words = np.array(d.generator.words(d.count), np.uint32)
-            d.placeholder.storage = run.from_numpy(words, d.placeholder.device or run.default_device()).storage
+            d.placeholder.storage = run.from_numpy(
+                words, d.placeholder.device or run.default_device()
+            ).storage
         for s in self.shadows.values():
             if s.now is not s.placeholder:
                 _slot.__set__(s.handle, s.now)
@@ -370,7 +379,7 @@ def is_traced(node: Node) -> bool:
 
 def is_placeholder(node: Node) -> bool:
     """True for what stands for a tensor's value while a function is traced."""
-    return node.op is Op.BUFFER and node.storage is None
+    return node.op is Op.BUFFER and node.storage is None and node.device != "meta:0"
 
 
 def need_value(node: Node) -> None:
@@ -421,7 +430,13 @@ def _left(trace: Trace, op: str = "") -> bool:
     return True
 
 
-_SYNTAX = {"__bool__": "bool", "__repr__": "print", "__format__": "print", "__index__": "int", "__array__": "numpy"}
+_SYNTAX = {
+    "__bool__": "bool",
+    "__repr__": "print",
+    "__format__": "print",
+    "__index__": "int",
+    "__array__": "numpy",
+}
 
 
 def graph_break(op: str = "") -> GraphBreak:

@@ -40,17 +40,19 @@ class OptimizedModule(Module):
         """The times of a call, as of a compiled function."""
         return self._compiled.profile(*args, **kwargs)
 
-    @property
-    def training(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  (the original's)
-        """Whether the original is in training mode."""
-        module = self.__dict__.get("_orig_mod") or getattr(self, "_orig_mod", None)
-        return True if module is None else module.training
+    if not TYPE_CHECKING:  # to a type checker it is the attribute
 
-    @training.setter
-    def training(self, mode: bool) -> None:
-        module = self.__dict__.get("_orig_mod") or getattr(self, "_orig_mod", None)
-        if module is not None:
-            module.training = mode
+        @property
+        def training(self):
+            """Whether the original is in training mode."""
+            module = self.__dict__.get("_orig_mod") or getattr(self, "_orig_mod", None)
+            return True if module is None else module.training
+
+        @training.setter
+        def training(self, mode):
+            module = self.__dict__.get("_orig_mod") or getattr(self, "_orig_mod", None)
+            if module is not None:
+                module.training = mode
 
     def __getattr__(self, name: str) -> Any:
         inherited = getattr(super(), "__getattr__", None)

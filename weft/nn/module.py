@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 import numpy as np
 
 from weft.core import tracing
-from weft.core.creation import as_tensor, tensor
+from weft.core.creation import as_tensor, empty_like, tensor
 from weft.core.defaults import get_default_dtype
 from weft.core.differentiate import RemovableHandle
 from weft.core.function import BackwardHook
@@ -490,8 +490,12 @@ class Module:
         return self.to(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
 
     def to_empty(self, *, device: str, recurse: bool = True) -> Self:
-        """Parameters and buffers on another device, whose values do not matter."""
-        return self.to(device)
+        """Parameters and buffers on another device, whose values do not matter: zeros."""
+        with no_grad():
+            for x in {id(x): x for _, x in self.named_tensors()}.values():
+                x.grad = None
+                x.data = empty_like(x.detach(), device=device)
+        return self
 
     def compile(self, **options: Any) -> None:
         """Have calls of this module replay a plan, as weft.compile does for functions."""
