@@ -276,6 +276,7 @@ from weft.core.movement import (
 from weft.core.movement import (
     vstack as row_stack,
 )
+from weft.core.overrides import offered_late
 from weft.core.random import (
     Generator,
     bernoulli,
@@ -743,6 +744,7 @@ _PACKAGES = frozenset(
         "linalg",
         "nn",
         "optim",
+        "overrides",
         "quantization",
         "signal",
         "special",
@@ -773,7 +775,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("weft.core.functional"), name)
     if name in _LAZY_FUNCTIONS:
         module, function = _LAZY_FUNCTIONS[name]
-        found = offered(getattr(importlib.import_module(module), function), name, "weft")
+        found = offered_late(offered(getattr(importlib.import_module(module), function), name, "weft"))
         globals()[name] = found
         return found
     if name in _LAZY:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from weft.autograd.value import Value, grad_enabled, stepwise
 from weft.core import (
@@ -22,6 +22,7 @@ from weft.core import (
     handle,
     indexing,
     movement,
+    overrides,
     realization,
     reductions,
     run,
@@ -64,6 +65,15 @@ class Tensor(InPlace, Methods):
     __hash__ = object.__hash__
     __array_priority__ = 1000.0
 
+    _made_in_new = False
+    """Whether the class has a `__new__` of its own, which gives the tensor its values."""
+
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        self = object.__new__(cls)
+        if cls._made_in_new and (given or options):
+            Tensor.__init__(self, *given, **options)
+        return self
+
     def __init__(
         self,
         *given: Any,
@@ -71,6 +81,8 @@ class Tensor(InPlace, Methods):
         device: str | None = None,
         requires_grad: Bool_ = False,
     ) -> None:
+        if self._made_in_new and has_value(self):
+            return
         if len(given) == 2 and isinstance(given[1], DType):
             given, dtype = given[:1], given[1]
         data = _constructed(given, dtype, device)
@@ -82,6 +94,43 @@ class Tensor(InPlace, Methods):
             views.look_at(source, self, views.Step(views.without_history))
         if requires_grad:
             self.requires_grad_()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("weft."):
+            if "__torch_function__" not in vars(cls):
+                cls.__torch_function__ = overrides.disabled
+            return
+        if "__new__" in vars(cls):
+            cls._made_in_new = True
+        if overrides.overrides(cls):
+            overrides.install()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What a public function does to tensors of a subclass: the same as to others, and results are of the subclass.
+
+        A subclass that defines it takes calls over, and calls this one for what it leaves as it is.
+        """
+        return overrides.default(cls, func, types, args, kwargs)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """The same elements, and the same history, as a tensor of a subclass."""
+        return overrides.same_as(self, checked_subclass("as_subclass", cls))
+
+    @staticmethod
+    def _make_subclass(cls: Any, data: Tensor, require_grad: Bool_ = False, **options: Any) -> Any:
+        """The elements of `data`, without its history, as a tensor of a subclass."""
+        out = overrides.same_as(data.detach(), checked_subclass("_make_subclass", cls))
+        out.value = Value(data.value.node)
+        return out.requires_grad_() if require_grad else out
+
+    @staticmethod
+    def _make_wrapper_subclass(cls: Any, *args: Any, **options: Any) -> Any:
+        """ArgumentError: weft has no `__torch_dispatch__`, which such tensors need."""
+        raise ArgumentError(_NO_DISPATCH.format("_make_wrapper_subclass", getattr(cls, "__name__", cls)))
 
     # ------------------------------------------------------------------------------------------ what it is
 
@@ -760,6 +809,30 @@ class Tensor(InPlace, Methods):
     def where(self, condition: Tensor, other: TensorLike) -> Tensor:
         """This tensor where the condition is true, else other."""
         return elementwise.where(condition, self, other)
+
+
+_NO_DISPATCH = (
+    "{}: {} is a tensor by its __torch_dispatch__, which weft never calls, since it has no operators below its functions; "
+    "define __torch_function__"
+)
+
+
+def checked_subclass(op: str, cls: Any) -> Any:
+    """A subclass of Tensor. ArgumentError for one that needs `__torch_dispatch__`, DTypeError for anything else."""
+    if not (isinstance(cls, builtins.type) and issubclass(cls, Tensor)):
+        raise DTypeError(f"{op}: expected a subclass of Tensor, got {describe(cls)}")
+    if getattr(cls, "__torch_dispatch__", None) is not None:
+        raise ArgumentError(_NO_DISPATCH.format(op, cls.__name__))
+    return cls
+
+
+def has_value(t: Tensor) -> builtins.bool:
+    """Whether the tensor has been given what it stands for."""
+    try:
+        _ = t.value
+    except AttributeError:
+        return False
+    return True
 
 
 def _constructed(given: tuple[Any, ...], dtype: DType | None, device: str | None) -> Any:
