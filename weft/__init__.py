@@ -276,7 +276,7 @@ from weft.core.movement import (
 from weft.core.movement import (
     vstack as row_stack,
 )
-from weft.core.overrides import offered_late
+from weft.core.overrides import offer_namespace, offered_late
 from weft.core.random import (
     Generator,
     bernoulli,
@@ -691,6 +691,7 @@ _SWITCHES = (
     "IntTensor", "LongTensor", "ShortTensor", "are_deterministic_algorithms_enabled", "channels_last",
     "channels_last_3d", "contiguous_format", "get_float32_matmul_precision", "get_num_interop_threads",
     "layout", "memory_format", "preserve_format", "set_default_tensor_type", "set_float32_matmul_precision",
+    "set_flush_denormal",
     "set_num_interop_threads", "sparse_bsc",
     "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "jagged", "strided", "use_deterministic_algorithms",
 )  # fmt: skip
@@ -838,6 +839,15 @@ def cond(
     return (true_fn if builtins.bool(pred) else false_fn)(*operands)
 
 
+def _assert(condition: Any, message: str) -> None:
+    """AssertionError with the message unless the condition holds, which is computed."""
+    if not condition:
+        raise AssertionError(message)
+
+
+_assert_async = _assert
+
+
 def is_nonzero(input: Tensor) -> builtins.bool:
     """True for a tensor of one element that is not 0. Computes."""
     return input.is_nonzero()
@@ -955,3 +965,4 @@ negative_ = Tensor.negative_
 
 offer(globals(), [n for n in __all__ if n in globals()], "weft")
 offer_out(globals(), ("softmax", "log_softmax", "conj_physical", "alias_copy"), "weft")
+offer_namespace("weft")

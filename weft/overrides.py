@@ -65,7 +65,7 @@ def wrap_torch_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[[A
 
 def is_tensor_like(inp: Any) -> bool:
     """True for a Tensor, and for what has `__torch_function__`."""
-    return isinstance(inp, Handle) or hasattr(type(inp), "__torch_function__")
+    return isinstance(inp, Handle) or hasattr(inp.__class__, "__torch_function__")
 
 
 def get_default_nowrap_functions() -> set[Any]:

@@ -31,6 +31,12 @@ def watch(t: Tensor) -> None:
         HOOKS[t.value] = hooks
 
 
+def watcher(v: Value) -> Tensor | None:
+    """The tensor whose `.grad` is filled with what reaches a value."""
+    found = _watched.get(v)
+    return None if found is None else found()
+
+
 def passed_on(t: Tensor, placeholder: Value, before: Value) -> None:
     """What watched `placeholder`, which stood for `t` in a trace that is over, watches what `t` stood for before."""
     if _watched.pop(placeholder, None) is not None:

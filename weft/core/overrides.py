@@ -1,8 +1,8 @@
 """`__torch_function__`: classes that take over what functions and methods do to their objects.
 
-Nothing of this is there while programs use plain tensors. When the first class is defined that may take over (a subclass
-of Tensor, a mode), every public function gets a body that looks at its arguments first (`_intercept`): the function
-objects stay what they are, so tables by function, made before or after, find them.
+Nothing of this is there while programs use plain tensors. When the first class is defined that may take over (a
+subclass of Tensor, a mode), every public function gets a body that looks at its arguments first (`intercept`): the
+function objects stay what they are, so tables by function, made before or after, find them.
 """
 
 from __future__ import annotations
@@ -102,6 +102,10 @@ def overrides(kind: type) -> bool:
     return handler is not None and handler is not disabled and kind is not tensor_class()
 
 
+def _type(x: Any) -> Any:
+    return x.__class__
+
+
 def _candidates(args: Iterable[Any], kwargs: Mapping[str, Any] | None) -> Iterator[Any]:
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, list | tuple):
@@ -114,9 +118,9 @@ def overloaded(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> 
     """The arguments, or elements of lists among them, that take calls over: one of each class, subclasses first."""
     found: list[Any] = []
     for a in _candidates(args, kwargs):
-        kind: type = type(a)
-        if overrides(kind) and all(type(f) is not kind for f in found):
-            place = next((k for k, f in enumerate(found) if issubclass(kind, type(f))), len(found))
+        kind = _type(a)
+        if overrides(kind) and all(_type(f) is not kind for f in found):
+            place = next((k for k, f in enumerate(found) if issubclass(kind, _type(f))), len(found))
             found.insert(place, a)
     if _state.plain:
         found = [f for f in found if not isinstance(f, Handle)]
@@ -128,7 +132,7 @@ def handled(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs: d
     DTypeError where all decline."""
     if not relevant:
         return func(*args, **kwargs)
-    kinds = tuple([type(x) for x in relevant])
+    kinds = tuple([_type(x) for x in relevant])
     for x in relevant:
         result = x.__torch_function__(func, kinds, args, kwargs)
         if result is not NotImplemented:
@@ -160,7 +164,7 @@ def _converted(x: Any, cls: type[Any]) -> Any:
         return x if isinstance(x, cls) else same_as(x, cls)
     if isinstance(x, list | tuple):
         parts = [_converted(p, cls) for p in cast("Sequence[Any]", x)]
-        kind: Any = type(cast("Any", x))
+        kind = _type(x)
         return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
     return x
 
@@ -189,7 +193,7 @@ def taken_over(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs
     if modes:
         mode, _state.modes = modes[-1], modes[:-1]
         try:
-            result = mode.__torch_function__(func, tuple([type(x) for x in relevant]), args, kwargs)
+            result = mode.__torch_function__(func, tuple([_type(x) for x in relevant]), args, kwargs)
         finally:
             _state.modes = modes
         if result is not NotImplemented:
@@ -228,40 +232,60 @@ def _body(free: int) -> CodeType:
     return code
 
 
-def intercept(function: Any) -> None:
-    """Have a function look at its arguments for who takes the call over. The object stays the same."""
+def intercept(function: Any, label: Any = None) -> None:
+    """Have a function look at its arguments for who takes the call over. The object stays the same. `label` is what
+    programs know it by, where that is another object."""
     if not isinstance(function, FunctionType) or id(function) in _intercepted:
         return
     _intercepted.add(id(function))
     plain = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     plain.__kwdefaults__ = function.__kwdefaults__
-    plain.__qualname__, plain.__module__, plain.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    plain.__qualname__, plain.__module__, plain.__doc__ = (
+        function.__qualname__,
+        function.__module__,
+        function.__doc__,
+    )
     plain.__dict__.update(function.__dict__)
     code = _body(len(function.__code__.co_freevars))
     function.__code__ = code.replace(co_name=function.__name__, co_qualname=function.__qualname__)
     function.__defaults__ = None
-    function.__kwdefaults__ = {"_dispatch": partial(_dispatch, function, plain)}
+    function.__kwdefaults__ = {"_dispatch": partial(_dispatch, label or function, plain)}
     function.__wrapped__ = plain  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
 
 
-_NOT_METHODS = frozenset(
-    "__init__ __new__ __init_subclass__ __torch_function__ __hash__ __reduce__ __array_ufunc__ __array_namespace__ "
-    "__dlpack__ __dlpack_device__ as_subclass rebind become in_shape assign".split()
-)
+_NOT_METHODS = frozenset((
+    "__init__", "__new__", "__init_subclass__", "__torch_function__", "__hash__", "__reduce__", "__array_ufunc__",
+    "__array_namespace__", "__dlpack__", "__dlpack_device__", "as_subclass", "rebind", "become", "in_shape",
+    "assign",
+))  # fmt: skip
 _PROPERTIES = ("T", "mT", "H", "mH", "real", "data", "grad")
-_NAMESPACES = ("weft", "weft.nn.functional", "weft.linalg", "weft.special")
-_NO_TENSORS = frozenset(
-    "is_tensor is_storage typename manual_seed seed initial_seed get_rng_state set_rng_state set_default_dtype compile "
-    "get_default_dtype is_grad_enabled is_inference_mode_enabled synchronize realize vmap grad value_and_grad scan "
-    "explain broadcast_shapes can_cast promote promote_types".split()
-)
+_namespaces: list[str] = []
+_NO_TENSORS = frozenset((
+    "is_tensor", "is_storage", "typename", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state",
+    "set_default_dtype", "compile", "get_default_dtype", "is_grad_enabled", "is_inference_mode_enabled",
+    "synchronize", "realize", "vmap", "grad", "value_and_grad", "scan", "explain", "broadcast_shapes", "can_cast",
+    "promote", "promote_types",
+))  # fmt: skip
+
+
+def offer_namespace(home: str) -> None:
+    """Have the public functions of a module look for who takes calls over, as soon as anybody may."""
+    _namespaces.append(home)
+    if _installed:
+        for where, function in list(namespace_functions()):
+            if where == home:
+                intercept(function)
 
 
 def namespace_functions() -> Iterator[tuple[str, FunctionType]]:
     """The public functions of tensors, with the namespace of each."""
-    for home in _NAMESPACES:
+    for home in _namespaces:
         module = sys.modules.get(home)
         names: Sequence[str] = getattr(module, "__all__", ()) if module is not None else ()
         for name in names:
@@ -270,15 +294,20 @@ def namespace_functions() -> Iterator[tuple[str, FunctionType]]:
                 yield home, function
 
 
-def methods() -> Iterator[tuple[str, Any]]:
-    """The methods of Tensor, and the getters of its properties, by name."""
+def methods() -> Iterator[tuple[str, FunctionType]]:
+    """The methods of Tensor, by name."""
     for cls in tensor_class().__mro__[:-1]:
         for name, x in vars(cls).items():
-            if name in _PROPERTIES and isinstance(x, property):
-                yield name, x.fget
-            elif isinstance(x, FunctionType) and name not in _NOT_METHODS:
+            if isinstance(x, FunctionType) and name not in _NOT_METHODS:
                 if not name.startswith("_") or name.endswith("__"):
                     yield name, x
+
+
+def _properties() -> Iterator[property]:
+    for name in _PROPERTIES:
+        found = vars(tensor_class()).get(name)
+        if isinstance(found, property):
+            yield found
 
 
 def install() -> None:
@@ -288,8 +317,16 @@ def install() -> None:
         if _installed:
             return
         _installed = True
-        for _, function in [*methods(), *namespace_functions()]:
+        for name, function in list(methods()):
+            if function.__name__ in ("getitem", "setitem"):
+                function.__name__ = name  # as torch's
+            named = getattr(tensor_class(), function.__name__, None) if name.startswith("__") else None
+            intercept(function, named if isinstance(named, FunctionType) else None)
+        for _, function in list(namespace_functions()):
             intercept(function)
+        for found in _properties():
+            getter: Any = found
+            intercept(found.fget, getter.__get__)
 
 
 def offered_late(function: Any) -> Any:

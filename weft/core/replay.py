@@ -337,7 +337,10 @@ class PlanReplay(Replay):
         nodes: list[Node] = []
         for k, s in enumerate(storages):
             if k in stays:
-                nodes.append(objects[stays[k]].value.node)
+                written = objects[stays[k]]
+                nodes.append(written.value.node)
+                own = written.__dict__
+                own["_writes"] = own.get("_writes", 0) + 1
             else:
                 nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
         for k, b in self._rebinds_in_place.items():

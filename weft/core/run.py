@@ -252,6 +252,9 @@ def set_num_threads(n: int) -> None:
 
 def get_num_threads() -> int:
     """How many threads the CPU backend uses."""
+    from weft.backends.cpu.device import CpuDevice
     from weft.backends.registry import open_device
 
-    return open_device("cpu:0").info.cores
+    device = open_device("cpu:0")
+    assert isinstance(device, CpuDevice)
+    return device.runtime.pool.threads

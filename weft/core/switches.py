@@ -166,3 +166,8 @@ def set_num_interop_threads(n: int) -> None:
 def get_num_interop_threads() -> int:
     """1."""
     return 1
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """False for True: kernels keep denormal numbers, and there is nothing to switch. True for what holds anyway."""
+    return not mode

@@ -103,6 +103,8 @@ class Tensor(InPlace, Methods):
             return
         if "__new__" in vars(cls):
             cls._made_in_new = True
+            if "__init__" not in vars(cls):
+                cls.__init__ = _initialized(cls)
         if overrides.overrides(cls):
             overrides.install()
 
@@ -121,16 +123,16 @@ class Tensor(InPlace, Methods):
         return overrides.same_as(self, checked_subclass("as_subclass", cls))
 
     @staticmethod
-    def _make_subclass(cls: Any, data: Tensor, require_grad: Bool_ = False, **options: Any) -> Any:
+    def _make_subclass(kind: Any, data: Tensor, require_grad: Bool_ = False, **options: Any) -> Any:
         """The elements of `data`, without its history, as a tensor of a subclass."""
-        out = overrides.same_as(data.detach(), checked_subclass("_make_subclass", cls))
+        out = overrides.same_as(data.detach(), checked_subclass("_make_subclass", kind))
         out.value = Value(data.value.node)
         return out.requires_grad_() if require_grad else out
 
     @staticmethod
-    def _make_wrapper_subclass(cls: Any, *args: Any, **options: Any) -> Any:
+    def _make_wrapper_subclass(kind: Any, *args: Any, **options: Any) -> Any:
         """ArgumentError: weft has no `__torch_dispatch__`, which such tensors need."""
-        raise ArgumentError(_NO_DISPATCH.format("_make_wrapper_subclass", getattr(cls, "__name__", cls)))
+        raise ArgumentError(_NO_DISPATCH.format("_make_wrapper_subclass", getattr(kind, "__name__", kind)))
 
     # ------------------------------------------------------------------------------------------ what it is
 
@@ -249,9 +251,22 @@ class Tensor(InPlace, Methods):
         self._grad = grad
 
     @property
-    def grad_fn(self) -> Value | None:
-        """What the tensor was recorded as a result of; None for leaves and constants."""
-        return None if self.value.is_leaf or not self.value.needs_grad else self.value
+    def grad_fn(self) -> Any:
+        """What the tensor was recorded as a result of (see tape.py); None for leaves and constants."""
+        from weft.core.tape import step_of
+
+        return None if self.value.is_leaf or not self.value.needs_grad else step_of(self.value)
+
+    @property
+    def retains_grad(self) -> Bool_:
+        """True for a result of which backward() fills `.grad`, as retain_grad asked."""
+        return not self.value.is_leaf and differentiate.watcher(self.value) is self
+
+    @property
+    def _version(self) -> Int_:
+        """How often the tensor was written to in place, here or through a tensor that shares its elements. Equal
+        numbers mean that nothing was written in between; a compiled call may count a write twice."""
+        return self.__dict__.get("_writes", 0)
 
     def retain_grad(self) -> None:
         """Have backward() fill `.grad` of this result too."""
@@ -407,7 +422,7 @@ class Tensor(InPlace, Methods):
         out = object.__new__(type(self))
         memo[id(self)] = out
         out.value = Value(self.value.node)
-        out.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_grad", "look")})
+        out.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_grad", "look", "_writes")})
         if self.grad is not None:
             out._grad = self.grad.detach()
         return out.requires_grad_() if self.requires_grad else out
@@ -523,6 +538,8 @@ class Tensor(InPlace, Methods):
     def rebind(self, value: Value) -> None:
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
         self.value = value
+        own = self.__dict__
+        own["_writes"] = own.get("_writes", 0) + 1
         handle.made(self)
         if value.needs_grad and value.is_leaf:
             differentiate.watch(self)
@@ -663,7 +680,14 @@ class Tensor(InPlace, Methods):
         home = device or self.value.node.device
         return creation.tensor(data, dtype or self.dtype, home, requires_grad)
 
-    new = new_tensor
+    def new(self, *data: Any, device: str | None = None) -> Tensor:
+        """Zeros of a size, `x.new(2, 3)`, or data, `x.new([1, 2])`, in this tensor's dtype and on its device."""
+        made = _constructed(data, self.dtype, device or self.value.node.device)
+        return (
+            made
+            if isinstance(made, Tensor) and made.dtype is self.dtype
+            else self.new_tensor(made, device=device)
+        )
 
     # ------------------------------------------------------------------------------------------ comparison
 
@@ -699,7 +723,7 @@ class Tensor(InPlace, Methods):
         """False: weft has real numbers only."""
         return False
 
-    is_conj = is_neg = is_inference = is_coalesced = is_distributed = is_pinned = is_shared = is_complex
+    is_conj = is_neg = is_inference = is_coalesced = is_distributed = is_complex
 
     @property
     def is_cuda(self) -> Bool_:
@@ -756,8 +780,38 @@ class Tensor(InPlace, Methods):
         return tuple(steps) if dim is None else steps[dim]
 
     def storage_offset(self) -> Int_:
-        """0: weft's tensors share no storage with an offset."""
-        return 0
+        """How many elements behind the start of what it shares with others the tensor begins, as torch's would."""
+        from weft.core import storages
+
+        return storages.storage_offset(self)
+
+    def data_ptr(self) -> Int_:
+        """A number by which tensors that share elements are found, as by torch's; no address: see storages.py."""
+        from weft.core import storages
+
+        return storages.data_ptr(self)
+
+    def untyped_storage(self) -> Any:
+        """What the tensor has in common with those that share its elements: see storages.py."""
+        from weft.core import storages
+
+        return storages.UntypedStorage(self)
+
+    def storage(self) -> Any:
+        """The same, in elements."""
+        from weft.core import storages
+
+        return storages.TypedStorage(self)
+
+    _typed_storage = storage
+
+    def is_shared(self) -> Bool_:
+        """False: memory is of one process."""
+        return False
+
+    def is_pinned(self, device: Any = None) -> Bool_:
+        """False: what is copied to a device needs no pinned memory."""
+        return False
 
     def dim_order(self) -> tuple[Int_, ...]:
         """The dimensions from the outermost to the innermost: as they are."""
@@ -812,18 +866,28 @@ class Tensor(InPlace, Methods):
 
 
 _NO_DISPATCH = (
-    "{}: {} is a tensor by its __torch_dispatch__, which weft never calls, since it has no operators below its functions; "
-    "define __torch_function__"
+    "{}: {} is a tensor by its __torch_dispatch__, which weft never calls, since it has no operators below its "
+    "functions; define __torch_function__"
 )
 
 
 def checked_subclass(op: str, cls: Any) -> Any:
     """A subclass of Tensor. ArgumentError for one that needs `__torch_dispatch__`, DTypeError for anything else."""
     if not (isinstance(cls, builtins.type) and issubclass(cls, Tensor)):
-        raise DTypeError(f"{op}: expected a subclass of Tensor, got {describe(cls)}")
+        raise DTypeError(f"{op}: expected a subclass of Tensor, got {cls!r}")
     if getattr(cls, "__torch_dispatch__", None) is not None:
         raise ArgumentError(_NO_DISPATCH.format(op, cls.__name__))
     return cls
+
+
+def _initialized(cls: type[Any]) -> Any:
+    """The `__init__` of a class whose `__new__` may have done everything already, with arguments of its own."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (becomes the method)
+        if not has_value(self):
+            super(cls, self).__init__(*args, **kwargs)
+
+    return __init__
 
 
 def has_value(t: Tensor) -> builtins.bool:
