@@ -18,10 +18,10 @@ from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init
-from weft.nn.attention import MultiheadAttention
 from weft.nn.containers import ModuleList
 from weft.nn.linear import Linear
 from weft.nn.module import Module
+from weft.nn.multihead import MultiheadAttention
 from weft.nn.normalization import LayerNorm
 from weft.nn.regularization import Dropout
 
