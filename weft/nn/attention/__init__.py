@@ -1,7 +1,7 @@
 """torch.nn.attention: which way attention is computed, and attention with functions of its own (`flex_attention`).
 
-`weft.nn.functional.scaled_dot_product_attention` is a formula, of which the compiler makes what the device is good at; a
-choice of backends changes nothing. MultiheadAttention is in weft.nn.
+`weft.nn.functional.scaled_dot_product_attention` is a formula, of which the compiler makes what the device is good at:
+a choice of backends changes nothing. MultiheadAttention is in weft.nn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SDPBackend(IntEnum):
 
 
 class sdpa_kernel(DecoratingContext):  # noqa: N801  (torch's name)
-    """A context for a choice of backends, which changes nothing: weft has one way. DTypeError for other than backends."""
+    """A context for a choice of backends, which changes nothing: weft has one way. DTypeError for anything else."""
 
     def __init__(self, backends: SDPBackend | Sequence[SDPBackend], set_priority: bool = False) -> None:
         self.backends = [backends] if isinstance(backends, SDPBackend) else list(backends)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from weft.core.broadcast import broadcast_shapes
 from weft.core.creation import arange, ones
@@ -145,7 +145,7 @@ class BlockMask:
         return create_mask(self.mask_mod, *self.shape, device=self.device)
 
     def to_dense(self) -> Tensor:
-        """1 for each block of which a position is seen, 0 for the rest: int32 of shape (B, H, query blocks, key blocks)."""
+        """1 for each block of which a position is seen, 0 for the rest: int32 of shape (B, H, query, key blocks)."""
         return (self._counts() > 0).to(int32)
 
     def _counts(self) -> Tensor:
@@ -191,14 +191,14 @@ class BlockMask:
 
     def __getitem__(self, index: Any) -> BlockMask:
         """The mask of some batches, heads and blocks of queries: index is one int or slice for each of these."""
-        parts = index if isinstance(index, tuple) else (index,)
+        parts = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
         counts = (self.batch, self.heads, -(-self.seq_lengths[0] // self.BLOCK_SIZE[0]))
         if len(parts) > 3 or not all(isinstance(p, int | slice) for p in parts):
             raise ArgumentError(
                 f"BlockMask: an index has an int or a slice for batch, head and query block, got {index!r}"
             )
         ranges = [
-            _range(p, n) for p, n in zip((*parts, *[slice(None)] * (3 - len(parts))), counts, strict=True)
+            _range(p, n) for p, n in zip([*parts, *[slice(None)] * (3 - len(parts))], counts, strict=True)
         ]
         (b0, b1), (h0, h1), (q0, q1) = ranges
         first, mod = q0 * self.BLOCK_SIZE[0], self.mask_mod
@@ -251,7 +251,7 @@ def create_block_mask(
 
 @dataclass(frozen=True)
 class AuxRequest:
-    """What flex_attention is to give besides: the logarithm of the sum of exp(score), and the largest score, per query."""
+    """What flex_attention is to give besides, per query: the logarithm of the sum of exp(score), the largest score."""
 
     lse: bool = False
     max_scores: bool = False
@@ -285,7 +285,9 @@ def flex_attention(
     sum of exp(score), (B, Hq, L); with return_aux an AuxOutput. Errors: ShapeError for shapes that do not fit.
     Source: Dong et al. 2024, arXiv:2412.05496.
     """
-    q, k, v = (tuple(t.shape) for t in (query, key, value))
+    q, k, v = (
+        tuple([n for n in t.shape if isinstance(n, int)]) for t in (query, key, value)
+    )  # sizes that are known
     groups = q[1] // k[1] if len(q) == len(k) == 4 and k[1] and enable_gqa else 1
     fits = len(q) == len(k) == len(v) == 4 and q[3] == k[3] and k[:3] == v[:3] and q[1] == groups * k[1]
     if not fits or q[0] not in (k[0], k[0] * q[0]):
@@ -324,8 +326,8 @@ def _check_block_mask(mask: BlockMask, shape: tuple[int, int, int, int]) -> None
     b, h, m, n = mask.shape
     if b not in (1, shape[0]) or h not in (1, shape[1]) or m < shape[2] or n < shape[3]:
         raise ShapeError(
-            f"flex_attention: the block mask is for (B, H, L, S) = {mask.shape}, the scores have shape {shape}; make one "
-            "with create_block_mask for these lengths"
+            f"flex_attention: the block mask is for (B, H, L, S) = {mask.shape}, the scores have shape {shape}; make "
+            "one with create_block_mask for these lengths"
         )
 
 
