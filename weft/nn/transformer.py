@@ -40,7 +40,7 @@ class TransformerEncoderLayer(Module):
     """y = norm1(x + attention(x));  z = norm2(y + linear2(activation(linear1(y)))); with norm_first, norms come first.
 
     >>> weft.nn.TransformerEncoderLayer(32, 4)(weft.randn(10, 2, 32)).shape
-    (10, 2, 32)
+    weft.Size([10, 2, 32])
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TransformerDecoderLayer(Module):
     """As TransformerEncoderLayer, with attention to `memory` between the two parts.
 
     >>> weft.nn.TransformerDecoderLayer(32, 4)(weft.randn(7, 2, 32), weft.randn(10, 2, 32)).shape
-    (7, 2, 32)
+    weft.Size([7, 2, 32])
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Transformer(Module):
 
     >>> model = weft.nn.Transformer(32, 4, 2, 2, 64)
     >>> model(weft.randn(10, 2, 32), weft.randn(7, 2, 32)).shape
-    (7, 2, 32)
+    weft.Size([7, 2, 32])
     """
 
     def __init__(
