@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import os
 import pickle
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -354,3 +356,43 @@ def test_reset_traces_anew() -> None:
     weft.compiler.reset()
     f(weft.ones(2)), f(weft.ones(2))
     assert len(runs) == 2
+
+
+def test_results_that_no_plan_can_make_anew() -> None:
+    class Output:
+        def __init__(self, x: weft.Tensor) -> None:
+            self.parts = {"x": [x]}
+
+    def steps(x: weft.Tensor) -> Any:
+        yield x + 1
+        yield x + 2
+
+    for fn, read in (
+        (lambda x: Output(x * 2), lambda r: r.parts["x"][0]),
+        (lambda x: types.SimpleNamespace(y=x * 2), lambda r: r.y),
+        (lambda x: collections.defaultdict(list, y=x * 2), lambda r: r["y"]),
+        (lambda x: collections.OrderedDict(y=x * 2), lambda r: r["y"]),
+        (steps, lambda r: weft.stack(list(r)).sum() - 3),
+        (lambda x: map(weft.exp, [x.log() + np.log(2)]), next),
+    ):
+        f = weft.compile(fn)
+        results = [f(weft.full((1,), float(k))) for k in range(1, 5)]
+        np.testing.assert_allclose([read(r).item() for r in results], [2, 4, 6, 8], rtol=1e-5)
+    assert "a result of type Output" in str(weft.explain(weft.compile(lambda x: Output(x * 2)), weft.ones(1)))
+    with pytest.raises(weft.ArgumentError, match="returns an object of type Output that has tensors in it"):
+        weft.compile(lambda x: Output(x * 2), fullgraph=True)(weft.ones(1))
+
+
+def test_a_break_within_vmap_and_scan() -> None:
+    w = weft.ones(3)
+
+    def fn(x: weft.Tensor) -> weft.Tensor:
+        y = x + weft.rand(3)
+        z = weft.vmap(lambda a: a * w.sum().item())(y)
+        return weft.scan(lambda c, a: (c + a * w.max().item(), c), weft.zeros(3), z)[0]
+
+    f, x = weft.compile(fn), weft.ones(2, 3)
+    weft.manual_seed(0)
+    got = [f(x).tolist() for _ in range(3)]
+    weft.manual_seed(0)
+    np.testing.assert_allclose(got, [fn(x).tolist() for _ in range(3)], rtol=1e-5)

@@ -119,13 +119,18 @@ def random_state() -> Any:
     return tracing.TracedState(trace, 0 if draws is None else draws.count)
 
 
+def after_trace(state: Any) -> Any:
+    """A state from `random_state` as one of the generator's, if it is of a trace that was left since."""
+    if not isinstance(state, tracing.TracedState) or not state.trace.left:
+        return state
+    seed, drawn = state.trace.random_state
+    return seed, drawn + state.count
+
+
 def _restore(state: Any) -> None:
     trace = tracing.current()
     if trace is None:
-        if isinstance(state, tracing.TracedState):  # of a trace that was left since
-            seed, drawn = state.trace.random_state
-            state = seed, drawn + state.count
-        default_generator.set_state(state)
+        default_generator.set_state(after_trace(state))
         return
     draws = trace.draws.get(id(default_generator))
     if draws is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -144,6 +145,8 @@ def record(
     for it to ask for values."""
     with tracing.tracing(Tensor, whole) as trace:
         result = fn(*args, **kwargs)
+        if not trace.left and (kind := _hiding(result, trace)):
+            trace.refuse_or_leave(kind)
         if trace.left:
             return Left(result, tuple(trace.breaks), list(trace.modes.values()))
         builder(result, _look_at)
@@ -180,6 +183,28 @@ def record(
         differentiated=trace.differentiated,
         modes=list(trace.modes.values()),
     )
+
+
+def _hiding(tree: Any, trace: tracing.Trace) -> str:
+    """The kind of an object in a result that a call could not make anew: an iterator, or one in which there are tensors
+    of the trace. Empty where there is none."""
+    found: list[Any] = []
+    builder(tree, len, found.append)
+    for x in found:
+        if isinstance(x, Iterator):
+            return type(x).__name__
+        level: list[Any] = [x]
+        for _ in range(_DEEP):
+            if any(isinstance(o, Handle) and id(o) in trace.created for o in level):
+                return type(x).__name__
+            inside = gc.get_referents(*[o for o in level if not isinstance(o, _OPAQUE)])
+            level = [o for o in inside if gc.is_tracked(o)][:_MANY]
+    return ""
+
+
+_OPAQUE = (type, FunctionType, ModuleType, Handle)
+_DEEP, _MANY = 4, 1000
+"""How far, and at how many objects, to look for tensors within a result."""
 
 
 def _look_at(t: Tensor) -> int:

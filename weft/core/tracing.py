@@ -223,6 +223,15 @@ class Trace:
         if not self.walks:
             self.settle()
 
+    def refuse_or_leave(self, kind: str) -> None:
+        """Leave the trace for a result that no later call could make anew; ArgumentError where it must not be left."""
+        if not _left(self, f"a result of type {kind}"):
+            raise ArgumentError(
+                f"compile: the function returns an object of type {kind} that has tensors in it, or gives them later, and "
+                "that no other call can make anew; return them in tuples, lists, dicts or dataclasses, or compile "
+                "without fullgraph=True"
+            )
+
     def settle(self) -> None:
         """Have no hook called for a placeholder besides the tensor's: once no walk goes through them any more."""
         for s in self.shadows.values():

@@ -144,7 +144,7 @@ def _run(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], moved: Sequence[Tensor],
     sliced: Sequence[bool], size: Int, out_dims: Any, randomness: str,
 ) -> Any:  # fmt: skip
-    from weft.core.checkpointing import random_state
+    from weft.core.checkpointing import after_trace, random_state
 
     given: dict[Value, Value] = {}
     inside: list[Tensor] = []
@@ -159,7 +159,7 @@ def _run(
     new = iter(inside)
     before = random_state()
     result = func(*_replace(args, new), **_replace(kwargs, new))
-    if randomness == "error" and random_state() != before:
+    if randomness == "error" and random_state() != after_trace(before):
         raise ArgumentError(
             "vmap: the function draws random numbers; say randomness='different' or 'same' for every example"
         )
