@@ -192,11 +192,11 @@ def _hiding(tree: Any, trace: tracing.Trace) -> str:
     builder(tree, len, found.append)
     for x in found:
         if isinstance(x, Iterator):
-            return type(x).__name__
+            return x.__class__.__name__
         level: list[Any] = [x]
         for _ in range(_DEEP):
             if any(isinstance(o, Handle) and id(o) in trace.created for o in level):
-                return type(x).__name__
+                return x.__class__.__name__
             inside = gc.get_referents(*[o for o in level if not isinstance(o, _OPAQUE)])
             level = [o for o in inside if gc.is_tracked(o)][:_MANY]
     return ""

@@ -97,7 +97,8 @@ def builder(tree: Any, number: Callable[[Any], int], other: Callable[[Any], obje
         return lambda given: kind(*[p(given) for p in parts])
     if kind is dict or kind is OrderedDict:
         items = {k: builder(x, number, other) for k, x in tree.items()}
-        return lambda given: kind((k, p(given)) for k, p in items.items())
+        made: Any = kind
+        return lambda given: made((k, p(given)) for k, p in items.items())
     if dataclasses.is_dataclass(kind):
         fields = {
             f.name: builder(getattr(tree, f.name), number, other) for f in dataclasses.fields(tree) if f.init

@@ -227,8 +227,8 @@ class Trace:
         """Leave the trace for a result that no later call could make anew; ArgumentError where it must not be left."""
         if not _left(self, f"a result of type {kind}"):
             raise ArgumentError(
-                f"compile: the function returns an object of type {kind} that has tensors in it, or gives them later, and "
-                "that no other call can make anew; return them in tuples, lists, dicts or dataclasses, or compile "
+                f"compile: the function returns an object of type {kind} that has tensors in it, or gives them later, "
+                "and that no other call can make anew; return them in tuples, lists, dicts or dataclasses, or compile "
                 "without fullgraph=True"
             )
 
