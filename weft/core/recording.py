@@ -185,6 +185,10 @@ def record(
     )
 
 
+def _kind(x: Any) -> str:
+    return type(x).__name__
+
+
 def _hiding(tree: Any, trace: tracing.Trace) -> str:
     """The kind of an object in a result that a call could not make anew: an iterator, or one in which there are tensors
     of the trace. Empty where there is none."""
@@ -192,11 +196,11 @@ def _hiding(tree: Any, trace: tracing.Trace) -> str:
     builder(tree, len, found.append)
     for x in found:
         if isinstance(x, Iterator):
-            return x.__class__.__name__
+            return _kind(x)
         level: list[Any] = [x]
         for _ in range(_DEEP):
             if any(isinstance(o, Handle) and id(o) in trace.created for o in level):
-                return x.__class__.__name__
+                return _kind(x)
             inside = gc.get_referents(*[o for o in level if not isinstance(o, _OPAQUE)])
             level = [o for o in inside if gc.is_tracked(o)][:_MANY]
     return ""
