@@ -6,6 +6,7 @@ import copy
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import weft
 from weft import overrides
+from weft.core import overrides as mechanism
 
 LOG: list[Any] = []
 
@@ -39,6 +41,16 @@ class Named(weft.Tensor):
 
     def __init__(self, data: Any, name: str) -> None:
         self.name = name
+
+
+mechanism.uninstall()  # the definitions above installed it; other modules' tests are of plain programs
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> Iterator[None]:
+    mechanism.install()
+    yield
+    mechanism.uninstall()
 
 
 def test_results_are_of_the_subclass() -> None:
@@ -179,6 +191,17 @@ def test_plain_programs_pay_nothing() -> None:
         "assert o._installed and weft.Tensor.add.__kwdefaults__"
     )
     subprocess.run([sys.executable, "-c", text], check=True)
+
+
+def test_everything_is_as_before_when_it_is_taken_away() -> None:
+    before = {name: (f, f.__code__) for name, f in mechanism.methods()}
+    mechanism.uninstall()
+    assert inspect.signature(weft.Tensor.add) is not None and (weft.ones(2) + 1).tolist() == [2, 2]
+    plain = {name: f.__code__ for name, f in mechanism.methods()}
+    assert all(f is before[name][0] and plain[name] is not before[name][1] for name, f in mechanism.methods())
+    assert type(weft.ones(2).as_subclass(Plain) + 1) is weft.Tensor
+    mechanism.install()
+    assert type(weft.ones(2).as_subclass(Plain) + 1) is Plain
 
 
 def test_storages_find_tensors_that_share_elements() -> None:

@@ -31,7 +31,9 @@ class _State(threading.local):
 
 _state = _State()
 _lock = threading.Lock()
-_intercepted: set[int] = set()
+_intercepted: dict[int, tuple[FunctionType, FunctionType]] = {}
+"""Functions by identity, each with what it was."""
+
 _installed = False
 
 
@@ -237,7 +239,6 @@ def intercept(function: Any, label: Any = None) -> None:
     programs know it by, where that is another object."""
     if not isinstance(function, FunctionType) or id(function) in _intercepted:
         return
-    _intercepted.add(id(function))
     plain = FunctionType(
         function.__code__,
         function.__globals__,
@@ -252,6 +253,7 @@ def intercept(function: Any, label: Any = None) -> None:
         function.__doc__,
     )
     plain.__dict__.update(function.__dict__)
+    _intercepted[id(function)] = function, plain
     code = _body(len(function.__code__.co_freevars))
     function.__code__ = code.replace(co_name=function.__name__, co_qualname=function.__qualname__)
     function.__defaults__ = None
@@ -327,6 +329,19 @@ def install() -> None:
         for found in _properties():
             getter: Any = found
             intercept(found.fget, getter.__get__)
+
+
+def uninstall() -> None:
+    """Have public functions be what they were, until the next class that may take over is defined."""
+    global _installed
+    with _lock:
+        _installed = False
+        for function, plain in _intercepted.values():
+            function.__code__ = plain.__code__
+            function.__defaults__, function.__kwdefaults__ = plain.__defaults__, plain.__kwdefaults__
+            function.__dict__.clear()
+            function.__dict__.update(plain.__dict__)
+        _intercepted.clear()
 
 
 def offered_late(function: Any) -> Any:
