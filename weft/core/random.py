@@ -110,9 +110,11 @@ def initial_seed() -> int:
     return default_generator.initial_seed()
 
 
-def drawn(shape: Shape, streams: int, generator: Generator | None) -> Value:
-    """[key0, key1, offset] of `streams` numbers for each element."""
-    return (default_generator if generator is None else generator).draw(elements(shape) * streams)
+def drawn(shape: Shape, streams: int, generator: Generator | None, like: Value | None = None) -> Value:
+    """[key0, key1, offset] of `streams` numbers for each element, on the device of `like` if that has one."""
+    state = (default_generator if generator is None else generator).draw(elements(shape) * streams)
+    home = None if like is None else like.node.device
+    return state if home is None or home == state.node.device else place(state, home)
 
 
 def bits(shape: Shape, streams: int, generator: Generator | None) -> list[Value]:
@@ -144,9 +146,9 @@ def _count(n: Int, i: int) -> Value:
     return bc.expand(bc.reshape(apply(Op.SUM, (ones,), Axes((0,))), (1,)), (n,))
 
 
-def uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
-    """Uniform on [0, 1), on the grid of the dtype's mantissa."""
-    return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator)), shape, dtype)
+def uniform(shape: Shape, dtype: DType, generator: Generator | None, like: Value | None = None) -> Tensor:
+    """Uniform on [0, 1), on the grid of the dtype's mantissa; on the device of `like`."""
+    return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator, like)), shape, dtype)
 
 
 @remembered
@@ -341,17 +343,19 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     if p is not None:
         if not 0 <= p <= 1:
             raise ArgumentError(f"bernoulli: p must be from 0 to 1, got {p:g}")
-        return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator).value, v.dtype), v))
+        return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator, v).value, v.dtype), v))
     if not v.dtype.is_float:
         raise DTypeError(f"bernoulli: needs a float tensor of probabilities, got {v.dtype.name}")
     check_known("bernoulli", "probabilities", v, 0, 1)
-    drawn = lt(uniform(v.shape, accumulator(v.dtype), generator), wrap(Value(v.node)))
+    drawn = lt(uniform(v.shape, accumulator(v.dtype), generator, v), wrap(Value(v.node)))
     return wrap(stepwise(bc.cast(drawn.value, v.dtype), v))
 
 
-def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -> Tensor:
-    """True with probability p: a random word below p * 2**32."""
-    return _below(wrap(drawn(shape, 1, generator)), shape, p)
+def bernoulli_mask(
+    shape: Shape, p: float, generator: Generator | None = None, like: Value | None = None
+) -> Tensor:
+    """True with probability p: a random word below p * 2**32; on the device of `like`."""
+    return _below(wrap(drawn(shape, 1, generator, like)), shape, p)
 
 
 @remembered
@@ -410,7 +414,7 @@ def multinomial(
     if replacement:
         running = cumsum(weights, -1)
         total = narrow(running, -1, n - 1, 1)
-        drawn = uniform((*v.shape[:-1], num_samples), wide, generator) * total
+        drawn = uniform((*v.shape[:-1], num_samples), wide, generator, v) * total
         return searchsorted(running, drawn, right=True).clamp(max=n - 1)
     return topk(weights / exponential(v.shape, wide, 1.0, generator), num_samples).indices
 
@@ -430,7 +434,7 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     top = float(array.max()) if array.size else 0.0
     if not (array >= 0).all():
         raise ArgumentError("poisson: rates must not be negative")
-    u = uniform(v.shape, float64, generator)
+    u = uniform(v.shape, float64, generator, v)
     # the smallest k with P(X <= k) = Q(k + 1, rate) > u, by bisection
     from weft.core.elementwise import le, where
 
@@ -456,7 +460,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     shape = (*n.value.shape, most)
     if most == 0:
         return n * 0
-    drawn = lt(uniform(shape, float32, generator), unsqueeze(p, -1))
+    drawn = lt(uniform(shape, float32, generator, p.value), unsqueeze(p, -1))
     counted = lt(wrap(positions(shape, len(shape) - 1)), unsqueeze(n, -1))
     return wrap(bc.cast(sum(logical_and(drawn, counted), -1).value, n.value.dtype))
 

@@ -284,7 +284,7 @@ def rrelu(
     if training:
         from weft.core.random import uniform
 
-        slope = uniform(v.shape, v.dtype, None) * (upper - lower) + lower
+        slope = uniform(v.shape, v.dtype, None, v) * (upper - lower) + lower
         return into(input, where(le(input, 0), input * slope, input), inplace)
     return into(input, where(gt(input, 0), input, input * slope), inplace)
 
@@ -304,7 +304,7 @@ def gumbel_softmax(
         raise DTypeError(
             f"gumbel_softmax: needs float logits, got {v.dtype.name}; convert them with .float()"
         )
-    u = uniform(v.shape, v.dtype, None)
+    u = uniform(v.shape, v.dtype, None, v)
     tiny = 2.0**-126 if v.dtype.bits > 16 else 2.0**-14
     noise = neg(log(neg(log(maximum(u, tiny)))))
     soft = softmax((logits + noise) / tau, dim)

@@ -23,7 +23,7 @@ def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplac
     _floats(op, input)
     if p == 1.0:
         return into(input, input * 0.0, inplace)
-    keep = random.bernoulli_mask(shape, 1.0 - p)
+    keep = random.bernoulli_mask(shape, 1.0 - p, None, input.value)
     return into(input, _dropped(input, keep, p), inplace)
 
 
@@ -88,7 +88,7 @@ def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inpla
     if p == 1.0:
         return into(input, input * 0.0, inplace)
     scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
-    keep = random.bernoulli_mask(shape, 1.0 - p)
+    keep = random.bernoulli_mask(shape, 1.0 - p, None, input.value)
     return into(input, where(keep, input, _FLOOR) * scale - scale * p * _FLOOR, inplace)
 
 
