@@ -86,7 +86,7 @@ def test_compile_takes_torchs_arguments_and_modules() -> None:
     layer = weft.nn.Linear(2, 1)
     model = weft.compile(weft.nn.DataParallel(layer), dynamic=False)
     assert model(weft.zeros(1, 2)).tolist() == [layer.bias.tolist()]
-    assert list(model.state_dict()) == ["module.weight", "module.bias"]
+    assert list(model.state_dict()) == ["_orig_mod.module.weight", "_orig_mod.module.bias"]
     unknown: dict[str, Any] = {"modus": "x"}
     with pytest.raises(TypeError, match="modus"):
         weft.compile(twice, **unknown)

@@ -159,7 +159,14 @@ from weft.core.indexing import index_put
 from weft.core.keywords import offer, offer_out, offered
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
 from weft.core.matmul import outer as ger
-from weft.core.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from weft.core.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from weft.core.movement import (
     broadcast_tensors,
     broadcast_to,
@@ -269,6 +276,7 @@ from weft.core.movement import (
 from weft.core.movement import (
     vstack as row_stack,
 )
+from weft.core.overrides import offer_namespace, offered_late
 from weft.core.random import (
     Generator,
     bernoulli,
@@ -594,7 +602,8 @@ __all__ = [
     "index_fill", "index_put", "index_put_", "index_reduce", "index_select", "inf", "inference_mode",
     "initial_seed", "inner", "int", "int16", "int32", "int64", "int8", "inv", "inverse", "io",
     "is_autocast_enabled", "is_complex",
-    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_neg", "is_nonzero",
+    "is_conj", "is_floating_point", "is_grad_enabled", "is_inference", "is_inference_mode_enabled",
+    "is_neg", "is_nonzero",
     "is_same_size", "is_signed", "is_storage", "is_tensor", "isclose", "isfinite", "isin", "isinf", "isnan",
     "isneginf", "isposinf", "isreal", "kaiser_window", "kron", "kthvalue", "lcm", "lcm_", "ldexp", "ldexp_",
     "le", "lerp", "less", "less_equal", "lgamma", "linalg", "linspace", "load", "log", "log10", "log10_",
@@ -682,7 +691,15 @@ _SWITCHES = (
     "IntTensor", "LongTensor", "ShortTensor", "are_deterministic_algorithms_enabled", "channels_last",
     "channels_last_3d", "contiguous_format", "get_float32_matmul_precision", "get_num_interop_threads",
     "layout", "memory_format", "preserve_format", "set_default_tensor_type", "set_float32_matmul_precision",
-    "set_num_interop_threads", "strided", "use_deterministic_algorithms",
+    "set_flush_denormal",
+    "set_num_interop_threads", "sparse_bsc",
+    "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "jagged", "strided", "use_deterministic_algorithms",
+)  # fmt: skip
+_DTYPE_NAMES = (
+    "bits16", "bits1x8", "bits2x4", "bits4x2", "bits8", "cdouble", "cfloat", "chalf", "complex128", "complex32",
+    "complex64", "float4_e2m1fn_x2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "int1", "int2", "int3",
+    "int4", "int5", "int6", "int7", "qint32", "qint8", "quint2x4", "quint4x2", "quint8", "uint1", "uint2", "uint3",
+    "uint4", "uint5", "uint6", "uint7",
 )  # fmt: skip
 _LAZY = {
     "Variable": "weft.core.variables",
@@ -706,6 +723,7 @@ _LAZY = {
     "set_default_device": "weft.core.devices",
     "default_generator": "weft.core.random",
     **dict.fromkeys(_SWITCHES, "weft.core.switches"),
+    **dict.fromkeys(_DTYPE_NAMES, "weft.core.dtype_names"),
 }
 _PACKAGES = frozenset(
     (
@@ -727,6 +745,7 @@ _PACKAGES = frozenset(
         "linalg",
         "nn",
         "optim",
+        "overrides",
         "quantization",
         "signal",
         "special",
@@ -757,7 +776,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("weft.core.functional"), name)
     if name in _LAZY_FUNCTIONS:
         module, function = _LAZY_FUNCTIONS[name]
-        found = offered(getattr(importlib.import_module(module), function), name, "weft")
+        found = offered_late(offered(getattr(importlib.import_module(module), function), name, "weft"))
         globals()[name] = found
         return found
     if name in _LAZY:
@@ -817,6 +836,15 @@ def cond(
     return (true_fn if builtins.bool(pred) else false_fn)(*operands)
 
 
+def _assert(condition: Any, message: str) -> None:
+    """AssertionError with the message unless the condition holds, which is computed."""
+    if not condition:
+        raise AssertionError(message)
+
+
+_assert_async = _assert
+
+
 def is_nonzero(input: Tensor) -> builtins.bool:
     """True for a tensor of one element that is not 0. Computes."""
     return input.is_nonzero()
@@ -861,9 +889,9 @@ def is_storage(obj: object) -> builtins.bool:
 
 
 def typename(obj: object) -> str:
-    """The full name of an object's type; of a tensor "weft.Tensor"."""
+    """The full name of an object's type; of a tensor that of its dtype and device, "weft.FloatTensor"."""
     if isinstance(obj, Tensor):
-        return "weft.Tensor"
+        return obj.type()
     kind = type(obj)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -934,3 +962,4 @@ negative_ = Tensor.negative_
 
 offer(globals(), [n for n in __all__ if n in globals()], "weft")
 offer_out(globals(), ("softmax", "log_softmax", "conj_physical", "alias_copy"), "weft")
+offer_namespace("weft")

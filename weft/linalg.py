@@ -43,6 +43,7 @@ from weft.core.linear_algebra import (
 )  # fmt: skip
 from weft.core.linear_algebra import diagonal_of as diagonal
 from weft.core.matmul import matmul
+from weft.core.overrides import offer_namespace
 
 __all__ = [
     "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
@@ -53,3 +54,4 @@ __all__ = [
 ]  # fmt: skip
 
 offer(globals(), __all__, "weft.linalg")
+offer_namespace("weft.linalg")

@@ -9,6 +9,7 @@ from weft.core.elementwise import erf, exp2, expm1, log1p, logit, round
 from weft.core.elementwise import sigmoid as expit
 from weft.core.functional.activations import log_softmax, softmax
 from weft.core.keywords import offer, offer_out
+from weft.core.overrides import offer_namespace
 from weft.core.reductions import logsumexp
 from weft.core.special_functions import (
     airy_ai,
@@ -140,3 +141,4 @@ __all__ = [
 
 offer(globals(), __all__, "weft.special")
 offer_out(globals(), [n for n in __all__ if "_polynomial_" in n], "weft.special")
+offer_namespace("weft.special")

@@ -384,7 +384,7 @@ def test_backward_cannot_leave_the_function() -> None:
     with pytest.raises(
         weft.GradError, match="cannot reach past a tensor that was computed with gradients outside"
     ):
-        weft.compile(lambda: (outside * 3).sum().backward())()
+        weft.compile(lambda: (outside * 3).sum().backward(), fullgraph=True)()
     assert w.grad is None
 
 
@@ -422,10 +422,10 @@ def test_generators_of_ones_own() -> None:
         lambda x: np.asarray(x), lambda x: range(x.sum().int()),
     ],
 )  # fmt: skip
-def test_asking_for_a_value_inside_is_refused_with_the_line(fn: Any) -> None:
+def test_with_fullgraph_asking_for_a_value_inside_is_refused_with_the_line(fn: Any) -> None:
     x = ten(4)
     with pytest.raises(weft.ArgumentError, match="while it is traced") as caught:
-        weft.compile(fn)(x)
+        weft.compile(fn, fullgraph=True)(x)
     assert f"{__file__}:{fn.__code__.co_firstlineno}" in str(caught.value) or "test_compile.py" in str(
         caught.value
     )
@@ -443,14 +443,14 @@ def test_values_that_depend_on_no_tensor_may_be_read() -> None:
     np.testing.assert_allclose(f(ten(4)).numpy(), arr(4) * 10, rtol=1e-6)
 
 
-def test_what_happens_on_the_host_is_refused() -> None:
+def test_with_fullgraph_what_happens_on_the_host_is_refused() -> None:
     with pytest.raises(weft.ArgumentError, match="randperm: is computed at once"):
-        weft.compile(lambda: weft.randperm(4))()
+        weft.compile(lambda: weft.randperm(4), fullgraph=True)()
     with pytest.raises(weft.DTypeError, match=r"an argument is a NumPy array; pass weft.tensor"):
         weft.compile(lambda x: x)(np.zeros(3))
 
 
-def test_a_failed_trace_leaves_everything_as_it_was() -> None:
+def test_a_failed_trace_of_a_whole_leaves_everything_as_it_was() -> None:
     s = ten(4, requires_grad=True)
     kept: list[weft.Tensor] = []
 
@@ -464,7 +464,7 @@ def test_a_failed_trace_leaves_everything_as_it_was() -> None:
 
     x = ten(4, seed=1)
     with pytest.raises(RuntimeError, match="on purpose"):
-        weft.compile(fn)(x)
+        weft.compile(fn, fullgraph=True)(x)
     np.testing.assert_array_equal(s.detach().numpy(), arr(4))
     np.testing.assert_array_equal(x.numpy(), arr(4, seed=1))
     assert s.grad is None and s.requires_grad

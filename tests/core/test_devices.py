@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import weft
@@ -52,6 +53,36 @@ def test_constants_are_at_home_anywhere() -> None:
     x = weft.tensor([1.0, 2.0], device="dummy:1")
     assert (x + weft.ones(2)).device == "dummy:1"
     assert (x * 2 + 1).device == "dummy:1"
+
+
+def test_a_tensor_stays_where_it_is_when_constants_are_written_to_it() -> None:
+    x = weft.tensor([1.0, 2.0], device="dummy:1")
+    for write in (
+        lambda: x.zero_(),
+        lambda: x.copy_(weft.ones(2)),
+        lambda: x.fill_(3),
+        lambda: x.__setitem__(slice(None), 4),
+    ):
+        write()
+        assert x.device == "dummy:1" == (x + 1).device
+    assert x.tolist() == [4.0, 4.0]
+
+
+def test_what_is_drawn_for_a_tensor_is_drawn_on_its_device() -> None:
+    F = weft.nn.functional
+    x = weft.full((64,), 0.5, device="dummy:1").realize()
+    made = {
+        "dropout": lambda t: F.dropout(t, 0.5), "alpha_dropout": lambda t: F.alpha_dropout(t, 0.5),
+        "rrelu": lambda t: F.rrelu(-t, training=True), "gumbel": lambda t: F.gumbel_softmax(t),
+        "bernoulli": lambda t: t.bernoulli(), "of p": lambda t: weft.bernoulli(t, p=0.25),
+        "multinomial": lambda t: t.multinomial(4, replacement=True), "poisson": lambda t: weft.poisson(t),
+    }  # fmt: skip
+    for name, draw in made.items():
+        weft.manual_seed(3)
+        got = draw(x)
+        weft.manual_seed(3)
+        assert got.device == "dummy:1", name
+        np.testing.assert_allclose(got.tolist(), draw(x.cpu()).tolist(), rtol=1e-5, err_msg=name)
 
 
 def test_indices_given_as_lists_go_where_the_tensor_is() -> None:

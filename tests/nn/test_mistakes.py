@@ -378,12 +378,12 @@ MISTAKES: dict[str, Mistake] = {
         ),
     ),
     "compile print branch": (
-        lambda: weft.compile(lambda x: x if x.sum() > 0 else -x)(weft.ones(2)),
+        lambda: weft.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True)(weft.ones(2)),
         weft.ArgumentError,
         (
             "compile: the function asks for the value of a tensor (item, bool, numpy, tolist, print, a "
             "mask as index) while it is traced, when there is none yet; use weft.where instead of if, "
-            "return the tensor and read it outside, or leave this part uncompiled"
+            "return the tensor and read it outside, leave this part uncompiled, or compile without fullgraph=True"
         ),
     ),
     "compile noncallable": (

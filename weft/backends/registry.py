@@ -24,6 +24,15 @@ _BUILT_IN: dict[str, str] = {
 }
 """The backends in this package. Found here first: scanning the environment for entry points takes tens of ms."""
 
+META = "meta:0"
+"""The device of tensors that have a shape and a dtype, but no values."""
+
+NAMES = frozenset((
+    *_BUILT_IN, "meta", "mps", "xpu", "ipu", "hpu", "xla", "mtia", "maia", "vulkan", "privateuseone", "lazy", "ve",
+    "fpga", "mkldnn", "opengl", "ideep",
+))  # fmt: skip
+"""Kinds of devices that can be named without being there: the built-in backends', and torch's."""
+
 _lock = threading.RLock()
 _backends: dict[str, Backend] = {}
 _devices: dict[str, Device] = {}
@@ -75,6 +84,11 @@ def open_device(name: str) -> Device:
     if device is not None:
         return device
     full = canonical(name)
+    if full == META:
+        raise DeviceError(
+            "a tensor on the device 'meta' has a shape and a dtype, but no values; make one elsewhere, as a module's "
+            ".to_empty(device='cpu') or load_state_dict(..., assign=True) do"
+        )
     with _lock:
         if full not in _devices:
             kind, _, number = full.partition(":")
@@ -154,7 +168,8 @@ def _find(kind: str) -> Callable[[], Backend]:
     where = _BUILT_IN.get(kind) or _entry_points().get(kind)
     if where is None:
         known = ", ".join(sorted({*_BUILT_IN, *_entry_points()}))
-        raise DeviceError(f"there is no backend {kind!r}: installed are {known}")
+        why = "; torch has such devices, weft has not" if kind in NAMES else ""
+        raise DeviceError(f"there is no backend {kind!r}: installed are {known}{why}")
     module, _, attribute = where.partition(":")
     try:
         return cast("Callable[[], Backend]", getattr(importlib.import_module(module), attribute))

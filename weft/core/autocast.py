@@ -7,14 +7,14 @@ Parameters stay as they are; what is cast of them is cast where it is used, with
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ContextDecorator
 from dataclasses import dataclass
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
 from weft.autograd.value import apply
+from weft.core.contexts import DecoratingContext
 from weft.core.handle import Handle, describe, wrap
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -38,7 +38,7 @@ def _casts(kind: str, dtype: DType) -> Casts:
     return Casts(kind, dtype)
 
 
-class autocast(ContextDecorator):  # noqa: N801  (torch's name)
+class autocast(DecoratingContext):  # noqa: N801  (torch's name)
     """Within the block, products of float tensors on devices of a kind are computed in a 16-bit float dtype (bfloat16
     on the CPU, else float16, unless told otherwise), and functions that need more in float32, as torch has them.
     float64 stays as it is. Gradients have the dtypes of what they are of.
@@ -67,6 +67,12 @@ class autocast(ContextDecorator):  # noqa: N801  (torch's name)
             raise ArgumentError(f"autocast: dtype must be float16 or bfloat16, got {describe_dtype(chosen)}")
         self._casts = _casts(kind, chosen) if enabled else None
         self._before: list[Casts | None] = []
+
+    def clone(self) -> Self:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._before = []
+        return made
 
     def __enter__(self) -> autocast:
         self._before.append(mode.casts)

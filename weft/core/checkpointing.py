@@ -111,21 +111,30 @@ def checkpoint_sequential(
 
 
 def random_state() -> Any:
+    """That of the default generator: what `_restore` goes back to, in a trace and after it."""
     trace = tracing.current()
     if trace is None:
         return default_generator.get_state()
     draws = trace.draws.get(id(default_generator))
-    return 0 if draws is None else draws.count
+    return tracing.TracedState(trace, 0 if draws is None else draws.count)
+
+
+def after_trace(state: Any) -> Any:
+    """A state from `random_state` as one of the generator's, if it is of a trace that was left since."""
+    if not isinstance(state, tracing.TracedState) or not state.trace.left:
+        return state
+    seed, drawn = state.trace.random_state
+    return seed, drawn + state.count
 
 
 def _restore(state: Any) -> None:
     trace = tracing.current()
     if trace is None:
-        default_generator.set_state(state)
+        default_generator.set_state(after_trace(state))
         return
     draws = trace.draws.get(id(default_generator))
     if draws is not None:
-        draws.count = state
+        draws.count = state.count
 
 
 __all__ = ["checkpoint", "checkpoint_sequential"]

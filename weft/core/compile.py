@@ -6,15 +6,17 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from weakref import WeakSet
 
 from weft.autograd import value as recording
 from weft.core import run, tracing
 from weft.core.aliases import tell_apart
 from weft.core.direct_call import DirectCall
 from weft.core.handle import Handle, describe
+from weft.core.recording import Left
 from weft.core.replay import Replay, make_replay
 from weft.core.structure import Key, Same, flatten, is_named_tuple
 from weft.errors import ArgumentError, DTypeError
@@ -34,20 +36,48 @@ VARIANTS_KEPT = 8
 
 _WARN_AT = 8
 
+_LEFT_BEFORE = 2
+"""Traces that a function leaves before it is no longer traced: many look at values in their first call only."""
+
+
+@dataclass(slots=True)
+class _Broken:
+    """What is known of calls that look at values: how the last was, and how many traces were left."""
+
+    last: Left
+    count: int
+
+    def holds(self) -> bool:
+        """Whether the next call is not worth a trace."""
+        return self.count >= _LEFT_BEFORE and self.is_alike(self.last)
+
+    def is_alike(self, other: Left) -> bool:
+        """Whether the modules that were called train or not as they did in another call."""
+        return all(module.training is training for module, training in other.modes)
+
 
 class Compiled(Generic[P, R]):
     """A compiled function; see `compile`."""
 
-    def __init__(self, fn: Callable[P, R]) -> None:
-        self.fn = fn
+    def __init__(self, fn: Callable[P, R], fullgraph: bool = False) -> None:
+        self.fn, self.fullgraph = fn, fullgraph
         self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
         self._last: dict[Key, Replay] = {}  # the last trace, kept to be run again or not
         self._recent: Replay | None = None
         self._direct: DirectCall | None = None  # that of the most recent trace
         self._tried: dict[Key, None] = {}  # the oldest first, as in _last
+        self._broken: OrderedDict[Key, _Broken] = OrderedDict()
         self._lock = threading.RLock()
         self._warned = False
         update_wrapper(self, fn, updated=())
+        _made.add(self)
+
+    def forget(self) -> None:
+        """Trace anew when called again."""
+        with self._lock:
+            for kept in (self._replays, self._last, self._tried, self._broken):
+                kept.clear()
+            self._recent = self._direct = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         direct = self._direct
@@ -79,8 +109,16 @@ class Compiled(Generic[P, R]):
         if tracing.current() is not None:
             fn: Callable[..., Any] = self.fn
             return fn(*args, **kwargs)
+        if self._broken:
+            broken = self._broken.get(self._asked(args, kwargs))
+            if broken is not None and broken.holds():
+                fn = self.fn
+                return fn(*args, **kwargs)
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
+        if key is None:
+            fn = self.fn
+            return fn(*args, **kwargs)
         with self._lock:
             found = self._matching(key, tensors)
             if found is None:
@@ -97,9 +135,12 @@ class Compiled(Generic[P, R]):
                 return replay, objects
         return None
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key:
-        """What a trace depends on. Realizes the tensors, so that each has memory and a device."""
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key | None:
+        """What a trace depends on. Realizes the tensors, so that each has memory and a device; None where one of them
+        is on "meta", so that there is nothing to compute."""
         structure = flatten((args, kwargs), tensors, {})
+        if any(t.value.node.device == run.META for t in tensors):
+            return None
         specs: list[Key] = []
         for t in tensors:
             v = t.value
@@ -114,10 +155,30 @@ class Compiled(Generic[P, R]):
             run.default_device(),
         )
 
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+        """As `_key`, without computing anything."""
+        tensors: list[Tensor] = []
+        structure = flatten((args, kwargs), tensors, {})
+        specs = [
+            (v.node.shape, v.node.dtype, v.node.device, v.needs_grad, v.is_leaf)
+            for v in (t.value for t in tensors)
+        ]
+        return structure, tuple(specs), recording.grad_enabled(), recording.cast_mode(), run.default_device()
+
     def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """Trace the function, and run what was recorded."""
         self._watch_growth(key)
-        replay = make_replay(self.fn, args, kwargs, tensors)
+        asked = self._asked(args, kwargs)
+        replay = make_replay(self.fn, args, kwargs, tensors, self.fullgraph)
+        if isinstance(replay, Left):
+            before = self._broken.pop(asked, None)
+            known = before is not None and before.is_alike(replay)
+            result, left = replay.result, Left(None, replay.breaks, replay.modes)
+            self._broken[asked] = _Broken(left, before.count + 1 if before is not None and known else 1)
+            if len(self._broken) > TRACES_KEPT:
+                self._broken.popitem(last=False)
+            return result
+        self._broken.pop(asked, None)
         if key in self._last:
             tell_apart(self._last[key], replay, tensors)
         self._last.pop(key, None)
@@ -152,21 +213,41 @@ class Compiled(Generic[P, R]):
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """The kernels that a call with these arguments runs, with their times. The call is made twice: once to trace
-        and warm up, once with a clock at every kernel."""
+        and warm up, once with a clock at every kernel. Where the function asks for values, `breaks` says where, and the
+        kernels are those of all segments, without times."""
         self(*args, **kwargs)
+        if self._broken.get(self._asked(args, kwargs)) is not None:
+            return self._explain_segments(args, kwargs)
         replay, objects = self._current(args, kwargs)
         return replay.explain(objects)
 
+    def _explain_segments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+        from weft.core.explain import ExplainedKernel, Explanation, explain_nodes
+
+        kernels: list[ExplainedKernel] = []
+        asked, fn = self._asked(args, kwargs), self.fn
+        with tracing.watching(lambda nodes: kernels.extend(explain_nodes(nodes).kernels)):
+            result: Any = fn(*args, **kwargs)
+            found: list[Tensor] = []
+            flatten(result, found, {})
+        kernels.extend(explain_nodes([t.value.node for t in found]).kernels)
+        return Explanation(tuple(kernels), breaks=self._broken[asked].last.breaks)
+
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
-        """Make the call, and say how long each kernel took."""
+        """Make the call, and say how long each kernel took: none where it runs in segments."""
         self(*args, **kwargs)
+        if self._broken.get(self._asked(args, kwargs)) is not None:
+            from weft.core.explain import Profile
+
+            return Profile(())
         replay, objects = self._current(args, kwargs)
         return replay.profile(objects)
 
     def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Replay, list[Any]]:
         for _ in range(3):
             tensors: list[Tensor] = []
-            found = self._matching(self._key(args, kwargs, tensors), tensors)
+            key = self._key(args, kwargs, tensors)
+            found = None if key is None else self._matching(key, tensors)
             if found is not None:
                 return found
             self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
@@ -216,24 +297,50 @@ def compile(
     where nobody else holds the old values. Results belong to the caller.
 
     Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes.
-    Only the `training` flag of modules that the function calls is checked again. Asking for the value of a tensor
-    inside is an error.
+    Only the `training` flag of modules that the function calls is checked again.
+
+    A function that asks for the value of a tensor (`if x.sum() > 0`, item, print, a mask as index), or calls what is
+    computed on the host, cannot be one plan: such a call goes on as an uncompiled one from there, in segments that end
+    where values are read, and later calls of the same structure run the function as it is. `weft.explain(f, x)` says
+    where (its `breaks`); with `fullgraph=True` it is an ArgumentError instead.
 
     Where a result requires grad, calling gives tensors computed lazily, as calling `fn` would, so that gradients flow
     through; a function that calls backward() itself, or whose results are detached, runs as one plan.
 
-    The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is: there
-    is one way, which always takes the whole function. What a module has (`parameters()`, `state_dict()`) its compiled
-    form has too.
+    The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is. A
+    module's compiled form is a module (nn/compiled.py) that has the original as `_orig_mod`.
     """
     if fn is None:
-        return partial(compile, disable=disable)
+        return partial(compile, fullgraph=fullgraph, disable=disable)
     if disable:
         return fn
     if not callable(fn):
         raise DTypeError(f"compile: expected a function, got {describe(fn)}")
     already: Any = fn
-    return already if isinstance(fn, Compiled) else Compiled(fn)
+    if isinstance(fn, Compiled):
+        return already
+    for kind, form in _FORMS:
+        if isinstance(fn, kind):
+            return form(already, fullgraph)
+    made: Compiled[..., Any] = Compiled(fn, fullgraph)
+    return made
+
+
+_FORMS: list[tuple[type, Callable[[Any, bool], Any]]] = []
+
+
+def offer_form(kind: type, form: Callable[[Any, bool], Any]) -> None:
+    """Have `compile` make form(x, fullgraph) of an `x` of that class."""
+    _FORMS.append((kind, form))
+
+
+def reset() -> None:
+    """Have every compiled function trace anew."""
+    for compiled in list(_made):
+        compiled.forget()
+
+
+_made: WeakSet[Compiled[..., Any]] = WeakSet()
 
 
 def _name(fn: Any) -> str:

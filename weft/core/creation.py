@@ -14,7 +14,7 @@ from weft.core import run
 from weft.core.axes import Sizes, new_shape
 from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, describe, value_of, wrap
-from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
+from weft.errors import ArgumentError, DeviceError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, int64
 from weft.ir.graph import Shape, Target
@@ -190,6 +190,18 @@ def place(v: Value, device: str | None) -> Value:
     have = v.node.device
     if have == target or (have is None and target == run.configured_device()):
         return v
+    return copied("copy", v, target)
+
+
+def copied(op: str, v: Value, target: str) -> Value:
+    """`v` in the memory of another device. DeviceError for a tensor on "meta", which has no values."""
+    if target == run.META:
+        return Value(run.valueless(v.shape, v.dtype))
+    if v.node.device == run.META:
+        raise DeviceError(
+            f"{op}: a tensor on the device 'meta' has no values to copy to {target}; use empty_like, and for a module "
+            f".to_empty(device={target.partition(':')[0]!r}) instead of .to(...)"
+        )
     return apply(Op.COPY, (v,), Target(target))
 
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from weft.core.handle import describe
 from weft.errors import DTypeError
-from weft.ir.dtypes import DType, float32
+from weft.ir.dtypes import DType, NamedDType, float32
 
 T = TypeVar("T")
 
@@ -45,6 +45,8 @@ def check_dtype(op: str, dtype: object) -> DType:
     """`dtype` if it is one of weft's; DTypeError otherwise."""
     if not isinstance(dtype, DType):
         raise DTypeError(f"{op}: dtype must be one of weft's, such as weft.float32, got {describe(dtype)}")
+    if isinstance(dtype, NamedDType):
+        _ = dtype.kind  # says what it is
     return dtype
 
 

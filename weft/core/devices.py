@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from weft.core import run
 from weft.core.axes import is_int
-from weft.errors import ArgumentError
+from weft.core.contexts import DecoratingContext
+from weft.core.handle import describe
+from weft.errors import ArgumentError, DTypeError
+from weft.naming import is_own
 
 if TYPE_CHECKING:
     from weft.backends.registry import DeviceStatus
 
 
-class device(str, ContextDecorator):  # noqa: N801  (torch's name)
-    """A device by its full name: a string such as "cpu:0", with its parts. DeviceError if there is none such.
+class device(str, DecoratingContext):  # noqa: N801  (torch's name)
+    """A device by its name: a string such as "cuda:0", with its parts. It need not be there until it is used.
 
         device = weft.device("cuda" if weft.cuda.is_available() else "cpu")
         with weft.device("dummy", 1):  # new tensors are made on that device
             ...
 
-    `tensor.device` is one; of a tensor in a file it is "disk:PATH", of type "disk" and without an index.
+    It prints as it was named, "cpu" or "cuda:1", and equals every name of the same device: `weft.device("cpu")`, "cpu"
+    and "cpu:0". `tensor.device` is one; of a tensor in a file it is "disk:PATH", of type "disk" and without an index.
+    On the device "meta" tensors have shapes and dtypes, but no values. DeviceError for what is no device's name.
     """
 
-    def __new__(cls, device: object, index: int | None = None) -> Self:
-        """`device`: a name, with or without the number, which `index` else gives; or another `weft.device`."""
+    _index: int | None
+
+    def __new__(cls, device: object = None, index: int | None = None, *, type: str | None = None) -> Self:
+        """`device`, or `type`: a name, with or without the number, which `index` else gives; another `weft.device`; or
+        a number among the GPUs."""
+        given = type if device is None else device
+        if is_int(given):
+            given = f"cuda:{given}"
         if index is not None:
-            if not is_int(index) or index < 0 or ":" in str(device):
-                raise ArgumentError(f"device: expected a backend and a number, got {device!r} and {index!r}")
-            device = f"{device}:{index}"
-        return super().__new__(cls, run.device_name(device))
+            if not is_int(index) or index < 0 or ":" in str(given):
+                raise ArgumentError(f"device: expected a backend and a number, got {given!r} and {index!r}")
+            given = f"{given}:{index}"
+        name = run.named_device(given)
+        if name is None:
+            raise DTypeError(f"device: expected a name, such as 'cpu' or 'cuda:1', got {describe(given)}")
+        self = super().__new__(cls, run.named_only(name))
+        numbered = name.partition(":")[2] and not isinstance(given, device_class())
+        self._index = int(name.partition(":")[2]) if numbered else getattr(given, "_index", None)
+        return self
 
     @classmethod
     @lru_cache(64)
     def known(cls, name: str) -> Self:
         """The device of something that is there: the name is full and right."""
-        return super().__new__(cls, name)
+        self = super().__new__(cls, name)
+        kind, _, number = name.partition(":")
+        self._index = None if kind in ("cpu", "meta", "disk") or not number.isdecimal() else int(number)
+        return self
 
     @property
     def name(self) -> str:
@@ -50,9 +69,18 @@ class device(str, ContextDecorator):  # noqa: N801  (torch's name)
 
     @property
     def index(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch's name, not str's)
-        """The number among the backend's devices."""
-        number = self.partition(":")[2]
-        return int(number) if number.isdecimal() else None
+        """The number among the backend's devices, where it was said; None for the CPU that a tensor is on."""
+        return self._index
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str):
+            return False
+        return str.__eq__(self, other) or (":" not in other and str.__eq__(self, f"{other}:0"))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
 
     def __enter__(self) -> Self:
         run.push_device(self.name)
@@ -62,16 +90,27 @@ class device(str, ContextDecorator):  # noqa: N801  (torch's name)
         run.pop_device()
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return device.known, (self.name,)
+        return (device.known if self.type == "disk" else device), (str(self),)
 
     def __repr__(self) -> str:
-        return f"weft.device({self.name!r})"
+        if is_own():
+            return f"weft.device({str(self)!r})"
+        number = "" if self._index is None else f", index={self._index}"
+        return f"device(type={self.type!r}{number})"
 
     def __str__(self) -> str:
-        return self.name
+        return self.name if self._index is not None or self.type == "disk" else self.type
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
 
-class memory_limit(ContextDecorator):  # noqa: N801  (as the other contexts)
+def device_class() -> type[device]:
+    """The class, where its name means an argument."""
+    return device
+
+
+class memory_limit(DecoratingContext):  # noqa: N801  (as the other contexts)
     """`with weft.memory_limit(nbytes):` what would bring the memory in use on a device above `nbytes` is refused.
 
     A MemoryPlanError names what needs most. Without a device, the limit is the default device's. `memory_limit(None)`
@@ -114,14 +153,14 @@ def set_num_threads(n: int) -> None:
     run.set_num_threads(n)
 
 
-def get_default_device() -> str:
+def get_default_device() -> device:
     """The device on which new tensors are made."""
-    return run.default_device()
+    return device.known(run.default_device())
 
 
-def set_default_device(name: str) -> None:
-    """New tensors are made on this device from now on, outside of `with weft.device(...)`."""
-    run.set_default_device(name)
+def set_default_device(device: str | None) -> None:
+    """New tensors are made on this device from now on, outside of `with weft.device(...)`; None undoes that."""
+    run.set_default_device(device)
 
 
 def get_num_threads() -> int:

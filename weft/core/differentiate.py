@@ -38,6 +38,21 @@ def watched_tensors() -> list[Tensor]:
     return [t for t in found if t is not None]
 
 
+def watcher(v: Value) -> Tensor | None:
+    """The tensor whose `.grad` is filled with what reaches a value."""
+    found = _watched.get(v)
+    return None if found is None else found()
+
+
+def passed_on(t: Tensor, placeholder: Value, before: Value) -> None:
+    """What watched `placeholder`, which stood for `t` in a trace that is over, watches what `t` stood for before."""
+    if _watched.pop(placeholder, None) is not None:
+        _watched[before] = ref(t)
+    hooks = HOOKS.get(placeholder)
+    if hooks and HOOKS.setdefault(before, hooks) is not hooks:
+        HOOKS[before].update(hooks)
+
+
 class RemovableHandle:
     """What registering a hook gives: `remove()` takes the hook off again, as does leaving it as a context."""
 
@@ -101,7 +116,16 @@ def _walk(
 ) -> dict[Value, Value]:
     from weft.autograd.reverse import gradients
 
-    return gradients(outputs, seeds, inputs, create)
+    trace = tracing.current()
+    if trace is None:
+        return gradients(outputs, seeds, inputs, create)
+    trace.walks += 1
+    try:
+        return gradients(outputs, seeds, inputs, create)
+    finally:
+        trace.walks -= 1
+        if trace.left and not trace.walks:  # by a hook that looked at a gradient
+            trace.settle()
 
 
 def _seed(op: str, v: Value, gradient: Tensor | None) -> Value:
@@ -150,6 +174,7 @@ def backward(
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
             watch(t)
+    # before the walk, in which a hook may leave a trace
     owners = [(value, owner()) for value in targets if (owner := _watched.get(value)) is not None]
     with restored_on_error((), [t for _, t in owners if t is not None]):
         found = _walk([v], [seed], targets, create_graph)

@@ -70,6 +70,11 @@ def text(t: Tensor) -> str:
     notes: list[str] = []
     if any(isinstance(n, Index) for n in v.shape):
         return f"tensor(..., shape={v.shape}, dtype={v.dtype!r})"
+    if v.node.device == run.META:
+        kind = [] if v.dtype is get_default_dtype() else [f"dtype={v.dtype!r}"]
+        grad = ["requires_grad=True"] if v.needs_grad else []
+        parts = ["...", "device='meta'", f"size={tuple(v.shape)}", *kind, *grad]
+        return f"tensor({', '.join(parts)})"
     array = run.to_numpy(v.node)
     if v.dtype.is_narrow:
         array = array.astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.core import tracing
@@ -15,6 +15,7 @@ from weft.errors import ArgumentError
 if TYPE_CHECKING:
     from weft.backends.limits import Bound, Limits
     from weft.backends.protocol import Device
+    from weft.core.tracing import GraphBreak
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.plan import KernelInfo
@@ -171,12 +172,19 @@ class ExplainedKernel:
 class Explanation:
     """The kernels that computing some tensors takes, in the order in which they run. Indexes and iterates over them.
 
-    Where they were timed, `ns` is how long a whole run took, and `limits` are those of the devices.
+    Where they were timed, `ns` is how long a whole run took, and `limits` are those of the devices. `breaks` are the
+    places at which a compiled function asks for values: it runs in one segment more than there are of these.
     """
 
     kernels: tuple[ExplainedKernel, ...]
     ns: int | None = None
     limits: Mapping[str, Limits] | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+
+    @property
+    def segments(self) -> int:
+        """The number of parts that are computed one after the other."""
+        return len(self.breaks) + 1
 
     @property
     def bytes(self) -> int:
@@ -226,6 +234,10 @@ class Explanation:
 
     def __str__(self) -> str:
         n = len(self.kernels)
+        if self.breaks:
+            whole = replace(self, breaks=())
+            reasons = "".join(f"\n    {b}" for b in self.breaks)
+            return f"{self.segments} segments, since values are asked for inside:{reasons}\n{whole}"
         if not n:
             return "nothing to compute: the values are there already"
         head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
@@ -250,8 +262,9 @@ def explain(*what: Any, time: bool = False) -> Explanation:
     """
     from weft.core.compile import Compiled
 
-    if what and isinstance(what[0], Compiled):
-        function = cast("Compiled[..., Any]", what[0])
+    first = getattr(what[0], "_compiled", what[0]) if what else None
+    if isinstance(first, Compiled):
+        function = cast("Compiled[..., Any]", first)
         return function.explain(*what[1:])
     return explain_nodes([value_of("explain", t).node for t in what], time)
 

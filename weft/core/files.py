@@ -60,11 +60,7 @@ def written(v: Value, device: str) -> Value:
         raise ArgumentError(
             f"to: {device!r} names no file; use 'disk:PATH', such as 'disk:/data/x.safetensors'"
         )
-    if tracing.current() is not None:
-        raise ArgumentError(
-            "to: a file is written when .to('disk:...') is called, which weft.compile cannot record; return the tensor "
-            "and write it after the call"
-        )
+    tracing.host_only("to: a file")
     shape = tuple([n for n in v.shape if isinstance(n, int)])
     if len(shape) != len(v.shape):
         raise ArgumentError(

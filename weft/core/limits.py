@@ -8,7 +8,14 @@ from weft.core.defaults import get_default_dtype
 from weft.core.elementwise import finite_max
 from weft.core.float_format import MANTISSA
 from weft.errors import DTypeError
-from weft.ir.dtypes import DType
+from weft.ir.dtypes import DType, NamedDType
+
+_NAMED = {
+    "float8_e4m3fnuz": (240.0, 0.125, 2.0**-7),
+    "float8_e5m2fnuz": (57344.0, 0.125, 2.0**-15),
+    "float8_e8m0fnu": (2.0**127, 1.0, 2.0**-127),
+}
+"""The largest number, eps and the smallest normal number of float formats that are names only, as torch has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +26,9 @@ class finfo:  # noqa: N801  (torch's name)
 
     def __post_init__(self) -> None:
         kind = self.type if self.type is not None else get_default_dtype()
-        if not kind.is_float:
+        if kind.is_complex:  # that of its parts, as in torch
+            kind = kind.to_real()
+        if not kind.is_floating_point or kind.name == "float4_e2m1fn_x2":
             raise DTypeError(f"finfo: needs a float dtype, got {kind.name}; iinfo describes integers")
         object.__setattr__(self, "type", kind)
 
@@ -41,21 +50,23 @@ class finfo:  # noqa: N801  (torch's name)
     @property
     def eps(self) -> float:
         """The distance from 1 to the next number."""
-        return 2.0 ** -MANTISSA[self._kind.name]
+        return _NAMED[self.dtype][1] if self.dtype in _NAMED else 2.0 ** -MANTISSA[self._kind.name]
 
     @property
     def max(self) -> float:
         """The largest finite number."""
-        return finite_max(self._kind)
+        return _NAMED[self.dtype][0] if self.dtype in _NAMED else finite_max(self._kind)
 
     @property
     def min(self) -> float:
         """The smallest finite number."""
-        return -self.max
+        return self.tiny if self.dtype == "float8_e8m0fnu" else -self.max
 
     @property
     def tiny(self) -> float:
         """The smallest positive normal number."""
+        if self.dtype in _NAMED:
+            return _NAMED[self.dtype][2]
         return 2.0 ** (2 - (1 << (self.bits - MANTISSA[self._kind.name] - 2)))
 
     smallest_normal = tiny
@@ -63,6 +74,8 @@ class finfo:  # noqa: N801  (torch's name)
     @property
     def resolution(self) -> float:
         """The decimal resolution."""
+        if self.dtype in _NAMED:
+            return 1.0
         return {3: 1.0, 2: 1.0, 10: 1e-3, 7: 1e-2, 23: 1e-6, 52: 1e-15}[MANTISSA[self._kind.name]]
 
 
@@ -73,7 +86,7 @@ class iinfo:  # noqa: N801  (torch's name)
     type: DType
 
     def __post_init__(self) -> None:
-        if not self.type.is_int:
+        if isinstance(self.type, NamedDType) or not self.type.is_int:
             raise DTypeError(f"iinfo: needs an integer dtype, got {self.type.name}; finfo describes floats")
 
     @property

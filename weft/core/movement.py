@@ -12,6 +12,7 @@ from weft.autograd.joins import joined
 from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
 from weft.core.axes import Sizes, axes, axis, fill_in, sizes
+from weft.core.defaults import check_dtype
 from weft.core.handle import Dims, Handle, Number, describe, own, value_of, wrap
 from weft.core.remembered import remembered_as_given
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
@@ -54,6 +55,7 @@ def bitcast(input: Tensor, dtype: DType) -> Tensor:
     Shapes: (..., n) -> (..., n * old width / new width); nothing changes where the widths agree.
     """
     v = value_of("view", input)
+    check_dtype("view", dtype)
     old, new = v.dtype.itemsize, dtype.itemsize
     if old == new:
         return wrap(apply(Op.BITCAST, (v,), None, None, dtype))

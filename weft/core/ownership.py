@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def rebind(t: Any, node: Node, needs_grad: bool) -> None:
     """`t` stands for `node`. Where only `t` holds its value, that is kept, and with it who watches for gradients."""
-    v = t.value
+    v, own = t.value, t.__dict__
+    own["_writes"] = own.get("_writes", 0) + 1
     if getrefcount(v) == _ALONE[0] and v.needs_grad is needs_grad and v.is_leaf:
         v.node = node
         return

@@ -55,6 +55,7 @@ class Generator:
         """Start the stream of `seed` from its beginning."""
         if not is_int(seed):
             raise DTypeError(f"manual_seed: the seed must be an int, got {seed!r}")
+        tracing.host_only("manual_seed")
         with _drawing:
             self._seed, self._drawn = seed % (1 << 64), 0
         return self
@@ -65,11 +66,13 @@ class Generator:
 
     def get_state(self) -> tuple[int, int]:
         """The seed and how many numbers were drawn."""
+        tracing.host_only("get_state")
         with _drawing:
             return self._seed, self._drawn
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go to a state from `get_state`."""
+        tracing.host_only("set_state")
         with _drawing:
             self._seed, self._drawn = state
 
@@ -91,7 +94,10 @@ class Generator:
         trace = tracing.current()
         if trace is not None:
             return trace.draw(self, most)
-        return Value(run.from_numpy(np.array(self.words(most), np.uint32), run.default_device()))
+        home = run.default_device()
+        if home == run.META:
+            return Value(run.valueless((3,), uint32))
+        return Value(run.from_numpy(np.array(self.words(most), np.uint32), home))
 
 
 default_generator = Generator()
@@ -112,9 +118,11 @@ def initial_seed() -> int:
     return default_generator.initial_seed()
 
 
-def drawn(shape: Shape, streams: int, generator: Generator | None) -> Value:
-    """[key0, key1, offset] of `streams` numbers for each element."""
-    return (default_generator if generator is None else generator).draw(elements(shape) * streams)
+def drawn(shape: Shape, streams: int, generator: Generator | None, like: Value | None = None) -> Value:
+    """[key0, key1, offset] of `streams` numbers for each element, on the device of `like` if that has one."""
+    state = (default_generator if generator is None else generator).draw(elements(shape) * streams)
+    home = None if like is None else like.node.device
+    return state if home is None or home == state.node.device else place(state, home)
 
 
 def bits(shape: Shape, streams: int, generator: Generator | None) -> list[Value]:
@@ -146,9 +154,9 @@ def _count(n: Int, i: int) -> Value:
     return bc.expand(bc.reshape(apply(Op.SUM, (ones,), Axes((0,))), (1,)), (n,))
 
 
-def uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
-    """Uniform on [0, 1), on the grid of the dtype's mantissa."""
-    return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator)), shape, dtype)
+def uniform(shape: Shape, dtype: DType, generator: Generator | None, like: Value | None = None) -> Tensor:
+    """Uniform on [0, 1), on the grid of the dtype's mantissa; on the device of `like`."""
+    return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator, like)), shape, dtype)
 
 
 @remembered_as_given
@@ -356,17 +364,19 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     if p is not None:
         if not 0 <= p <= 1:
             raise ArgumentError(f"bernoulli: p must be from 0 to 1, got {p:g}")
-        return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator).value, v.dtype), v))
+        return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator, v).value, v.dtype), v))
     if not v.dtype.is_float:
         raise DTypeError(f"bernoulli: needs a float tensor of probabilities, got {v.dtype.name}")
     check_known("bernoulli", "probabilities", v, 0, 1)
-    drawn = lt(uniform(v.shape, accumulator(v.dtype), generator), wrap(Value(v.node)))
+    drawn = lt(uniform(v.shape, accumulator(v.dtype), generator, v), wrap(Value(v.node)))
     return wrap(stepwise(bc.cast(drawn.value, v.dtype), v))
 
 
-def bernoulli_mask(shape: Shape, p: float, generator: Generator | None = None) -> Tensor:
-    """True with probability p: a random word below p * 2**32."""
-    return _below(wrap(drawn(shape, 1, generator)), shape, p)
+def bernoulli_mask(
+    shape: Shape, p: float, generator: Generator | None = None, like: Value | None = None
+) -> Tensor:
+    """True with probability p: a random word below p * 2**32; on the device of `like`."""
+    return _below(wrap(drawn(shape, 1, generator, like)), shape, p)
 
 
 @remembered_as_given
@@ -425,7 +435,7 @@ def multinomial(
     if replacement:
         running = cumsum(weights, -1)
         total = narrow(running, -1, n - 1, 1)
-        drawn = uniform((*v.shape[:-1], num_samples), wide, generator) * total
+        drawn = uniform((*v.shape[:-1], num_samples), wide, generator, v) * total
         return searchsorted(running, drawn, right=True).clamp(max=n - 1)
     return topk(weights / exponential(v.shape, wide, 1.0, generator), num_samples).indices
 
@@ -445,7 +455,7 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     top = float(array.max()) if array.size else 0.0
     if not (array >= 0).all():
         raise ArgumentError("poisson: rates must not be negative")
-    u = uniform(v.shape, float64, generator)
+    u = uniform(v.shape, float64, generator, v)
     # the smallest k with P(X <= k) = Q(k + 1, rate) > u, by bisection
     from weft.core.elementwise import le, where
 
@@ -471,7 +481,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     shape = (*n.value.shape, most)
     if most == 0:
         return n * 0
-    drawn = lt(uniform(shape, float32, generator), unsqueeze(p, -1))
+    drawn = lt(uniform(shape, float32, generator, p.value), unsqueeze(p, -1))
     counted = lt(wrap(positions(shape, len(shape) - 1)), unsqueeze(n, -1))
     return wrap(bc.cast(sum(logical_and(drawn, counted), -1).value, n.value.dtype))
 

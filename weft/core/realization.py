@@ -31,7 +31,7 @@ def note(t: Tensor) -> None:
     loss of a backward pass, whose forward computation would be done again if it were asked for later. A function that
     is being traced computes all of its state anyway.
     """
-    if tracing.current() is not None:
+    if tracing.current() is not None or t.value.node.device == run.META:
         return
     key, wanted = id(t), _noted.wanted
     wanted[key] = ref(t, lambda _: wanted.pop(key, None))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -124,11 +125,25 @@ class _Numbers:
         return self._values[id(v)]
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A call whose trace was left: its result, where values were asked for, and in which modes the modules were."""
+
+    result: Any
+    breaks: tuple[tracing.GraphBreak, ...]
+    modes: list[tuple[tracing.Modal, bool]]
+
+
 def record(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
-) -> Recording:
-    """Run `fn` once on placeholders. `tensors` are those among its arguments, each once."""
-    block = tracing.tracing(Tensor)
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+    whole: bool,
+) -> Recording | Left:
+    """Run `fn` once on placeholders. `tensors` are those among its arguments, each once. With `whole` it is an error
+    for it to ask for values."""
+    block = tracing.tracing(Tensor, whole)
     try:
         return _recorded(block, fn, args, kwargs, tensors)
     finally:  # again: Ctrl-C may have come between
@@ -141,9 +156,13 @@ def _recorded(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tensors: Sequence[Tensor],
-) -> Recording:
+) -> Recording | Left:
     with block as trace:
         result = fn(*args, **kwargs)
+        if not trace.left and (kind := _hiding(result, trace)):
+            trace.refuse_or_leave(kind)
+        if trace.left:
+            return Left(result, tuple(trace.breaks), list(trace.modes.values()))
         builder(result, _look_at)
         # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
         numbers = _Numbers(tensors, trace)
@@ -178,6 +197,32 @@ def _recorded(
         differentiated=trace.differentiated,
         modes=list(trace.modes.values()),
     )
+
+
+def _kind(x: Any) -> str:
+    return type(x).__name__
+
+
+def _hiding(tree: Any, trace: tracing.Trace) -> str:
+    """The kind of an object in a result that a call could not make anew: an iterator, or one in which there are tensors
+    of the trace. Empty where there is none."""
+    found: list[Any] = []
+    builder(tree, len, found.append)
+    for x in found:
+        if isinstance(x, Iterator):
+            return _kind(x)
+        level: list[Any] = [x]
+        for _ in range(_DEEP):
+            if any(isinstance(o, Handle) and id(o) in trace.created for o in level):
+                return _kind(x)
+            inside = gc.get_referents(*[o for o in level if not isinstance(o, _OPAQUE)])
+            level = [o for o in inside if gc.is_tracked(o)][:_MANY]
+    return ""
+
+
+_OPAQUE = (type, FunctionType, ModuleType, Handle)
+_DEEP, _MANY = 4, 1000
+"""How far, and at how many objects, to look for tensors within a result."""
 
 
 def _look_at(t: Tensor) -> int:

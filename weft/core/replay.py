@@ -21,7 +21,7 @@ from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import standing_for, wrap
 from weft.core.instantiate import instantiate
 from weft.core.ownership import Taken, exclusive, rebind, take
-from weft.core.recording import Rebind, Recording, Result, SetGrad, record
+from weft.core.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.graph import Node, toposort
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 
 def make_replay(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-) -> Replay:
-    """Run `fn` once on placeholders, and plan what it computes.
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], whole: bool
+) -> Replay | Left:
+    """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
+    for values, and is done then.
 
     There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
     that are bound later, where they span devices, or where they are computed in pieces from large files.
@@ -47,7 +48,9 @@ def make_replay(
     from weft.scheduler.signature import signature
 
     shared = may_be_captured(args, kwargs, tensors)
-    r = record(fn, args, kwargs, tensors)
+    r = record(fn, args, kwargs, tensors, whole)
+    if isinstance(r, Left):
+        return r
     positional = (
         not kwargs and len(args) == len(tensors) and all(a is t for a, t in zip(args, tensors, strict=True))
     )
@@ -63,8 +66,10 @@ def make_replay(
     unbound = bool(signature(list(wanted)).variables)
     pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
     replay: Replay
-    if needs_tape or unbound or pieces or len(devices) > 1 or any(n.op is Op.COPY for n in order):
-        replay = LazyReplay(r, classes, realize=not needs_tape and not unbound)
+    meta = run.META in devices
+    if needs_tape or unbound or pieces or meta or len(devices) > 1 or any(n.op is Op.COPY for n in order):
+        computed = not needs_tape and not unbound and not meta
+        replay = LazyReplay(r, classes, realize=computed)
     else:
         device = open_device(devices.pop() if devices else run.default_device())
         replay = PlanReplay(r, classes, device, list(wanted))
@@ -385,6 +390,9 @@ class PlanReplay(Replay):
             from weft.scheduler.realize import check_unchanged
 
             check_unchanged([objects[k].value.node for _, k in self._from_disk])
+        for k in stays.values():
+            own = objects[k].__dict__
+            own["_writes"] = own.get("_writes", 0) + 1
         for k, b in self._rebinds_in_place.items():
             t = target(b, objects)
             if k not in stays or t.value.needs_grad is not b.needs_grad:

@@ -16,7 +16,7 @@ from weft.core.handle import describe
 from weft.errors import DTypeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Node
+from weft.ir.graph import Node, Shape
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, S
     whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
     memory."""
     pending = [n for n in nodes if n.storage is None]
-    if pending and tracing.current() is not None:
-        pending = [n for n in pending if not tracing.is_traced(n)]
+    if pending and tracing.traces():
+        pending = tracing.computable(pending)
     if not pending:
         return _NOTHING
     try:
@@ -64,13 +64,15 @@ def _scheduler() -> Callable[..., Mapping[Node, Storage]]:
 
 
 def stored(node: Node) -> Storage:
-    """The value of a node, computed if need be. ArgumentError within a trace, where there is none."""
+    """The value of a node, computed if need be. Leaves a trace; ArgumentError where there is no value to come."""
     storage = node.storage
     if storage is None:
         constants = realize([node])
         storage = node.storage or constants.get(node)
     if storage is None:
-        tracing.refuse_value(node)
+        tracing.need_value(node)
+        constants = realize([node])
+        storage = node.storage or constants.get(node)
     return storage  # pyright: ignore[reportReturnType]  # what has no value was refused
 
 
@@ -116,7 +118,7 @@ def is_little(node: Node) -> bool:
 def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
     """Give the bytes of a value that is too large for memory to `sink`, piece by piece. False, with nothing done, for
     one that is computed at once."""
-    if node.storage is not None:
+    if node.storage is not None or (tracing.current() is not None and tracing.is_traced(node)):
         return False
     from weft.backends.registry import open_device
     from weft.scheduler import stream
@@ -145,6 +147,8 @@ def from_numpy(array: Array, device: str) -> Node:
     from weft.backends.storage import from_numpy as store
 
     dtype = dtypes.from_numpy(array.dtype)
+    if device == META:
+        return valueless(tuple(array.shape), dtype)
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
@@ -193,7 +197,27 @@ def device_name(device: object) -> str:
     from weft.backends.registry import canonical, open_device
 
     full = canonical(name)
-    open_device(full)
+    if full != META:
+        open_device(full)
+    return full
+
+
+META = "meta:0"
+"""The device of tensors that have a shape and a dtype, but no values."""
+
+
+def valueless(shape: Shape, dtype: DType) -> Node:
+    """A leaf on the device "meta"."""
+    return graph.buffer(shape, dtype, META, None)
+
+
+def named_only(device: str) -> str:
+    """The full name of a device that need not be there. DeviceError for one that is malformed, or of no known kind."""
+    from weft.backends.registry import NAMES, canonical, open_device
+
+    full = canonical(device)
+    if full.partition(":")[0] not in NAMES:
+        open_device(full)
     return full
 
 
@@ -213,10 +237,10 @@ def default_device() -> str:
     return chosen.names[-1] if chosen.names else _base.get() or configured_device()
 
 
-def set_default_device(name: str) -> None:
-    """New tensors are made on this device where no context says otherwise: in this thread; from the main thread, in all
-    that set none of their own."""
-    _base.set(device_name(name))
+def set_default_device(name: str | None) -> None:
+    """New tensors are made on this device where no context says otherwise, on the configured one for None: in this
+    thread; from the main thread, in all that set none of their own."""
+    _base.set("" if name is None else device_name(name))
 
 
 def push_device(name: str) -> None:
@@ -271,6 +295,9 @@ def set_num_threads(n: int) -> None:
 
 def get_num_threads() -> int:
     """How many threads the CPU backend uses."""
+    from weft.backends.cpu.device import CpuDevice
     from weft.backends.registry import open_device
 
-    return open_device("cpu:0").info.cores
+    device = open_device("cpu:0")
+    assert isinstance(device, CpuDevice)
+    return device.runtime.pool.threads

@@ -41,7 +41,7 @@ def scan(
 
     Source: jax.lax.scan.
     """
-    from weft.core.checkpointing import random_state
+    from weft.core.checkpointing import after_trace, random_state
 
     if not callable(f):
         raise DTypeError(f"scan: expected a function, got {describe(f)}")
@@ -71,7 +71,7 @@ def scan(
         finals, stacks = init_values, _nothing(step, init_values, rows)
     else:
         finals, stacks = loops.loop(step, init_values, rows, count, reverse)
-    if random_state() != before:
+    if random_state() != after_trace(before):
         raise ArgumentError(
             "scan: the function draws random numbers, which would be the same in every step; draw them outside, "
             "for all steps, and pass them in xs"

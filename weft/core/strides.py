@@ -120,8 +120,14 @@ def _known(shape: Shape) -> list[int]:
     return [n for n in shape if isinstance(n, int)]
 
 
-def _position(shape: Shape, route: Sequence[Node], index: list[int]) -> int:
-    """Which of the elements, in row-major order, is seen at `index`."""
+def offset_of(shape: Shape, route: Sequence[Node]) -> int:
+    """Which of the elements of `shape`, in row-major order, comes first in what movement ops make of them."""
+    ends = route[-1].shape if route else shape
+    return _position(shape, route, [0] * len(ends), picked=True)
+
+
+def _position(shape: Shape, route: Sequence[Node], index: list[int], picked: bool = False) -> int:
+    """Which of the elements, in row-major order, is seen at `index`; with `picked`, whichever a GATHER picks."""
     for node in reversed(route):
         source = _known(node.inputs[0].shape)
         match node.op, node.attrs:
@@ -138,8 +144,12 @@ def _position(shape: Shape, route: Sequence[Node], index: list[int]) -> int:
                 index = [
                     n - 1 - i if k in axes else i for k, (i, n) in enumerate(zip(index, source, strict=True))
                 ]
-            case Op.GATHER, Along(axis):  # which one is picked does not matter here
-                index = [0 if k == axis else i for k, i in enumerate(index)]
+            case Op.GATHER, Along(axis):  # for strides, which one is picked does not matter
+                at = 0
+                if picked:
+                    found = run.to_numpy(node.inputs[1])
+                    at = int(found[tuple(index)]) if found.ndim == len(index) else int(found.reshape(-1)[0])
+                index = [at % max(source[axis], 1) if k == axis else i for k, i in enumerate(index)]
             case Op.SHEAR, Window(axis, window, stride, dilation):
                 moved = index[axis] * stride + index[window] * dilation
                 index = [moved if k == axis else i for k, i in enumerate(index)]

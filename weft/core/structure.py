@@ -7,6 +7,7 @@ compared by type and value if it is hashable, by identity if not.
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
@@ -78,26 +79,35 @@ def _value(x: Any) -> Key:
     return (_kind(x), x)
 
 
-def builder(tree: Any, number: Callable[[Any], int]) -> Build:
-    """A function that makes `tree` again with `given[number(t)]` in place of each tensor t."""
+def builder(tree: Any, number: Callable[[Any], int], other: Callable[[Any], object] | None = None) -> Build:
+    """A function that makes `tree` again with `given[number(t)]` in place of each tensor t. `other` is told of what is
+    no container, and stays the same object."""
     if isinstance(tree, Handle):
         k = number(tree)
         return lambda given: given[k]
     kind = _kind(tree)
     if kind is tuple:
-        parts = [builder(x, number) for x in tree]
+        parts = [builder(x, number, other) for x in tree]
         return lambda given: tuple([p(given) for p in parts])
     if kind is list:
-        parts = [builder(x, number) for x in tree]
+        parts = [builder(x, number, other) for x in tree]
         return lambda given: [p(given) for p in parts]
     if is_named_tuple(kind):
-        parts = [builder(x, number) for x in tree]
+        parts = [builder(x, number, other) for x in tree]
         return lambda given: kind(*[p(given) for p in parts])
-    if kind is dict:
-        items = {k: builder(x, number) for k, x in tree.items()}
-        return lambda given: {k: p(given) for k, p in items.items()}
+    if kind is dict or kind is OrderedDict:
+        items = {k: builder(x, number, other) for k, x in tree.items()}
+        made: Any = kind
+        return lambda given: made((k, p(given)) for k, p in items.items())
     if dataclasses.is_dataclass(kind):
-        fields = {f.name: builder(getattr(tree, f.name), number) for f in dataclasses.fields(tree) if f.init}
+        fields = {
+            f.name: builder(getattr(tree, f.name), number, other) for f in dataclasses.fields(tree) if f.init
+        }
         make = _kind(tree)  # a name of its own: the closure must not hold the tree and its tensors
         return lambda given: make(**{k: p(given) for k, p in fields.items()})
+    if other is not None and not isinstance(tree, _SIMPLE):
+        other(tree)
     return lambda _: tree
+
+
+_SIMPLE = (int, float, complex, str, bytes, type(None), type)

@@ -12,6 +12,7 @@ from weft.core.handle import Handle
 from weft.errors import ArgumentError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
+from weft.naming import package
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -26,42 +27,66 @@ class memory_format(Enum):  # noqa: N801  (torch's name)
     channels_last_3d = "channels_last_3d"
 
     def __repr__(self) -> str:
-        return f"weft.{self.name}"
+        return f"{package()}.{self.name}"
+
+    __str__ = __repr__
 
 
 class layout(Enum):  # noqa: N801  (torch's name)
-    """How tensors are kept: dense ones only."""
+    """How tensors are kept: weft has `strided` ones, which are dense; the others are names."""
 
     strided = "strided"
+    sparse_coo = "sparse_coo"
+    sparse_csr = "sparse_csr"
+    sparse_csc = "sparse_csc"
+    sparse_bsr = "sparse_bsr"
+    sparse_bsc = "sparse_bsc"
+    jagged = "jagged"
 
     def __repr__(self) -> str:
-        return f"weft.{self.name}"
+        return f"{package()}.{self.name}"
+
+    __str__ = __repr__
 
 
 contiguous_format, preserve_format = memory_format.contiguous_format, memory_format.preserve_format
 channels_last, channels_last_3d = memory_format.channels_last, memory_format.channels_last_3d
-strided = layout.strided
+strided, sparse_coo, sparse_csr = layout.strided, layout.sparse_coo, layout.sparse_csr
+sparse_csc, sparse_bsr, sparse_bsc, jagged = (
+    layout.sparse_csc,
+    layout.sparse_bsr,
+    layout.sparse_bsc,
+    layout.jagged,
+)
 
 
-class TensorType:
-    """torch's constructors by type: `LongTensor([1, 2])` of numbers, `FloatTensor(2, 3)` of sizes (zeros here).
+class TensorType(type):
+    """torch's types by dtype, as classes: `LongTensor([1, 2])` of numbers, `FloatTensor(2, 3)` of sizes (zeros here).
 
-    `isinstance(x, weft.LongTensor)` asks for the dtype, and `x.type(weft.LongTensor)` converts.
+    `isinstance(x, weft.LongTensor)` asks for the dtype, `x.type(weft.LongTensor)` converts, and annotations take them,
+    as in `weft.LongTensor | None`. No tensor is made of these classes: what they give are Tensors.
     """
 
-    def __init__(self, name: str, dtype: DType) -> None:
-        self.name, self.dtype = name, dtype
+    dtype: DType
 
-    def __call__(self, *data: Any, device: Any = None) -> Tensor:
+    def __new__(cls, name: str, dtype: DType) -> TensorType:
+        return super().__new__(
+            cls, name, (), {"dtype": dtype, "__module__": "weft", "__doc__": f"{dtype.name} tensors."}
+        )
+
+    def __init__(cls, name: str, dtype: DType) -> None:
+        super().__init__(name, (), {})
+
+    def __call__(cls, *data: Any, device: Any = None) -> Tensor:
         from weft.core.tensor import Tensor
 
-        return Tensor(*data, dtype=self.dtype, device=device)
+        return Tensor(*data, dtype=cls.dtype, device=device)
 
-    def __instancecheck__(self, x: object) -> bool:
-        return isinstance(x, Handle) and x.value.dtype is self.dtype
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Handle) and instance.value.dtype is cls.dtype
 
-    def __repr__(self) -> str:
-        return f"weft.{self.name}"
+    def __repr__(cls) -> str:
+        return f"<class '{package()}.{cls.__name__}'>"
 
 
 FloatTensor, DoubleTensor = (
@@ -82,6 +107,20 @@ def named_type(t: object) -> DType | None:
     if isinstance(t, str):
         t = globals().get(t.rpartition(".")[2])
     return t.dtype if isinstance(t, TensorType) else None
+
+
+def type_name(dtype: DType, device: str) -> str:
+    """torch's name for tensors of a dtype on a device: "weft.FloatTensor", "weft.cuda.FloatTensor"."""
+    kind = device.partition(":")[0]
+    place = "" if kind in ("cpu", "disk") else f".{kind}"
+    name = next((t.__name__ for t in _TYPES if t.dtype is dtype), "Tensor")
+    return f"{package()}{place}.{name}"
+
+
+_TYPES = (
+    FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor, ByteTensor, CharTensor, ShortTensor, IntTensor, LongTensor,
+    BoolTensor,
+)  # fmt: skip
 
 
 def set_default_tensor_type(t: TensorType | str) -> None:
@@ -127,3 +166,8 @@ def set_num_interop_threads(n: int) -> None:
 def get_num_interop_threads() -> int:
     """1."""
     return 1
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """False for True: kernels keep denormal numbers, and there is nothing to switch. True for what holds anyway."""
+    return not mode

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
-from weft.autograd.value import Value, apply, grad_enabled, stepwise
+from weft.autograd.value import Value, grad_enabled, stepwise
 from weft.core import (
     broadcast,
     changes,
@@ -23,6 +23,7 @@ from weft.core import (
     handle,
     indexing,
     movement,
+    overrides,
     realization,
     reductions,
     run,
@@ -37,7 +38,7 @@ from weft.core.sizes import Size
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.graph import Target, elements
+from weft.ir.graph import elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -65,6 +66,15 @@ class Tensor(InPlace, Methods):
     __hash__ = object.__hash__
     __array_priority__ = 1000.0
 
+    _made_in_new = False
+    """Whether the class has a `__new__` of its own, which gives the tensor its values."""
+
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        self = object.__new__(cls)
+        if cls._made_in_new and (given or options):
+            Tensor.__init__(self, *given, **options)
+        return self
+
     def __init__(
         self,
         *given: Any,
@@ -72,6 +82,8 @@ class Tensor(InPlace, Methods):
         device: str | None = None,
         requires_grad: Bool_ = False,
     ) -> None:
+        if self._made_in_new and has_value(self):
+            return
         if len(given) == 2 and isinstance(given[1], DType):
             given, dtype = given[:1], given[1]
         data = _constructed(given, dtype, device)
@@ -83,6 +95,45 @@ class Tensor(InPlace, Methods):
             views.look_at(source, self, views.Step(views.without_history))
         if requires_grad:
             self.requires_grad_()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("weft."):
+            if "__torch_function__" not in vars(cls):
+                cls.__torch_function__ = overrides.disabled
+            return
+        if "__new__" in vars(cls):
+            cls._made_in_new = True
+            if "__init__" not in vars(cls):
+                cls.__init__ = _initialized(cls)
+        if overrides.overrides(cls):
+            overrides.install()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What a public function does to tensors of a subclass: the same as to others, and results are of the subclass.
+
+        A subclass that defines it takes calls over, and calls this one for what it leaves as it is.
+        """
+        return overrides.default(cls, func, types, args, kwargs)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """The same elements, and the same history, as a tensor of a subclass."""
+        return overrides.same_as(self, checked_subclass("as_subclass", cls))
+
+    @staticmethod
+    def _make_subclass(kind: Any, data: Tensor, require_grad: Bool_ = False, **options: Any) -> Any:
+        """The elements of `data`, without its history, as a tensor of a subclass."""
+        out = overrides.same_as(data.detach(), checked_subclass("_make_subclass", kind))
+        out.value = Value(data.value.node)
+        return out.requires_grad_() if require_grad else out
+
+    @staticmethod
+    def _make_wrapper_subclass(kind: Any, *args: Any, **options: Any) -> Any:
+        """ArgumentError: weft has no `__torch_dispatch__`, which such tensors need."""
+        raise ArgumentError(_NO_DISPATCH.format("_make_wrapper_subclass", getattr(kind, "__name__", kind)))
 
     # ------------------------------------------------------------------------------------------ what it is
 
@@ -203,9 +254,22 @@ class Tensor(InPlace, Methods):
         self._grad = grad
 
     @property
-    def grad_fn(self) -> Value | None:
-        """What the tensor was recorded as a result of; None for leaves and constants."""
-        return None if self.value.is_leaf or not self.value.needs_grad else self.value
+    def grad_fn(self) -> Any:
+        """What the tensor was recorded as a result of (see tape.py); None for leaves and constants."""
+        from weft.core.tape import step_of
+
+        return None if self.value.is_leaf or not self.value.needs_grad else step_of(self.value)
+
+    @property
+    def retains_grad(self) -> Bool_:
+        """True for a result of which backward() fills `.grad`, as retain_grad asked."""
+        return not self.value.is_leaf and differentiate.watcher(self.value) is self
+
+    @property
+    def _version(self) -> Int_:
+        """How often the tensor was written to in place, here or through a tensor that shares its elements. Equal
+        numbers mean that nothing was written in between; a compiled call may count a write twice."""
+        return self.__dict__.get("_writes", 0)
 
     def retain_grad(self) -> None:
         """Have backward() fill `.grad` of this result too."""
@@ -256,7 +320,8 @@ class Tensor(InPlace, Methods):
 
     def realize(self) -> Tensor:
         """Compute the tensor now, and keep the result."""
-        if self.value.node.op is not Op.BUFFER:
+        node = self.value.node
+        if node.op is not Op.BUFFER or node.storage is None:
             realization.realize(self)
         return self
 
@@ -361,7 +426,7 @@ class Tensor(InPlace, Methods):
         out = object.__new__(type(self))
         memo[id(self)] = out
         out.value = Value(self.value.node)
-        out.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_grad", "look")})
+        out.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_grad", "look", "_writes")})
         if self.grad is not None:
             out._grad = self.grad.detach()
         return out.requires_grad_() if self.requires_grad else out
@@ -407,16 +472,16 @@ class Tensor(InPlace, Methods):
         if device is not None and files.is_disk(device):
             return wrap(files.written(out.value, device))
         if device is not None and (name := run.device_name(device)) != out.device:
-            out = wrap(apply(Op.COPY, (out.value,), Target(name)))
+            out = wrap(creation.copied("to", out.value, name))
         return out.clone() if copy and out is self else out
 
     def type(self, dtype: Any = None, non_blocking: Bool_ = False) -> Any:
-        """The dtype, or the tensor converted to one, which may be given as in torch ("torch.LongTensor") too."""
-        if dtype is None or isinstance(dtype, DType):
-            return self.dtype if dtype is None else self.to(dtype)
-        from weft.core.switches import named_type
+        """torch's name of the type, "weft.FloatTensor"; or the tensor converted to a dtype, a type or one named so."""
+        from weft.core.switches import named_type, type_name
 
-        return self.to(named_type(dtype) or dtype)
+        if dtype is None:
+            return type_name(self.dtype, self.value.node.device or files.place(self.value.node))
+        return self.to(dtype if isinstance(dtype, DType) else named_type(dtype) or dtype)
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in the dtype of another."""
@@ -478,6 +543,8 @@ class Tensor(InPlace, Methods):
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
         changes.record(self, value)
         self.value = value
+        own = self.__dict__
+        own["_writes"] = own.get("_writes", 0) + 1
         handle.made(self)
         if value.needs_grad and value.is_leaf:
             differentiate.watch(self)
@@ -505,6 +572,8 @@ class Tensor(InPlace, Methods):
             )
         if look is not None and hit is not None:
             result = views.written_once(look, old, broadcast.cast(result, old.dtype), hit)
+        if result.node.device is None and (home := old.node.device) not in (None, run.configured_device()):
+            result = creation.place(result, home)  # constants have no device: the tensor keeps its own
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
                 raise GradError(
@@ -652,7 +721,14 @@ class Tensor(InPlace, Methods):
         home = device or self.value.node.device
         return creation.tensor(data, dtype or self.dtype, home, requires_grad)
 
-    new = new_tensor
+    def new(self, *data: Any, device: str | None = None) -> Tensor:
+        """Zeros of a size, `x.new(2, 3)`, or data, `x.new([1, 2])`, in this tensor's dtype and on its device."""
+        made = _constructed(data, self.dtype, device or self.value.node.device)
+        return (
+            made
+            if isinstance(made, Tensor) and made.dtype is self.dtype
+            else self.new_tensor(made, device=device)
+        )
 
     # ------------------------------------------------------------------------------------------ comparison
 
@@ -688,7 +764,7 @@ class Tensor(InPlace, Methods):
         """False: weft has real numbers only."""
         return False
 
-    is_conj = is_neg = is_inference = is_coalesced = is_distributed = is_pinned = is_shared = is_complex
+    is_conj = is_neg = is_inference = is_coalesced = is_distributed = is_complex
 
     @property
     def is_cuda(self) -> Bool_:
@@ -700,7 +776,24 @@ class Tensor(InPlace, Methods):
         """False: weft's tensors are dense. So are `is_quantized`, `is_nested` and `is_meta`."""
         return False
 
-    is_quantized = is_nested = is_meta = is_mps = is_xpu = is_sparse
+    is_quantized = is_nested = is_mps = is_xpu = is_mkldnn = is_ipu = is_sparse
+
+    @property
+    def is_meta(self) -> Bool_:
+        """True on the device "meta": the tensor has a shape and a dtype, but no values."""
+        return self.value.node.device == run.META
+
+    @property
+    def is_cpu(self) -> Bool_:
+        """True on the CPU."""
+        return self.device.startswith("cpu")
+
+    @property
+    def layout(self) -> Any:
+        """`weft.strided`."""
+        from weft.core.switches import strided
+
+        return strided
 
     def is_same_size(self, other: Tensor) -> Bool_:
         """True for equal shapes."""
@@ -728,8 +821,38 @@ class Tensor(InPlace, Methods):
         return tuple(steps) if dim is None else steps[dim]
 
     def storage_offset(self) -> Int_:
-        """0: weft's tensors share no storage with an offset."""
-        return 0
+        """How many elements behind the start of what it shares with others the tensor begins, as torch's would."""
+        from weft.core import storages
+
+        return storages.storage_offset(self)
+
+    def data_ptr(self) -> Int_:
+        """A number by which tensors that share elements are found, as by torch's; no address: see storages.py."""
+        from weft.core import storages
+
+        return storages.data_ptr(self)
+
+    def untyped_storage(self) -> Any:
+        """What the tensor has in common with those that share its elements: see storages.py."""
+        from weft.core import storages
+
+        return storages.UntypedStorage(self)
+
+    def storage(self) -> Any:
+        """The same, in elements."""
+        from weft.core import storages
+
+        return storages.TypedStorage(self)
+
+    _typed_storage = storage
+
+    def is_shared(self) -> Bool_:
+        """False: memory is of one process."""
+        return False
+
+    def is_pinned(self, device: Any = None) -> Bool_:
+        """False: what is copied to a device needs no pinned memory."""
+        return False
 
     def dim_order(self) -> tuple[Int_, ...]:
         """The dimensions from the outermost to the innermost: as they are."""
@@ -783,6 +906,40 @@ class Tensor(InPlace, Methods):
         return elementwise.where(condition, self, other)
 
 
+_NO_DISPATCH = (
+    "{}: {} is a tensor by its __torch_dispatch__, which weft never calls, since it has no operators below its "
+    "functions; define __torch_function__"
+)
+
+
+def checked_subclass(op: str, cls: Any) -> Any:
+    """A subclass of Tensor. ArgumentError for one that needs `__torch_dispatch__`, DTypeError for anything else."""
+    if not (isinstance(cls, builtins.type) and issubclass(cls, Tensor)):
+        raise DTypeError(f"{op}: expected a subclass of Tensor, got {cls!r}")
+    if getattr(cls, "__torch_dispatch__", None) is not None:
+        raise ArgumentError(_NO_DISPATCH.format(op, cls.__name__))
+    return cls
+
+
+def _initialized(cls: type[Any]) -> Any:
+    """The `__init__` of a class whose `__new__` may have done everything already, with arguments of its own."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (becomes the method)
+        if not has_value(self):
+            super(cls, self).__init__(*args, **kwargs)
+
+    return __init__
+
+
+def has_value(t: Tensor) -> builtins.bool:
+    """Whether the tensor has been given what it stands for."""
+    try:
+        _ = t.value
+    except AttributeError:
+        return False
+    return True
+
+
 def _constructed(given: tuple[Any, ...], dtype: DType | None, device: str | None) -> Any:
     """What Tensor(...) holds: of ints, zeros of that size; else the data, of which numbers are the default float."""
     if given and all(type(n) is builtins.int for n in given):
@@ -792,6 +949,8 @@ def _constructed(given: tuple[Any, ...], dtype: DType | None, device: str | None
             f"Tensor: expected sizes, or data alone, got {len(given)} arguments; use weft.tensor"
         )
     data = given[0] if given else ()
+    if isinstance(data, Size):
+        return creation.zeros(*data, dtype=dtype, device=device)
     if isinstance(data, Handle) or dtype is not None:
         return data
     return creation.tensor(data, defaults.get_default_dtype(), device)

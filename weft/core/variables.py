@@ -40,8 +40,7 @@ def bind(*tensors: Tensor, **values: int) -> Tensor | tuple[Tensor, ...]:
 
     if not tensors:
         raise ArgumentError("bind: needs at least one Tensor")
-    if tracing.current() is not None:
-        raise ArgumentError("bind: cannot be called in a function that weft.compile traces")
+    tracing.host_only("bind")
     from weft.autograd.value import Value
 
     nodes = [value_of("bind", t).node for t in tensors]

@@ -48,7 +48,7 @@ class Step:
     part: int | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Elements:
     """What several tensors look at: its shape, dtype and device, and who they are."""
 

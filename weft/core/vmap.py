@@ -144,7 +144,7 @@ def _run(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], moved: Sequence[Tensor],
     sliced: Sequence[bool], size: Int, out_dims: Any, randomness: str,
 ) -> Any:  # fmt: skip
-    from weft.core.random import default_generator
+    from weft.core.checkpointing import after_trace, random_state
 
     given: dict[Value, Value] = {}
     inside: list[Tensor] = []
@@ -157,9 +157,9 @@ def _run(
         else:
             inside.append(x)
     new = iter(inside)
-    before = default_generator.get_state()
+    before = random_state()
     result = func(*_replace(args, new), **_replace(kwargs, new))
-    if randomness == "error" and default_generator.get_state() != before:
+    if randomness == "error" and random_state() != after_trace(before):
         raise ArgumentError(
             "vmap: the function draws random numbers; say randomness='different' or 'same' for every example"
         )

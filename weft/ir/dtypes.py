@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import DTypeError
+from weft.naming import package
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,8 +48,18 @@ class DType:
 
     @property
     def is_complex(self) -> bool:
-        """False: weft has real numbers only."""
+        """False but for names of complex dtypes: weft has real numbers only."""
         return False
+
+    def to_complex(self) -> DType:
+        """The name of the complex dtype whose parts are of this one."""
+        return NAMED[
+            {16: "complex32", 64: "complex128"}.get(self.bits, "complex64") if self.is_float else "complex64"
+        ]
+
+    def to_real(self) -> DType:
+        """The dtype itself; of a complex name, that of its parts."""
+        return self
 
     @property
     def is_signed(self) -> bool:
@@ -97,7 +108,7 @@ class DType:
                 return True
 
     def __repr__(self) -> str:
-        return f"weft.{self.name}"
+        return f"{package()}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (by_name, (self.name,))
@@ -141,9 +152,73 @@ DTYPES: dict[str, DType] = {
 }
 
 
+class NamedDType(DType):
+    """An element type that weft only knows the name and size of, for programs that have it in a table.
+
+    No tensor has such elements: whatever needs them asks for `kind`, which is a DTypeError that says what to do.
+    """
+
+    __slots__ = ("family",)
+    family: str
+
+    def __init__(self, name: str, family: str, bits: int) -> None:
+        for field, value in (("name", name), ("short", name), ("bits", bits), ("family", family)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def kind(self) -> Kind:  # pyright: ignore[reportIncompatibleVariableOverride]  (there is none)
+        raise DTypeError(f"{self.name} is a name only: weft has no {_FAMILIES[self.family]}")
+
+    @property
+    def is_complex(self) -> bool:
+        return self.family == "complex"
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.family == "float"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.name not in (
+            "float8_e8m0fnu",
+            "quint8",
+            "quint4x2",
+            "quint2x4",
+        ) and not self.name.startswith(("uint", "bits"))
+
+    def to_complex(self) -> DType:
+        return self if self.is_complex else NAMED["complex64"]
+
+    def to_real(self) -> DType:
+        return {"complex32": float16, "complex64": float32, "complex128": float64}.get(self.name, self)
+
+
+_FAMILIES = {
+    "complex": "complex numbers; keep the real and the imaginary part as two tensors, or as a last dimension of 2",
+    "float": "floats of this format; it stores float8_e4m3fn and float8_e5m2, and computes in wider floats",
+    "quantized": "quantized tensors of this kind; weft.quantization has int8 and int4 weights",
+    "integer": "integers of this width; the next wider dtype holds them",
+    "bits": "untyped bits; use uint8",
+}
+"""What weft lacks, and what to use instead."""
+
+NAMED: dict[str, NamedDType] = {
+    name: NamedDType(name, family, bits)
+    for family, names in {
+        "complex": {"complex32": 32, "complex64": 64, "complex128": 128},
+        "float": {"float8_e4m3fnuz": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8, "float4_e2m1fn_x2": 8},
+        "quantized": {"qint8": 8, "quint8": 8, "qint32": 32, "quint4x2": 8, "quint2x4": 8},
+        "integer": {f"{sign}int{n}": 8 for sign in ("", "u") for n in range(1, 8)},
+        "bits": {"bits8": 8, "bits16": 16, "bits1x8": 8, "bits2x4": 8, "bits4x2": 8},
+    }.items()
+    for name, bits in names.items()
+}
+"""torch's dtypes that are names here."""
+
+
 def by_name(name: str) -> DType:
     """The dtype called `name` ("float32"); KeyError when there is none."""
-    return DTYPES[name]
+    return DTYPES.get(name) or NAMED[name]
 
 
 @cache
@@ -157,6 +232,8 @@ def promote(a: DType, b: DType) -> DType:
     """
     if a is b:
         return a
+    if a.is_complex or b.is_complex:
+        return _promote_complex(a, b)
     if a.is_float8 or b.is_float8:
         small = a if a.is_float8 else b
         raise DTypeError(
@@ -175,6 +252,13 @@ def promote(a: DType, b: DType) -> DType:
         return signed
     # torch refuses u64 with signed; int64 is what its other unsigned rules would widen to
     return {8: int16, 16: int32, 32: int64, 64: int64}[unsigned.bits]
+
+
+def _promote_complex(a: DType, b: DType) -> DType:
+    """Of a complex name and another dtype: the complex dtype whose parts hold both's."""
+    x, y = (a, b) if a.is_complex else (b, a)
+    parts = y.to_real() if y.is_floating_point or y.is_complex else x.to_real()
+    return x if parts is bfloat16 and x.bits > 32 else promote(x.to_real(), parts).to_complex()
 
 
 def accumulator(dtype: DType) -> DType:

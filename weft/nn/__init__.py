@@ -1,6 +1,6 @@
 """Layers, losses and their functions, under torch's names. Built on what `weft` offers everybody; see `Module`."""
 
-from weft.nn import functional, init, utils
+from weft.nn import attention, functional, init, utils
 from weft.nn.activations import (
     CELU,
     ELU,
@@ -36,9 +36,7 @@ from weft.nn.adaptive_softmax import (
     LinearCrossEntropyLoss,
     LinearCrossEntropyOptions,
 )  # fmt: skip
-from weft.nn.attention import (
-    MultiheadAttention,
-)  # fmt: skip
+from weft.nn.compiled import OptimizedModule as OptimizedModule
 from weft.nn.containers import (
     ModuleDict,
     ModuleList,
@@ -107,6 +105,9 @@ from weft.nn.module import (
     IncompatibleKeys,
     Module,
     Parameter,
+)  # fmt: skip
+from weft.nn.multihead import (
+    MultiheadAttention,
 )  # fmt: skip
 from weft.nn.normalization import (
     BatchNorm1d,
@@ -232,7 +233,7 @@ __all__ = [
     "Threshold", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
     "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold",
     "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
-    "functional", "init", "utils",
+    "attention", "functional", "init", "utils",
 ]  # fmt: skip
 
 from weft.nn import modules as modules  # it names what is imported above

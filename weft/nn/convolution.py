@@ -123,7 +123,7 @@ class Conv1d(_Conv):
     L' = (L + 2 padding - dilation (kernel_size - 1) - 1) // stride + 1. padding may be "valid" or "same".
 
     >>> weft.nn.Conv1d(16, 33, 3, stride=2)(weft.randn(20, 16, 50)).shape
-    (20, 33, 24)
+    weft.Size([20, 33, 24])
     """
 
     rank = 1
@@ -136,7 +136,7 @@ class Conv2d(_Conv):
     H' = (H + 2 padding - dilation (kh - 1) - 1) // stride + 1. padding may be "valid" or "same".
 
     >>> weft.nn.Conv2d(3, 8, 3, padding=1)(weft.randn(4, 3, 32, 32)).shape
-    (4, 8, 32, 32)
+    weft.Size([4, 8, 32, 32])
     """
 
     rank = 2
@@ -148,7 +148,7 @@ class Conv3d(_Conv):
     Shapes: (n, in_channels, D, H, W) -> (n, out_channels, D', H', W').
 
     >>> weft.nn.Conv3d(1, 2, 3)(weft.randn(1, 1, 8, 8, 8)).shape
-    (1, 2, 6, 6, 6)
+    weft.Size([1, 2, 6, 6, 6])
     """
 
     rank = 3
@@ -239,7 +239,7 @@ class ConvTranspose1d(_ConvTransposeNd):
     that convolve to this one is meant.
 
     >>> weft.nn.ConvTranspose1d(3, 2, 4, stride=2, padding=1)(weft.randn(1, 3, 5)).shape
-    (1, 2, 10)
+    weft.Size([1, 2, 10])
     """
 
     rank = 1
@@ -259,7 +259,7 @@ class ConvTranspose2d(_ConvTransposeNd):
     that convolve to this one is meant.
 
     >>> weft.nn.ConvTranspose2d(3, 2, 4, stride=2, padding=1)(weft.randn(1, 3, 5, 5)).shape
-    (1, 2, 10, 10)
+    weft.Size([1, 2, 10, 10])
     """
 
     rank = 2
@@ -279,7 +279,7 @@ class ConvTranspose3d(_ConvTransposeNd):
     that convolve to this one is meant.
 
     >>> weft.nn.ConvTranspose3d(3, 2, 4, stride=2, padding=1)(weft.randn(1, 3, 5, 5, 5)).shape
-    (1, 2, 10, 10, 10)
+    weft.Size([1, 2, 10, 10, 10])
     """
 
     rank = 3

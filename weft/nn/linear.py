@@ -31,7 +31,7 @@ class Linear(Module):
     Both start uniform on +-1/sqrt(in_features).
 
     >>> weft.nn.Linear(20, 30)(weft.randn(128, 20)).shape
-    (128, 30)
+    weft.Size([128, 30])
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Embedding(Module):
     row `padding_idx` starts as zeros and gets no gradient.
 
     >>> weft.nn.Embedding(10, 3)(weft.tensor([[1, 2], [4, 9]])).shape
-    (2, 2, 3)
+    weft.Size([2, 2, 3])
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class EmbeddingBag(Module):
     Shapes: (bags, length) of int, or (all indices) with offsets (bags), where each bag begins -> (bags, embedding_dim).
 
     >>> weft.nn.EmbeddingBag(10, 3, mode="sum")(weft.tensor([[1, 2], [4, 9]])).shape
-    (2, 3)
+    weft.Size([2, 3])
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Bilinear(Module):
     Shapes: (..., in1_features), (..., in2_features) -> (..., out_features); weight (out, in1, in2).
 
     >>> weft.nn.Bilinear(20, 30, 40)(weft.randn(128, 20), weft.randn(128, 30)).shape
-    (128, 40)
+    weft.Size([128, 40])
     """
 
     def __init__(

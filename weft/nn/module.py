@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from weft.core import tracing
-from weft.core.creation import as_tensor, empty, tensor
+from weft.core.creation import as_tensor, empty_like, tensor
 from weft.core.defaults import get_default_dtype
 from weft.core.differentiate import RemovableHandle
 from weft.core.modes import no_grad
@@ -772,10 +772,12 @@ class Module:
         return self.to(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
-        """Parameters and buffers on another device, whose values do not matter."""
-        return self._apply(
-            lambda t: empty(t.shape, dtype=t.dtype, device=device or t.device), recurse=recurse
-        )
+        """Parameters and buffers on another device, whose values do not matter: zeros."""
+        with no_grad():
+            for x in {id(x): x for x in (*self.parameters(recurse), *self.buffers(recurse))}.values():
+                x.grad = None
+                x.data = empty_like(x.detach(), device=device)
+        return self
 
     def share_memory(self) -> Self:
         """The module as it is: processes that are started from this one see its values as they are then."""

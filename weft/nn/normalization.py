@@ -151,7 +151,7 @@ class BatchNorm1d(_BatchNorm):
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
 
     >>> weft.nn.BatchNorm1d(100)(weft.randn(20, 100)).shape
-    (20, 100)
+    weft.Size([20, 100])
     """
 
     ranks = (2, 3)
@@ -165,7 +165,7 @@ class BatchNorm2d(_BatchNorm):
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
 
     >>> weft.nn.BatchNorm2d(8)(weft.randn(4, 8, 32, 32)).shape
-    (4, 8, 32, 32)
+    weft.Size([4, 8, 32, 32])
     """
 
     ranks = (4,)
@@ -323,7 +323,7 @@ class LayerNorm(Module):
     Shapes: (..., *normalized_shape) -> same. Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
 
     >>> weft.nn.LayerNorm(10)(weft.randn(20, 5, 10)).shape
-    (20, 5, 10)
+    weft.Size([20, 5, 10])
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class RMSNorm(Module):
     Shapes: (..., *normalized_shape) -> same. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
 
     >>> weft.nn.RMSNorm(10)(weft.randn(20, 10)).shape
-    (20, 10)
+    weft.Size([20, 10])
     """
 
     def __init__(
@@ -415,7 +415,7 @@ class GroupNorm(Module):
     Shapes: (n, num_channels, ...) -> same; weight and bias per channel. Source: Wu & He 2018, arXiv:1803.08494.
 
     >>> weft.nn.GroupNorm(3, 6)(weft.randn(20, 6, 10, 10)).shape
-    (20, 6, 10, 10)
+    weft.Size([20, 6, 10, 10])
     """
 
     def __init__(

@@ -14,7 +14,7 @@ class Upsample(Module):
     """The input resized to `size` or by `scale_factor`; see weft.nn.functional.interpolate.
 
     >>> weft.nn.Upsample(scale_factor=2)(weft.randn(1, 3, 4, 5)).shape
-    (1, 3, 8, 10)
+    weft.Size([1, 3, 8, 10])
     """
 
     def __init__(

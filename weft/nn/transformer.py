@@ -18,10 +18,10 @@ from weft.core.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init
-from weft.nn.attention import MultiheadAttention
 from weft.nn.containers import ModuleList
 from weft.nn.linear import Linear
 from weft.nn.module import Module
+from weft.nn.multihead import MultiheadAttention
 from weft.nn.normalization import LayerNorm
 from weft.nn.regularization import Dropout
 
@@ -40,7 +40,7 @@ class TransformerEncoderLayer(Module):
     """y = norm1(x + attention(x));  z = norm2(y + linear2(activation(linear1(y)))); with norm_first, norms come first.
 
     >>> weft.nn.TransformerEncoderLayer(32, 4)(weft.randn(10, 2, 32)).shape
-    (10, 2, 32)
+    weft.Size([10, 2, 32])
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TransformerDecoderLayer(Module):
     """As TransformerEncoderLayer, with attention to `memory` between the two parts.
 
     >>> weft.nn.TransformerDecoderLayer(32, 4)(weft.randn(7, 2, 32), weft.randn(10, 2, 32)).shape
-    (7, 2, 32)
+    weft.Size([7, 2, 32])
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Transformer(Module):
 
     >>> model = weft.nn.Transformer(32, 4, 2, 2, 64)
     >>> model(weft.randn(10, 2, 32), weft.randn(7, 2, 32)).shape
-    (7, 2, 32)
+    weft.Size([7, 2, 32])
     """
 
     def __init__(

@@ -47,12 +47,8 @@ class _Whole:
     made of, and the optimizer's options."""
 
     def __init__(self, scheduler: Any) -> None:
-        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        todo: list[Any] = [scheduler]
-        while todo:
-            fields: dict[str, Any] = vars(todo.pop())
-            self._before.append((fields, dict(fields)))
-            todo += fields.get("_schedulers", ())
+        every: list[dict[str, Any]] = [vars(s) for s in _with_parts(scheduler)]
+        self._before = [(fields, dict(fields)) for fields in every]
         groups: list[dict[str, Any]] = scheduler.optimizer.param_groups
         self._options = [(g, dict(g)) for g in groups]
         self._tensors = restored_on_error(t for g in groups for t in _tensors_of(g))
@@ -67,6 +63,12 @@ class _Whole:
             for group, before in self._options:
                 dict[str, Any].update(group, before)  # whose tensors are restored below
         self._tensors.__exit__(kind, *error)
+
+
+def _with_parts(scheduler: Any) -> list[Any]:
+    """A scheduler, and those that it is made of."""
+    parts: Sequence[Any] = getattr(scheduler, "_schedulers", ())
+    return [scheduler, *(p for part in parts for p in _with_parts(part))]
 
 
 def _tensors_of(group: dict[str, Any]) -> list[Tensor]:

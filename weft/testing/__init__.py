@@ -1,1 +1,5 @@
 """What tests of weft, and of backends for it, are made of: the reference, and strategies for random programs."""
+
+from weft.testing.comparison import assert_close
+
+__all__ = ["assert_close"]

@@ -288,7 +288,7 @@ def rrelu(
     if training:
         from weft.core.random import uniform
 
-        return into(input, _leaking(input, uniform(v.shape, v.dtype, None), lower, upper), inplace)
+        return into(input, _leaking(input, uniform(v.shape, v.dtype, None, v), lower, upper), inplace)
     return into(input, where(gt(input, 0), input, input * slope), inplace)
 
 
@@ -312,7 +312,7 @@ def gumbel_softmax(
         raise DTypeError(
             f"gumbel_softmax: needs float logits, got {v.dtype.name}; convert them with .float()"
         )
-    u = uniform(v.shape, v.dtype, None)
+    u = uniform(v.shape, v.dtype, None, v)
     tiny = 2.0**-126 if v.dtype.bits > 16 else 2.0**-14
     soft = _perturbed(logits, u, tiny, tau, dim)
     if not hard:

@@ -23,7 +23,7 @@ def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplac
     _floats(op, input)
     if p == 1.0:
         return into(input, input * 0.0, inplace)
-    keep = random.bernoulli_mask(shape, 1.0 - p)
+    keep = random.bernoulli_mask(shape, 1.0 - p, None, input.value)
     return into(input, _dropped(input, keep, p), inplace)
 
 
@@ -87,7 +87,9 @@ def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inpla
     _floats(op, input)
     if p == 1.0:
         return into(input, input * 0.0, inplace)
-    return into(input, _alpha_dropped(input, random.bernoulli_mask(shape, 1.0 - p), p), inplace)
+    return into(
+        input, _alpha_dropped(input, random.bernoulli_mask(shape, 1.0 - p, None, input.value), p), inplace
+    )
 
 
 @remembered

@@ -26,7 +26,7 @@ class MultiheadAttention(Module):
     >>> attention = weft.nn.MultiheadAttention(64, 8, batch_first=True)
     >>> x = weft.randn(2, 10, 64)
     >>> attention(x, x, x)[0].shape
-    (2, 10, 64)
+    weft.Size([2, 10, 64])
     """
 
     def __init__(
