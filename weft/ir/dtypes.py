@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import DTypeError
+from weft.naming import package
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +98,7 @@ class DType:
                 return True
 
     def __repr__(self) -> str:
-        return f"weft.{self.name}"
+        return f"{package()}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (by_name, (self.name,))

@@ -1,0 +1,30 @@
+"""What the package is called in the texts that programs parse: "weft.float32", "weft.Size([2])", "weft.FloatTensor".
+
+Whoever has weft stand in for another package says so once, with `call_it("torch")`; messages of errors stay weft's.
+"""
+
+from __future__ import annotations
+
+OWN = "weft"
+
+
+class _Package:
+    name = OWN
+
+
+_package = _Package()
+
+
+def package() -> str:
+    """The name before the dot."""
+    return _package.name
+
+
+def call_it(name: str) -> None:
+    """Have texts say `name` from now on."""
+    _package.name = name
+
+
+def is_own() -> bool:
+    """Whether weft goes by its own name."""
+    return _package.name == OWN
