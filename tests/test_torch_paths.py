@@ -20,9 +20,7 @@ PATHS = [
     "nn.modules.batchnorm:_BatchNorm", "nn.modules.loss:_Loss", "nn.modules.container:Sequential",
     "nn.modules.rnn:LSTM", "nn.parallel:DataParallel", "nn.utils.rnn:pad_sequence",
     "distributions.normal:Normal", "distributions.categorical:Categorical", "cuda:is_available",
-    "cuda.amp:GradScaler", "amp:autocast", "autograd:Variable", "jit:script", "compiler:disable",
-    "distributed:is_initialized", "accelerator:current_accelerator", "backends.cudnn:benchmark",
-    "backends.mps:is_available",
+    "amp:autocast", "autograd:Variable", "compiler:disable", "distributed:is_initialized",
 ]  # fmt: skip
 
 
@@ -44,18 +42,13 @@ def test_questions_about_gpus_have_answers_without_one() -> None:
     device = weft.device("cuda" if cuda.is_available() else "cpu")
     assert weft.ones(2, device=device).sum().item() == 2
     assert cuda.device_count() >= 0 and cuda.memory_allocated() >= 0 and cuda.max_memory_allocated() >= 0
-    cuda.empty_cache()
-    cuda.manual_seed_all(1)
-    assert weft.backends.mps.is_available() is False
     if not cuda.is_available():
         with pytest.raises(weft.DeviceError, match=r"driver|bindings"):
             cuda.synchronize()
-        assert weft.accelerator.current_accelerator() is None
 
 
 def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_TF32", "0")
-    weft.backends.cudnn.benchmark = True
     assert weft.get_float32_matmul_precision() == "highest"
     weft.set_float32_matmul_precision("high")
     assert os.environ["WEFT_TF32"] == "1" and weft.backends.cuda.matmul.allow_tf32

@@ -1,4 +1,4 @@
-"""How much of torch's public names weft has: python tools/torch_coverage.py [--missing] [--record]
+"""How much of torch's public names weft has, in torch's place: python tools/torch_coverage.py [--missing] [--record]
 
 For each namespace, the names that apply to dense tensors of real numbers, and how many of them weft offers under the
 same name. Names of other things are left out by the table below, each with its reason. The names are torch's own where
@@ -77,7 +77,6 @@ MISSING: dict[str, str] = {
     "torch.nn.UninitializedParameter": "weft's lazy layers make their parameters at the first call",
     "torch.nn.UninitializedBuffer": "as UninitializedParameter",
     "torch.nn.factory_kwargs": "a helper of torch's modules",
-    "torch.nn.functional.Tensor": "an import of torch's",
     "torch.special.Tensor": "an import of torch's",
     "torch.optim.swap_in_optimizer_params_and_state": "a helper of torch's module conversion",
 }
@@ -107,7 +106,27 @@ def recorded() -> dict[str, list[str]]:
 def _find(root: Any, name: str) -> Any:
     if name.endswith("Tensor"):
         return root.Tensor
-    return root if "." not in name else importlib.import_module(name)
+    for part in name.split(".")[1:]:
+        root = getattr(root, part)
+    return root
+
+
+def _room() -> Any:
+    """torch as `weft.as_torch` offers it; torch itself, where it is loaded, is put aside and back."""
+    aside = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "torch"}
+    with importlib.import_module("weft.as_torch").in_place():
+        room = importlib.import_module("torch")
+        for namespace in NAMESPACES:
+            if not namespace.endswith("Tensor"):
+                importlib.import_module(namespace)
+    sys.modules.update(aside)
+    return room
+
+
+def _has(namespace: Any, name: str) -> bool:
+    """Whether weft has it: a stand-in, which says that it is torch's, does not count."""
+    found = getattr(namespace, name, None)
+    return found is not None and str(getattr(found, "__module__", "")).partition(".")[0] != "torch"
 
 
 def excluded(name: str) -> str | None:
@@ -117,10 +136,9 @@ def excluded(name: str) -> str | None:
 
 def coverage(names: dict[str, list[str]] | None = None) -> dict[str, tuple[list[str], list[str]]]:
     """For each namespace the names that apply, and those of them that weft lacks."""
-    import weft
-
     out: dict[str, tuple[list[str], list[str]]] = {}
-    for namespace, listed in (names or recorded()).items():
+    names, room = names or recorded(), _room()
+    for namespace, listed in names.items():
         kept = {"torch": {"solve", "lstsq"}}.get(namespace, set())
         always = (
             {"solve", "lstsq", "cond", "dtype", "RNN", "LSTM", "GRU"} - kept
@@ -128,8 +146,8 @@ def coverage(names: dict[str, list[str]] | None = None) -> dict[str, tuple[list[
             else set()
         )
         apply = [n for n in listed if n in always or not excluded(n)]
-        ours = _find(weft, namespace.replace("torch", "weft", 1))
-        out[namespace] = apply, [n for n in apply if not hasattr(ours, n)]
+        ours = _find(room, namespace)
+        out[namespace] = apply, [n for n in apply if not _has(ours, n)]
     return out
 
 

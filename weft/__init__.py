@@ -727,14 +727,11 @@ _LAZY = {
 }
 _PACKAGES = frozenset(
     (
-        "accelerator",
         "backends",
         "compiler",
         "cuda",
         "distributed",
-        "jit",
         "utils",
-        "version",
         "amp",
         "array_api",
         "autograd",

@@ -1,4 +1,4 @@
-"""The command line: `python -m weft devices | demo | explain | bench | cache`."""
+"""The command line: `python -m weft devices | demo | explain | bench | cache | run`."""
 
 from __future__ import annotations
 
@@ -105,6 +105,10 @@ def cache(clear: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["run"]:  # what follows is the program's
+        import_module("weft.as_torch.run").run(given[1:])
+        return
     parser = argparse.ArgumentParser(prog="weft", description=__doc__)
     parser.add_argument("--version", action="version", version=weft.__version__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -124,7 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands.add_parser("bench", help="weft's benchmarks, beside what else is installed", add_help=False)
     cached = commands.add_parser("cache", help="where compiled programs are kept, and how much they take")
     cached.add_argument("--clear", action="store_true", help="remove them")
-    chosen, rest = parser.parse_known_args(arguments)
+    commands.add_parser("run", help="a program written for torch, with weft in its place", add_help=False)
+    chosen, rest = parser.parse_known_args(given)
     if rest and chosen.command != "bench":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:

@@ -173,3 +173,9 @@ def test_collating_is_torchs() -> None:
 def test_mistakes(call: Any, message: str) -> None:
     with pytest.raises(weft.WeftError, match=message):
         call()
+
+
+def test_what_other_libraries_read_of_loaders_and_samplers_to_make_their_own() -> None:
+    data = TensorDataset(weft.arange(4))
+    assert DataLoader(data).prefetch_factor is None and DataLoader(data, num_workers=1).prefetch_factor == 2
+    assert RandomSampler(data)._num_samples is None and RandomSampler(data, num_samples=2)._num_samples == 2

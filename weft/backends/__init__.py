@@ -1,14 +1,11 @@
-"""Backends: what turns lowered loops into running code, each in a package of its own.
-
-`cudnn` and `mps` are no backends: they hold what programs that were written for torch switch or ask there.
-"""
+"""Backends: what turns lowered loops into running code, each in a package of its own."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-_MODULES = ("cuda", "cudnn", "mps")
+_MODULES = ("cuda",)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
-from weft.core import run, tracing
+from weft.core import host_operations, run, tracing
 from weft.core.axes import Sizes, is_int, new_shape
 from weft.core.creation import leaf, place, tensor
 from weft.core.defaults import check_dtype, get_default_dtype
@@ -269,6 +269,7 @@ def randperm(
     if not is_int(n) or n < 0:
         raise ArgumentError(f"randperm: n must be an int that is not negative, got {n!r}")
     tracing.host_only("randperm")
+    host_operations.note("randperm")
     key0, key1, offset = (default_generator if generator is None else generator).words(n)
     counter = (np.arange(n, dtype=np.uint64) + np.uint64(offset)).astype(np.uint32)
     zero = np.zeros(n, np.uint32)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from weft.core import host_operations
 from weft.core.creation import tensor
 from weft.core.handle import Handle
 from weft.errors import GradError
@@ -42,6 +43,7 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> A
                 f"numpy.{ufunc.__name__}: NumPy would compute it, and this tensor requires grad; "
                 "use weft's functions, or .detach()"
             )
+    host_operations.note(f"numpy.{ufunc.__name__}")
     arrays = [np.asarray(x) if isinstance(x, Handle) else x for x in inputs]
     outputs = options.pop("out", None)
     if outputs is not None:

@@ -170,7 +170,7 @@ class DataLoader:
             raise ArgumentError(f"DataLoader: batch_size must be at least 1, got {batch_size}")
         self.dataset, self.num_workers, self.generator = dataset, num_workers, generator
         self.drop_last, self.worker_init_fn, self.context = drop_last, worker_init_fn, multiprocessing_context
-        self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
+        self.prefetch_factor = 2 if prefetch_factor is None and num_workers else prefetch_factor
         self.batch_size = None if batch_sampler is not None else batch_size
         self.sampler: Any = sampler
         if sampler is None and not self.stream:
@@ -237,7 +237,7 @@ class DataLoader:
         fetch: Any = self._fetcher if self.context is None else _in_process
         under_way: deque[Future[Any]] = deque()
         try:
-            for indices in itertools.islice(order, self.prefetch_factor * self.num_workers):
+            for indices in itertools.islice(order, (self.prefetch_factor or 0) * self.num_workers):
                 under_way.append(executor.submit(fetch, indices))
             while under_way:
                 done = under_way.popleft().result()

@@ -50,12 +50,12 @@ class RandomSampler(Sampler[int]):
         if num_samples is not None and num_samples < 1:
             raise ArgumentError(f"RandomSampler: num_samples must be at least 1, got {num_samples}")
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
-        self._samples = num_samples
+        self._num_samples = num_samples
 
     @property
     def num_samples(self) -> int:
         """How many examples an epoch has."""
-        return size_of(self.data_source) if self._samples is None else self._samples
+        return size_of(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
         n, left = size_of(self.data_source), self.num_samples

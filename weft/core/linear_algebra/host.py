@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.autograd.value import Value, composed
 from weft.core import broadcast as bc
-from weft.core import run, tracing
+from weft.core import host_operations, run, tracing
 from weft.core.creation import tensor
 from weft.core.handle import value_of, wrap
 from weft.core.movement import pad_value, reshape
@@ -57,6 +57,7 @@ def host_array(op: str, v: Value) -> Array:
     """The computed values on the host. Inside weft.compile a traced value is refused."""
     if tracing.current() is not None and tracing.is_traced(v.node):
         tracing.host_only(op)
+    host_operations.note(op)
     return run.to_numpy(v.node)
 
 

@@ -1,0 +1,1 @@
+"""Parts of torch that weft does otherwise or not at all, and programs do use: real, in Python, for the room only."""
