@@ -28,7 +28,8 @@ import numpy as np
 import weft
 from weft import nn
 from weft.backends.cpu import llvm
-from weft.core import broadcast, changes, compile, gather, handle, realization, remembered, templates, views
+from weft.core import broadcast, changes, gather, handle, realization, remembered, templates, views
+from weft.core import compile as compiling
 from weft.core.compile import Compiled
 from weft.core.differentiate import _watched
 from weft.ir import graph, index, interning, movement
@@ -47,7 +48,7 @@ SMALL: dict[tuple[Any, str], int] = {
     (disk_cache, "IMAGES_KEPT"): 24,
     (remembered, "KEPT"): 24,
     (llvm, "OBJECTS_PER_LINKER"): 16,
-    (compile, "TRACES_KEPT"): 4,
+    (compiling, "TRACES_KEPT"): 4,
 }
 """Bounds that are reached within a few rounds."""
 
@@ -233,6 +234,7 @@ def check(samples: list[Sample], percent: float) -> list[str]:
 
 
 def main() -> int:
+    """Soak as the command line says; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=0.0)

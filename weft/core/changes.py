@@ -20,8 +20,9 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
 from weft.autograd.value import Value, grad_enabled, set_grad_enabled
@@ -52,8 +53,8 @@ GRAD = object()
 Change: TypeAlias = "tuple[ref[Any], Any, Any]"
 """The tensor, the Value it stood for and its look; or the tensor, its `.grad` before (a Tensor) and GRAD."""
 
-changed: deque[Change | list[Change]] = deque(maxlen=CHANGES_KEPT)
-"""Changes in their order, and lists of those that belong together."""
+changed: deque[Any] = deque(maxlen=CHANGES_KEPT)
+"""Changes (`Change`) in their order, and lists of those that belong together and are a training step's: gradients are."""
 
 
 _number = itertools.count(1)
@@ -62,8 +63,8 @@ _number = itertools.count(1)
 def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
     node = value.node
-    if node.storage is None and node.inputs and tracing.current() is None:
-        if not next(_number) % MANY:
+    if node.storage is None and node.inputs and (not tracing.anywhere or tracing.current() is None):
+        if len(changed) >= MANY and not next(_number) % MANY:
             catch_up()
         changed.append((ref(t), t.value, t.look))
 
@@ -72,7 +73,7 @@ def record_grad(t: Any, grad: Any) -> None:
     """`t.grad`, which is a tensor, is about to be another."""
     node = grad.value.node
     if node.storage is None and node.inputs and tracing.current() is None:
-        changed.append((ref(t), t.__dict__["_grad"], GRAD))
+        changed.append([(ref(t), t.__dict__["_grad"], GRAD)])
 
 
 def settle() -> None:
@@ -85,13 +86,21 @@ def settle() -> None:
 
 
 def _let_go() -> None:
-    for _ in range(len(changed)):
-        try:
-            entry = changed.popleft()
-        except IndexError:  # another thread settles too
-            return
-        if any(map(_is_pending, entry)) if type(entry) is list else _is_pending(entry):
-            changed.append(entry)
+    entries: list[Any] = []
+    with suppress(IndexError):  # another thread may do the same
+        for _ in range(len(changed)):
+            entries.append(changed.popleft())
+    changed.extend(
+        [
+            e
+            for e in entries
+            if (
+                any(map(_is_pending, e))
+                if e.__class__ is list
+                else (t := e[0]()) is not None and (n := t.value.node).storage is None and n.inputs
+            )
+        ]
+    )
 
 
 class _Ahead:
@@ -106,7 +115,7 @@ def catch_up() -> None:
     times: dict[int, int] = {}
     tensors: list[Any] = []
     for entry in list(changed):
-        if type(entry) is tuple and entry[2] is not GRAD and (t := entry[0]()) is not None:
+        if entry.__class__ is tuple and (t := entry[0]()) is not None:
             times[id(t)] = times.get(id(t), 0) + 1
             if times[id(t)] == LONG:
                 tensors.append(t)
@@ -140,30 +149,28 @@ class restored_on_error:  # noqa: N801  (reads as what it does)
     __slots__ = ("_before", "_records", "_together")
 
     def __init__(
-        self, tensors: Iterable[Tensor], grads: Iterable[Tensor] = (), together: bool = False
+        self, tensors: Iterable[Tensor], grads: Sequence[Tensor] = (), together: bool = False
     ) -> None:
         self._records, self._together = grad_enabled(), together
-        self._before: list[Change] = []
+        self._before: list[tuple[Any, Any, Any]] = []
         if tracing.current() is None:  # a trace that fails leaves nothing behind
-            self._before = [(ref(t), t.value, t.look) for t in tensors]
-            self._before += [(ref(t), t.__dict__.get("_grad"), GRAD) for t in grads]
+            self._before = [(t, t.value, t.look) for t in tensors]
+            if grads:
+                self._before += [(t, t.__dict__.get("_grad"), GRAD) for t in grads]
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
-            for change in self._before:
-                _undo(change)
+            for t, before, look in self._before:
+                _undo(t, before, look)
             set_grad_enabled(self._records)
         elif self._together and self._before:
-            changed.append(self._before)
+            changed.append([(ref(t), before, look) for t, before, look in self._before])
 
 
-def _undo(change: Change) -> None:
-    t, (_, before, look) = change[0](), change
-    if t is None:
-        return
+def _undo(t: Any, before: Any, look: Any) -> None:
     if look is GRAD:
         t.__dict__["_grad"] = before
         return
@@ -274,8 +281,8 @@ def _chains() -> list[_Chain]:
 
     found: dict[tuple[int, bool], _Chain] = {}
     for entry in list(changed):
-        group = entry if isinstance(entry, list) else None
-        for change in [entry] if group is None else group:
+        group: list[Change] | None = cast("list[Change]", entry) if isinstance(entry, list) else None
+        for change in [cast("Change", entry)] if group is None else group:
             t = change[0]()
             if t is None:
                 continue
@@ -353,7 +360,8 @@ def _withdraw(lost: list[_Chain], chains: Sequence[_Chain], work: set[Node]) -> 
             _take_back(by_key, undone, c, first)
     for key, first in undone.items():
         c = by_key[key]
-        _undo((ref(c.tensor), None, GRAD) if first < 0 else c.changes[first][0])
+        _, before, look = (None, None, GRAD) if first < 0 else c.changes[first][0]
+        _undo(c.tensor, before, look)
     return len(undone)
 
 

@@ -304,7 +304,7 @@ class PlanReplay(Replay):
                 nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
         env += nodes
         executable = plan.executable
-        started, finished = executable.started, executable.finished
+        finished = executable.finished
         try:
             if times is None:
                 plan.start(given)
@@ -314,7 +314,7 @@ class PlanReplay(Replay):
         except BaseException:
             if executable.finished != finished:  # what is updated in place is: all else goes with it
                 self._committed(objects, env, stays, nodes)
-            elif executable.started != started:
+            elif executable.started != finished:
                 self._give_up(objects, stays)
             raise
 

@@ -165,12 +165,13 @@ _current = _Current()
 _slot: Any = Handle.__dict__["value"]
 _lock = threading.Lock()
 _traces: set[int] = set()
-_tracing = 0
+anywhere = 0
+"""How many threads trace."""
 
 
 def current() -> Trace | None:
     """The trace that this thread is making."""
-    return _current.trace if _tracing else None
+    return _current.trace if anywhere else None
 
 
 def note_mode(module: Modal) -> None:
@@ -188,11 +189,11 @@ class tracing:  # noqa: N801  (reads as what it does)
         self._cls, self.trace = cls, Trace()
 
     def __enter__(self) -> Trace:
-        global _tracing
+        global anywhere
         cls = self._cls
         with _lock:
             _traces.add(id(self))
-            _tracing = len(_traces)
+            anywhere = len(_traces)
             cls.value, cls._grad = _VALUE, _GRAD
         _current.trace = self.trace
         return self.trace
@@ -202,14 +203,14 @@ class tracing:  # noqa: N801  (reads as what it does)
 
     def end(self) -> None:
         """The thread traces no more."""
-        global _tracing
+        global anywhere
         cls = self._cls
         if _current.trace is self.trace:
             _current.trace = None
         with _lock:
             _traces.discard(id(self))
-            _tracing = len(_traces)
-            if not _tracing and "value" in cls.__dict__:
+            anywhere = len(_traces)
+            if not anywhere and "value" in cls.__dict__:
                 del cls.value
                 cls._grad = None
 

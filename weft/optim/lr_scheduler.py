@@ -26,11 +26,13 @@ class _Whole:
 
     def __init__(self, scheduler: Any) -> None:
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        todo = [scheduler]
+        todo: list[Any] = [scheduler]
         while todo:
-            fields = vars(todo.pop())
+            one: Any = todo.pop()
+            fields: dict[str, Any] = one.__dict__
             self._before.append((fields, dict(fields)))
-            todo += fields.get("schedulers", ())
+            parts: list[Any] = fields.get("schedulers") or []
+            todo += parts
         groups = scheduler.optimizer.param_groups
         self._options = [(g, dict(g)) for g in groups]
         self._tensors = restored_on_error(t for g in groups for t in (g.rate, *g.all_factors()))
