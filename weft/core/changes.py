@@ -7,8 +7,8 @@ that a handle had before is kept until the new one is there, and when a computat
 1. What it was computed *from* is computed by itself, if that is possible: `x[0] = 5` stays when `f(x)` fails.
 2. Other changes that share work with it are withdrawn, all of them: the tensors are as before the step. Those are the
    gradients that `backward()` added, the statistics of a batch norm, the parameters. Where a user's own code changed a
-   tensor in place (`w -= lr * w.grad`), that is first computed, with whatever it shares work with; what can be
-   computed has happened, as in torch.
+   tensor in place, that is computed if it can be: then it has happened, as in torch. In a training step (`w -= lr *
+   w.grad`) this is done with all that it shares work with, so that it has happened wholly or not at all.
 
 A change that shares no work with what failed is left alone. An interrupt withdraws nothing: what is not computed yet
 is computed when it is asked for. What a function of weft changes together (an optimizer's step) it changes wholly or
@@ -38,8 +38,8 @@ CHANGES_KEPT = 16384
 """Changes that are not computed yet and can be withdrawn: as many as `handle.RECENT` tensors are looked at. The oldest
 go first; with them goes only that a failed computation can be undone."""
 
-ATTEMPTS = 8
-"""Sets of changes that a failed computation tries to save: each may take as long as it did itself."""
+ATTEMPTS = 16
+"""Changes, or sets of them, that a failed computation tries to save: each may take as long as it did itself."""
 
 LONG = 256
 """Changes of one tensor in place of which none is computed: then it is. A count that nobody reads would grow always."""
@@ -54,7 +54,7 @@ Change: TypeAlias = "tuple[ref[Any], Any, Any]"
 """The tensor, the Value it stood for and its look; or the tensor, its `.grad` before (a Tensor) and GRAD."""
 
 changed: deque[Any] = deque(maxlen=CHANGES_KEPT)
-"""Changes (`Change`) in their order, and lists of those that belong together and are a training step's: gradients are."""
+"""Changes (`Change`) in their order, and lists of those that belong together in a training step: gradients are, too."""
 
 
 _number = itertools.count(1)
@@ -241,12 +241,14 @@ def failed(asked: Sequence[Node], error: BaseException) -> None:
     hit = [c for c in chains if _shares(c.now, work)]
     lost: list[_Chain] = []
     tried = 0
-    for part in _parts(hit, set(asked)):
-        if tried < ATTEMPTS and any(not c.is_state for c in part.chains) and not part.depends:
-            tried += 1
-            if _computed([c.now for c in part.chains]):
-                continue
-        lost += part.chains
+    for part in _parts(hit):
+        step = any(c.is_state for c in part.chains)
+        for together in [part.chains] if step else [[c] for c in part.chains]:
+            own = [c.now for c in together if not c.is_state]
+            tries = bool(own) and tried < ATTEMPTS and set(asked).isdisjoint(toposort(own))
+            tried += tries
+            if not tries or not _computed([c.now for c in together]):
+                lost += together
     count = _withdraw(lost, chains, work)
     if count:
         error.add_note(
@@ -325,37 +327,33 @@ def _shares(node: Node, work: set[Node]) -> bool:
 
 @dataclass(slots=True)
 class _Part:
-    """Changes that share work among themselves; whether one of a user's depends on what could not be computed."""
+    """Changes that share work among themselves."""
 
     chains: list[_Chain]
     work: set[Node]
-    depends: bool
 
 
-def _parts(chains: Sequence[_Chain], asked: set[Node]) -> list[_Part]:
+def _parts(chains: Sequence[_Chain]) -> list[_Part]:
     parts: list[_Part] = []
     for c in chains:
-        below = toposort([c.now])
-        merged = _Part([c], _work([c.now]), not c.is_state and not asked.isdisjoint(below))
+        merged = _Part([c], _work([c.now]))
         rest: list[_Part] = []
         for p in parts:
             if p.work.isdisjoint(merged.work):
                 rest.append(p)
             else:
-                merged = _Part(p.chains + merged.chains, p.work | merged.work, p.depends or merged.depends)
+                merged = _Part(p.chains + merged.chains, p.work | merged.work)
         parts = [*rest, merged]
     return parts
 
 
 def _withdraw(lost: list[_Chain], chains: Sequence[_Chain], work: set[Node]) -> int:
-    """Have the tensors stand for the latest value before that shares no work with what failed; how many do."""
+    """Have the tensors stand for the latest value before that shares no work with what failed, or that can be computed
+    all the same; how many do."""
     by_key = {(id(c.tensor), c.is_grad): c for c in chains}
     undone: dict[tuple[int, bool], int] = {}  # the first change of each that is undone
     for c in lost:
-        first = next(
-            (k for k in reversed(range(len(c.changes))) if not _is_hit(c.changes[k][0], work)),
-            -1 if c.is_grad else None,
-        )
+        first = _last_good(c, work)
         if first is not None:
             _take_back(by_key, undone, c, first)
     for key, first in undone.items():
@@ -365,9 +363,19 @@ def _withdraw(lost: list[_Chain], chains: Sequence[_Chain], work: set[Node]) -> 
     return len(undone)
 
 
-def _is_hit(change: Change, work: set[Node]) -> bool:
-    node = _node(change)
-    return node is not None and _shares(node, work)
+def _last_good(chain: _Chain, work: set[Node]) -> int | None:
+    """The number of the first change to be undone; -1 for a gradient that there is to be none of; None if no value of
+    the tensor can be had."""
+    tried = 0
+    for k in reversed(range(len(chain.changes))):
+        node = _node(chain.changes[k][0])
+        if node is None or not _shares(node, work):
+            return k
+        if not chain.is_state and tried < ATTEMPTS:
+            tried += 1
+            if _computed([node]):
+                return k
+    return -1 if chain.is_grad else None
 
 
 def _take_back(
