@@ -97,19 +97,19 @@ def rows(n: int, device: str = "cpu", columns: int = 4) -> weft.Tensor:
 # ------------------------------------------------------------------------------------------------ memory
 
 
-@pytest.mark.parametrize("order", ["zbsi", "zbis", "zibs", "zbcs", "zbcsi"])
+@pytest.mark.parametrize("order", ["zbsi", "zibs", "zbcs"])
 def test_a_batch_that_does_not_fit_changes_nothing_and_half_of_it_can_be_tried(order: str) -> None:
     training, other = Training(64), Training(64)
-    small, big = rows(16), rows(40_000)
+    small, big = rows(16), rows(20_000)
     for t in (training, other):
         t.step(small, order)
         t.optimizer.zero_grad()
     before = training.state()
-    with weft.memory_limit(10 << 20), pytest.raises(MemoryError) as refused:
+    with weft.memory_limit(5 << 20), pytest.raises(MemoryError) as refused:
         training.step(big, order)
     assert any("are as they were before" in note for note in refused.value.__notes__)
     assert same(training.state(), before)
-    with weft.memory_limit(10 << 20):
+    with weft.memory_limit(5 << 20):
         training.step(small, order)
     other.step(small, order)
     assert same(training.state(), other.state())
@@ -118,11 +118,11 @@ def test_a_batch_that_does_not_fit_changes_nothing_and_half_of_it_can_be_tried(o
 def test_a_compiled_step_that_does_not_fit_changes_nothing() -> None:
     training = Training(64)
     step = weft.compile(lambda x: training.step(x).detach())
-    small, big = rows(16), rows(40_000)
+    small, big = rows(16), rows(20_000)
     for _ in range(2):
         step(small)
     before = training.state()
-    with weft.memory_limit(10 << 20):
+    with weft.memory_limit(5 << 20):
         with pytest.raises(MemoryError):
             step(big)
         assert same(training.state(), before)
@@ -146,12 +146,12 @@ def test_a_dummy_device_without_memory() -> None:
 
 def test_gradients_that_were_accumulated_before_are_kept() -> None:
     training = Training(64)
-    small, big = rows(16), rows(40_000)
+    small, big = rows(16), rows(20_000)
     training.step(small, "zbi")
     grads = [p.grad for p in training.model.parameters()]
     weft.realize(*(g for g in grads if g is not None))
     before = training.state()
-    with weft.memory_limit(10 << 20), pytest.raises(MemoryError):
+    with weft.memory_limit(5 << 20), pytest.raises(MemoryError):
         loss = training.loss(big)
         loss.backward()
         loss.item()
@@ -230,7 +230,7 @@ def test_a_kernel_that_fails_at_any_place_of_an_eager_step() -> None:
     launches = device.clock.launches
     training.step(x)
     count = device.clock.launches - launches
-    for k in random.Random(1).sample(range(count), min(count, 6 + FUZZ)):
+    for k in random.Random(1).sample(range(count), min(count, 3 + FUZZ)):
         training.reset(before)
         device.faults = Faults(launches=frozenset({k}))
         with pytest.raises(weft.DeviceError):
@@ -252,7 +252,7 @@ def test_a_kernel_that_fails_at_any_place_of_a_compiled_step() -> None:
     launches = device.clock.launches
     step(x)
     count, after = device.clock.launches - launches, training.state()
-    for k in random.Random(2).sample(range(count), min(count, 8 + FUZZ)):
+    for k in random.Random(2).sample(range(count), min(count, 4 + FUZZ)):
         training.reset(before)
         device.faults = Faults(launches=frozenset({k}))
         with pytest.raises(weft.DeviceError):
@@ -334,7 +334,7 @@ def test_an_interrupt_leaves_no_half_step(compiled: bool) -> None:
     assert same(training.state(), after)
     count = whole.count
     seen: dict[str, set[str]] = {name: set() for name in PARTS}
-    for at in _places(count, 60 + FUZZ):
+    for at in _places(count, 20 + FUZZ):
         training.reset(before)
         trial = Interrupt(at)
         trial.during(lambda: step(x))
@@ -355,7 +355,7 @@ def test_an_interrupt_leaves_no_half_step(compiled: bool) -> None:
 def _places(count: int, n: int) -> Iterator[int]:
     """Some of the events, and the last ones, where all is written."""
     chosen = set(random.Random(n).sample(range(1, count + 1), min(n, count)))
-    yield from sorted(chosen | set(range(max(1, count - 40), count + 1)))
+    yield from sorted(chosen | set(range(max(1, count - 15), count + 1)))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -378,7 +378,7 @@ def test_schedulers_and_averages_change_wholly() -> None:
     whole = Interrupt(-1)
     whole.during(scheduler.step)
     steps, averages = set[str](), set[int]()
-    for at in [*random.Random(3).sample(range(1, whole.count), 30), whole.count]:
+    for at in [*random.Random(3).sample(range(1, whole.count), 15), whole.count]:
         before, _ = state()
         Interrupt(at).during(scheduler.step)
         now, _ = state()
@@ -390,7 +390,7 @@ def test_schedulers_and_averages_change_wholly() -> None:
     assert steps == {"same", "next"}
     whole = Interrupt(-1)
     whole.during(lambda: average.update_parameters(training.model))
-    for at in random.Random(3).sample(range(1, whole.count), 20):
+    for at in random.Random(3).sample(range(1, whole.count), 8):
         for p in training.model.parameters():
             p.data += 1
         _, before = state()

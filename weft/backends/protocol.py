@@ -198,7 +198,8 @@ class Executable(Protocol):
 
     @property
     def started(self) -> int:
-        """How many runs have begun to change memory."""
+        """How many runs have begun to change memory: as many as have finished, and one more while one runs, or where
+        the last one failed in between."""
         ...
 
     @property

@@ -7,8 +7,8 @@ that a handle had before is kept until the new one is there, and when a computat
 1. What it was computed *from* is computed by itself, if that is possible: `x[0] = 5` stays when `f(x)` fails.
 2. Other changes that share work with it are withdrawn, all of them: the tensors are as before the step. Those are the
    gradients that `backward()` added, the statistics of a batch norm, the parameters. Where a user's own code changed a
-   tensor in place (`w -= lr * w.grad`), that is first computed, with whatever it shares work with; what can be
-   computed has happened, as in torch.
+   tensor in place, that is computed if it can be: then it has happened, as in torch. In a training step (`w -= lr *
+   w.grad`) this is done with all that it shares work with, so that it has happened wholly or not at all.
 
 A change that shares no work with what failed is left alone. An interrupt withdraws nothing: what is not computed yet
 is computed when it is asked for. What a function of weft changes together (an optimizer's step) it changes wholly or
@@ -21,8 +21,9 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
 from weft.autograd.value import Value, grad_enabled, set_grad_enabled
@@ -38,8 +39,8 @@ CHANGES_KEPT = 16384
 """Changes that are not computed yet and can be withdrawn: as many as `handle.RECENT` tensors are looked at. The oldest
 go first; with them goes only that a failed computation can be undone."""
 
-ATTEMPTS = 8
-"""Sets of changes that a failed computation tries to save: each may take as long as it did itself."""
+ATTEMPTS = 16
+"""Changes, or sets of them, that a failed computation tries to save: each may take as long as it did itself."""
 
 LONG = 256
 """Changes of one tensor in place of which none is computed: then it is. A count that nobody reads would grow always."""
@@ -55,10 +56,12 @@ Change: TypeAlias = "tuple[ref[Any], Any, Any]"
 
 
 class _Changes(threading.local):
-    """Changes that this thread made, in their order, and lists of those that belong together."""
+    """What this thread has changed."""
 
     def __init__(self) -> None:
-        self.changed: deque[Change | list[Change]] = deque(maxlen=CHANGES_KEPT)
+        self.changed: deque[Any] = deque(maxlen=CHANGES_KEPT)
+        """Changes (`Change`) in their order, and lists of those that belong together in a training step: gradients
+        are, too."""
         self.ahead = LONG
         """At how many changes tensors that have changed often are looked for."""
 
@@ -77,8 +80,8 @@ _number = itertools.count(1)
 def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
     node = value.node
-    if node.storage is None and node.inputs and tracing.current() is None:
-        if not next(_number) % MANY:
+    if node.storage is None and node.inputs and (not tracing.anywhere or tracing.current() is None):
+        if len(_mine.changed) >= MANY and not next(_number) % MANY:
             catch_up()
         _mine.changed.append((ref(t), t.value, t.look))
 
@@ -87,7 +90,7 @@ def record_grad(t: Any, grad: Any) -> None:
     """`t.grad`, which is a tensor, is about to be another."""
     node = grad.value.node
     if node.storage is None and node.inputs and tracing.current() is None:
-        _mine.changed.append((ref(t), t.__dict__["_grad"], GRAD))
+        _mine.changed.append([(ref(t), t.__dict__["_grad"], GRAD)])
 
 
 def settle() -> None:
@@ -100,13 +103,21 @@ def settle() -> None:
 
 
 def _let_go() -> None:
-    for _ in range(len(_mine.changed)):
-        try:
-            entry = _mine.changed.popleft()
-        except IndexError:  # another thread settles too
-            return
-        if any(map(_is_pending, entry)) if type(entry) is list else _is_pending(entry):
-            _mine.changed.append(entry)
+    entries: list[Any] = []
+    with suppress(IndexError):  # another thread may do the same
+        for _ in range(len(_mine.changed)):
+            entries.append(_mine.changed.popleft())
+    _mine.changed.extend(
+        [
+            e
+            for e in entries
+            if (
+                any(map(_is_pending, e))
+                if e.__class__ is list
+                else (t := e[0]()) is not None and (n := t.value.node).storage is None and n.inputs
+            )
+        ]
+    )
 
 
 def catch_up() -> None:
@@ -115,7 +126,7 @@ def catch_up() -> None:
     times: dict[int, int] = {}
     tensors: list[Any] = []
     for entry in list(_mine.changed):
-        if type(entry) is tuple and entry[2] is not GRAD and (t := entry[0]()) is not None:
+        if entry.__class__ is tuple and (t := entry[0]()) is not None:
             times[id(t)] = times.get(id(t), 0) + 1
             if times[id(t)] == LONG:
                 tensors.append(t)
@@ -149,30 +160,28 @@ class restored_on_error:  # noqa: N801  (reads as what it does)
     __slots__ = ("_before", "_records", "_together")
 
     def __init__(
-        self, tensors: Iterable[Tensor], grads: Iterable[Tensor] = (), together: bool = False
+        self, tensors: Iterable[Tensor], grads: Sequence[Tensor] = (), together: bool = False
     ) -> None:
         self._records, self._together = grad_enabled(), together
-        self._before: list[Change] = []
+        self._before: list[tuple[Any, Any, Any]] = []
         if tracing.current() is None:  # a trace that fails leaves nothing behind
-            self._before = [(ref(t), t.value, t.look) for t in tensors]
-            self._before += [(ref(t), t.__dict__.get("_grad"), GRAD) for t in grads]
+            self._before = [(t, t.value, t.look) for t in tensors]
+            if grads:
+                self._before += [(t, t.__dict__.get("_grad"), GRAD) for t in grads]
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
-            for change in self._before:
-                _undo(change)
+            for t, before, look in self._before:
+                _undo(t, before, look)
             set_grad_enabled(self._records)
         elif self._together and self._before:
-            _mine.changed.append(self._before)
+            _mine.changed.append([(ref(t), before, look) for t, before, look in self._before])
 
 
-def _undo(change: Change) -> None:
-    t, (_, before, look) = change[0](), change
-    if t is None:
-        return
+def _undo(t: Any, before: Any, look: Any) -> None:
     if look is GRAD:
         t.__dict__["_grad"] = before
         return
@@ -243,12 +252,14 @@ def failed(asked: Sequence[Node], error: BaseException) -> None:
     hit = [c for c in chains if _shares(c.now, work)]
     lost: list[_Chain] = []
     tried = 0
-    for part in _parts(hit, set(asked)):
-        if tried < ATTEMPTS and any(not c.is_state for c in part.chains) and not part.depends:
-            tried += 1
-            if _computed([c.now for c in part.chains]):
-                continue
-        lost += part.chains
+    for part in _parts(hit):
+        step = any(c.is_state for c in part.chains)
+        for together in [part.chains] if step else [[c] for c in part.chains]:
+            own = [c.now for c in together if not c.is_state]
+            tries = bool(own) and tried < ATTEMPTS and set(asked).isdisjoint(toposort(own))
+            tried += tries
+            if not tries or not _computed([c.now for c in together]):
+                lost += together
     count = _withdraw(lost, chains, work)
     if count:
         error.add_note(
@@ -283,8 +294,8 @@ def _chains() -> list[_Chain]:
 
     found: dict[tuple[int, bool], _Chain] = {}
     for entry in list(_mine.changed):
-        group = entry if isinstance(entry, list) else None
-        for change in [entry] if not isinstance(entry, list) else entry:
+        group: list[Change] | None = cast("list[Change]", entry) if isinstance(entry, list) else None
+        for change in [cast("Change", entry)] if group is None else group:
             t = change[0]()
             if t is None:
                 continue
@@ -327,48 +338,55 @@ def _shares(node: Node, work: set[Node]) -> bool:
 
 @dataclass(slots=True)
 class _Part:
-    """Changes that share work among themselves; whether one of a user's depends on what could not be computed."""
+    """Changes that share work among themselves."""
 
     chains: list[_Chain]
     work: set[Node]
-    depends: bool
 
 
-def _parts(chains: Sequence[_Chain], asked: set[Node]) -> list[_Part]:
+def _parts(chains: Sequence[_Chain]) -> list[_Part]:
     parts: list[_Part] = []
     for c in chains:
-        below = toposort([c.now])
-        merged = _Part([c], _work([c.now]), not c.is_state and not asked.isdisjoint(below))
+        merged = _Part([c], _work([c.now]))
         rest: list[_Part] = []
         for p in parts:
             if p.work.isdisjoint(merged.work):
                 rest.append(p)
             else:
-                merged = _Part(p.chains + merged.chains, p.work | merged.work, p.depends or merged.depends)
+                merged = _Part(p.chains + merged.chains, p.work | merged.work)
         parts = [*rest, merged]
     return parts
 
 
 def _withdraw(lost: list[_Chain], chains: Sequence[_Chain], work: set[Node]) -> int:
-    """Have the tensors stand for the latest value before that shares no work with what failed; how many do."""
+    """Have the tensors stand for the latest value before that shares no work with what failed, or that can be computed
+    all the same; how many do."""
     by_key = {(id(c.tensor), c.is_grad): c for c in chains}
     undone: dict[tuple[int, bool], int] = {}  # the first change of each that is undone
     for c in lost:
-        first = next(
-            (k for k in reversed(range(len(c.changes))) if not _is_hit(c.changes[k][0], work)),
-            -1 if c.is_grad else None,
-        )
+        first = _last_good(c, work)
         if first is not None:
             _take_back(by_key, undone, c, first)
     for key, first in undone.items():
         c = by_key[key]
-        _undo((ref(c.tensor), None, GRAD) if first < 0 else c.changes[first][0])
+        _, before, look = (None, None, GRAD) if first < 0 else c.changes[first][0]
+        _undo(c.tensor, before, look)
     return len(undone)
 
 
-def _is_hit(change: Change, work: set[Node]) -> bool:
-    node = _node(change)
-    return node is not None and _shares(node, work)
+def _last_good(chain: _Chain, work: set[Node]) -> int | None:
+    """The number of the first change to be undone; -1 for a gradient that there is to be none of; None if no value of
+    the tensor can be had."""
+    tried = 0
+    for k in reversed(range(len(chain.changes))):
+        node = _node(chain.changes[k][0])
+        if node is None or not _shares(node, work):
+            return k
+        if not chain.is_state and tried < ATTEMPTS:
+            tried += 1
+            if _computed([node]):
+                return k
+    return -1 if chain.is_grad else None
 
 
 def _take_back(

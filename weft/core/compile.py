@@ -183,9 +183,6 @@ class Compiled(Generic[P, R]):
             tell_apart(self._last[key], replay, tensors)
         self._last.pop(key, None)
         self._last[key] = replay
-        for table in (self._last, self._tried):
-            while len(table) > TRACES_KEPT:
-                table.pop(next(iter(table)))
         if replay.escapes and key not in self._tried:
             # State that the function makes on its first call (an optimizer's moments): it exists now, so the second
             # call is traced with it.
@@ -197,6 +194,9 @@ class Compiled(Generic[P, R]):
             if len(self._replays) > TRACES_KEPT:
                 oldest, _ = self._replays.popitem(last=False)
                 self._last.pop(oldest, None)
+        for table in (self._last, self._tried):
+            while len(table) > TRACES_KEPT:
+                table.pop(next(iter(table)))
         objects = replay.gather(tensors)
         assert objects is not None, "what was just traced fits"
         return replay.run(objects)

@@ -266,18 +266,18 @@ _traces: set[int] = set()
 _watching: set[int] = set()
 """The blocks that watch, by id."""
 
-_tracing = 0
+anywhere = 0
 """How many blocks trace or watch."""
 
 
 def current() -> Trace | None:
     """The trace that this thread is making."""
-    return _current.trace if _tracing else None
+    return _current.trace if anywhere else None
 
 
 def traces() -> bool:
     """Whether any thread traces, or computes the rest of a call whose trace was left."""
-    return bool(_tracing)
+    return bool(anywhere)
 
 
 def computable(nodes: list[Node]) -> list[Node]:
@@ -290,8 +290,8 @@ def computable(nodes: list[Node]) -> list[Node]:
 
 
 def _count() -> None:
-    global _tracing
-    _tracing = len(_traces) + len(_watching)
+    global anywhere
+    anywhere = len(_traces) + len(_watching)
 
 
 class watching:  # noqa: N801  (reads as what it does)

@@ -268,14 +268,14 @@ class RuleOptimizer(Optimizer):
 
     def _rebound(self) -> list[Tensor]:
         """What a step changes: parameters that have gradients, their state, and the counts of steps."""
-        return [
-            t
-            for group in self.param_groups
-            for t in (
-                group.count,
-                *[x for p in group.params if p.grad is not None for x in (p, *self.state[p].values())],
-            )
-        ]
+        out: list[Tensor] = []
+        for group in self.param_groups:
+            out.append(group.count)
+            for p in group.params:
+                if p.grad is not None:
+                    out.append(p)
+                    out += self.state[p].values()
+        return out
 
     def advance(self) -> list[Tensor]:
         """Rebind parameters and state to their next values without computing them; all that was rebound."""

@@ -97,11 +97,11 @@ class CpuExecutable:
 
     @property
     def started(self) -> int:
-        return self._native.runs
+        return self._native.record[4]
 
     @property
     def finished(self) -> int:
-        return self._native.runs
+        return self._native.record[4]
 
     def run(self, memories: Sequence[Any], variables: Sequence[int] = (), queue: int = 0) -> None:
         if queue:

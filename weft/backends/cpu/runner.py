@@ -73,7 +73,6 @@ class NativePlan:
         "_memory",
         "_pack",
         "_pool",
-        "_record",
         "_record_address",
         "_run",
         "_run_timed",
@@ -81,6 +80,7 @@ class NativePlan:
         "count",
         "direct",
         "externals",
+        "record",
         "variables",
     )
 
@@ -111,8 +111,9 @@ class NativePlan:
         self._slots = array("i", [slot for instruction in instructions for slot in instruction.slots])
         self._instructions = array("Q", self._encode(instructions))
         record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base, 0)
-        self._record = array("Q", record)
-        self._record_address = ctypes.c_void_p(self._record.buffer_info()[0])
+        self.record = array("Q", record)
+        """The arguments of the native call; the last is how often it was made."""
+        self._record_address = ctypes.c_void_p(self.record.buffer_info()[0])
         self._run = _RUN_PLAN(functions.run_plan)
         self._run_timed = _RUN_TIMED(functions.run_timed)
         self.direct: Callable[..., bool] | None = None
@@ -146,14 +147,9 @@ class NativePlan:
             self._pool.revive()
         with self._lock:
             self._pack(self._memory, 0, *variables, *externals)
-            self._run_timed(*self._record[:4], nanoseconds.buffer_info()[0])
-            self._record[4] += 1
+            self._run_timed(*self.record[:4], nanoseconds.buffer_info()[0])
+            self.record[4] += 1
         return nanoseconds.tolist()
-
-    @property
-    def runs(self) -> int:
-        """How often the plan was run, but for direct calls."""
-        return self._record[4]
 
     def set_pointers(self, first: int, addresses: Sequence[int]) -> None:
         """Replace fixed pointers from table slot `first` on, e.g. after moving the arena."""

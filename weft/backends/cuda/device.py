@@ -511,6 +511,7 @@ class CudaExecutable:
             device.queue(queue)
         with device.lock:
             device.enter()
+            self.started = self.finished
             key = self._prepare(memories, variables)
             graph = self._graphs.get(key)
             if graph is None and len(self._steps) > 1 and key in self._graphs:
@@ -518,13 +519,13 @@ class CudaExecutable:
             if graph is not None:
                 self._graphs.move_to_end(key)
                 with shielded(memories):
-                    self.started += 1
+                    self.started = self.finished + 1
                     device.driver.call("cuGraphLaunch", graph, device.stream)
                     self.finished = self.started
                 return
             self._note(key)
             with shielded(memories):
-                self.started += 1
+                self.started = self.finished + 1
                 for step in self._steps:
                     self._issue(step, variables, device.stream)
                 self.finished = self.started
@@ -550,7 +551,7 @@ class CudaExecutable:
             self._prepare(memories, variables)
             marks = [call("cuEventCreate", 0) for _ in range(len(self._commands.steps) + 1)]
             call("cuEventRecord", marks[0], device.stream)
-            self.started += 1
+            self.started = self.finished + 1
             at = iter(self._steps)
             for step, mark in zip(self._commands.steps, marks[1:], strict=True):
                 parts = len(self._codes[step.program].entry.parts) if isinstance(step, Launch) else 1

@@ -134,11 +134,12 @@ class OpenCLExecutable:
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
         on, cl = self._device.queue(queue), pyopencl()
         with self._device.lock:
+            self.started = self.finished
             self._prepare(memories, variables)
             self._take_workspace(queue)
             try:
                 with shielded(memories):
-                    self.started += 1
+                    self.started = self.finished + 1
                     for calls, copy in self._steps:
                         for call in calls:
                             self._issue(on.handle, call, variables)
@@ -170,7 +171,7 @@ class OpenCLExecutable:
             self._prepare(memories, variables)
             self._take_workspace(0)
             events: list[list[Any]] = []
-            self.started += 1
+            self.started = self.finished + 1
             for calls, copy in self._steps:
                 started = [self._issue(on.handle, call, variables) for call in calls]
                 if copy is not None:

@@ -49,6 +49,26 @@ PLAN = Commands(STEPS, 2, (0, 4096), 8192, 1)
 """w0 = 2 x; w1 = 3 w0; y = w1; x = 2 y: through two places of the workspace."""
 
 
+def test_runs_are_counted(harness: Harness) -> None:
+    """A run that was finished is one that was started; one that is refused is neither, or both."""
+    device = harness.device
+    codes, _ = device.compile([optimized(scaled(2, "two"), device.info)])
+    plan = device.link(codes, Commands((Launch(0, (0, 1), (0,)),), 2, (), 0, 1))
+    x = harness.put(data())
+    y = harness.put(np.zeros(N, np.float32))
+    before = plan.finished
+    assert plan.started == before
+    for k in range(1, 4):
+        plan.run([x, y], [N])
+        assert plan.started == plan.finished == before + k
+    plan.run_timed([x, y], [N])
+    assert plan.started == plan.finished == before + 4
+    with pytest.raises((ValueError, TypeError)):
+        plan.run([x], [N])
+    assert plan.started == plan.finished
+    device.synchronize()
+
+
 def test_steps_run_in_order(harness: Harness) -> None:
     """Launches and copies, each of which needs the one before; again on other memory, and with another number."""
     device = harness.device

@@ -1,0 +1,132 @@
+"""What a process keeps: manuals/caches.md lists every table, and the tables keep to their bounds."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import pkgutil
+import re
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
+
+import pytest
+import soak
+
+import weft
+from weft.backends.cpu import llvm
+from weft.core import compile as compiling
+from weft.core import views
+
+PAGE = Path(__file__).parents[1] / "manuals" / "caches.md"
+LRU = type(functools.lru_cache(lambda: 0))
+WEAK = (WeakKeyDictionary, WeakValueDictionary, WeakSet)
+TABLES = (dict, OrderedDict, deque, set, list, *WEAK)
+
+
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(weft.__path__, "weft."):
+        if ".testing" not in found.name and not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def tables(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What can grow: containers that are no constants (by their names), and remembered results."""
+    home = module.__name__.removeprefix("weft.")
+    for name, x in vars(module).items():
+        if name.startswith("__"):
+            continue
+        if isinstance(x, LRU):
+            if x.__module__ == module.__name__:
+                yield f"{home}.{name}", x
+        elif isinstance(x, TABLES) and (name == name.lower() or isinstance(x, WEAK)):
+            yield f"{home}.{name}", x
+        elif isinstance(x, type) and x.__module__ == module.__name__:
+            for own, method in vars(x).items():
+                function = getattr(method, "__func__", method)
+                if isinstance(function, LRU):
+                    yield f"{home}.{name}.{own}", function
+
+
+def test_the_page_lists_every_table() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \|[^|]+\|([^|]+)\|[^|]+\|$", PAGE.read_text(encoding="utf-8"), re.M)
+    listed = dict(rows)
+    found: dict[int, list[str]] = {}
+    sizes: dict[str, Any] = {}
+    for module in modules():
+        for name, table in tables(module):
+            found.setdefault(id(table), []).append(name)  # the same under several names, where it is imported
+            sizes[name] = table
+    missing = [names for names in found.values() if not any(n in listed for n in names)]
+    assert not missing, f"tables that manuals/caches.md does not list, each under one of its names: {missing}"
+    known = {n for names in found.values() for n in names}
+    assert set(listed) <= known, f"no such tables: {sorted(set(listed) - known)}"
+    for name, bound in listed.items():
+        if isinstance(sizes[name], LRU) and (size := sizes[name].cache_parameters()["maxsize"]) is not None:
+            assert f"{size:,} (`lru_cache`)" in bound, (name, size)
+    for name, value in re.findall(r"([\d,]+)[\w ]* \(`([A-Z_]+)`\)", PAGE.read_text(encoding="utf-8")):
+        values = {getattr(m, value) for m in modules() if hasattr(m, value)}
+        assert int(name.replace(",", "")) in {*values, *(v + 1 for v in values)}, (value, name, values)
+
+
+def test_a_soak_with_small_bounds_is_flat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for (module, name), value in soak.SMALL.items():
+        monkeypatch.setattr(module, name, value)
+    gc.collect()
+    samples = soak.Soak(tmp_path).run(6.0, 0.5, lambda row: None, clear=True)
+    assert soak.check(samples, 15.0) == []
+    assert samples[-1].tables["plans"][0] == soak.SMALL[soak.realize, "PLANS_KEPT"]
+
+
+def test_code_is_linked_by_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvm, "OBJECTS_PER_LINKER", 2)
+    target = llvm.host_target()
+    image = llvm.compile_ir("define i32 @f() {\n  ret i32 42\n}\n", target)
+    loaded = [llvm.load_object(image, ["f"]) for _ in range(5)]
+    linkers = [x._linker for x in loaded]
+    assert len(set(map(id, linkers))) >= 3
+    import ctypes
+
+    first = loaded[0]
+    del loaded[1:], linkers
+    gc.collect()
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(first.address("f"))() == 42
+
+
+def test_a_pass_builder_is_made_once() -> None:
+    target = llvm.host_target()
+    first = llvm._pass_builder(target, llvm.DEFAULT_OPTIMIZATION)
+    assert llvm._pass_builder(target, llvm.DEFAULT_OPTIMIZATION) is first
+
+
+def test_a_view_as_a_tensor_does_not_keep_it() -> None:
+    x, shape = weft.arange(12.0).realize(), weft.zeros(3, 4).realize()
+    storage = ref(shape.value.node)
+    before = views._known_to_copy.cache_info().currsize
+    x.view_as(shape).reshape(-1).flatten()
+    assert views._known_to_copy.cache_info().currsize == before
+    del shape, x
+    gc.collect()
+    assert storage() is None
+
+
+def test_traces_that_make_state_are_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "TRACES_KEPT", 3)
+    made: dict[tuple[int, ...], weft.Tensor] = {}
+
+    @weft.compile
+    def step(x: weft.Tensor) -> weft.Tensor:
+        key = tuple(x.shape)
+        if key not in made:
+            made[key] = weft.zeros(*key)
+        made[key] += x
+        return made[key] * 2
+
+    step._warned = True
+    for n in range(1, 9):
+        step(weft.ones(n))
+    assert len(step._last) <= 3 and len(step._tried) <= 3 and len(step._replays) <= 3
