@@ -24,6 +24,7 @@ from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.precision import rounded_once
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, floats, needs, one_dtype
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_
@@ -342,29 +343,26 @@ def ne(input: TensorLike, other: TensorLike) -> Tensor:
     return _binary(_NE, input, other)
 
 
-def _truth(x: TensorLike) -> TensorLike:
-    return (
-        ne(x, 0)
-        if isinstance(x, Handle) and x.value.dtype is not bool_
-        else x
-        if isinstance(x, Handle)
-        else bool(x)
-    )
+def _truth(op: str, x: TensorLike) -> TensorLike:
+    if isinstance(x, Handle):
+        return x if x.value.dtype is bool_ else ne(x, 0)
+    given = operand(op, x)  # a number, or a NumPy array
+    return ne(wrap(given), 0) if isinstance(given, Value) else bool(given)
 
 
 def logical_and(input: TensorLike, other: TensorLike) -> Tensor:
     """True where both are nonzero."""
-    return _binary(_AND, _truth(input), _truth(other))
+    return _binary(_AND, _truth("logical_and", input), _truth("logical_and", other))
 
 
 def logical_or(input: TensorLike, other: TensorLike) -> Tensor:
     """True where either is nonzero."""
-    return _binary(_OR, _truth(input), _truth(other))
+    return _binary(_OR, _truth("logical_or", input), _truth("logical_or", other))
 
 
 def logical_xor(input: TensorLike, other: TensorLike) -> Tensor:
     """True where exactly one is nonzero."""
-    return _binary(_XOR, _truth(input), _truth(other))
+    return _binary(_XOR, _truth("logical_xor", input), _truth("logical_xor", other))
 
 
 def logical_not(input: Tensor) -> Tensor:
@@ -626,6 +624,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
 
 
 @remembered
+@needs(floats("input"))
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
     return input - trunc(input)
@@ -754,6 +753,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
 
 
 @remembered
+@needs(one_dtype("input", "other"), at_least("rtol", 0), at_least("atol", 0))
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:

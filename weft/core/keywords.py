@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.autograd.value import grad_enabled
 from weft.core import broadcast as bc
 from weft.core import views
+from weft.core.argument_types import signature
 from weft.core.handle import Handle, describe
 from weft.errors import DTypeError, GradError
 
@@ -84,30 +85,53 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
 
 def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method that takes NumPy's names too; the function itself where it has no such parameters."""
-    if not _aliases(function) and _many(function) is None:
-        return function
+    types_ = signature(function)
+    if types_ is None:
+        if not _aliases(function) and _many(function) is None:
+            return function
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs:
+                return function(*args)
+            args = _sizes_given(function, args, kwargs)
+            return function(*args, **translated(function, kwargs))
+
+        return _like(call, function)
+    first, check = types_.first, types_.check
+
+    def checking(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
+            if len(args) > first:
+                check(args, kwargs)
             return function(*args)
         args = _sizes_given(function, args, kwargs)
-        return function(*args, **translated(function, kwargs))
+        kwargs = translated(function, kwargs)
+        check(args, kwargs)
+        return function(*args, **kwargs)
 
-    return _like(call, function)
+    return _checked(_like(checking, function))
 
 
 def with_out(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function of the namespace: NumPy's names, and `out=`, a tensor or a tuple of some to stand for the results."""
 
+    types_ = signature(function, name)
+    first = 0 if types_ is None else types_.first
+
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
+            if types_ is not None and len(args) > first:
+                types_.check(args, kwargs)
             return function(*args)
         out = kwargs.pop("out", None)
         args = _sizes_given(function, args, kwargs)
-        result = function(*args, **translated(function, kwargs))
+        kwargs = translated(function, kwargs)
+        if types_ is not None:
+            types_.check(args, kwargs)
+        result = function(*args, **kwargs)
         return result if out is None else _given_to(name, result, out)
 
-    return _like(call, function)
+    return _checked(_like(call, function))
 
 
 def offer(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
@@ -156,6 +180,12 @@ def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
     )
     call.__module__ = function.__module__
     call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
+    return call
+
+
+def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Says of a function that it checks the types of its arguments: what is put around it need not."""
+    call.checked = True  # pyright: ignore[reportFunctionMemberAccess]
     return call
 
 

@@ -16,6 +16,7 @@ from weft.core.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
 from weft.core.movement import flip, reshape, squeeze, unsqueeze
 from weft.core.reductions import mean, sum
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, at_most_dims, needs, no_bools, one_dtype, one_of
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -56,6 +57,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 @lowers
+@needs(one_dtype("input", "batch1", "batch2"), at_most_dims("input", 2))
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
     return mul_scaled(input, sum_first(bmm(batch1, batch2)), beta, alpha)
@@ -67,6 +69,7 @@ def sum_first(x: Tensor) -> Tensor:
 
 
 @lowers
+@needs(at_most_dims("input", 2))
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     a, b = value_of("addr", vec1), value_of("addr", vec2)
@@ -76,6 +79,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
 
 
 @remembered
+@needs(one_dtype("input", "other"), no_bools("input"))
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along dim, by default the first dimension of size 3."""
     if dim is None:
@@ -112,6 +116,16 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 @remembered
 @widens
+@needs(
+    one_dtype("x1", "x2"),
+    at_least("p", 0),
+    one_of(
+        "compute_mode",
+        "use_mm_for_euclid_dist_if_necessary",
+        "use_mm_for_euclid_dist",
+        "donot_use_mm_for_euclid_dist",
+    ),
+)
 def cdist(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:
@@ -131,6 +145,7 @@ def cdist(
     return vector_norm(difference, p, -1)
 
 
+@needs(no_bools("input"))
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
@@ -190,6 +205,7 @@ def corrcoef(input: Tensor) -> Tensor:
 
 
 @widens_on_gpus
+@needs(at_least("p", 0, above=True), at_least("maxnorm", 0))
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
     from weft.core.axes import axis

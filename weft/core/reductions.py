@@ -17,6 +17,7 @@ from weft.core.handle import Dims, Handle, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, needs, no_bools, one_dtype
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
@@ -265,12 +266,14 @@ def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim
 
 
 @remembered
+@needs(no_bools("input"))
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first maximum along dim, or in the flattened tensor. NaN counts as the maximum."""
     return _first_match("argmax", Op.REDUCE_MAX, input, dim, keepdim)
 
 
 @remembered
+@needs(no_bools("input"))
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first minimum along dim, or in the flattened tensor. NaN counts as the minimum."""
     return _first_match("argmin", Op.REDUCE_MIN, input, dim, keepdim)
@@ -358,6 +361,7 @@ def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
     return sum(ne(input, 0), dim)
 
 
+@needs(one_dtype("input", "other"), at_least("rtol", 0), at_least("atol", 0))
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:

@@ -39,6 +39,7 @@ from weft.core.movement import chunk, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import reduce
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, finite, floats, needs, no_bools, one_dtype
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
@@ -61,6 +62,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, where(le(input, 0), 0, input), inplace)
 
 
+@needs(no_bools("input"))
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
     return hardtanh(input, 0.0, 6.0, inplace)
@@ -80,6 +82,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 
 @remembered
+@needs(one_dtype("input", "weight"), floats("input"))
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x for x > 0, else weight * x; one weight, or one per channel (dimension 1)."""
     w, rank = value_of("prelu", weight), len(value_of("prelu", input).shape)
@@ -96,6 +99,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return where(gt(input, 0), input, wrap(w) * input)
 
 
+@needs(no_bools("input"))
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     out = where(le(input, threshold), value, input)
@@ -105,6 +109,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 _threshold = threshold  # a name that the argument does not hide
 
 
+@needs(floats("input"))
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x) - 1)."""
     return into(input, _elu(input, alpha), inplace)
@@ -121,6 +126,7 @@ def _not_above_zero(x: Tensor) -> Tensor:
     return where(le(x, 0), x, 0.0)
 
 
+@needs(floats("input"))
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
     return into(input, _celu(input, alpha), inplace)
@@ -132,6 +138,7 @@ def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
 
+@needs(floats("input"))
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017, arXiv:1706.02515)."""
     return into(input, _selu(input), inplace)
@@ -145,6 +152,7 @@ def _selu(input: Tensor) -> Tensor:
 
 @remembered
 @rounded_once
+@needs(floats("input"))
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
 
@@ -158,6 +166,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
 
 
+@needs(floats("input"))
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     return into(input, _silu(input), inplace)
@@ -169,6 +178,7 @@ def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
 
+@needs(floats("input"))
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
     return into(input, _mish(input), inplace)
@@ -192,6 +202,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 @remembered
 @rounded_once
+@needs(floats("input"))
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
     return minimum(input, 0.0) - log1p(exp(neg(abs(input))))
@@ -211,6 +222,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return sub(input, tanh(input))
 
 
+@needs(floats("input"))
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
     return into(input, _hardsigmoid(input), inplace)
@@ -222,6 +234,7 @@ def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
 
+@needs(floats("input"))
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
     return into(input, _hardswish(input), inplace)
@@ -249,6 +262,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 @remembered
 @rounded_once
+@needs(floats("input"))
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
@@ -256,6 +270,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 @remembered
 @rounded_once
+@needs(floats("input"), at_least("lambd", 0), finite("lambd"))
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd toward 0, and 0 where |x| <= lambd."""
     if lambd < 0:
@@ -264,6 +279,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return where(near, input * 0.0, where(gt(input, 0), input - lambd, input + lambd))
 
 
+@needs(floats("input"), finite("lower", "upper"))
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,
@@ -384,6 +400,7 @@ def _softmax_input(
 
 @remembered
 @widens_on_gpus
+@needs(floats("input", unless="dtype"))
 def softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:
@@ -396,6 +413,7 @@ def softmax(
 
 @remembered
 @widens_on_gpus
+@needs(floats("input", unless="dtype"))
 def softmin(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:
@@ -405,6 +423,7 @@ def softmin(
 
 @remembered
 @widens_on_gpus
+@needs(floats("input", unless="dtype"))
 def log_softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:

@@ -30,6 +30,7 @@ from weft.core.handle import Handle, value_of, wrap
 from weft.core.known_values import check_known
 from weft.core.movement import positions
 from weft.core.reductions import any, mean, sum
+from weft.core.requirements import floats, needs
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -186,6 +187,7 @@ def soft_margin_loss(
     return reduced(softplus(neg(target) * input, threshold=math.inf), how)
 
 
+@needs(floats("input"))
 def multilabel_soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -213,6 +215,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
 
 
 @widens
+@needs(floats("input"))
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -246,6 +249,7 @@ def multi_margin_loss(
 
 
 @widens
+@needs(floats("input"))
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,

@@ -25,6 +25,7 @@ from weft.core.linear_algebra.host import (
 )
 from weft.core.linear_algebra.solving import solve_triangular
 from weft.core.movement import expand, tril
+from weft.core.requirements import needs, one_dtype
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -72,6 +73,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     return Checked(cholesky(A, upper=upper), codes_of(codes, v))
 
 
+@needs(one_dtype("B", "L"))
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """The X with A X = B, from the Cholesky factor of A."""
 

@@ -30,6 +30,7 @@ from weft.core.linear_algebra.host import (
     sum_to,
 )
 from weft.core.movement import movedim, reshape, tril, triu
+from weft.core.requirements import needs, one_dtype
 from weft.errors import DTypeError, ShapeError
 from weft.ir.graph import elements
 
@@ -118,6 +119,7 @@ def _substituted(x: Array, y: Array, upper: bool, left: bool) -> Array:
     return out
 
 
+@needs(one_dtype("input", "A"))
 def triangular_solve(
     input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Tensor, Tensor]:
