@@ -96,7 +96,7 @@ def _kind(annotation: str) -> Kind | None:
         return known[0]
     words = " or ".join(dict.fromkeys(k.words for k in known))
     tests = [k.fits for k in known]
-    return Kind(words, frozenset().union(*(k.exact for k in known)), lambda x: any(t(x) for t in tests))
+    return Kind(words, frozenset([c for k in known for c in k.exact]), lambda x: any(t(x) for t in tests))
 
 
 @dataclass(frozen=True, slots=True)
