@@ -619,6 +619,9 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded to the nearest integer, ties to even; `decimals` moves the point."""
     if decimals == 0:
         return _rounding("round", Op.ROUND, input)
+    dtype = value_of("round", input).dtype
+    if not dtype.is_float:
+        raise DTypeError(f"round: decimals are for float tensors, got {dtype.name}; convert it with .float()")
     ten = 10.0 ** (decimals if decimals > 0 else -decimals)
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 
@@ -735,6 +738,7 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
 
 
 @remembered
+@needs(one_dtype("input", "end", "weight"))
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
     """input + weight * (end - input)."""
     return input + weight * (end - input)

@@ -62,7 +62,7 @@ def check_range(op: str, v: Value, size: Int, dim: int, negative: bool) -> Value
 def index_value(op: str, index: object) -> Value:
     """The value of an index tensor; DTypeError unless it holds integers. As in torch, no bytes: they were masks."""
     v = value_of(op, index)
-    if v.dtype is uint8:
+    if v.dtype is uint8 and elements(v.shape):
         raise DTypeError(f"{op}: indices must be int32 or int64, got uint8; convert them with .long()")
     if not v.dtype.is_int:
         raise DTypeError(f"{op}: indices must be integers, got {v.dtype.name}; convert them with .long()")

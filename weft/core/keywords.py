@@ -18,6 +18,7 @@ from weft.core import views
 from weft.core.argument_types import signature
 from weft.core.handle import Handle, describe
 from weft.errors import DTypeError, GradError
+from weft.ir.dtypes import bool_, uint8
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -76,6 +77,10 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
     for key, value in given.items():
         name = aliases.get(key, key)
         if name == _IGNORED:
+            if key == "memory_format":
+                from weft.core.switches import check_memory_format
+
+                check_memory_format(function.__name__, value)
             continue
         if name in out or (name is not key and name in given):
             raise TypeError(f"{function.__name__}() got {name!r} also as {key!r}")
@@ -189,6 +194,25 @@ def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+_EXACT = frozenset({
+    "abs", "absolute", "addbmm", "addmm", "addmv", "alias_copy", "all", "amax", "amin", "aminmax", "any", "argmax",
+    "argmin", "as_strided_copy", "avg_pool2d", "avg_pool3d", "baddbmm", "bmm", "bucketize", "ceil", "cholesky",
+    "cholesky_ex", "conj_physical", "cross", "cummax", "cummin", "det", "diag", "diagonal_copy", "diff", "dot",
+    "eigh", "eigvalsh", "expand_copy", "fix", "float_power", "floor", "frac", "frexp", "gather", "gelu",
+    "hardshrink", "heaviside", "histc", "histogram", "index_add", "index_copy", "index_select", "inner", "inv",
+    "inv_ex", "inverse", "isin", "isneginf", "isposinf", "kthvalue", "ldl_factor", "ldl_factor_ex", "ldl_solve",
+    "log_softmax", "logcumsumexp", "logsigmoid", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "lu_unpack",
+    "masked_select", "matmul", "matrix_norm", "mm", "mode", "msort", "multi_dot", "multinomial", "mv", "nan_to_num",
+    "nanquantile", "narrow_copy", "neg", "negative", "nonzero", "norm", "ormqr", "permute_copy", "qr", "quantile",
+    "renorm", "round", "scatter", "scatter_add", "searchsorted", "sgn", "sign", "signbit", "slice_scatter",
+    "slogdet", "softmax", "softplus", "softshrink", "solve", "solve_ex", "solve_triangular", "sort",
+    "split_with_sizes_copy", "squeeze_copy", "svd", "svdvals", "t_copy", "take", "take_along_dim", "tensordot",
+    "topk", "transpose_copy", "triangular_solve", "tril", "triu", "trunc", "unbind_copy", "unfold_copy",
+    "unsqueeze_copy", "vdot", "vecdot", "vector_norm", "view_copy",
+})  # fmt: skip
+"""Functions whose `out` has the dtype of the result, as in torch; with others it may be one that can hold it."""
+
+
 def _given_to(name: str, result: Any, out: Any) -> Any:
     """`out`, standing for the results."""
     if isinstance(result, tuple) and isinstance(out, (tuple, list)):
@@ -206,6 +230,8 @@ def _given_to(name: str, result: Any, out: Any) -> Any:
         raise GradError(
             f"{name}: out= has no gradients; write x = {name}(...), or call it under weft.no_grad()"
         )
+    if name in _EXACT and value.dtype is not target.dtype and (value.dtype, target.dtype) != (bool_, uint8):
+        raise DTypeError(f"{name}: out must be {value.dtype.name}, as the result is, got {target.dtype.name}")
     if not bc.can_cast(value.dtype, target.dtype):
         raise DTypeError(
             f"{name}: the result is {value.dtype.name}, which out of {target.dtype.name} cannot hold"

@@ -382,7 +382,7 @@ def window(v: Value, k: int, size: int, stride: int, dilation: int) -> Value:
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements, `step` apart, along a dimension; their elements in a new last dimension."""
     v = value_of("unfold", input)
-    if not isinstance(step, int) or isinstance(step, bool) or step < 1:
+    if not is_int(step) or step < 1:
         raise ArgumentError(f"unfold: step must be a positive int, got {describe(step)}")
     if not v.shape:
         axis("unfold", dimension, v.shape)
@@ -672,4 +672,11 @@ def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The same values, in memory of their own: what comes before and after is never fused into one kernel."""
-    return wrap(apply(Op.CONTIGUOUS, (value_of("contiguous", input),)))
+    v = value_of("contiguous", input)
+    if memory_format is not None:
+        from weft.core.switches import check_memory_format, preserve_format
+
+        check_memory_format("contiguous", memory_format, len(v.shape))
+        if memory_format is preserve_format:
+            raise ArgumentError("contiguous: weft.preserve_format is for copies; leave it out")
+    return wrap(apply(Op.CONTIGUOUS, (v,)))

@@ -238,9 +238,16 @@ def amin(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tenso
     return wrap(reduce(Op.REDUCE_MIN, v, _extremum_axes("amin", v, dim), keepdim))
 
 
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+class Range(NamedTuple):
+    """The result of aminmax."""
+
+    min: Tensor
+    max: Tensor
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Range:
     """The minimum and the maximum."""
-    return amin(input, dim, keepdim), amax(input, dim, keepdim)
+    return Range(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
 def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:

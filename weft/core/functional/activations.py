@@ -76,6 +76,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
+@needs(floats("input"))
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
     return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
@@ -250,6 +251,7 @@ def _hardswish(input: Tensor) -> Tensor:
 
 @remembered
 @rounded_once
+@needs(floats("input"))
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
     v = value_of("glu", input)

@@ -27,7 +27,7 @@ PerAxis: TypeAlias = int | Sequence[int]
 
 def per_axis(op: str, name: str, x: PerAxis, rank: int, low: int = 0) -> tuple[int, ...]:
     """One number for all spatial dimensions, or one for each."""
-    out = (x,) * rank if isinstance(x, int) and not isinstance(x, bool) else tuple(x)
+    out = (x,) * rank if isinstance(x, int) else tuple(x)
     if len(out) == 1:
         out *= rank
     if len(out) != rank or any(n < low for n in out):

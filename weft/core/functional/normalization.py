@@ -74,6 +74,7 @@ def _normalized_axes(
 
 @remembered
 @widens_on_gpus
+@needs(one_dtype("input", "weight", "bias", mixed=True))
 def layer_norm(
     input: Tensor,
     normalized_shape: Int | Sequence[Int],

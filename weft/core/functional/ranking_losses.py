@@ -30,7 +30,7 @@ from weft.core.handle import Handle, value_of, wrap
 from weft.core.known_values import check_known
 from weft.core.movement import positions
 from weft.core.reductions import any, mean, sum
-from weft.core.requirements import floats, needs
+from weft.core.requirements import floats, needs, no_bools
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 @widens
+@needs(no_bools("input", "target"))
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,

@@ -21,7 +21,7 @@ from weft.core.matmul import matmul
 from weft.core.movement import box, movedim, pad_value, permute, reshape
 from weft.core.movement import window as slide
 from weft.core.precision import widened
-from weft.core.requirements import filled, floats, needs
+from weft.core.requirements import filled, needs
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import float32, uint8
 from weft.ir.graph import Axes, Window, elements
@@ -279,7 +279,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return reshape(permute(wrap(apart), order), v.shape)
 
 
-@needs(floats("input"), filled("input", 2))
+@needs(filled("input", 2))
 def unfold(
     input: Tensor, kernel_size: PerAxis, dilation: PerAxis = 1, padding: PerAxis = 0, stride: PerAxis = 1
 ) -> Tensor:

@@ -196,7 +196,7 @@ def torch_lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     return lu_solve(LU_data, LU_pivots, b)
 
 
-def torch_lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
+def torch_lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Compact | CompactChecked:
     """torch.lu, the older form of lu_factor."""
     found = lu_factor_ex(A, pivot=pivot)
-    return (found.LU, found.pivots, found.info) if get_infos else (found.LU, found.pivots)
+    return found if get_infos else Compact(found.LU, found.pivots)
