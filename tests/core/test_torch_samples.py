@@ -15,6 +15,7 @@ import pytest
 import weft
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 ACCEPTED = {
     r"atan2 copysign eq fmax fmin ge gt hypot gcd igamma igammac lcm ldexp le logical_and logical_or logical_xor lt "

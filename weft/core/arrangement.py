@@ -175,17 +175,17 @@ def _split_along(op: str, input: Tensor, given: Any, dim: int, least: int) -> tu
     return tensor_split(input, given, dim)
 
 
-def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Parts along dimension 1, of a vector along dimension 0."""
     return _split_along("hsplit", input, indices_or_sections, 0 if len(input.value.shape) == 1 else 1, 1)
 
 
-def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Parts along dimension 0."""
     return _split_along("vsplit", input, indices_or_sections, 0, 2)
 
 
-def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Parts along dimension 2."""
     return _split_along("dsplit", input, indices_or_sections, 2, 3)
 

@@ -379,7 +379,7 @@ def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo],
 
 def timing(step: KernelInfo, ns: int, limits: Limits) -> Timing:
     """A step's time beside what the limits allow."""
-    bound = limits.bound(step.flops, step.bytes - step.written, step.written)
+    bound = limits.bound(step.flops, step.bytes - step.written, step.written, step.dtype)
     return Timing(step.name, ns, step.flops, step.bytes, bound)
 
 

@@ -128,7 +128,7 @@ def test_the_backend_is_listed() -> None:
 
 
 def test_compilers_say_nothing(tmp_path: Path) -> None:
-    """A build prints nothing to stderr and warns of nothing, with nothing cached: neither the driver nor the bindings."""
+    """With nothing cached a build prints nothing to stderr and warns of nothing: neither driver nor bindings do."""
     program = """
 import weft
 with weft.device("opencl"):
