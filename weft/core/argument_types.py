@@ -77,7 +77,7 @@ KINDS: Mapping[str, Kind] = {
 
 _SHORT = {"PerAxis": "int | Sequence[int]", "Sizes": "int | Sequence[int]"}
 _ELSEWHERE = frozenset(
-    {"dim", "dims", "dim0", "dim1", "dim2", "axis", "sizes", "size", "output_size", "dtype"}
+    {"dim", "dims", "dim0", "dim1", "dim2", "axis", "sizes", "size", "output_size", "dtype", "device"}
 )
 """Parameters that every function gives to a reader of their own, whose messages name the shape."""
 
