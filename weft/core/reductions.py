@@ -273,7 +273,6 @@ def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim
 
 
 @remembered
-@needs(no_bools("input"))
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first maximum along dim, or in the flattened tensor. NaN counts as the maximum."""
     return _first_match("argmax", Op.REDUCE_MAX, input, dim, keepdim)
