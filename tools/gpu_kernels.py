@@ -47,10 +47,11 @@ from weft.scheduler.programs import lowered
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.backends.cuda.assembler import Resources, resources
+from tests.backends.cuda.assembler import Resources, assemble, resources
 from tests.backends.cuda.ptx.machine import launch
 from tests.backends.cuda.ptx.profile import Profile
 from tests.backends.cuda.ptx.text import Kernel, Module, parse
+from tests.backends.cuda.sass import Flight, flights
 
 H200 = DeviceInfo(
     name="cuda:0", kind="cuda", description="", cores=132, vector_bytes=16, vector_registers=255,
@@ -144,6 +145,7 @@ class Counted:
     kernel: Kernel
     nbytes: int
     """Of the parameters."""
+    flight: Flight
 
     @property
     def at_once(self) -> int:
@@ -192,17 +194,24 @@ class Counted:
         return total
 
     def waits(self) -> float:
-        """How often blocks wait for global memory: loads followed by a barrier or a use, copies that are waited for
-        over the groups that may be on their way."""
-        warps, total = -(-self.part.threads // 32), 0.0
-        for b, block in enumerate(self.kernel.blocks):
-            n = self.profile.executed.get((b, 0), 0) / warps
-            loads = any(i.op[0] == "ld" and "global" in i.op for i in block)
-            total += n if loads else 0
-            for i in block:
-                if i.op[:3] == ("cp", "async", "wait_group"):
-                    total += n / (int(i.operands[0]) + 1)
-        return total
+        """How often blocks wait for global memory: their loads over those that the machine code has on their way
+        together, and waits for copies over the groups that may be on their way. Barriers, and matrix units' waits,
+        are none of these."""
+        return waits(self.kernel, self.profile, -(-self.part.threads // 32), self.flight)
+
+
+def waits(kernel: Kernel, profile: Profile, warps: int, flight: Flight) -> float:
+    """Round trips to memory of a warp, of `warps` that ran."""
+    total = 0.0
+    for (b, k), n in profile.executed.items():
+        i = kernel.blocks[b][k]
+        if i.op[0] == "ld" and "global" in i.op:
+            total += n / flight.together
+        elif i.op[:3] == ("cp", "async", "wait_group"):
+            total += n / (int(i.operands[0]) + 1)
+        elif i.op[:3] == ("cp", "async", "wait_all"):
+            total += n
+    return total / warps
 
 
 def info(name: str, arch: str) -> DeviceInfo:
@@ -223,15 +232,15 @@ def count(name: str, arch: str, ptx_to: Path | None) -> Iterator[Counted]:
         ptx, (entry,) = compile_programs([program], chip, device.local_bytes, arch == "sm_90a")
         if ptx_to is not None:
             (ptx_to / f"{name.replace(' ', '_')}_{number}_{arch}.ptx").write_text(ptx)
-        module, found = parse(ptx), resources(ptx, arch)
+        module, found, flying = parse(ptx), resources(ptx, arch), flights(assemble(ptx, arch))
         for part in entry.parts:
             yield _counted(spec.algorithm.name, program, part, module.kernels[part.name], found, module, period,
-                           entry.scratch)  # fmt: skip
+                           entry.scratch, flying[part.name])  # fmt: skip
 
 
 def _counted(
     name: str, program: Program, part: Part, kernel: Kernel, found: dict[str, Resources], module: Module, period: int,
-    scratch: Sequence[int],
+    scratch: Sequence[int], flight: Flight,
 ) -> Counted:  # fmt: skip
     assert isinstance(part.blocks, int)
     sizes = [high(b.size) * b.dtype.itemsize for b in program.params] + list(scratch)
@@ -245,7 +254,7 @@ def _counted(
         module, part.name, part.blocks, part.threads, part.local_bytes, starts, memory, False, profile, only
     )
     nbytes = sum(sizes[k] for k in part.args)
-    return Counted(name, part.blocks, part, profile, len(only), found[part.name], kernel, nbytes)
+    return Counted(name, part.blocks, part, profile, len(only), found[part.name], kernel, nbytes, flight)
 
 
 HEAD = (

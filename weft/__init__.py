@@ -155,6 +155,7 @@ from weft.core.gather import (
     take,
     take_along_dim,
 )  # fmt: skip
+from weft.core.handle import value_of
 from weft.core.indexing import index_put
 from weft.core.keywords import offer, offer_out, offered
 from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
@@ -802,6 +803,7 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def conj(input: Tensor) -> Tensor:
     """The tensor itself: weft has real numbers only. `real` and `resolve_conj` are the same."""
+    value_of("conj", input)
     return input
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft
+from weft.backends.protocol import Device
+from weft.backends.registry import open_device
+from weft.backends.storage import Storage
+from weft.core.explain import ExplainedKernel
+from weft.scheduler import realize
+from weft.scheduler.plan import Plan
 
 
 def ten(*shape: int) -> weft.Tensor:
@@ -95,6 +104,71 @@ def test_several_devices() -> None:
     y = (weft.tensor([1.0, 2.0], device="dummy:1") * 2).to("cpu") + 1
     devices = [k.device for k in weft.explain(y)]
     assert devices == ["dummy:1", "cpu:0"]
+
+
+def random_graph(rng: np.random.Generator) -> list[weft.Tensor]:
+    """A few results of a random program over three devices."""
+    homes = ("dummy:0", "dummy:1", "cpu:0")
+    pool = [ten(4, 4).to(homes[rng.integers(3)]).realize() for _ in range(3)]
+    pool.append(weft.full((4, 4), 2.0, device=None))
+    for _ in range(int(rng.integers(4, 12))):
+        x = pool[rng.integers(len(pool))]
+        match int(rng.integers(5)):
+            case 0:
+                pool.append(x.to(homes[rng.integers(3)]))
+            case 1:
+                pool.append((x @ x) * 0.1)
+            case 2:
+                pool.append(x.softmax(-1))
+            case 3:
+                pool.append(x.exp().sum(0, keepdim=True).expand(4, 4))
+            case _:
+                pool.append(x + pool[rng.integers(len(pool))].to(x.device))
+    return [pool[k] for k in sorted(rng.choice(len(pool), 2, replace=False))] + pool[-1:]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0")) or 12))
+def test_what_is_listed_over_devices_is_what_runs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = random_graph(np.random.default_rng(seed))
+    explained = weft.explain(*results)
+    said = [
+        (s.device, s.name) if isinstance(s, ExplainedKernel) else (s.source, s.target, s.bytes)
+        for s in explained.steps
+    ]
+    ran: list[tuple[Any, ...]] = []
+    run, moved = Plan.run, realize.moved_to
+
+    def noted_run(plan: Plan, *args: Any) -> Any:
+        ran.extend((plan.device.info.name, s.name) for s in plan.steps if s.name != "copy")
+        return run(plan, *args)
+
+    def noted_move(stored: Storage, target: Device) -> Storage:
+        ran.append((stored.device.info.name, target.info.name, 64))
+        return moved(stored, target)
+
+    monkeypatch.setattr(Plan, "run", noted_run)
+    monkeypatch.setattr(realize, "moved_to", noted_move)
+    clocks = {f"dummy:{k}": open_device(f"dummy:{k}").clock for k in range(2)}  # type: ignore[attr-defined]
+    before = {name: c.launches for name, c in clocks.items()}
+    weft.realize(*results)
+    assert ran == said
+    for name, clock in clocks.items():
+        assert clock.launches - before[name] == len([k for k in explained.kernels if k.device == name])
+
+
+def test_a_chain_of_devices_lists_each_kernel_once() -> None:
+    x = ten(8, 8)
+    y = (x.to("dummy:0").realize() @ x.to("dummy:0").realize()).to("dummy:1")
+    z = (y + 1).to("dummy:2").sum().to("cpu")
+    explained = weft.explain(z)
+    assert [str(s).split(":")[0] for s in explained.steps if s in explained.copies] == [
+        "copy from dummy", "copy from dummy", "copy from dummy",
+    ]  # fmt: skip
+    assert [k.device for k in explained] == ["dummy:0", "dummy:1", "dummy:2"]
+    assert [(c.source, c.target, c.bytes) for c in explained.copies] == [
+        ("dummy:0", "dummy:1", 256), ("dummy:1", "dummy:2", 256), ("dummy:2", "cpu:0", 4),
+    ]  # fmt: skip
+    assert "3 copies between devices, 516 B" in str(explained)
 
 
 def test_only_tensors() -> None:

@@ -19,7 +19,7 @@ MISTAKES: dict[str, Mistake] = {
     "linear dtype": (
         lambda: nn.Linear(3, 2)(weft.arange(3)),
         weft.DTypeError,
-        "linear: matmul: both tensors must have one dtype, got int64 and float32; convert one with .to(...)",
+        "linear: input is int64 and weight is float32; they must have one dtype, so convert one with .to(...)",
     ),
     "linear of numpy": (
         lambda: nn.Linear(3, 2)(np.ones((4, 3), np.float32)),
@@ -422,7 +422,7 @@ MISTAKES: dict[str, Mistake] = {
     "seed": (
         lambda: weft.manual_seed("a"),
         weft.DTypeError,
-        "manual_seed: the seed must be an int, got 'a'",
+        "manual_seed: seed must be an int, got 'a'",
     ),
     "clip": (
         lambda: nn.utils.clip_grad_norm_(3, 1.0),

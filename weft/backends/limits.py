@@ -30,6 +30,16 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class Peak:
+    """Operations per second on one dtype (a multiply-add is two), and where the number is from: "measured", or a
+    sentence that says what it follows from."""
+
+    dtype: str
+    operations_per_second: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """The least time that a kernel can take, and what sets it: "compute", or the name of a memory level."""
 
@@ -40,17 +50,23 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Floating-point operations per second (float32, multiply-add counted as two) and memory levels, nearest first, of
-    `threads` threads together. `measured`: by loops that do nothing else; otherwise taken from the description."""
+    `threads` threads together. `measured`: by loops that do nothing else; otherwise taken from the description. `peaks`
+    are the operations per second on other dtypes, each with its source."""
 
     flops: float
     levels: tuple[Level, ...]
     threads: int
     measured: bool
+    peaks: tuple[Peak, ...] = ()
 
-    def bound(self, flops: float, read: float, written: float) -> Bound:
-        """The least time for a kernel that computes `flops` operations, reads and writes so many bytes."""
+    def peak(self, dtype: str) -> float:
+        """Operations per second on a dtype; those on float32 where nothing else is known."""
+        return next((p.operations_per_second for p in self.peaks if p.dtype == dtype), self.flops)
+
+    def bound(self, flops: float, read: float, written: float, dtype: str = "float32") -> Bound:
+        """The least time for a kernel that computes `flops` operations on `dtype`, reads and writes so many bytes."""
         level = next((x for x in self.levels if read + written <= x.capacity), self.levels[-1])
-        moving, computing = level.seconds(read, written), flops / self.flops
+        moving, computing = level.seconds(read, written), flops / self.peak(dtype)
         return Bound(computing, "compute") if computing >= moving else Bound(moving, level.name)
 
     def __str__(self) -> str:
@@ -59,14 +75,16 @@ class Limits:
         rates = "; ".join(
             f"{x.name} {x.read / 1e9:.1f} GB/s read, {x.copy / 1e9:.1f} copied" for x in self.levels
         )
-        return f"{self.flops / 1e9:.1f} GFLOP/s (float32); {rates} ({origin})"
+        others = "".join(
+            f", {p.operations_per_second / 1e9:.1f} ({p.dtype})" for p in self.peaks if p.dtype != "float32"
+        )
+        return f"{self.flops / 1e9:.1f} GFLOP/s (float32){others}; {rates} ({origin})"
 
 
-def described(info: DeviceInfo) -> Limits:
+def described(info: DeviceInfo, peaks: tuple[Peak, ...] = ()) -> Limits:
     """What a device's description says, where nothing has been measured."""
-    return Limits(
-        info.flops, (Level("memory", float("inf"), info.bandwidth, info.bandwidth),), info.cores, False
-    )
+    memory = Level("memory", float("inf"), info.bandwidth, info.bandwidth)
+    return Limits(info.flops, (memory,), info.cores, False, peaks)
 
 
 def to_json(limits: Limits) -> bytes:
@@ -84,6 +102,9 @@ def from_json(data: bytes) -> Limits:
                 for x in d["levels"]
             ]
         )
-        return Limits(float(d["flops"]), levels, int(d["threads"]), bool(d["measured"]))
+        peaks = tuple(
+            [Peak(str(p["dtype"]), float(p["operations_per_second"]), str(p["source"])) for p in d["peaks"]]
+        )
+        return Limits(float(d["flops"]), levels, int(d["threads"]), bool(d["measured"]), peaks)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not limits: {error}") from error

@@ -33,6 +33,7 @@ from weft.core.movement import (
     transpose,
     unsqueeze,
 )  # fmt: skip
+from weft.core.requirements import at_most_dims, needs
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import elements
@@ -115,6 +116,9 @@ def block_diag(*tensors: Tensor) -> Tensor:
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
     """All combinations of one element from each vector, as rows."""
+    for x in tensors:
+        if len(value_of("cartesian_prod", x).shape) != 1:
+            raise ShapeError(f"cartesian_prod: needs vectors, got {describe(x)}")
     if len(tensors) == 1:
         return tensors[0]
     return stack([flatten(g) for g in meshgrid(*tensors, indexing="ij")], 1)
@@ -171,17 +175,17 @@ def _split_along(op: str, input: Tensor, given: Any, dim: int, least: int) -> tu
     return tensor_split(input, given, dim)
 
 
-def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Parts along dimension 1, of a vector along dimension 0."""
     return _split_along("hsplit", input, indices_or_sections, 0 if len(input.value.shape) == 1 else 1, 1)
 
 
-def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Parts along dimension 0."""
     return _split_along("vsplit", input, indices_or_sections, 0, 2)
 
 
-def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Parts along dimension 2."""
     return _split_along("dsplit", input, indices_or_sections, 2, 3)
 
@@ -263,6 +267,11 @@ def _strided_positions(
 ) -> Tensor:
     if len(size) != len(stride):
         raise ArgumentError(f"{op}: size {tuple(size)} and stride {tuple(stride)} must have equal lengths")
+    if any(n < 0 for n in (*size, *stride, offset or 0)):
+        raise ArgumentError(
+            f"{op}: size {tuple(size)}, stride {tuple(stride)} and offset {offset or 0} must not be negative; "
+            "use .flip(...) to go backwards"
+        )
     at = np.full(tuple(size), offset or 0, np.int64)
     for k, (n, step) in enumerate(zip(size, stride, strict=True)):
         at = at + (np.arange(n) * step).reshape((-1,) + (1,) * (len(size) - k - 1))
@@ -399,6 +408,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return where(m, reshape(picked, x.value.shape), x)
 
 
+@needs(at_most_dims("index", 1))
 def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -409,6 +419,10 @@ def index_reduce(
         raise ArgumentError(f"index_reduce: reduce must be prod, mean, amax or amin, got {reduce!r}")
     v, s = value_of("index_reduce", input), value_of("index_reduce", source)
     k = axis("index_reduce", dim, v.shape)
+    n = elements(value_of("index_reduce", index).shape)
+    wanted = (*v.shape[:k], n, *v.shape[k + 1 :]) if v.shape else ()
+    if s.shape != wanted:
+        raise ShapeError(f"index_reduce: source must have shape {tuple(wanted)}, got {describe(source)}")
     if not v.shape:
         input, source = reshape(input, 1), reshape(source, 1)
         return reshape(index_reduce(input, 0, index, source, reduce, include_self=include_self), ())

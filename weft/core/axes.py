@@ -17,6 +17,8 @@ def axis(op: str, dim: Any, shape: Shape, extra: int = 0) -> int:
     """`dim` as a number from 0; `extra` more dimensions than the shape has are allowed (as unsqueeze needs)."""
     rank = len(shape) + extra
     if type(dim) is not int:
+        if isinstance(dim, bool):
+            raise DTypeError(f"{op}: a dimension must be an int, got {dim}")
         try:
             dim = dim.__index__()
         except (AttributeError, TypeError):
@@ -68,6 +70,8 @@ def sizes(op: str, args: Sequence[Any]) -> tuple[Int, ...]:
 
 
 def _size(op: str, n: Any) -> int:
+    if isinstance(n, bool):
+        raise DTypeError(f"{op}: a size must be an int, got {n}")
     try:
         return int(n.__index__())
     except (AttributeError, TypeError):

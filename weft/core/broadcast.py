@@ -127,6 +127,11 @@ def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
 def broadcast_shapes(*shapes: Shape | int) -> Shape:
     """The shape that tensors of these shapes broadcast to."""
     whole = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    for s in whole:
+        if any(isinstance(n, (str, float, bool)) for n in s):
+            raise DTypeError(f"broadcast_shapes: a shape must be a tuple of ints, got {s}")
+        if any(isinstance(n, int) and n < 0 for n in s):
+            raise ShapeError(f"broadcast_shapes: sizes must not be negative, got {s}")
     return broadcast_shape("broadcast_shapes", whole) if whole else ()
 
 

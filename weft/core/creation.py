@@ -16,7 +16,7 @@ from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.errors import ArgumentError, DeviceError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes, graph
-from weft.ir.dtypes import DTYPES, DType, int64
+from weft.ir.dtypes import DTYPES, DType, int32, int64
 from weft.ir.graph import Shape, Target
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
@@ -415,10 +415,18 @@ def eye(
     return _made(bc.cast(diagonal.value, kind), device, requires_grad)
 
 
+def _check_grid(op: str, row: int, col: int, dtype: DType) -> None:
+    if row < 0 or col < 0:
+        raise ArgumentError(f"{op}: row and col must not be negative, got {row} and {col}")
+    if dtype not in (int32, int64):
+        raise DTypeError(f"{op}: dtype must be int32 or int64, got {dtype.name}")
+
+
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: str | None = None
 ) -> Tensor:
     """Rows and columns of the lower triangle of a row x col matrix, as a 2 x n int64 tensor."""
+    _check_grid("tril_indices", row, col, dtype)
     return tensor(np.stack(np.tril_indices(row, offset, col)), dtype, device)
 
 
@@ -426,6 +434,7 @@ def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: str | None = None
 ) -> Tensor:
     """Rows and columns of the upper triangle of a row x col matrix, as a 2 x n int64 tensor."""
+    _check_grid("triu_indices", row, col, dtype)
     return tensor(np.stack(np.triu_indices(row, offset, col)), dtype, device)
 
 

@@ -24,6 +24,7 @@ from weft.core.defaults import check_dtype, get_default_dtype
 from weft.core.handle import Handle, Number, TensorLike, own, value_of, wrap
 from weft.core.precision import rounded_once
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import at_least, floats, needs, one_dtype
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
@@ -403,29 +404,26 @@ def ne(input: TensorLike, other: TensorLike) -> Tensor:
     return _binary(_NE, input, other)
 
 
-def _truth(x: TensorLike) -> TensorLike:
-    return (
-        ne(x, 0)
-        if isinstance(x, Handle) and x.value.dtype is not bool_
-        else x
-        if isinstance(x, Handle)
-        else bool(x)
-    )
+def _truth(op: str, x: TensorLike) -> TensorLike:
+    if isinstance(x, Handle):
+        return x if x.value.dtype is bool_ else ne(x, 0)
+    given = operand(op, x)  # a number, or a NumPy array
+    return ne(wrap(given), 0) if isinstance(given, Value) else bool(given)
 
 
 def logical_and(input: TensorLike, other: TensorLike) -> Tensor:
     """True where both are nonzero."""
-    return _binary(_AND, _truth(input), _truth(other))
+    return _binary(_AND, _truth("logical_and", input), _truth("logical_and", other))
 
 
 def logical_or(input: TensorLike, other: TensorLike) -> Tensor:
     """True where either is nonzero."""
-    return _binary(_OR, _truth(input), _truth(other))
+    return _binary(_OR, _truth("logical_or", input), _truth("logical_or", other))
 
 
 def logical_xor(input: TensorLike, other: TensorLike) -> Tensor:
     """True where exactly one is nonzero."""
-    return _binary(_XOR, _truth(input), _truth(other))
+    return _binary(_XOR, _truth("logical_xor", input), _truth("logical_xor", other))
 
 
 def logical_not(input: Tensor) -> Tensor:
@@ -676,7 +674,12 @@ def trunc(input: Tensor) -> Tensor:
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded to the nearest integer, ties to even; `decimals` moves the point."""
-    return _rounding("round", Op.ROUND, input) if decimals == 0 else _rounded_at(input, decimals)
+    if decimals == 0:
+        return _rounding("round", Op.ROUND, input)
+    dtype = value_of("round", input).dtype
+    if not dtype.is_float:
+        raise DTypeError(f"round: decimals are for float tensors, got {dtype.name}; convert it with .float()")
+    return _rounded_at(input, decimals)
 
 
 @remembered
@@ -686,6 +689,7 @@ def _rounded_at(input: Tensor, decimals: int) -> Tensor:
 
 
 @remembered_as_given
+@needs(floats("input"))
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
     return input - trunc(input)
@@ -813,6 +817,7 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
 
 
 @remembered
+@needs(one_dtype("input", "end", "weight"))
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
     """input + weight * (end - input)."""
     return input + weight * (end - input)
@@ -839,6 +844,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, val
 
 
 @remembered
+@needs(one_dtype("input", "other"), at_least("rtol", 0), at_least("atol", 0))
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.plan import KernelInfo
+    from weft.scheduler.stages import Stage
 
 TIMED_RUNS = 5
 """Runs of which an explanation gives the median, after one to warm up."""
@@ -169,14 +170,27 @@ class ExplainedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedCopy:
+    """A copy to come, of so many bytes from one device to another."""
+
+    source: str
+    target: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"copy from {self.source} to {self.target}: {_count(self.bytes, 'B')}"
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The kernels that computing some tensors takes, in the order in which they run. Indexes and iterates over them.
 
-    Where they were timed, `ns` is how long a whole run took, and `limits` are those of the devices. `breaks` are the
-    places at which a compiled function asks for values: it runs in one segment more than there are of these.
+    `steps` are the kernels and, where there are several devices, the copies between them. Where they were timed, `ns`
+    is how long a whole run took, and `limits` are those of the devices. `breaks` are the places at which a compiled
+    function asks for values: it runs in one segment more than there are of these.
     """
 
-    kernels: tuple[ExplainedKernel, ...]
+    steps: tuple[ExplainedKernel | ExplainedCopy, ...]
     ns: int | None = None
     limits: Mapping[str, Limits] | None = None
     breaks: tuple[GraphBreak, ...] = ()
@@ -185,6 +199,16 @@ class Explanation:
     def segments(self) -> int:
         """The number of parts that are computed one after the other."""
         return len(self.breaks) + 1
+
+    @property
+    def kernels(self) -> tuple[ExplainedKernel, ...]:
+        """The kernels among the steps."""
+        return tuple([s for s in self.steps if isinstance(s, ExplainedKernel)])
+
+    @property
+    def copies(self) -> tuple[ExplainedCopy, ...]:
+        """The copies between devices among the steps."""
+        return tuple([s for s in self.steps if isinstance(s, ExplainedCopy)])
 
     @property
     def bytes(self) -> int:
@@ -233,17 +257,20 @@ class Explanation:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        n = len(self.kernels)
         if self.breaks:
             whole = replace(self, breaks=())
             reasons = "".join(f"\n    {b}" for b in self.breaks)
             return f"{self.segments} segments, since values are asked for inside:{reasons}\n{whole}"
-        if not n:
+        if not self.steps:
             return "nothing to compute: the values are there already"
+        n, copies = len(self.kernels), self.copies
         head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        if copies:
+            many = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
+            head = f"{head}; {many} between devices, {_count(sum(c.bytes for c in copies), 'B')}"
         if self.ns is not None:
             head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
-        return "\n".join([head, *(f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.kernels, 1))])
+        return "\n".join([head, *(f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1))])
 
     __repr__ = __str__
 
@@ -272,28 +299,53 @@ def explain(*what: Any, time: bool = False) -> Explanation:
 def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     """`explain` for nodes of the graph."""
     from weft.backends.registry import open_device
-    from weft.scheduler.details import details
-    from weft.scheduler.realize import copied, default_device
+    from weft.scheduler.realize import default_device
+    from weft.scheduler.stages import stages
 
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
-    by_device: dict[str, list[Node]] = {}
-    for n in (*copied(todo), *todo):
-        by_device.setdefault(n.device or default_device(), []).append(n)
-    if time and any(copied([n]) for n in todo):
+    found = stages(todo, default_device)
+    if not time:
+        return Explanation(tuple(_steps(found)))
+    if len(found) > 1:
         raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
     parts: list[Explanation] = []
-    for name, group in by_device.items():
+    for name, group in found[0].computed:
         device = open_device(name)
-        if time:
-            steps, times, ns = _timed(group, device)
-            parts.append(explained(group, device, steps, times, ns))
-        else:
-            parts.append(Explanation(tuple(ExplainedKernel(d, name) for d in details(group, device))))
+        steps, times, ns = _timed(group, device)
+        parts.append(explained(group, device, steps, times, ns))
     kernels = tuple(k for p in parts for k in p.kernels)
-    if not time:
-        return Explanation(kernels)
     limits = {device: x for p in parts for device, x in (p.limits or {}).items()}
     return Explanation(kernels, sum(p.ns or 0 for p in parts), limits)
+
+
+def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
+    """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run."""
+    from weft.ir.graph import Target, buffer
+    from weft.ir.loop_body import rebuilt
+    from weft.scheduler.keeping import nbytes
+
+    there: dict[Node, Node] = {}
+
+    def kernels(name: str, group: Sequence[Node]) -> Iterator[ExplainedKernel]:
+        from weft.backends.registry import open_device
+        from weft.scheduler.details import details
+
+        for detail in details(rebuilt(group, there), open_device(name)):
+            yield ExplainedKernel(detail, name)
+
+    for stage in found:
+        for name, group in stage.computed:
+            yield from kernels(name, group)
+            there.update({n: buffer(n.shape, n.dtype, n.device or name, None) for n in group})
+        for n in stage.copies:
+            (source,) = n.inputs
+            assert isinstance(n.attrs, Target)
+            if source.device is None and source.storage is None:
+                yield from kernels(n.attrs.device, [source])
+            else:
+                home = source.device or source.storage.device.info.name
+                yield ExplainedCopy(home, n.attrs.device, nbytes(n))
+            there[n] = buffer(n.shape, n.dtype, n.device, None)
 
 
 def explained(
@@ -340,7 +392,7 @@ def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo],
 
 def timing(step: KernelInfo, ns: int, limits: Limits) -> Timing:
     """A step's time beside what the limits allow."""
-    bound = limits.bound(step.flops, step.bytes - step.written, step.written)
+    bound = limits.bound(step.flops, step.bytes - step.written, step.written, step.dtype)
     return Timing(step.name, ns, step.flops, step.bytes, bound)
 
 

@@ -12,8 +12,9 @@ from weft.core.elementwise import eq, lt, where
 from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import box, positions
 from weft.core.ownership import known_ranges
+from weft.core.requirements import at_most_dims, needs
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
-from weft.ir.dtypes import bool_, float32, float64, int64
+from weft.ir.dtypes import bool_, float32, float64, int64, uint8
 from weft.ir.graph import Along, Combine, Fill, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -57,8 +58,10 @@ def check_range(op: str, v: Value, size: Int, dim: int, negative: bool) -> Value
 
 
 def index_value(op: str, index: object) -> Value:
-    """The value of an index tensor; DTypeError unless it holds integers."""
+    """The value of an index tensor; DTypeError unless it holds integers. As in torch, no bytes: they were masks."""
     v = value_of(op, index)
+    if v.dtype is uint8 and elements(v.shape):
+        raise DTypeError(f"{op}: indices must be int32 or int64, got uint8; convert them with .long()")
     if not v.dtype.is_int:
         raise DTypeError(f"{op}: indices must be integers, got {v.dtype.name}; convert them with .long()")
     return v
@@ -78,7 +81,7 @@ def _along(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Value, int,
             f"{op}: input and index must have equally many dimensions, got shapes {tuple(v.shape)} and {tuple(i.shape)}"
         )
     k = axis(op, dim, v.shape)
-    return v, k, check_range(op, i, v.shape[k], k, negative=False) if v.shape else i
+    return v, k, check_range(op, i, v.shape[k] if v.shape else 1, k, negative=False)
 
 
 def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -251,6 +254,7 @@ def scatter_reduce(
     return wrap(bc.cast((out / many if v.dtype.is_float else out // many).value, v.dtype))
 
 
+@needs(at_most_dims("index", 1))
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
     """The input with alpha * source[j] added to slice index[j] along dim."""
     v, i = value_of("index_add", input), index_value("index_add", index)
@@ -258,12 +262,14 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     return wrap(_indexed("index_add", v, k, i, source if alpha == 1 else source * alpha, Op.ADD))
 
 
+@needs(at_most_dims("index", 1))
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """The input with slice index[j] along dim replaced by source[j]."""
     v, i = value_of("index_copy", input), index_value("index_copy", index)
     return wrap(_indexed("index_copy", v, axis("index_copy", dim, v.shape), i, source, None))
 
 
+@needs(at_most_dims("index", 1))
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """The input with the slices that index names filled with a value."""
     v, i = value_of("index_fill", input), index_value("index_fill", index)
@@ -282,9 +288,12 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -
 
 def _indexed(op: str, v: Value, k: int, i: Value, source: Tensor, combine: Op | None) -> Value:
     if not v.shape:
-        flat = wrap(bc.reshape(value_of(op, source), (1,)))
+        given = value_of(op, source)
+        if elements(given.shape) != 1 or (given.shape and op == "index_add"):
+            raise ShapeError(f"{op}: source must have the input's shape, (), got {describe(source)}")
+        flat = wrap(bc.reshape(given, (1,)))
         return bc.reshape(_indexed(op, bc.reshape(v, (1,)), 0, i, flat, combine), ())
-    i = check_range(op, bc.reshape(i, (elements(i.shape),)), v.shape[k], k, negative=True)
+    i = check_range(op, bc.reshape(i, (elements(i.shape),)), v.shape[k], k, negative=op != "index_add")
     n = i.shape[0]
     shape = (*v.shape[:k], n, *v.shape[k + 1 :])
     s = value_of(op, source)

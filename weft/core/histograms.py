@@ -101,6 +101,8 @@ def histogramdd(
     n = v.shape[-1]
     points = wrap(bc.reshape(Value(v.node), (elements(v.shape[:-1]), n)))
     parts = [bins] * n if isinstance(bins, int) else list(bins)
+    for part in parts:
+        _check_bins("histogramdd", part)
     if len(parts) != n:
         raise ArgumentError(f"histogramdd: {len(parts)} bins for points of {n} coordinates")
     if range is not None and len(range) != 2 * n:
@@ -142,6 +144,11 @@ def histogramdd(
     return HistogramDD(hist, tuple(edges))
 
 
+def _check_bins(op: str, bins: int | Tensor) -> None:
+    if not isinstance(bins, Handle) and bins < 1:
+        raise ArgumentError(f"{op}: bins must be 1 or more, got {bins}")
+
+
 def _between(x: Tensor, edges: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Between which of n edges each element lies, the last interval with its upper end, and whether it does."""
     first, last = narrow(edges, 0, 0, 1), narrow(edges, 0, n - 1, 1)
@@ -164,6 +171,7 @@ def histogram(
     if not v.dtype.is_float:
         raise DTypeError(f"histogram: needs a float tensor, got {v.dtype.name}; convert it with .float()")
     x = flatten(wrap(Value(v.node)))
+    _check_bins("histogram", bins)
     if isinstance(bins, Handle):
         edges = wrap(bins.value)
         if len(edges.value.shape) != 1 or range is not None:

@@ -431,6 +431,10 @@ def index_put(
 ) -> Tensor:
     """The input with values put, or added with accumulate, where index tensors of the leading dimensions say."""
     v = value_of("index_put", input)
+    if isinstance(values, Handle) and values.value.dtype is not v.dtype:
+        raise DTypeError(
+            f"index_put: values are {values.value.dtype.name}, input {v.dtype.name}; convert one with .to(...)"
+        )
     plan = _parse(v, tuple(indices))
     return wrap(_put(v, plan.advanced, values, Op.ADD if accumulate else None))
 

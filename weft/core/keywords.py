@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.autograd.value import grad_enabled
 from weft.core import broadcast as bc
 from weft.core import views
+from weft.core.argument_types import signature
 from weft.core.handle import Handle, describe
 from weft.errors import DTypeError, GradError
+from weft.ir.dtypes import bool_, uint8
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -75,6 +77,10 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
     for key, value in given.items():
         name = aliases.get(key, key)
         if name == _IGNORED:
+            if key == "memory_format":
+                from weft.core.switches import check_memory_format
+
+                check_memory_format(function.__name__, value)
             continue
         if name in out or (name is not key and name in given):
             raise TypeError(f"{function.__name__}() got {name!r} also as {key!r}")
@@ -84,30 +90,53 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
 
 def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method that takes NumPy's names too; the function itself where it has no such parameters."""
-    if not _aliases(function) and _many(function) is None:
-        return function
+    types_ = signature(function)
+    if types_ is None:
+        if not _aliases(function) and _many(function) is None:
+            return function
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs:
+                return function(*args)
+            args = _sizes_given(function, args, kwargs)
+            return function(*args, **translated(function, kwargs))
+
+        return _like(call, function)
+    first, check = types_.first, types_.check
+
+    def checking(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
+            if len(args) > first:
+                check(args, kwargs)
             return function(*args)
         args = _sizes_given(function, args, kwargs)
-        return function(*args, **translated(function, kwargs))
+        kwargs = translated(function, kwargs)
+        check(args, kwargs)
+        return function(*args, **kwargs)
 
-    return _like(call, function)
+    return _checked(_like(checking, function))
 
 
 def with_out(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function of the namespace: NumPy's names, and `out=`, a tensor or a tuple of some to stand for the results."""
 
+    types_ = signature(function, name)
+    first = 0 if types_ is None else types_.first
+
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
+            if types_ is not None and len(args) > first:
+                types_.check(args, kwargs)
             return function(*args)
         out = kwargs.pop("out", None)
         args = _sizes_given(function, args, kwargs)
-        result = function(*args, **translated(function, kwargs))
+        kwargs = translated(function, kwargs)
+        if types_ is not None:
+            types_.check(args, kwargs)
+        result = function(*args, **kwargs)
         return result if out is None else _given_to(name, result, out)
 
-    return _like(call, function)
+    return _checked(_like(call, function))
 
 
 def offer(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
@@ -159,6 +188,31 @@ def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
     return call
 
 
+def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Says of a function that it checks the types of its arguments: what is put around it need not."""
+    call.checked = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+_EXACT = frozenset({
+    "abs", "absolute", "addbmm", "addmm", "addmv", "alias_copy", "all", "amax", "amin", "aminmax", "any", "argmax",
+    "argmin", "as_strided_copy", "avg_pool2d", "avg_pool3d", "baddbmm", "bmm", "bucketize", "ceil", "cholesky",
+    "cholesky_ex", "conj_physical", "cross", "cummax", "cummin", "det", "diag", "diagonal_copy", "diff", "dot",
+    "eigh", "eigvalsh", "expand_copy", "fix", "float_power", "floor", "frac", "frexp", "gather", "gelu",
+    "hardshrink", "heaviside", "histc", "histogram", "index_add", "index_copy", "index_select", "inner", "inv",
+    "inv_ex", "inverse", "isin", "isneginf", "isposinf", "kthvalue", "ldl_factor", "ldl_factor_ex", "ldl_solve",
+    "log_softmax", "logcumsumexp", "logsigmoid", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "lu_unpack",
+    "masked_select", "matmul", "matrix_norm", "mm", "mode", "msort", "multi_dot", "multinomial", "mv", "nan_to_num",
+    "nanquantile", "narrow_copy", "neg", "negative", "nonzero", "norm", "ormqr", "permute_copy", "qr", "quantile",
+    "renorm", "round", "scatter", "scatter_add", "searchsorted", "sgn", "sign", "signbit", "slice_scatter",
+    "slogdet", "softmax", "softplus", "softshrink", "solve", "solve_ex", "solve_triangular", "sort",
+    "split_with_sizes_copy", "squeeze_copy", "svd", "svdvals", "t_copy", "take", "take_along_dim", "tensordot",
+    "topk", "transpose_copy", "triangular_solve", "tril", "triu", "trunc", "unbind_copy", "unfold_copy",
+    "unsqueeze_copy", "vdot", "vecdot", "vector_norm", "view_copy",
+})  # fmt: skip
+"""Functions whose `out` has the dtype of the result, as in torch; with others it may be one that can hold it."""
+
+
 def _given_to(name: str, result: Any, out: Any) -> Any:
     """`out`, standing for the results."""
     if isinstance(result, tuple) and isinstance(out, (tuple, list)):
@@ -176,6 +230,8 @@ def _given_to(name: str, result: Any, out: Any) -> Any:
         raise GradError(
             f"{name}: out= has no gradients; write x = {name}(...), or call it under weft.no_grad()"
         )
+    if name in _EXACT and value.dtype is not target.dtype and (value.dtype, target.dtype) != (bool_, uint8):
+        raise DTypeError(f"{name}: out must be {value.dtype.name}, as the result is, got {target.dtype.name}")
     if not bc.can_cast(value.dtype, target.dtype):
         raise DTypeError(
             f"{name}: the result is {value.dtype.name}, which out of {target.dtype.name} cannot hold"

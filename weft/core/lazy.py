@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from weft.core.argument_types import checked
 from weft.core.keywords import translated
 
 
@@ -19,9 +20,12 @@ class LazyModule:
         if function.startswith("__"):
             raise AttributeError(function)
         module = self._name
+        found: Callable[..., Any] | None = None
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = getattr(importlib.import_module(module), function)
+            nonlocal found
+            if found is None:
+                found = checked(getattr(importlib.import_module(module), function))
             return found(*args, **translated(found, kwargs)) if kwargs else found(*args)
 
         call.__name__ = call.__qualname__ = function

@@ -15,6 +15,7 @@ from weft.core.handle import Handle, Number, describe, value_of, wrap
 from weft.core.movement import diagonal, permute
 from weft.core.precision import widened
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import at_most_dims, needs, one_dtype
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import accumulator, bool_, int64, promote
 from weft.ir.graph import Axes, Shape, elements
@@ -161,6 +162,7 @@ def mul_scaled(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> T
 
 @remembered
 @lowers
+@needs(one_dtype("input", "mat1", "mat2"), at_most_dims("input", 2))
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     _ranks("addmm", mat1, mat2, (2, 2))
@@ -169,6 +171,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha:
 
 @remembered
 @lowers
+@needs(one_dtype("input", "batch1", "batch2"), at_most_dims("input", 3))
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
     _ranks("baddbmm", batch1, batch2, (3, 3))
@@ -177,6 +180,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, 
 
 @remembered
 @lowers
+@needs(one_dtype("input", "mat", "vec"), at_most_dims("input", 1))
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     _ranks("addmv", mat, vec, (2, 1))

@@ -11,7 +11,7 @@ import numpy as np
 from weft.autograd.joins import joined
 from weft.autograd.value import Value, apply, stepwise
 from weft.core import broadcast as bc
-from weft.core.axes import Sizes, axes, axis, fill_in, sizes
+from weft.core.axes import Sizes, axes, axis, fill_in, is_int, sizes
 from weft.core.defaults import check_dtype
 from weft.core.handle import Dims, Handle, Number, describe, own, value_of, wrap
 from weft.core.remembered import remembered_as_given
@@ -229,6 +229,8 @@ def movedim(input: Tensor, source: Dims, destination: Dims) -> Tensor:
 def flip(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
     """The elements in reverse order along the dimensions."""
     v = value_of("flip", input)
+    if dims is None and not args:
+        raise ArgumentError("flip: give the dimensions to reverse, as in flip(x, (0, 1))")
     wanted = sizes("flip", args if dims is None else (dims,))
     chosen = axes("flip", wanted, v.shape) if wanted else ()
     return wrap(apply(Op.FLIP, (v,), Axes(chosen))) if chosen else own(v)
@@ -385,7 +387,10 @@ def window(v: Value, k: int, size: int, stride: int, dilation: int) -> Value:
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements, `step` apart, along a dimension; their elements in a new last dimension."""
     v = value_of("unfold", input)
+    if not is_int(step) or step < 1:
+        raise ArgumentError(f"unfold: step must be a positive int, got {describe(step)}")
     if not v.shape:
+        axis("unfold", dimension, v.shape)
         v = bc.reshape(v, (1,))
         if size == 0:
             return wrap(box(v, (0,), (0,)))
@@ -509,6 +514,8 @@ def repeat_interleave(
     v = value_of("repeat_interleave", input)
     if isinstance(repeats, Handle):
         return _repeated(v, axis("repeat_interleave", dim, v.shape), wrap(repeats.value))
+    if not is_int(repeats) or repeats < 0:
+        raise ArgumentError(f"repeat_interleave: repeats must be an int from 0, got {describe(repeats)}")
     k = axis("repeat_interleave", dim, v.shape)
     shape = v.shape
     wide = bc.expand(
@@ -649,6 +656,13 @@ def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple
         raise ArgumentError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
     flat_list = [x for given in tensors for x in ((given,) if isinstance(given, Handle) else given)]
     values = [value_of("meshgrid", x) for x in flat_list]
+    if not values:
+        raise ArgumentError("meshgrid: needs at least one tensor")
+    for x in flat_list:
+        if len(x.value.shape) > 1 or x.value.dtype is not values[0].dtype:
+            raise ShapeError(
+                f"meshgrid: needs vectors of one dtype, got {describe(flat_list[0])} and {describe(x)}"
+            )
     order = list(range(len(values)))
     if indexing == "xy" and len(values) > 1:
         order[0], order[1] = 1, 0
@@ -665,4 +679,10 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The same values, in memory of their own: what comes before and after is never fused into one kernel. What has
     such memory already is given as it is."""
     v = value_of("contiguous", input)
+    if memory_format is not None:
+        from weft.core.switches import check_memory_format, preserve_format
+
+        check_memory_format("contiguous", memory_format, len(v.shape))
+        if memory_format is preserve_format:
+            raise ArgumentError("contiguous: weft.preserve_format is for copies; leave it out")
     return input if v.node.op is Op.BUFFER else wrap(apply(Op.CONTIGUOUS, (v,)))

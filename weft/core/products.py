@@ -17,6 +17,7 @@ from weft.core.movement import flip, reshape, squeeze, unsqueeze
 from weft.core.precision import rounded_once
 from weft.core.reductions import mean, sum
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, at_most_dims, needs, no_bools, one_dtype, one_of
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 
@@ -58,6 +59,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 @remembered
 @lowers
+@needs(one_dtype("input", "batch1", "batch2"), at_most_dims("input", 2))
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
     return mul_scaled(input, sum_first(bmm(batch1, batch2)), beta, alpha)
@@ -70,6 +72,7 @@ def sum_first(x: Tensor) -> Tensor:
 
 @remembered
 @lowers
+@needs(at_most_dims("input", 2))
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     a, b = value_of("addr", vec1), value_of("addr", vec2)
@@ -79,6 +82,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
 
 
 @remembered
+@needs(one_dtype("input", "other"), no_bools("input"))
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along dim, by default the first dimension of size 3."""
     if dim is None:
@@ -115,6 +119,16 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 @remembered
 @widens
+@needs(
+    one_dtype("x1", "x2"),
+    at_least("p", 0),
+    one_of(
+        "compute_mode",
+        "use_mm_for_euclid_dist_if_necessary",
+        "use_mm_for_euclid_dist",
+        "donot_use_mm_for_euclid_dist",
+    ),
+)
 def cdist(
     x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Tensor:
@@ -139,6 +153,7 @@ def cdist(
 
 
 @rounded_once
+@needs(no_bools("input"))
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
@@ -200,6 +215,7 @@ def corrcoef(input: Tensor) -> Tensor:
 
 @remembered
 @widens_on_gpus
+@needs(at_least("p", 0, above=True), at_least("maxnorm", 0))
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
     from weft.core.axes import axis

@@ -17,6 +17,7 @@ from weft.core.handle import Dims, Handle, passed_on, value_of, wrap
 from weft.core.movement import positions
 from weft.core.precision import widened
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import at_least, needs, no_bools, one_dtype
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
@@ -237,9 +238,16 @@ def amin(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tenso
     return wrap(reduce(Op.REDUCE_MIN, v, _extremum_axes("amin", v, dim), keepdim))
 
 
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+class Range(NamedTuple):
+    """The result of aminmax."""
+
+    min: Tensor
+    max: Tensor
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Range:
     """The minimum and the maximum."""
-    return amin(input, dim, keepdim), amax(input, dim, keepdim)
+    return Range(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
 def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
@@ -271,6 +279,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 @remembered_as_given
+@needs(no_bools("input"))
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first minimum along dim, or in the flattened tensor. NaN counts as the minimum."""
     return _first_match("argmin", Op.REDUCE_MIN, input, dim, keepdim)
@@ -358,6 +367,7 @@ def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
     return sum(ne(input, 0), dim)
 
 
+@needs(one_dtype("input", "other"), at_least("rtol", 0), at_least("atol", 0))
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:

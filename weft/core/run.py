@@ -80,10 +80,11 @@ def value_of(node: Node) -> Storage:
     """As `stored`, without the node's keeping what is computed for this."""
     if node.storage is not None or tracing.current() is not None:
         return stored(node)
-    from weft.scheduler.realize import copied, evaluate
+    if any(n.op is Op.COPY and n.storage is None for n in graph.toposort([node])):
+        return stored(node)
+    from weft.scheduler.realize import evaluate
 
-    run_first = [n for n in copied([node]) if n.storage is None]
-    return stored(node) if run_first else evaluate([node], {})[0]
+    return evaluate([node], {})[0]
 
 
 def to_numpy(node: Node) -> Array:

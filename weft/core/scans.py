@@ -18,6 +18,7 @@ from weft.core.handle import Handle, Number, value_of, wrap
 from weft.core.movement import box, cat, narrow, pad_value, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import needs, no_bools
 from weft.core.smooth import float_input
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
@@ -227,6 +228,9 @@ def diff(
     if not is_int(n) or n < 0:
         raise ArgumentError(f"diff: the order n must be a non-negative int, got {n}")
     k = axis("diff", dim, v.shape)
+    for x in (prepend, append):
+        if x is not None:
+            _as_slice(x, v, k)
     if n == 0:
         return wrap(v)
     parts = [x for x in (prepend, input, append) if x is not None]
@@ -279,6 +283,7 @@ def _panels(op: str, y: Tensor, x: Tensor | None, dx: Number | None, dim: int) -
 
 
 @remembered
+@needs(no_bools("y", "x"))
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, dim: int = -1) -> Tensor:
     """The integral along dim by the trapezoidal rule, over points x or at distances dx (1 by default)."""
     from weft.core.reductions import sum

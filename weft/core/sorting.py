@@ -46,6 +46,7 @@ from weft.core.movement import (
 from weft.core.radix_sort import order
 from weft.core.reductions import any, argmax, sum
 from weft.core.remembered import remembered_as_given
+from weft.core.requirements import needs, no_bools
 from weft.core.scans import cummax
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32, int64, uint8, uint64
@@ -141,6 +142,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return _ordered("topk", input, d, largest, k)
 
 
+@needs(no_bools("input"))
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sorted:
     """The k-th smallest element along dim, counted from 1, and where it was."""
     v = value_of("kthvalue", input)
@@ -178,11 +180,13 @@ def _pick(found: Sorted, d: int, at: int, keepdim: bool) -> Sorted:
 # ---------------------------------------------------------------------------------------------- median, quantile, mode
 
 
+@needs(no_bools("input"))
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of all elements, or along dim with its index; NaN if there is one."""
     return _median("median", input, dim, keepdim, ignore_nan=False)
 
 
+@needs(no_bools("input"))
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """As median, of the elements that are not NaN."""
     return _median("nanmedian", input, dim, keepdim, ignore_nan=True)
@@ -485,6 +489,7 @@ def bucketize(
     return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
+@needs(no_bools("elements", "test_elements"))
 def isin(
     elements: TensorLike, test_elements: TensorLike, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:

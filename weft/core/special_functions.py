@@ -48,6 +48,7 @@ from weft.core.elementwise import (
 from weft.core.float_format import copysign, from_bits, raw_bits
 from weft.core.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.remembered import remembered
+from weft.core.requirements import needs, no_bools
 from weft.core.smooth import Function1, Function2, chebyshev, float_input, like, on, smooth, smooth2
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import float64
@@ -324,6 +325,7 @@ def _polygamma(n: int, input: Tensor) -> Tensor:
 
 
 @remembered
+@needs(no_bools("input"))
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The multivariate log-gamma function of dimension p."""
     if p < 1:

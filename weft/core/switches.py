@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from weft import settings
 from weft.core import defaults
 from weft.core.axes import is_int
-from weft.core.handle import Handle
-from weft.errors import ArgumentError
+from weft.core.handle import Handle, describe
+from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.naming import package
@@ -30,6 +30,19 @@ class memory_format(Enum):  # noqa: N801  (torch's name)
         return f"{package()}.{self.name}"
 
     __str__ = __repr__
+
+
+_RANKS = {memory_format.channels_last: 4, memory_format.channels_last_3d: 5}
+
+
+def check_memory_format(op: str, x: object, rank: int | None = None) -> None:
+    """DTypeError for what is no order of elements; ArgumentError for one that tensors of so many dimensions lack."""
+    if x is None or x is memory_format.preserve_format or x is memory_format.contiguous_format:
+        return
+    if not isinstance(x, memory_format):
+        raise DTypeError(f"{op}: memory_format must be one such as weft.contiguous_format, got {describe(x)}")
+    if rank is not None and rank != _RANKS[x]:
+        raise ArgumentError(f"{op}: {x!r} is for tensors of {_RANKS[x]} dimensions, got {rank}")
 
 
 class layout(Enum):  # noqa: N801  (torch's name)

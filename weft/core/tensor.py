@@ -55,6 +55,14 @@ _reverse_dims = views.viewing(movement.reverse_dims)
 _matrix_transpose = views.viewing(movement.matrix_transpose)
 
 
+def _check_format(op: str, memory_format: object, rank: int | None = None) -> None:
+    """Errors of what is no order of elements in memory; None is the one there is."""
+    if memory_format is not None:
+        from weft.core.switches import check_memory_format
+
+        check_memory_format(op, memory_format, rank)
+
+
 class Tensor(InPlace, Methods):
     """An n-dimensional array of one dtype, computed when its values are needed.
 
@@ -193,6 +201,7 @@ class Tensor(InPlace, Methods):
 
     def is_contiguous(self, *, memory_format: Any = None) -> Bool_:
         """True: weft has no strides."""
+        _check_format("is_contiguous", memory_format)
         return True
 
     @property
@@ -291,6 +300,8 @@ class Tensor(InPlace, Methods):
     def clone(self, *, memory_format: Any = None) -> Tensor:
         """A tensor of its own with the same values; gradients flow through."""
         v = self.value
+        if memory_format is not None:
+            _check_format("clone", memory_format, len(v.shape))
         if v.needs_grad and grad_enabled():
             # a reshape to the same shape: recorded, though the node is the same
             return wrap(Value(v.node, True, Op.RESHAPE, None, (v,)))
@@ -451,6 +462,8 @@ class Tensor(InPlace, Methods):
         "disk:PATH" computes it now and writes it to a file, in which it then stays. What was in a file of that name is
         replaced when all is written.
         """
+        if memory_format is not None:
+            _check_format("to", memory_format, len(self.value.shape))
         flags = [x for x in args if isinstance(x, Bool_)]  # non_blocking, copy
         copy = copy or flags[1:2] == [True]
         for x in args:
@@ -489,53 +502,54 @@ class Tensor(InPlace, Methods):
 
     def cpu(self, memory_format: Any = None) -> Tensor:
         """The tensor on the CPU."""
-        return self.to("cpu")
+        return self.to("cpu", memory_format=memory_format)
 
     def cuda(
         self, device: Int_ | str | None = None, non_blocking: Bool_ = False, memory_format: Any = None
     ) -> Tensor:
         """The tensor on an NVIDIA GPU, the first one unless a number or a name is given."""
-        return self.to(f"cuda:{device}" if isinstance(device, Int_) else device or "cuda")
+        to = f"cuda:{device}" if isinstance(device, Int_) else device or "cuda"
+        return self.to(to, memory_format=memory_format)
 
-    def bool(self) -> Tensor:
+    def bool(self, memory_format: Any = None) -> Tensor:
         """True where nonzero."""
-        return self.to(dtypes.bool_)
+        return self.to(dtypes.bool_, memory_format=memory_format)
 
-    def byte(self) -> Tensor:
+    def byte(self, memory_format: Any = None) -> Tensor:
         """As uint8."""
-        return self.to(dtypes.uint8)
+        return self.to(dtypes.uint8, memory_format=memory_format)
 
-    def char(self) -> Tensor:
+    def char(self, memory_format: Any = None) -> Tensor:
         """As int8."""
-        return self.to(dtypes.int8)
+        return self.to(dtypes.int8, memory_format=memory_format)
 
-    def short(self) -> Tensor:
+    def short(self, memory_format: Any = None) -> Tensor:
         """As int16."""
-        return self.to(dtypes.int16)
+        return self.to(dtypes.int16, memory_format=memory_format)
 
-    def int(self) -> Tensor:
+    def int(self, memory_format: Any = None) -> Tensor:
         """As int32."""
-        return self.to(dtypes.int32)
+        return self.to(dtypes.int32, memory_format=memory_format)
 
-    def long(self) -> Tensor:
+    def long(self, memory_format: Any = None) -> Tensor:
         """As int64."""
-        return self.to(dtypes.int64)
+        return self.to(dtypes.int64, memory_format=memory_format)
 
-    def half(self) -> Tensor:
+    def half(self, memory_format: Any = None) -> Tensor:
         """As float16."""
-        return self.to(dtypes.float16)
+        return self.to(dtypes.float16, memory_format=memory_format)
 
-    def bfloat16(self) -> Tensor:
+    def bfloat16(self, memory_format: Any = None) -> Tensor:
         """As bfloat16."""
-        return self.to(dtypes.bfloat16)
+        return self.to(dtypes.bfloat16, memory_format=memory_format)
 
-    def float(self) -> Tensor:
+    def float(self, memory_format: Any = None) -> Tensor:
         """As float32."""
-        return self.to(dtypes.float32)
+        return self.to(dtypes.float32, memory_format=memory_format)
 
-    def double(self) -> Tensor:
+    def double(self, memory_format: Any = None) -> Tensor:
         """As float64."""
-        return self.to(dtypes.float64)
+        return self.to(dtypes.float64, memory_format=memory_format)
 
     # ------------------------------------------------------------------------------------------ in place
 

@@ -47,6 +47,8 @@ def general_cosine(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """sum (-1)**k a_k cos(2 pi k n / (M - 1))"""
+    if not isinstance(a, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  (what users give)
+        raise DTypeError(f"general_cosine: a must be a list of numbers, got {a}")
     weights = list(a)
     if not weights:
         raise ArgumentError("general_cosine: needs at least one coefficient")

@@ -11,6 +11,7 @@ from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var, high
+from weft.ir.kernel.algorithm import rate_dtype
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
 from weft.scheduler.generalize import generalize
@@ -272,7 +273,7 @@ class _Assembly:
             used = tuple(variables[v] for v in kernel.variables)
             steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
-            infos.append(KernelInfo(name, moved, flops, spec.why, spec.written))
+            infos.append(KernelInfo(name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm)))
             slots = [self.slot(n) for n in nodes]
             updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
             self.traces.append(

@@ -77,7 +77,7 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
         "steps": steps,
         "commands": [c.externals, c.offsets, c.workspace_bytes],
         "replaces": [o.replaces for o in plan.outputs],
-        "kernels": [[k.name, k.bytes, k.flops, k.why, k.written] for k in infos],
+        "kernels": [[k.name, k.bytes, k.flops, k.why, k.written, k.dtype] for k in infos],
         "notes": [infos[k] for k in plan.steps],
         "constants": plan.constants,
         "largest": [[t.name, t.nbytes] for t in plan.largest],
@@ -113,7 +113,8 @@ def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variable
         [OutputSpec(n.dtype, n.shape, at) for n, at in zip(nodes, record["replaces"], strict=True)]
     )
     kernels = [
-        KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w)) for n, b, f, y, w in record["kernels"]
+        KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w), str(d))
+        for n, b, f, y, w, d in record["kernels"]
     ]
     infos = tuple([kernels[int(k)] for k in record["notes"]])
     largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])

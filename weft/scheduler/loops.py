@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from weft.backends.protocol import CopyBytes, Launch, Step
 from weft.ir.graph import Node, elements
 from weft.ir.index import high
+from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
 from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
 from weft.scheduler.plan import KernelInfo
@@ -227,7 +228,9 @@ class Run:
         info = self.info.get(s)
         if info is None:
             moved, flops = high(spec.bytes), high(spec.flops)
-            info = self.info[s] = KernelInfo(spec.algorithm.name, moved, flops, spec.why, spec.written)
+            info = self.info[s] = KernelInfo(
+                spec.algorithm.name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm)
+            )
         yield Launch(self.program(kernel), tuple(slots), used), info
 
     def _loop(

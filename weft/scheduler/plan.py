@@ -16,13 +16,14 @@ from weft.ir.index import Int, Var, evaluate
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
     """What is known of one step: for explanations and profiles. Bytes and flops are for the largest runtime sizes;
-    of the `bytes` that move, `written` are written."""
+    of the `bytes` that move, `written` are written. `dtype`: what is computed with, which sets the rate."""
 
     name: str
     bytes: int
     flops: int
     why: tuple[str, ...] = ()
     written: int = 0
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from weft.scheduler import disk_cache, elements
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
+from weft.scheduler.stages import stages
 
 
 @dataclass(slots=True)
@@ -71,30 +72,12 @@ def _fit(kept: Sequence[Node], device: Device) -> bool:
 
 def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
     """Compute what is to be copied between devices, copy it, and so on up to `nodes`."""
-    level: dict[Node, int] = {}
-    for n in toposort(nodes):
-        below = max([level.get(i, 0) for i in n.inputs], default=0) if n.storage is None else 0
-        level[n] = below + (n.op is Op.COPY and n.storage is None)
-    stages: dict[int, list[Node]] = {}
-    for n, k in level.items():
-        if n.op is Op.COPY and n.storage is None:
-            stages.setdefault(k, []).append(n)
-    for k in sorted(stages):
-        _on_their_devices([n.inputs[0] for n in stages[k] if n.inputs[0].device is not None], bindings)
-        for n in stages[k]:
-            _copy(n, bindings)
-    return _on_their_devices(nodes, bindings)
-
-
-def _on_their_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
-    """Compute nodes under which nothing is left to be copied, on each device together."""
-    by_device: dict[str, list[Node]] = {}
-    for n in dict.fromkeys(nodes):
-        if n.storage is None:
-            by_device.setdefault(n.device or default_device(), []).append(n)
     constants: dict[Node, Storage] = {}
-    for name, group in by_device.items():
-        constants.update(run(group, signature(group), registry.open_device(name), bindings))
+    for stage in stages(nodes, default_device):
+        for name, group in stage.computed:
+            constants.update(run(group, signature(group), registry.open_device(name), bindings))
+        for n in stage.copies:
+            _copy(n, bindings)
     return constants
 
 
@@ -257,11 +240,6 @@ def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, i
         if name is not None and where is not None:
             disk_cache.store(name, plan, where)
     return plan
-
-
-def copied(nodes: Sequence[Node]) -> list[Node]:
-    """What has to be computed before values can be copied between devices: the sources of the copies."""
-    return [n.inputs[0] for n in toposort(nodes) if n.op is Op.COPY and n.storage is None]
 
 
 def default_device() -> str:

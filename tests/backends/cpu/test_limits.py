@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+import weft
 from weft.backends.cpu import limits as measuring
 from weft.backends.cpu.device import CpuDevice
 from weft.backends.cpu.runtime import open_runtime
-from weft.backends.limits import Level, Limits, described, from_json, to_json
+from weft.backends.cuda.peaks import peaks
+from weft.backends.limits import Level, Limits, Peak, described, from_json, to_json
 
 
 def test_they_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +47,36 @@ def test_as_text() -> None:
     ):
         with pytest.raises(ValueError):
             from_json(broken)
+
+
+def test_peaks_by_dtype() -> None:
+    found = CpuDevice(open_runtime()).limits()
+    assert {p.dtype for p in found.peaks} == {
+        "float32", "float64", "int32", "float16", "bfloat16", "int8", "uint8",
+    }  # fmt: skip
+    assert found.peak("float32") == found.flops and found.peak("bool") == found.flops
+    assert found.peak("float64") > 0.1 * found.flops  # half as many lanes, on a machine that others use too
+    assert found.peak("bfloat16") == found.flops and found.peak("int8") == found.peak("int32")
+    assert {p.source for p in found.peaks} == {
+        "measured", "that of float32, which it is computed in", "that of int32, which it is computed in",
+    }  # fmt: skip
+    half = Limits(100e9, found.levels, 1, False, (Peak("float64", 50e9, "said"),))
+    assert half.bound(1e9, 0, 0, "float64").seconds == pytest.approx(2 * half.bound(1e9, 0, 0).seconds)
+    assert from_json(to_json(half)) == half and "50.0 (float64)" in str(half)
+
+
+def test_a_kernel_is_measured_against_its_dtype() -> None:
+    x = weft.tensor([[float(i * j % 7) for i in range(64)] for j in range(64)], dtype=weft.float64)
+    (step,) = weft.explain(x @ x, time=True)
+    assert step.timing is not None
+    limits = CpuDevice(open_runtime()).limits()
+    assert step.timing.bound.seconds == pytest.approx(
+        max(2 * 64**3 / limits.peak("float64"), limits.bound(0, 2 * 8 * 64**2, 8 * 64**2).seconds), rel=0.5
+    )
+
+
+def test_peaks_of_gpus() -> None:
+    info = replace(CpuDevice(open_runtime()).info, cores=132, flops=132 * 256 * 1.83e9)
+    found = {p.dtype: p.operations_per_second for p in peaks((9, 0), info)}
+    assert found["bfloat16"] == pytest.approx(989e12, rel=0.01) and found["float64"] == found["float32"]
+    assert peaks((7, 5), info) == ()

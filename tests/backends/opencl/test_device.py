@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,3 +125,24 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
 
 def test_the_backend_is_listed() -> None:
     assert any(s.name.startswith("opencl") for s in registry.statuses())
+
+
+def test_compilers_say_nothing(tmp_path: Path) -> None:
+    """With nothing cached a build prints nothing to stderr and warns of nothing: neither driver nor bindings do."""
+    program = """
+import weft
+with weft.device("opencl"):
+    x = weft.arange(5000.0).sin()
+    print(x.sort().values.sum().item(), (x.reshape(50, 100) @ x.reshape(100, 50)).softmax(-1).sum().item())
+"""
+    env = {
+        **os.environ,
+        "POCL_CACHE_DIR": str(tmp_path / "pocl"),
+        "WEFT_CACHE_DIR": str(tmp_path / "weft"),
+        "WEFT_VERIFY": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", program], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

@@ -253,7 +253,7 @@ class CpuDevice:
         with self.lock:
             if threads not in self._limits:
                 key = disk_cache.digest(
-                    "limits 3", self.fingerprint(), str(threads), *map(str, usable_threads())
+                    "limits 4", self.fingerprint(), str(threads), *map(str, usable_threads())
                 )
                 kept = disk_cache.get("limits", key)
                 try:

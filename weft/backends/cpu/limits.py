@@ -2,7 +2,7 @@
 
 They are written in LLVM IR, as wide as the machine's vectors, and run on the runtime's own threads:
 
-    flops    24 (12 with few registers) independent chains of multiply-adds in registers
+    flops    24 (12 with few registers) independent chains of multiply-adds in registers: float32, float64, int32
     read     8 vectors at a time, combined by xor
     copy     4 vectors at a time
     stream   the same with stores that go past the caches, for memory
@@ -13,10 +13,10 @@ half of it: that much stays there beside whatever else a program touches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weft.backends.limits import Level, Limits
+from weft.backends.limits import Level, Limits, Peak
 
 from .llvm import Optimization, Target, compile_ir, load_object
 from .machine import Machine
@@ -35,7 +35,13 @@ MEMORY_BYTES = 64 << 20
 
 LARGEST_BYTES = 512 << 20
 
-NAMES = ("limit_flops", "limit_read", "limit_copy", "limit_stream")
+CHAINS = {"float32": ("float", 4), "float64": ("double", 8), "int32": ("i32", 4)}
+"""Dtypes whose multiply-adds are measured: LLVM's type and its bytes."""
+
+COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
+"""Dtypes that this backend computes in another: what they can reach is that one's peak."""
+
+NAMES = (*(f"limit_{name}" for name in CHAINS), "limit_read", "limit_copy", "limit_stream")
 
 
 def measure(runtime: Runtime) -> Limits:
@@ -78,8 +84,15 @@ def measure(runtime: Runtime) -> Limits:
     if part > machine.l2_bytes:
         levels.append(level("L3", machine.l3_bytes // 2, part, "limit_copy"))
     levels.append(memory)
-    flops = rate("limit_flops", 0, CHAIN_STEPS, _flops_per_step(machine) * CHAIN_STEPS * threads)
-    return Limits(flops, tuple(levels), threads, True)
+    peaks = {
+        name: rate(f"limit_{name}", 0, CHAIN_STEPS, _operations(machine, size) * CHAIN_STEPS * threads)
+        for name, (_, size) in CHAINS.items()
+    }
+    known = [Peak(name, per_second, "measured") for name, per_second in peaks.items()]
+    known += [
+        Peak(name, peaks[by], f"that of {by}, which it is computed in") for name, by in COMPUTED_IN.items()
+    ]
+    return Limits(peaks["float32"], tuple(levels), threads, True, tuple(known))
 
 
 # --- the loops
@@ -87,39 +100,44 @@ def measure(runtime: Runtime) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How wide and how many: lanes of a float vector, and chains of multiply-adds."""
+    """How wide and how many: lanes of a vector of `element`, and chains of multiply-adds."""
 
+    element: str
     lanes: int
     chains: int
     fused: bool
 
 
-def _shape(machine: Machine) -> _Shape:
+def _shape(machine: Machine, element: str, size: int) -> _Shape:
     fused = machine.has("fma") or not machine.target.triple.startswith(("x86_64", "amd64"))
-    return _Shape(machine.vector_bytes // 4, 24 if machine.vector_registers >= 32 else 12, fused)
+    chains = 24 if machine.vector_registers >= 32 else 12
+    return _Shape(element, machine.vector_bytes // size, chains, fused and element != "i32")
 
 
-def _flops_per_step(machine: Machine) -> float:
-    shape = _shape(machine)
+def _operations(machine: Machine, size: int) -> float:
+    """Of one step of all chains."""
+    shape = _shape(machine, "", size)
     return 2.0 * shape.lanes * shape.chains
 
 
 def _module(machine: Machine) -> str:
-    shape, target = _shape(machine), machine.target
+    shapes = {name: _shape(machine, *kind) for name, kind in CHAINS.items()}
     vector = machine.vector_bytes
     bodies = {
-        "limit_flops": _flops(shape),
+        **{f"limit_{name}": _chains(shape, vector) for name, shape in shapes.items()},
         "limit_read": _moving(vector, 8, None),
         "limit_copy": _moving(vector, 4, ""),
         "limit_stream": _moving(vector, 4, ", !nontemporal !0"),
     }
-    return "\n".join(_lines(target, shape, bodies))
+    return "\n".join(_lines(machine.target, [s for s in shapes.values() if s.fused], bodies))
 
 
-def _lines(target: Target, shape: _Shape, bodies: dict[str, list[str]]) -> Iterator[str]:
+def _lines(target: Target, fused: Sequence[_Shape], bodies: dict[str, list[str]]) -> Iterator[str]:
     yield f'target triple = "{target.triple}"'
     yield "declare void @weft_parallel(ptr, ptr, i64, i64)"
-    yield f"declare <{shape.lanes} x float> @llvm.fma.v{shape.lanes}f32({', '.join([f'<{shape.lanes} x float>'] * 3)})"
+    for shape in fused:
+        v = f"<{shape.lanes} x {shape.element}>"
+        yield f"declare {v} @{_fma(shape)}({v}, {v}, {v})"
     for name, body in bodies.items():
         yield from _kernel(name)
         yield f"define internal void @{name}.task(ptr %ctx, i64 %begin, i64 %end) #0 {{"
@@ -171,12 +189,17 @@ _NEXT = [
 ]
 
 
-def _flops(shape: _Shape) -> list[str]:
-    """c[k] = a * b + c[k], for chains k that start at different numbers, or LLVM would find them equal."""
-    v, n = f"<{shape.lanes} x float>", shape.chains
+def _fma(shape: _Shape) -> str:
+    return f"llvm.fma.v{shape.lanes}f{8 * (4 if shape.element == 'float' else 8)}"
+
+
+def _chains(shape: _Shape, vector: int) -> list[str]:
+    """c[k] = c[k] * a + b, for chains k that start at different numbers, or LLVM would find them equal."""
+    v, n = f"<{shape.lanes} x {shape.element}>", shape.chains
+    multiply, add = ("mul", "add") if shape.element == "i32" else ("fmul", "fadd")
     out = [*_GIVEN, f"  %a = load {v}, ptr %source, align 64"]
     out += [
-        f"  %b_at = getelementptr i8, ptr %source, i64 {4 * shape.lanes}",
+        f"  %b_at = getelementptr i8, ptr %source, i64 {vector}",
         f"  %b = load {v}, ptr %b_at, align 64",
     ]
     for k in range(n):
@@ -186,9 +209,9 @@ def _flops(shape: _Shape) -> list[str]:
     out += [f"  %c{k} = phi {v} [ %s{k}, %task ], [ %d{k}, %step ]" for k in range(n)]
     for k in range(n):
         if shape.fused:
-            out += [f"  %d{k} = call {v} @llvm.fma.v{shape.lanes}f32({v} %c{k}, {v} %a, {v} %b)"]
+            out += [f"  %d{k} = call {v} @{_fma(shape)}({v} %c{k}, {v} %a, {v} %b)"]
         else:
-            out += [f"  %p{k} = fmul {v} %c{k}, %a", f"  %d{k} = fadd {v} %p{k}, %b"]
+            out += [f"  %p{k} = {multiply} {v} %c{k}, %a", f"  %d{k} = {add} {v} %p{k}, %b"]
     out += [
         "  %i1 = add i64 %i, 1",
         "  %more = icmp slt i64 %i1, %repeats",

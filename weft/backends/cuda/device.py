@@ -48,6 +48,7 @@ from .allocator import Allocator, Block
 from .compile import Entry, compile_programs, describe, parse, target
 from .driver import CudaError, Driver, open_driver
 from .matrix import units
+from .peaks import peaks
 
 STAGING_BYTES = 8 << 20
 """Of each of the two pinned buffers."""
@@ -305,7 +306,7 @@ class CudaDevice:
         return {"ptx": ptx}
 
     def limits(self) -> Limits:
-        return described(self._info)
+        return described(self._info, peaks(self.capability, self._info))
 
     def link(self, codes: Sequence[Code], commands: Commands) -> CudaExecutable:
         return CudaExecutable(self, cast("Sequence[CudaCode]", codes), commands)

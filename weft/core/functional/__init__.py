@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from weft.core.argument_types import checked
+
 if TYPE_CHECKING:
     from weft.core.functional.activations import (
         celu,
@@ -253,5 +255,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'weft.core.functional' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"weft.core.functional.{_HOME[name]}"), name)
+    function = getattr(importlib.import_module(f"weft.core.functional.{_HOME[name]}"), name)
+    found = globals()[name] = checked(function)
     return found

@@ -38,6 +38,7 @@ from weft.core.movement import chunk, positions
 from weft.core.precision import widened
 from weft.core.reductions import reduce
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import at_least, finite, floats, needs, no_bools, one_dtype
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind, float64
@@ -60,6 +61,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, where(le(input, 0), 0, input), inplace)
 
 
+@needs(no_bools("input"))
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
     return hardtanh(input, 0.0, 6.0, inplace)
@@ -76,12 +78,14 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
+@needs(floats("input"))
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
     return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
 @remembered
+@needs(one_dtype("input", "weight"), floats("input"))
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x for x > 0, else weight * x; one weight, or one per channel (dimension 1)."""
     w, rank = value_of("prelu", weight), len(value_of("prelu", input).shape)
@@ -98,6 +102,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return where(gt(input, 0), input, wrap(w) * input)
 
 
+@needs(no_bools("input"))
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     v = value_of("threshold", input)
@@ -111,6 +116,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 _threshold = threshold  # a name that the argument does not hide
 
 
+@needs(floats("input"))
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x) - 1)."""
     return into(input, _elu(input, alpha), inplace)
@@ -126,6 +132,7 @@ def _not_above_zero(x: Tensor) -> Tensor:
     return where(le(x, 0), x, 0.0)
 
 
+@needs(floats("input"))
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
     return into(input, _celu(input, alpha), inplace)
@@ -136,6 +143,7 @@ def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
 
+@needs(floats("input"))
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017, arXiv:1706.02515)."""
     return into(input, _selu(input), inplace)
@@ -147,6 +155,7 @@ def _selu(input: Tensor) -> Tensor:
 
 
 @remembered
+@needs(floats("input"))
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
 
@@ -160,6 +169,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
 
 
+@needs(floats("input"))
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     return into(input, _silu(input), inplace)
@@ -170,6 +180,7 @@ def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
 
+@needs(floats("input"))
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
     return into(input, _mish(input), inplace)
@@ -190,6 +201,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 @remembered
+@needs(floats("input"))
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
     return neg(log_one_plus_exp(neg(input)))
@@ -219,6 +231,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return smooth("tanhshrink", input, value, lambda x: tanh(x) * tanh(x))
 
 
+@needs(floats("input"))
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
     return into(input, _hardsigmoid(input), inplace)
@@ -229,6 +242,7 @@ def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
 
+@needs(floats("input"))
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
     return into(input, _hardswish(input), inplace)
@@ -243,6 +257,7 @@ def _hardswish(input: Tensor) -> Tensor:
 
 
 @remembered
+@needs(floats("input"))
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
     v = value_of("glu", input)
@@ -254,12 +269,14 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 @remembered_as_given
+@needs(floats("input"))
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
 
 
 @remembered
+@needs(floats("input"), at_least("lambd", 0), finite("lambd"))
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd toward 0, and 0 where |x| <= lambd."""
     if lambd < 0:
@@ -268,6 +285,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return where(near, 0.0, where(gt(input, 0), input - lambd, input + lambd))
 
 
+@needs(floats("input"), finite("lower", "upper"))
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,
@@ -398,6 +416,7 @@ def _softmax_input(
 
 @remembered
 @widens_on_gpus
+@needs(floats("input", unless="dtype"))
 def softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:
@@ -410,6 +429,7 @@ def softmax(
 
 @remembered
 @widens_on_gpus
+@needs(floats("input", unless="dtype"))
 def softmin(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:
@@ -419,6 +439,7 @@ def softmin(
 
 @remembered
 @widens_on_gpus
+@needs(floats("input", unless="dtype"))
 def log_softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
 ) -> Tensor:

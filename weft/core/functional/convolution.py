@@ -149,6 +149,10 @@ def _conv(
                 f"{op}: kernel {tuple(kernel)} with dilation {dilations} exceeds the padded input {tuple(x.shape)}"
             )
     taps = Taps(tuple(known_sizes(op, kernel)), strides, dilations)
+    if 0 in taps.kernel or 0 in input.value.shape[-rank:]:
+        raise ShapeError(
+            f"{op}: only batch and channels may be empty, got input {tuple(input.value.shape)} and kernel {taps.kernel}"
+        )
     each = zip(x.shape[2:], taps.kernel, strides, dilations, strict=True)
     sizes = tuple(windows(*one) for one in each)
     x = bc.reshape(x, (n, groups, per_group, *x.shape[2:]))
@@ -232,6 +236,10 @@ def _conv_transpose(
     x, w = _checked(op, rank, input, weight, groups, channels=0)
     strides, dilations = per_axis(op, "stride", stride, rank, 1), per_axis(op, "dilation", dilation, rank, 1)
     pads, extra = per_axis(op, "padding", padding, rank), per_axis(op, "output_padding", output_padding, rank)
+    if any(more >= max(s, d) for more, s, d in zip(extra, strides, dilations, strict=True)):
+        raise ArgumentError(
+            f"{op}: output_padding {extra} must be smaller than either stride {strides} or dilation {dilations}"
+        )
     single = len(x.shape) == rank + 1
     if single:
         x = bc.reshape(x, (1, *x.shape))

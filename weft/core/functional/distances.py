@@ -18,6 +18,7 @@ from weft.core.movement import box
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import amax, amin, sum
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, needs
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 @remembered
 @widens_on_gpus
+@needs(at_least("eps", 0))
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps.
 
@@ -78,6 +80,7 @@ def pairwise_distance(
 
 @widens_on_gpus
 @rounded_once
+@needs(at_least("p", 0))
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every two rows i < j. Shapes: (n, d) -> (n (n - 1) / 2)."""
     v = value_of("pdist", input)

@@ -10,6 +10,7 @@ from weft.core.handle import value_of
 from weft.core.matmul import einsum, matmul
 from weft.core.movement import transpose
 from weft.core.remembered import remembered
+from weft.core.requirements import at_most_dims, needs, one_dtype, same_lead
 from weft.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 @remembered
 @lowers
+@needs(one_dtype("input", "weight", "bias"), at_most_dims("bias", 2))
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias.
 
@@ -34,6 +36,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @remembered
+@needs(
+    one_dtype("input1", "input2", "weight", "bias"),
+    same_lead("input1", 1, "input2", 1),
+    at_most_dims("bias", 1),
+)
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """out_o = x1' W_o x2 + bias.
 

@@ -31,6 +31,7 @@ from weft.core.known_values import check_known
 from weft.core.precision import rounded_once
 from weft.core.reductions import mean, size_tensor, sum
 from weft.core.remembered import remembered
+from weft.core.requirements import at_least, floats, needs, one_dtype
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.graph import Along, elements
 from weft.ir.ops import Op
@@ -120,6 +121,7 @@ def l1_loss(
 
 @remembered
 @widens
+@needs(floats("input", "target"), at_least("delta", 0, above=True))
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -159,6 +161,7 @@ def smooth_l1_loss(
 
 @remembered
 @widens
+@needs(floats("input", "target"))
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -182,6 +185,7 @@ def kl_div(
 
 @widens
 @rounded_once
+@needs(floats("input", "target"), one_dtype("input", "target"))
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -218,6 +222,7 @@ def _cross_entropy_of_two(x: Value, y: Value) -> Value:
 
 @remembered
 @widens
+@needs(floats("input", "target"))
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -261,6 +266,7 @@ def _check_targets(op: str, y: Value, classes: object, ignore_index: int) -> Non
 
 @widens
 @rounded_once
+@needs(one_dtype("input", "weight"))
 def nll_loss(
     input: Tensor,
     target: Tensor,

@@ -17,6 +17,7 @@ from weft.core.precision import widened
 from weft.core.realization import note
 from weft.core.reductions import count, norm, reduce, size_tensor
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import at_most_dims, floats, needs, one_dtype
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, int64
 from weft.ir.graph import Axes, Shape
@@ -74,6 +75,7 @@ def _normalized_axes(
 
 @remembered_as_given
 @widens_on_gpus
+@needs(one_dtype("input", "weight", "bias", mixed=True))
 def layer_norm(
     input: Tensor,
     normalized_shape: Int | Sequence[Int],
@@ -120,6 +122,7 @@ def _per_channel(op: str, name: str, t: Tensor | None, channels: Int, rank: int)
     return wrap(bc.reshape(v, (1, channels, *(1 for _ in range(rank - 2)))))
 
 
+@needs(one_dtype("input", "weight", "bias", "running_mean", "running_var", mixed=True), floats("input"))
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -154,6 +157,8 @@ def batch_norm(
             wrap(bc.cast(var.value, x.value.dtype)) + eps
         )
         return _affine(out, w, b, v.dtype)
+    if not eps > 0:
+        raise ArgumentError(f"batch_norm: eps must be positive in training, got {eps}")
     n = count(v, over)
     if n == 1:
         raise ShapeError(
@@ -181,6 +186,7 @@ def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None
 
 @remembered_as_given
 @widens_on_gpus
+@needs(one_dtype("input", "weight", "bias", mixed=True), floats("input"))
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -206,6 +212,12 @@ def group_norm(
     return _affine(wrap(bc.reshape(out.value, v.shape)), w, b, v.dtype)
 
 
+@needs(
+    one_dtype("input", "weight", "bias", "running_mean", "running_var", mixed=True),
+    floats("input"),
+    at_most_dims("running_mean", 1),
+    at_most_dims("running_var", 1),
+)
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -220,6 +232,8 @@ def instance_norm(
     v = _float("instance_norm", input)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if (running_mean is None) != (running_var is None):
+        raise ArgumentError("instance_norm: give both running_mean and running_var, or neither")
     rank = len(v.shape)
     out, mean, var = _standardized(v, tuple(range(2, rank)), eps)
     channels = v.shape[1]

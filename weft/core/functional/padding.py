@@ -11,7 +11,8 @@ from weft.core.creation import tensor
 from weft.core.gather import rows
 from weft.core.handle import Number, value_of, wrap
 from weft.core.movement import constant_pad
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.ir.dtypes import bool_
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -28,6 +29,16 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     device = v.node.device
     if mode not in ("reflect", "replicate", "circular"):
         raise ArgumentError(f"pad: mode must be constant, reflect, replicate or circular, got {mode!r}")
+    dims, ends = len(v.shape), len(pad) // 2
+    if v.dtype is bool_ and mode != "circular":
+        raise DTypeError(f"pad: mode {mode!r} is not defined on bool; convert with .to(...)")
+    if len(pad) % 2 == 0 and not (1 <= ends <= 3 and dims - ends in (1, 2)):
+        raise ShapeError(
+            f"pad: mode {mode!r} pads the last 1, 2 or 3 dimensions of (n, c, sizes...) or (c, sizes...), got "
+            f"{tuple(pad)} for shape {tuple(v.shape)}"
+        )
+    if 0 in v.shape[dims - ends - 1 :]:
+        raise ShapeError(f"pad: mode {mode!r} has no elements to repeat in shape {tuple(v.shape)}")
     if len(pad) % 2 or len(pad) > 2 * len(v.shape):
         raise ArgumentError(
             f"pad: needs pairs for at most {len(v.shape)} dimensions of shape {tuple(v.shape)}, got {tuple(pad)}"
@@ -38,6 +49,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
         if not isinstance(n, int):
             raise ShapeError(f"pad: mode {mode!r} needs known sizes")
         most = {"reflect": n - 1, "circular": n, "replicate": before if n else -1}[mode]
+        if before < -n or after < -n or n + before + after < 0:
+            raise ShapeError(f"pad: {before} and {after} cut more than a dimension of size {n} has")
         if before > most or (after > most and mode != "replicate"):
             raise ShapeError(f"pad: mode {mode!r} cannot add {before} and {after} to a dimension of size {n}")
         if before or after:

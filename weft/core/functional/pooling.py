@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.autograd.value import Value, apply, composed, stepwise
 from weft.core import broadcast as bc
-from weft.core.axes import known_sizes
+from weft.core.axes import is_int, known_sizes
 from weft.core.creation import tensor
 from weft.core.elementwise import abs, div, eq, isnan, logical_or, pow, sign, trunc, where, with_gradient_of
 from weft.core.functional.activations import relu
@@ -21,6 +21,7 @@ from weft.core.movement import box, pad_value, positions
 from weft.core.precision import widened
 from weft.core.random import rand
 from weft.core.remembered import remembered, remembered_as_given
+from weft.core.requirements import filled, floats, needs, no_bools
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes, Combine, Shape, Window, arange, elements
@@ -200,6 +201,7 @@ def max_pool1d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
+@needs(no_bools("input"))
 def max_pool1d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -240,6 +242,7 @@ def max_pool2d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
+@needs(no_bools("input"))
 def max_pool2d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -280,6 +283,7 @@ def max_pool3d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
+@needs(no_bools("input"))
 def max_pool3d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -299,6 +303,7 @@ def max_pool3d(
     )
 
 
+@needs(filled("input", 1))
 def avg_pool1d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -307,6 +312,7 @@ def avg_pool1d(
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
+@needs(filled("input", 2))
 def avg_pool2d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -317,6 +323,7 @@ def avg_pool2d(
     )
 
 
+@needs(filled("input", 3))
 def avg_pool3d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -401,6 +408,10 @@ def _unpool(
     lead, sizes = v.shape[: len(v.shape) - rank], known_sizes(op, v.shape[len(v.shape) - rank :])
     usual = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(sizes, steps, pads, kernel, strict=True)]
     wanted = usual if output_size is None else list(output_size)[-rank:]
+    if output_size is not None and len(output_size) not in (rank, len(v.shape)):
+        raise ArgumentError(
+            f"{op}: output_size must be {rank} or {len(v.shape)} ints, got {tuple(output_size)}"
+        )
     if len(wanted) != rank or any(
         not u - s < m < u + s for u, s, m in zip(usual, steps, wanted, strict=True)
     ):
@@ -419,6 +430,7 @@ def _unpool(
     return wrap(composed(bc.reshape(out, (*lead, *wanted)).node, (v, flat), rule))
 
 
+@needs(floats("input"))
 def max_unpool1d(
     input: Tensor, indices: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0,
     output_size: Sequence[int] | None = None,
@@ -430,6 +442,7 @@ def max_unpool1d(
     return _unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@needs(floats("input"))
 def max_unpool2d(
     input: Tensor, indices: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0,
     output_size: Sequence[int] | None = None,
@@ -441,6 +454,7 @@ def max_unpool2d(
     return _unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@needs(floats("input"))
 def max_unpool3d(
     input: Tensor, indices: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0,
     output_size: Sequence[int] | None = None,
@@ -458,6 +472,8 @@ def max_unpool3d(
 def _sizes(op: str, rank: int, v: Value, output_size: Sizes) -> list[tuple[int, int, int]]:
     """(axis, input size, output size) of each spatial dimension; None keeps a size."""
     wanted = list(output_size) if isinstance(output_size, Sequence) else [output_size] * rank
+    if not all(m is None or is_int(m) for m in wanted):
+        raise DTypeError(f"{op}: output_size must be an int or {rank} ints or None, got {output_size}")
     if len(wanted) != rank or any(m is not None and m < 0 for m in wanted):
         raise ArgumentError(f"{op}: output_size must be {rank} nonnegative ints or None, got {output_size}")
     first = len(v.shape) - rank
@@ -540,31 +556,37 @@ def _parts(v: Value, k: int, n: int, m: int, fill: float) -> Value:
     return where(keep, wrap(taken), wrap(bc.scalar(fill, v.dtype, ()))).value
 
 
+@needs(filled("input", 1))
 def adaptive_avg_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
     """The mean of windows that divide (n, c, L) into output_size parts; None keeps a size."""
     return adaptive_mean("adaptive_avg_pool1d", 1, input, output_size)
 
 
+@needs(filled("input", 2))
 def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
     """The mean of windows that divide (n, c, H, W) into output_size parts; None keeps a size."""
     return adaptive_mean("adaptive_avg_pool2d", 2, input, output_size)
 
 
+@needs(filled("input", 3))
 def adaptive_avg_pool3d(input: Tensor, output_size: Sizes) -> Tensor:
     """The mean of windows that divide (n, c, D, H, W) into output_size parts; None keeps a size."""
     return adaptive_mean("adaptive_avg_pool3d", 3, input, output_size)
 
 
+@needs(floats("input"), filled("input", 1))
 def adaptive_max_pool1d(input: Tensor, output_size: Sizes, return_indices: bool = False) -> Any:
     """The maximum of windows that divide (n, c, L) into output_size parts; also its place if asked."""
     return _adaptive_max("adaptive_max_pool1d", 1, input, output_size, return_indices)
 
 
+@needs(floats("input"), filled("input", 2))
 def adaptive_max_pool2d(input: Tensor, output_size: Sizes, return_indices: bool = False) -> Any:
     """The maximum of windows that divide (n, c, H, W) into output_size parts; also its place if asked."""
     return _adaptive_max("adaptive_max_pool2d", 2, input, output_size, return_indices)
 
 
+@needs(floats("input"), filled("input", 3))
 def adaptive_max_pool3d(input: Tensor, output_size: Sizes, return_indices: bool = False) -> Any:
     """The maximum of windows that divide (n, c, D, H, W) into output_size parts; also its place if asked."""
     return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)
@@ -632,6 +654,7 @@ def _fractional_index(u: Tensor, n: int, m: int, k: int) -> Tensor:
     return wrap(start).unsqueeze(-1) + wrap(Value(arange(k, int64)))
 
 
+@needs(floats("input"), filled("input", 2))
 def fractional_max_pool2d(
     input: Tensor, kernel_size: PerAxis, output_size: PerAxis | None = None,
     output_ratio: float | Sequence[float] | None = None, return_indices: bool = False,
@@ -650,6 +673,7 @@ def fractional_max_pool2d(
     )
 
 
+@needs(floats("input"), filled("input", 3))
 def fractional_max_pool3d(
     input: Tensor, kernel_size: PerAxis, output_size: PerAxis | None = None,
     output_ratio: float | Sequence[float] | None = None, return_indices: bool = False,

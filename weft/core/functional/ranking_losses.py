@@ -32,6 +32,7 @@ from weft.core.movement import positions
 from weft.core.precision import rounded_once
 from weft.core.reductions import any, mean, sum
 from weft.core.remembered import remembered
+from weft.core.requirements import floats, needs, no_bools
 from weft.core.smooth import float_input
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 @widens
+@needs(no_bools("input", "target"))
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -206,6 +208,7 @@ def soft_margin_loss(
 
 
 @remembered
+@needs(floats("input"))
 def multilabel_soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -234,6 +237,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
 
 @widens
 @rounded_once
+@needs(floats("input"))
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -268,6 +272,7 @@ def multi_margin_loss(
 
 @widens
 @rounded_once
+@needs(floats("input"))
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.autograd.value import apply
 from weft.core import broadcast as bc
-from weft.core.axes import known_sizes
+from weft.core.axes import is_int, known_sizes
 from weft.core.creation import tensor
 from weft.core.elementwise import clamp, floor
 from weft.core.functional.convolution import PerAxis, per_axis, windows
@@ -21,6 +21,7 @@ from weft.core.matmul import matmul
 from weft.core.movement import box, movedim, pad_value, permute, reshape
 from weft.core.movement import window as slide
 from weft.core.precision import widened
+from weft.core.requirements import filled, needs
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import float32, uint8
 from weft.ir.graph import Axes, Window, elements
@@ -79,6 +80,8 @@ def interpolate(
     if size is not None:
         if recompute_scale_factor:
             raise ArgumentError("interpolate: recompute_scale_factor needs scale_factor, not size")
+        if isinstance(size, Sequence) and (len(size) != rank or not all(map(is_int, size))):
+            raise ArgumentError(f"interpolate: size must be an int or {rank} ints, got {size}")
         wanted = list(per_axis("interpolate", "size", size, rank, 1))
     else:
         given = [scale_factor] * rank if isinstance(scale_factor, (int, float)) else list(scale_factor or ())
@@ -88,9 +91,13 @@ def interpolate(
             )
         wanted = [math.floor(n * s) for n, s in zip(known, given, strict=True)]
         scales = [None if recompute_scale_factor else 1.0 / s for s in given]
-    if any(m < 1 for m in wanted) or any(n < 1 for n in known):
+    if any(m < 1 for m in wanted) or any(n < 1 for n in known) or v.shape[1] == 0:
         raise ShapeError(
             f"interpolate: sizes must be positive, got {tuple(known)} resized to {tuple(wanted)}"
+        )
+    if not v.dtype.is_float and v.dtype is not uint8:
+        raise DTypeError(
+            f"interpolate: needs a float or uint8 tensor, got {v.dtype.name}; convert it with .float()"
         )
     if mode == "area":
         return adaptive_mean("interpolate", rank, input, wanted)
@@ -272,6 +279,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return reshape(permute(wrap(apart), order), v.shape)
 
 
+@needs(filled("input", 2))
 def unfold(
     input: Tensor, kernel_size: PerAxis, dilation: PerAxis = 1, padding: PerAxis = 0, stride: PerAxis = 1
 ) -> Tensor:

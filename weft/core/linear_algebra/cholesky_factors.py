@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from weft.core import broadcast as bc
 from weft.core.creation import eye
 from weft.core.handle import wrap
 from weft.core.linear_algebra.host import (
-    Checked,
     LinAlgError,
     codes_of,
     derived,
@@ -25,6 +24,7 @@ from weft.core.linear_algebra.host import (
 )
 from weft.core.linear_algebra.solving import solve_triangular
 from weft.core.movement import expand, tril
+from weft.core.requirements import needs, one_dtype
 
 if TYPE_CHECKING:
     from weft.core.tensor import Tensor
@@ -53,7 +53,14 @@ def diagonal_matrix(x: Tensor) -> Tensor:
     return x * eye(n, dtype=x.value.dtype, device=x.value.node.device)
 
 
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Checked:
+class CheckedFactor(NamedTuple):
+    """A Cholesky factor, and an int32 code per matrix: 0, or the order of the minor that is not positive definite."""
+
+    L: Tensor
+    info: Tensor
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CheckedFactor:
     """As cholesky, with an int32 code per matrix: the order of the first minor that is not positive."""
     v = square_matrices("linalg.cholesky_ex", A)
     array = host_array("linalg.cholesky_ex", v)
@@ -68,10 +75,11 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     if codes.any():
         if check_errors:
             raise LinAlgError("linalg.cholesky_ex: matrix is not positive definite")
-        return Checked(wrap(bc.scalar(math.nan, v.dtype, v.shape)), codes_of(codes, v))
-    return Checked(cholesky(A, upper=upper), codes_of(codes, v))
+        return CheckedFactor(wrap(bc.scalar(math.nan, v.dtype, v.shape)), codes_of(codes, v))
+    return CheckedFactor(cholesky(A, upper=upper), codes_of(codes, v))
 
 
+@needs(one_dtype("B", "L"))
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """The X with A X = B, from the Cholesky factor of A."""
 

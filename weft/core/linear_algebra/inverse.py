@@ -14,7 +14,6 @@ from weft.core.creation import tensor
 from weft.core.elementwise import lt, where
 from weft.core.handle import value_of, wrap
 from weft.core.linear_algebra.host import (
-    Checked,
     LinAlgError,
     codes_of,
     derived,
@@ -42,7 +41,14 @@ def inv(A: Tensor) -> Tensor:
     return derived(lapack("linalg.inv", np.linalg.inv, array), (v,), lambda g, y, x: (-(y.mT @ g @ y.mT),))
 
 
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> Checked:
+class CheckedInverse(NamedTuple):
+    """An inverse, and an int32 code per matrix: 0, or the number of the pivot that is zero."""
+
+    inverse: Tensor
+    info: Tensor
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> CheckedInverse:
     """The inverse and an int32 code per matrix, which is nonzero where there is none."""
     v = square_matrices("linalg.inv_ex", A)
     codes = pivot_codes(eliminated(host_array("linalg.inv_ex", v))[1])
@@ -50,8 +56,8 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> Checked:
         if check_errors:
             raise LinAlgError("linalg.inv_ex: singular matrix")
         shape = tuple(n for n in v.shape if isinstance(n, int))
-        return Checked(wrap(bc.scalar(math.inf, v.dtype, shape)), codes_of(codes, v))
-    return Checked(inv(A), codes_of(codes, v))
+        return CheckedInverse(wrap(bc.scalar(math.inf, v.dtype, shape)), codes_of(codes, v))
+    return CheckedInverse(inv(A), codes_of(codes, v))
 
 
 def det(A: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from weft.core.linear_algebra.host import (
 )
 from weft.core.linear_algebra.solving import solve_triangular
 from weft.core.movement import cat, narrow, tril, triu
+from weft.core.requirements import integers_of, needs, one_dtype, same_lead
 from weft.errors import ArgumentError
 from weft.ir.dtypes import int32
 
@@ -160,6 +161,7 @@ def _row_order(pivots: Array, m: int) -> Array:
     return order.reshape(*pivots.shape[:-1], m)
 
 
+@needs(integers_of("LU_pivots", int32))
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> LU:
     """P, L and U from the compact form."""
     v = matrices("lu_unpack", LU_data)
@@ -176,6 +178,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
     return LU(shuffle, low, high)
 
 
+@needs(one_dtype("LU", "B"), integers_of("pivots", int32), same_lead("pivots", 0, "LU", 1))
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
     """The X with A X = B (X A = B, A^T X = B) from the compact LU factorization of A."""
     P, L, U = lu_unpack(LU, pivots)
@@ -193,7 +196,7 @@ def torch_lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     return lu_solve(LU_data, LU_pivots, b)
 
 
-def torch_lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
+def torch_lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Compact | CompactChecked:
     """torch.lu, the older form of lu_factor."""
     found = lu_factor_ex(A, pivot=pivot)
-    return (found.LU, found.pivots, found.info) if get_infos else (found.LU, found.pivots)
+    return found if get_infos else Compact(found.LU, found.pivots)

@@ -162,5 +162,5 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
         raise ShapeError(f"linalg.cond: p={p!r} needs square matrices, got shape {tuple(v.shape)}")
     if not elements(v.shape):
         return wrap(stepwise(bc.scalar(0, v.dtype, v.shape[:-2]), v))
-    inverse = inv_ex(A).result
+    inverse = inv_ex(A).inverse
     return matrix_norm(A, p) * matrix_norm(inverse, p)

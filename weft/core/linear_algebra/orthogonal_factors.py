@@ -24,6 +24,7 @@ from weft.core.linear_algebra.host import (
 )
 from weft.core.linear_algebra.solving import solve_triangular
 from weft.core.movement import expand, narrow, tril, unsqueeze
+from weft.core.requirements import needs, one_dtype, same_lead
 from weft.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def _qr_tall(gq: Tensor | None, gr: Tensor | None, Q: Tensor, R: Tensor) -> Tens
     return solve_triangular(R.mT, right, upper=False, left=False)
 
 
+@needs(one_dtype("A", "tau"), same_lead("tau", 1, "A", 2))
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of the product of reflections I - tau v v^T, v the columns of A below a unit diagonal."""
     v, t = matrices("linalg.householder_product", A), floats("linalg.householder_product", tau)
@@ -127,6 +129,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     return out
 
 
+@needs(one_dtype("input", "tau", "other"), same_lead("tau", 1, "input", 2), same_lead("other", 2, "input", 2))
 def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """The product of `other` with the orthogonal matrix that reflections (geqrf) stand for."""
     v = matrices("ormqr", input)

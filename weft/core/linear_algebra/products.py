@@ -20,6 +20,7 @@ from weft.core.movement import diagonal, expand, reshape, stack, unsqueeze
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import sum
 from weft.core.remembered import remembered
+from weft.core.requirements import floats, needs, no_bools, one_dtype
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import elements
@@ -119,6 +120,7 @@ def _chain(parts: list[Tensor]) -> Tensor:
 
 
 @remembered
+@needs(one_dtype("input", "other"), no_bools("input"))
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of 3 along dim."""
     x, y = value_of("linalg.cross", input), value_of("linalg.cross", other)
@@ -135,6 +137,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 
 @remembered
+@needs(floats("x", "y"), one_dtype("x", "y"))
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot product along dim."""
     return sum(x * y, dim)
@@ -160,6 +163,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
 
 
 @remembered
+@needs(no_bools("input"))
 def trace(input: Tensor) -> Tensor:
     """The sum of the diagonal of a matrix."""
     v = value_of("trace", input)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from weft.core.linear_algebra.host import (
     sum_to,
 )
 from weft.core.movement import movedim, reshape, tril, triu
+from weft.core.requirements import needs, one_dtype
 from weft.errors import DTypeError, ShapeError
 from weft.ir.graph import elements
 
@@ -118,13 +119,21 @@ def _substituted(x: Array, y: Array, upper: bool, left: bool) -> Array:
     return out
 
 
+class Triangular(NamedTuple):
+    """The result of triangular_solve: the solution, and a copy of A."""
+
+    solution: Tensor
+    cloned_coefficient: Tensor
+
+
+@needs(one_dtype("input", "A"))
 def triangular_solve(
     input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> tuple[Tensor, Tensor]:
+) -> Triangular:
     """The solution of A X = input for triangular A, and a copy of A; torch's older form of solve_triangular."""
     matrix = A.mT if transpose else A
     out = solve_triangular(matrix, input, upper=upper != transpose, unitriangular=unitriangular)
-    return out, A.clone()
+    return Triangular(out, A.clone())
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:

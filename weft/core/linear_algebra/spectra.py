@@ -137,12 +137,20 @@ def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     return svd(A, full_matrices=False).S
 
 
-def torch_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+class OlderSVD(NamedTuple):
+    """As SVD, with V in place of its transpose."""
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def torch_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> OlderSVD:
     """torch.svd, the older form: V instead of its transpose."""
     u, s, vh = svd(input, full_matrices=not some)
     if not compute_uv:
         m, n = input.value.shape[-2:]
         lead = input.value.shape[:-2]
         zero = bc.scalar(0, input.value.dtype, (*lead, m, m)), bc.scalar(0, input.value.dtype, (*lead, n, n))
-        return wrap(zero[0]), s, wrap(zero[1])
-    return u, s, vh.mT
+        return OlderSVD(wrap(zero[0]), s, wrap(zero[1]))
+    return OlderSVD(u, s, vh.mT)

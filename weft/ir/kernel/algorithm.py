@@ -145,6 +145,16 @@ class Algorithm:
         return None
 
 
+def rate_dtype(algorithm: Algorithm) -> str:
+    """The name of the dtype whose operations a kernel counts: the narrowest float that it reads, whose rate is the
+    highest; int8 where it reads no floats but bytes, else float32."""
+    given = [p.dtype for p in algorithm.params if not p.written]
+    floats = [d for d in given if d.is_float and d.bits >= 16]
+    if floats:
+        return min(floats, key=lambda d: d.bits).name
+    return "int8" if any(d.is_int and d.bits == 8 for d in given) else "float32"
+
+
 def reads(item: Item) -> Iterator[Load]:
     """Every distinct load that computing the item does (of parameters and values), and what an Output carries."""
     for e in ex.walk(item.exprs()):
