@@ -213,6 +213,30 @@ def test_views_go_back_together() -> None:
     assert x[1].tolist() == [1.0] * 4
 
 
+def test_a_closure_that_fails_leaves_lbfgs_as_it_was() -> None:
+    weft.manual_seed(0)
+    model, x = nn.Linear(4, 3), rows(6)
+    optimizer = weft.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
+    calls = [0]
+
+    def closure() -> weft.Tensor:
+        calls[0] += 1
+        if calls[0] == 5:
+            raise MemoryError("no room")
+        optimizer.zero_grad()
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    before = [p.numpy().copy() for p in model.parameters()], repr(optimizer.memory)
+    with pytest.raises(MemoryError):
+        optimizer.step(closure)
+    assert all(np.array_equal(p.numpy(), b) for p, b in zip(model.parameters(), before[0], strict=True))
+    assert repr(optimizer.memory) == before[1]
+    optimizer.step(closure)
+
+
 # ------------------------------------------------------------------------------------------------ faults
 
 

@@ -294,7 +294,8 @@ def compile(
     requires_grad of tensors are checked on every call; what differs is traced again, and up to 64 traces are kept. So
     is the grad mode. Tensors that the function uses without taking them as arguments (parameters, optimizer moments)
     are read at every call, and those that it rebinds (x += 1, copy_, .grad) are rebound after every call, in place
-    where nobody else holds the old values. Results belong to the caller.
+    where nobody else holds the old values. Results belong to the caller. A call that is refused for want of memory,
+    fails or is interrupted has rebound all of them or none.
 
     Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes.
     Only the `training` flag of modules that the function calls is checked again.

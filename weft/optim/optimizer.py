@@ -173,6 +173,7 @@ class RuleOptimizer(Optimizer):
 
     `step()` rebinds every parameter and its state to expressions of the old ones, then computes them all in one plan.
     The number of steps is counted in a tensor per group, so a compiled step needs no new program for the next one.
+    A step that is refused for want of memory, fails or is interrupted has changed nothing: see core/changes.py.
     """
 
     param_groups: list[Group]

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from weft.backends.clike.scalar import NATIVE
+from weft.backends.interrupts import shielded
 from weft.backends.limits import Limits, described
 from weft.backends.protocol import (
     Bounds,
@@ -173,6 +174,7 @@ class CExecutable:
 
     def __init__(self, device: CDevice, codes: Sequence[CCode], commands: Commands) -> None:
         self.device, self.codes, self.commands = device, codes, commands
+        self.started = self.finished = 0  # runs: see Executable
         launched = [s.program for s in commands.steps if isinstance(s, Launch)]
         self.scratch_at = -(-commands.workspace_bytes // 64) * 64
         self.nbytes = self.scratch_at + max((codes[k].scratch_bytes for k in launched), default=0)
@@ -196,10 +198,14 @@ class CExecutable:
             base = self.device.workspace(self.nbytes)
             addresses += [base + offset for offset in c.offsets]
             times: list[int] = []
-            for step in c.steps:
-                start = time.perf_counter_ns()
-                self._step(step, addresses, variables, base + self.scratch_at)
-                times.append(time.perf_counter_ns() - start)
+            self.started = self.finished
+            with shielded(memories):
+                self.started = self.finished + 1
+                for step in c.steps:
+                    start = time.perf_counter_ns()
+                    self._step(step, addresses, variables, base + self.scratch_at)
+                    times.append(time.perf_counter_ns() - start)
+                self.finished = self.started
         return times
 
     def _step(self, step: Step, addresses: Sequence[int], variables: Sequence[int], scratch: int) -> None:
