@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 import weft
+from weft.autograd.value import apply
+from weft.core.handle import wrap
 from weft.core.selection import PAYS
+from weft.ir.graph import Combine
+from weft.ir.ops import Op
 
 RNG = np.random.default_rng(0)
 N = PAYS + 3
@@ -59,3 +63,18 @@ def test_along_another_dimension_with_gradients() -> None:
 def test_the_largest_unsigned_integers_are_in_order() -> None:
     x = np.array([2**63 + 5, 1, 2**64 - 1, 3, 2**63], np.uint64)
     assert weft.tensor(x).sort().indices.tolist() == [1, 3, 4, 0, 2]
+
+
+@pytest.mark.parametrize("n, m", [(2, 3), (3, 1), (3, 2), (5, 3), (7, 1)])
+def test_scatters_by_an_index_that_is_alike_in_some_groups_of_lanes(n: int, m: int) -> None:
+    """Six lanes are a group of four and one of two, in which all agree on what the others do not."""
+    src = weft.arange(1.0, n * m + 1).reshape(n, m)
+    for at in (0, n - 1):
+        hit = weft.full((n, m), False).index_fill(0, weft.tensor([at]), weft.tensor(True))
+        index = weft.where(hit, weft.arange(n).reshape(n, 1).expand(n, m), n).reshape(n * m)
+        out = apply(
+            Op.SCATTER, (weft.zeros(n).value, index.value, src.reshape(n * m).value), Combine(0, None)
+        )
+        want = np.zeros(n)
+        want[at] = (at + 1) * m
+        np.testing.assert_array_equal(wrap(out).numpy(), want)

@@ -499,16 +499,22 @@ class Body:
         frame, f = self.frame, self.frame.f
         self.expressions_of(_guard_parts(guard))
         outer = frame.groups
-        inside: list[Group] = []
-        may: str | None = None
-        for group in frame.each():
-            when = condition(frame, guard)
-            if not when.never:
-                may = when.shared
-                inside.append(replace(group, mask=frame.both_masks(group.mask, when.mask)))
-        if not inside:
+        found = [(group, condition(frame, guard)) for group in frame.each()]
+        ever = [(group, when) for group, when in found if not when.never]
+        if not ever:
             yield False
             return
+        # Lanes of one group may all agree, and those of another on something else: then there is no one branch.
+        agreed = {when.shared for _, when in ever}
+        may = agreed.pop() if len(agreed) == 1 else None
+        inside: list[Group] = []
+        for group, when in ever:
+            frame.now = group
+            mask = frame.both_masks(group.mask, when.mask)
+            if may is None and when.shared is not None:
+                own = frame.broadcast(Value(when.shared), "i1", group.lanes)
+                mask = frame.both_masks(mask, own)
+            inside.append(replace(group, mask=mask))
         frame.groups, frame.now = inside, inside[0]
         partial = len(inside) < len(outer) or any(
             a.mask != b.mask for a, b in zip(outer, inside, strict=True)
