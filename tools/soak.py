@@ -63,7 +63,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
         "remembered": (len(remembered._entries), remembered.KEPT),
         "scalars": (len(broadcast._scalars), 2049),
-        "changed": (changes.pending(), changes.CHANGES_KEPT),
+        "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent.tensors), handle.RECENT),
         "wanted": (len(realization._noted.wanted), 1000),
         "watched": (len(_watched), 1000),

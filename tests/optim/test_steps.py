@@ -449,4 +449,4 @@ def test_what_was_before_is_let_go_when_a_step_is_computed() -> None:
     training.step(x, "zbsi")
     training.optimizer.zero_grad()
     changes.settle()
-    assert not changes.pending()
+    assert not changes.mine.changed

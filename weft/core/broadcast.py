@@ -143,6 +143,8 @@ class _Lift(threading.local):
 
 
 _lift = _Lift()
+_lifted = False
+"""Whether any thread ever had numbers lifted: asked first, at each number."""
 
 
 def lift(
@@ -150,6 +152,8 @@ def lift(
 ) -> Callable[[Number, DType, str], Node | None] | None:
     """Have this thread's numbers be what `numbers` gives for them, where it gives anything: see lifting.py. What it was
     before."""
+    global _lifted
+    _lifted = True
     before, _lift.numbers = _lift.numbers, numbers
     return before
 
@@ -159,7 +163,7 @@ def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> 
 
     The value is a new one each time: whoever computes it, rebinds it to its memory.
     """
-    if _lift.numbers is not None and device is not None:
+    if _lifted and _lift.numbers is not None and device is not None:
         node = _lift.numbers(x, dtype, device)
         if node is not None:
             return expand(Value(node), shape)

@@ -66,12 +66,7 @@ class _Changes(threading.local):
         """At how many changes tensors that have changed often are looked for."""
 
 
-_mine = _Changes()
-
-
-def pending() -> int:
-    """How many changes of this thread are not known to be computed."""
-    return len(_mine.changed)
+mine = _Changes()
 
 
 _number = itertools.count(1)
@@ -81,33 +76,33 @@ def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
     node = value.node
     if node.storage is None and node.inputs and (not tracing.anywhere or tracing.current() is None):
-        if len(_mine.changed) >= MANY and not next(_number) % MANY:
+        if len(mine.changed) >= MANY and not next(_number) % MANY:
             catch_up()
-        _mine.changed.append((ref(t), t.value, t.look))
+        mine.changed.append((ref(t), t.value, t.look))
 
 
 def record_grad(t: Any, grad: Any) -> None:
     """`t.grad`, which is a tensor, is about to be another."""
     node = grad.value.node
     if node.storage is None and node.inputs and tracing.current() is None:
-        _mine.changed.append([(ref(t), t.__dict__["_grad"], GRAD)])
+        mine.changed.append([(ref(t), t.__dict__["_grad"], GRAD)])
 
 
 def settle() -> None:
     """Something has been computed: let go of what was before it."""
     _let_go()
-    if len(_mine.changed) >= _mine.ahead:
+    if len(mine.changed) >= mine.ahead:
         catch_up()
-    elif _mine.ahead > LONG and len(_mine.changed) < LONG:
-        _mine.ahead = LONG
+    elif mine.ahead > LONG and len(mine.changed) < LONG:
+        mine.ahead = LONG
 
 
 def _let_go() -> None:
     entries: list[Any] = []
     with suppress(IndexError):  # another thread may do the same
-        for _ in range(len(_mine.changed)):
-            entries.append(_mine.changed.popleft())
-    _mine.changed.extend(
+        for _ in range(len(mine.changed)):
+            entries.append(mine.changed.popleft())
+    mine.changed.extend(
         [
             e
             for e in entries
@@ -122,10 +117,10 @@ def _let_go() -> None:
 
 def catch_up() -> None:
     """Compute what has been changed in place often, and not been computed."""
-    _mine.ahead = 2 * len(_mine.changed)
+    mine.ahead = 2 * len(mine.changed)
     times: dict[int, int] = {}
     tensors: list[Any] = []
-    for entry in list(_mine.changed):
+    for entry in list(mine.changed):
         if entry.__class__ is tuple and (t := entry[0]()) is not None:
             times[id(t)] = times.get(id(t), 0) + 1
             if times[id(t)] == LONG:
@@ -178,7 +173,7 @@ class restored_on_error:  # noqa: N801  (reads as what it does)
                 _undo(t, before, look)
             set_grad_enabled(self._records)
         elif self._together and self._before:
-            _mine.changed.append([(ref(t), before, look) for t, before, look in self._before])
+            mine.changed.append([(ref(t), before, look) for t, before, look in self._before])
 
 
 def _undo(t: Any, before: Any, look: Any) -> None:
@@ -293,7 +288,7 @@ def _chains() -> list[_Chain]:
     from weft.core.differentiate import watched_tensors
 
     found: dict[tuple[int, bool], _Chain] = {}
-    for entry in list(_mine.changed):
+    for entry in list(mine.changed):
         group: list[Change] | None = cast("list[Change]", entry) if isinstance(entry, list) else None
         for change in [cast("Change", entry)] if group is None else group:
             t = change[0]()

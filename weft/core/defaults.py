@@ -32,13 +32,14 @@ class ThreadDefault(threading.local, Generic[T]):
             self.own = value
 
 
-_dtype: ThreadDefault[DType] = ThreadDefault([float32])
+_main_dtype = [float32]
+_dtype: ThreadDefault[DType] = ThreadDefault(_main_dtype)
 
 
 def get_default_dtype() -> DType:
     """The dtype of tensors made from Python floats; float32 unless changed."""
     own = _dtype.own
-    return _dtype.get() if own is None else own
+    return _main_dtype[0] if own is None else own
 
 
 def check_dtype(op: str, dtype: object) -> DType:

@@ -50,7 +50,8 @@ _ALL = _NUMBER | {Kind.BOOL}
 class Binary:
     """A binary function over one graph op. `kinds`: the dtype kinds the op takes; ints become floats if only those.
 
-    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do. `scales`:
+    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do, `wide`
+    those where the number may have to be met in float32. `scales`:
     16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded first.
     """
 
@@ -63,6 +64,7 @@ class Binary:
     compares: bool = field(init=False)
     direct: frozenset[tuple[DType, type]] = field(init=False)
     plain: frozenset[DType] = field(init=False)
+    wide: frozenset[tuple[DType, type]] = field(init=False)
 
     def __post_init__(self) -> None:
         plain = {
@@ -81,6 +83,8 @@ class Binary:
         object.__setattr__(self, "compares", self.op in COMPARE)
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
+        narrow = {d for d in plain if d.is_narrow and not d.is_float8} if self.scales else set[DType]()
+        object.__setattr__(self, "wide", frozenset((d, t) for d in narrow for t in (int, float)))
 
     def dtype(self, found: DType) -> DType:
         """The dtype to compute in for operands that promote to `found`; DTypeError where there is none."""
@@ -135,6 +139,8 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
                 return wrap(_fitting(spec, a, b))
         elif (node.dtype, type(y)) in spec.direct:
             return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape, node.device)))
+        elif (node.dtype, type(y)) in spec.wide and node.device is not None:
+            return wrap(_rounded(spec, a, y))
     return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
 
 
@@ -149,6 +155,17 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
     if home is None:  # constants, or leaves in files
         return apply(spec.op, pair)
     return record(intern(spec.op, (x, y), None, x.shape, dtype, home), spec.op, None, pair)
+
+
+def _rounded(spec: Binary, a: Value, y: Any) -> Value:
+    """The op on a 16-bit tensor and a number, which scales it: in float32 where 16 bits do not hold the number."""
+    node = a.node
+    if normalize(node.dtype, y) == y or y != y:
+        return _fitting(spec, a, scalar(y, node.dtype, node.shape, node.device))
+    wide = record(intern(Op.CAST, (node,), None, node.shape, float32, node.device), Op.CAST, None, (a,))
+    made = _fitting(spec, wide, scalar(y, float32, node.shape, node.device))
+    back = intern(Op.CAST, (made.node,), None, node.shape, node.dtype, node.device)
+    return record(back, Op.CAST, None, (made,))
 
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from sys import getrefcount
@@ -35,6 +36,20 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
 
 known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
 """The smallest and the largest element of nodes in memory that were used as indices, until they are written over."""
+
+_written_steps = [0]
+
+
+def count_step() -> None:
+    """A step of a compiled function has written tensors over in place."""
+    _written_steps[0] += 1
+
+
+def version(t: Any) -> int:
+    """How often `t` was written to; for what compiled functions update, with all their steps that write in place."""
+    own = t.__dict__
+    return own.get("_writes", 0) + (_written_steps[0] if "_stepped" in own else 0)
+
 
 _steps = threading.Condition()
 """Guards what steps of compiled functions have taken, below."""
@@ -120,6 +135,22 @@ class Taken:
         self._stand_in.done(self.storage)
 
 
+def sole_thread() -> bool:
+    """Whether no other thread runs Python: then nobody can look at memory while it is written over."""
+    return len(_frames()) == 1
+
+
+_frames = sys._current_frames  # pyright: ignore[reportPrivateUsage]  # which knows threads that Python did not start
+
+
+def alone(t: Any) -> bool:
+    """Whether only `t` can see the memory it stands for: asked where no other thread runs."""
+    v = t.value
+    n = v.node
+    s = n.storage
+    return (getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)) == _UNTAKEN
+
+
 def take(tensors: Sequence[Any], taken: list[Taken]) -> list[Memory]:
     """The memories that tensors stand for, to be written over where they were added to `taken`, and only to be read
     where anybody else refers to the value.
@@ -178,3 +209,19 @@ def _fresh_holders() -> tuple[int, int, int, int]:
 
 
 _ALONE = _fresh_holders()
+
+
+def _fresh_untaken() -> tuple[int, int, int, int]:
+    """The same as `alone` counts them."""
+    t = Handle.__new__(Handle)
+    device: Any = None
+    probe: Any = _Probe()
+    t.value = Value(graph.buffer((), uint32, "", Storage(device, probe, uint32, ())))
+    del probe
+    v = t.value
+    n = v.node
+    s = n.storage
+    return getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)
+
+
+_UNTAKEN = _fresh_untaken()

@@ -20,7 +20,7 @@ from weft.core.changes import restored_on_error
 from weft.core.direct_call import DirectCall, Expected, direct_call
 from weft.core.handle import standing_for, wrap
 from weft.core.instantiate import instantiate
-from weft.core.ownership import Taken, exclusive, rebind, take
+from weft.core.ownership import Taken, alone, count_step, exclusive, rebind, sole_thread, take
 from weft.core.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -224,6 +224,12 @@ class PlanReplay(Replay):
         self._in_place = [
             (k, o.replaces, owner[o.replaces]) for k, o in enumerate(outputs) if o.replaces is not None
         ]
+        # Whose writes in place are counted by steps, and whose one by one: see ownership.version.
+        state = {t: r.arguments <= t < r.arguments + len(r.captured) for _, _, t in self._in_place}
+        for t, captured in state.items():
+            if captured:
+                r.captured[t - r.arguments].__dict__["_stepped"] = True
+        self._counted = [t for t, captured in state.items() if not captured]
         # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
         self._passed = [number[v.node] for v in r.values if v.node in number]
         computed = set(nodes)
@@ -280,10 +286,10 @@ class PlanReplay(Replay):
                 memories[i] = objects[k].value.node.storage.memory
             (storage,) = plan.run(memories)
             return wrap(Value(graph.buffer(storage.shape, storage.dtype, self._device_full_name, storage)))
-        if self._written:
-            with exclusive(self._changed(objects)):
-                return self._run(objects, None)
-        return self._run(objects, None)
+        if not self._written or sole_thread():
+            return self._run(objects, None)
+        with exclusive(self._changed(objects)):
+            return self._run(objects, None)
 
     def profile(self, objects: list[Any]) -> Profile:
         from weft.core.explain import Profile
@@ -322,24 +328,16 @@ class PlanReplay(Replay):
             # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
             try:
                 if self._in_place:
-                    read = take([objects[k] for _, _, k in self._in_place], taken)
-                    for (_, i, _), memory in zip(self._in_place, read, strict=True):
-                        memories[i] = memory
-                    mine = {id(t.storage.memory) for t in taken}
-                    stays = {k: t for k, i, t in self._in_place if id(memories[i]) in mine}
-                    for k, i, _ in self._in_place:
-                        if k not in stays:
-                            memories[i] = self._copy(memories[i])
+                    stays = self._overwritten(objects, memories, taken)
                 storages, given = plan.with_results(memories)
-                nodes += [
-                    objects[stays[k]].value.node
-                    if k in stays
-                    else graph.buffer(s.shape, s.dtype, self._device_full_name, s)
-                    for k, s in enumerate(storages)
-                ]
+                for k, s in enumerate(storages):
+                    if k in stays:
+                        nodes.append(objects[stays[k]].value.node)
+                    else:
+                        nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
-                with plan.updating if stays else _NO_LOCK:
-                    started, finished = executable.started, executable.finished
+                with plan.updating if taken else _NO_LOCK:
+                    finished = executable.finished
                     try:
                         if times is None:
                             plan.start(given)
@@ -348,7 +346,7 @@ class PlanReplay(Replay):
                         ran = True
                     except BaseException:
                         ran = bool(stays) and executable.finished != finished
-                        broken = bool(stays) and not ran and executable.started != started
+                        broken = bool(stays) and not ran and executable.started != finished
                         raise
             finally:
                 for t in taken:
@@ -357,13 +355,27 @@ class PlanReplay(Replay):
         except BaseException:
             for t in taken:
                 t.give_back()
-            if ran:
-                self._committed(
-                    objects, env, stays, nodes
-                )  # what is updated in place is: all else goes with it
+            if ran:  # what is updated in place is: all else goes with it
+                self._committed(objects, env, stays, nodes)
             elif broken:
-                self._give_up(taken)
+                self._give_up(objects, stays)
             raise
+
+    def _overwritten(self, objects: list[Any], memories: list[Memory], taken: list[Taken]) -> dict[int, int]:
+        """Fill in the memories that are updated in place, or copies of those that somebody else refers to; the tensor
+        by the output for those that are no copies. Where other threads run, these are taken from them."""
+        if sole_thread():
+            stays = {k: t for k, _, t in self._in_place if alone(objects[t])}
+            for k, i, t in self._in_place:
+                memory = objects[t].value.node.storage.memory
+                memories[i] = memory if k in stays else self._copy(memory)
+            return stays
+        read = take([objects[t] for _, _, t in self._in_place], taken)
+        mine = {id(t.storage.memory) for t in taken}
+        stays = {k: t for (k, _, t), memory in zip(self._in_place, read, strict=True) if id(memory) in mine}
+        for (k, i, _), memory in zip(self._in_place, read, strict=True):
+            memories[i] = memory if k in stays else self._copy(memory)
+        return stays
 
     def _inputs(self, objects: list[Any]) -> list[Memory]:
         """The memory of the leaves, but for those that are updated in place."""
@@ -390,9 +402,11 @@ class PlanReplay(Replay):
             from weft.scheduler.realize import check_unchanged
 
             check_unchanged([objects[k].value.node for _, k in self._from_disk])
-        for k in stays.values():
-            own = objects[k].__dict__
-            own["_writes"] = own.get("_writes", 0) + 1
+        if stays:
+            count_step()
+            for t in self._counted:
+                own = objects[t].__dict__
+                own["_writes"] = own.get("_writes", 0) + 1
         for k, b in self._rebinds_in_place.items():
             t = target(b, objects)
             if k not in stays or t.value.needs_grad is not b.needs_grad:
@@ -411,10 +425,10 @@ class PlanReplay(Replay):
             set_grad(g, objects, None if g.value is None else Value(found[g.value]))
         return r.build(results)
 
-    def _give_up(self, taken: Sequence[Taken]) -> None:
+    def _give_up(self, objects: list[Any], stays: Mapping[int, int]) -> None:
         """The device failed in the midst of updating tensors in place: nobody is to read what is there."""
-        for mine in taken:
-            self._device.free(mine.storage.memory)
+        for t in stays.values():
+            self._device.free(objects[t].value.node.storage.memory)
 
     def _copy(self, memory: Memory) -> Memory:
         """The same bytes in memory of their own: somebody else still needs the old value."""

@@ -43,7 +43,7 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, S
     except BaseException as error:
         changes.failed(pending, error)
         raise
-    if changes.pending():
+    if changes.mine.changed:
         changes.settle()
     return constants
 

@@ -24,6 +24,7 @@ from weft.core import (
     indexing,
     movement,
     overrides,
+    ownership,
     realization,
     reductions,
     run,
@@ -277,8 +278,8 @@ class Tensor(InPlace, Methods):
     @property
     def _version(self) -> Int_:
         """How often the tensor was written to in place, here or through a tensor that shares its elements. Equal
-        numbers mean that nothing was written in between; a compiled call may count a write twice."""
-        return self.__dict__.get("_writes", 0)
+        numbers mean that nothing was written in between; compiled calls may count more than they write."""
+        return ownership.version(self)
 
     def retain_grad(self) -> None:
         """Have backward() fill `.grad` of this result too."""

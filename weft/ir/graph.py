@@ -165,13 +165,7 @@ def intern(
         if node is not None:
             return node
     node = Node(op, inputs, attrs, shape, dtype, device)
-    made = ref(node)
-    entry = _nodes.setdefault(key, made)
-    if entry is not made:  # of a node that is dead, or that another thread has just made
-        other = entry()
-        if other is not None:
-            return other
-        _nodes[key] = made
+    _nodes[key] = ref(node)
     if len(_nodes) > _sweep_at:
         _sweep()
     return node

@@ -72,8 +72,11 @@ class Plan:
 
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
-        results, memories = self.with_results(inputs, values)
-        self.start(memories, values)
+        try:
+            results, memories = self._with_results(inputs, values)
+            self.executable.run(memories, (*values, *self.constants) if self.constants else values)
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
         return results
 
     def with_results(

@@ -73,18 +73,15 @@ class Signature:
         return h.hexdigest()
 
 
-def signature(outputs: Sequence[Node], held: Sequence[Node] = ()) -> Signature:
+def signature(
+    outputs: Sequence[Node], held: Sequence[Node] = (), computed: frozenset[Node] = frozenset()
+) -> Signature:
     """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves. Those of
     `held` that are in the graph and worth it become further results.
 
-    Outputs are computed, also where another thread stores their value meanwhile. One walk without recursion, about a
-    microsecond a node: it is what realizing a known graph costs.
+    Outputs are computed, also where another thread stores their value meanwhile: values of `computed` are taken for
+    absent. One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
     """
-    return _walk(outputs, held, frozenset())
-
-
-def _walk(outputs: Sequence[Node], held: Sequence[Node], computed: frozenset[Node]) -> Signature:
-    """`signature`, with the values of the nodes in `computed` taken for absent."""
     numbers: dict[Node, int] = {}
     leaves: list[Node] = []
     storages: list[Storage | None] = []
@@ -149,7 +146,7 @@ def _walk(outputs: Sequence[Node], held: Sequence[Node], computed: frozenset[Nod
                 symbolic = symbolic or s.__class__ is not int
     for o in outputs:
         if o.inputs and rows[numbers[o]][0].__class__ is DType:  # stored since it was asked for
-            return _walk(outputs, held, frozenset(outputs))
+            return signature(outputs, held, frozenset(outputs))
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:
         within = [n for n in held if n in numbers]
