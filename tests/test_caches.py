@@ -97,10 +97,13 @@ def test_code_is_linked_by_one_after_another(monkeypatch: pytest.MonkeyPatch) ->
     assert ctypes.CFUNCTYPE(ctypes.c_int)(first.address("f"))() == 42
 
 
-def test_a_pass_builder_is_made_once() -> None:
-    target = llvm.host_target()
-    first = llvm._pass_builder(target, llvm.DEFAULT_OPTIMIZATION)
-    assert llvm._pass_builder(target, llvm.DEFAULT_OPTIMIZATION) is first
+def test_a_pass_manager_is_made_once() -> None:
+    assert llvm._manager(("sroa",)) is llvm._manager(("sroa",))
+    for k in range(2 * llvm.MANAGERS_KEPT):
+        llvm._manager(("sroa",) * (k + 2))
+    assert len(llvm._managers.known) <= llvm.MANAGERS_KEPT
+    with pytest.raises(llvm.LLVMError, match="no pass named 'nonsense'"):
+        llvm._manager(("nonsense",))
 
 
 def test_a_view_as_a_tensor_does_not_keep_it() -> None:

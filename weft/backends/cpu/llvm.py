@@ -108,13 +108,7 @@ class Module:
 
         A name is that of llvmlite's `add_<name>_pass`. Raises LLVMError for an unknown one.
         """
-        manager: Any = _llvm.create_new_module_pass_manager()
-        for name in passes:
-            add: Callable[[], None] | None = getattr(manager, f"add_{name}_pass", None)
-            if add is None:
-                raise LLVMError(f"llvmlite offers no pass named {name!r}")
-            add()
-        manager.run(self._ref, _pass_builder(target, DEFAULT_OPTIMIZATION))
+        _manager(tuple(passes)).run(self._ref, _pass_builder(target, DEFAULT_OPTIMIZATION))
 
     def object(self, target: Target, codegen: int = 2, *, lean: bool = False) -> bytes:
         """A relocatable object file (ELF, Mach-O ...) for `target`.
@@ -137,6 +131,37 @@ class Module:
                 return str(machine.emit_assembly(self._ref))
         except RuntimeError as error:
             raise LLVMError(str(error)) from None
+
+
+class _Managers(local):
+    """The pass managers of a thread. llvmlite (0.50) frees a manager but not its passes, 2.5 KiB each time, and leaks
+    1.4 KiB for every pass builder; one builder for all modules would get slower with each."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, ...], Any] = {}
+
+
+_managers = _Managers()
+
+MANAGERS_KEPT = 8
+"""Pass managers kept in each thread; weft's own needs are one or two lists of passes."""
+
+
+def _manager(passes: tuple[str, ...]) -> Any:
+    """What runs the named passes. LLVMError for an unknown one."""
+    known = _managers.known
+    found = known.get(passes)
+    if found is None:
+        manager: Any = _llvm.create_new_module_pass_manager()
+        for name in passes:
+            add: Callable[[], None] | None = getattr(manager, f"add_{name}_pass", None)
+            if add is None:
+                raise LLVMError(f"llvmlite offers no pass named {name!r}")
+            add()
+        if len(known) >= MANAGERS_KEPT:
+            known.clear()
+        found = known[passes] = manager
+    return found
 
 
 _SKIPPED = ("disable-lsr", "disable-post-ra")
@@ -250,32 +275,7 @@ def data_layout(target: Target) -> str:
     return str(_target_machine(target, DEFAULT_OPTIMIZATION.codegen).target_data)
 
 
-class _Builders(local):
-    """The pass builders of a thread, by target and optimization: LLVM lets go of a part of what each makes only with
-    the process (12 KiB a module, measured with llvmlite 0.50)."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[Target, Optimization], Any] = {}
-
-
-_builders = _Builders()
-
-
 def _pass_builder(target: Target, optimization: Optimization) -> Any:
-    known = _builders.known
-    found = known.get((target, optimization))
-    if found is None:
-        if len(known) >= BUILDERS_KEPT:
-            known.clear()
-        found = known[target, optimization] = _new_pass_builder(target, optimization)
-    return found
-
-
-BUILDERS_KEPT = 8
-"""Pass builders kept in each thread: a process compiles for one target, cross-compilation and tests for some more."""
-
-
-def _new_pass_builder(target: Target, optimization: Optimization) -> Any:
     options = _llvm.create_pipeline_tuning_options(optimization.level)
     options.loop_vectorization = optimization.loop_vectorize
     options.loop_interleaving = optimization.loop_vectorize
