@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends.cpu.device import CpuExecutable
 from weft.io import load_safetensors, save_safetensors
 from weft.ir.dtypes import DTYPES, to_numpy
-from weft.scheduler.plan import Plan
 
 
 def on_disk(path: Path, array: np.ndarray) -> weft.Tensor:
@@ -209,11 +209,11 @@ def test_files_that_change(tmp_path: Path) -> None:
 def test_a_file_that_is_written_to_while_it_is_computed_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Plan.start
+    start = CpuExecutable.run
     compiled = weft.compile(lambda x: x * 3)
     compiled(on_disk(tmp_path / "x", np.ones(3, np.float32)))
 
-    def meddled(self: Plan, *args: Any) -> Any:
+    def meddled(self: CpuExecutable, *args: Any) -> Any:
         start(self, *args)
         with open(tmp_path / "x", "r+b") as file:
             file.truncate(99)
@@ -221,7 +221,7 @@ def test_a_file_that_is_written_to_while_it_is_computed_from(
     for act in (lambda t: (t + 1).realize(), compiled, lambda t: (t * 2).to(f"disk:{tmp_path / 'y'}")):
         t = on_disk(tmp_path / "x", np.ones(3, np.float32))
         with monkeypatch.context() as patched:
-            patched.setattr(Plan, "start", meddled)
+            patched.setattr(CpuExecutable, "run", meddled)
             with pytest.raises(weft.FileError, match=r"x has changed since .* 99 bytes now"):
                 act(t)
     assert not (tmp_path / "y").exists()

@@ -159,10 +159,20 @@ def signature(function: Callable[..., Any], name: str | None = None) -> Signatur
     return Signature(name or inner.__name__, first, kinds, names, found)
 
 
+def taken_over(function: Any, found: Signature) -> bool:
+    """Have a function that looks at the structure of its arguments anyway check their types where that is new."""
+    guarded_by = getattr(function, "guarded_by", None)
+    if guarded_by is None:
+        return False
+    guarded_by(found.first, found.check)
+    function.checked = True
+    return True
+
+
 def checked(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     """The function, with the types of its arguments checked; the function itself where nothing is to be checked."""
     found = signature(function, name)
-    if found is None:
+    if found is None or taken_over(function, found):
         return function
     first, check = found.first, found.check
 

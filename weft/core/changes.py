@@ -21,7 +21,6 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
@@ -62,6 +61,8 @@ class _Changes(threading.local):
         self.changed: deque[Any] = deque(maxlen=CHANGES_KEPT)
         """Changes (`Change`) in their order, and lists of those that belong together in a training step: gradients
         are, too."""
+        self.left = 0
+        """How many were not computed when something was last: they are looked at again when there are others."""
         self.ahead = LONG
         """At how many changes tensors that have changed often are looked for."""
 
@@ -76,9 +77,10 @@ def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
     node = value.node
     if node.storage is None and node.inputs and (not tracing.anywhere or tracing.current() is None):
-        if len(mine.changed) >= MANY and not next(_number) % MANY:
+        changed = mine.changed
+        if len(changed) >= MANY and not next(_number) % MANY:
             catch_up()
-        mine.changed.append((ref(t), t.value, t.look))
+        changed.append((ref(t), t.value, t.look))
 
 
 def record_grad(t: Any, grad: Any) -> None:
@@ -91,28 +93,26 @@ def record_grad(t: Any, grad: Any) -> None:
 def settle() -> None:
     """Something has been computed: let go of what was before it."""
     _let_go()
-    if len(mine.changed) >= mine.ahead:
+    left = mine.left = len(mine.changed)
+    if left >= mine.ahead:
         catch_up()
-    elif mine.ahead > LONG and len(mine.changed) < LONG:
+    elif mine.ahead > LONG and left < LONG:
         mine.ahead = LONG
 
 
 def _let_go() -> None:
-    entries: list[Any] = []
-    with suppress(IndexError):  # another thread may do the same
-        for _ in range(len(mine.changed)):
-            entries.append(mine.changed.popleft())
-    mine.changed.extend(
-        [
-            e
-            for e in entries
-            if (
-                any(map(_is_pending, e))
-                if e.__class__ is list
-                else (t := e[0]()) is not None and (n := t.value.node).storage is None and n.inputs
-            )
-        ]
-    )
+    changed = mine.changed
+    for _ in range(len(changed)):
+        entry = changed.popleft()
+        if entry.__class__ is list:
+            if any(map(_is_pending, entry)):
+                changed.append(entry)
+        else:
+            t = entry[0]()
+            if t is not None:
+                node: Node = t.value.node
+                if node.storage is None and node.inputs:
+                    changed.append(entry)
 
 
 def catch_up() -> None:

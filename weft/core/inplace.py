@@ -40,7 +40,7 @@ def _in_place(
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         with writing:
-            return self.become(label, call(self, *args, **kwargs).value)
+            return self.become_locked(label, call(self, *args, **kwargs).value)
 
     method.__name__ = method.__qualname__ = label
     method.__doc__ = f"In place: {function.__doc__}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.autograd.value import grad_enabled
 from weft.core import broadcast as bc
 from weft.core import views
-from weft.core.argument_types import signature
+from weft.core.argument_types import signature, taken_over
 from weft.core.handle import Handle, describe
 from weft.errors import DTypeError, GradError
 from weft.ir.dtypes import bool_, uint8
@@ -91,6 +91,8 @@ def translated(function: Callable[..., Any], given: dict[str, Any]) -> dict[str,
 def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method that takes NumPy's names too; the function itself where it has no such parameters."""
     types_ = signature(function)
+    if types_ is not None and taken_over(function, types_):
+        types_ = None
     if types_ is None:
         if not _aliases(function) and _many(function) is None:
             return function
@@ -121,6 +123,8 @@ def with_out(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function of the namespace: NumPy's names, and `out=`, a tensor or a tuple of some to stand for the results."""
 
     types_ = signature(function, name)
+    if types_ is not None and taken_over(function, types_):
+        types_ = None
     first = 0 if types_ is None else types_.first
 
     def call(*args: Any, **kwargs: Any) -> Any:

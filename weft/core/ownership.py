@@ -140,7 +140,8 @@ def sole_thread() -> bool:
     return len(_frames()) == 1
 
 
-_frames = sys._current_frames  # pyright: ignore[reportPrivateUsage]  # which knows threads that Python did not start
+_frames = sys._current_frames  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+"""Of all threads, also of those that Python did not start."""
 
 
 def alone(t: Any) -> bool:

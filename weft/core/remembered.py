@@ -174,11 +174,12 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
 
 def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
     """The function, recorded for each structure of its arguments."""
+    run = function
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not remembering():
-            return function(*args, **kwargs)
+            return run(*args, **kwargs)
         values: list[Value] = []
         key: list[Any] = [function]
         for a in args:
@@ -186,7 +187,7 @@ def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
                 v = a.value
                 n = v.node
                 if n.device is None:
-                    return function(*args, **kwargs)
+                    return run(*args, **kwargs)
                 values.append(v)
                 key += (n.shape, n.dtype, n.device, v.needs_grad)
             elif a.__class__ in _SIMPLE:
@@ -194,13 +195,13 @@ def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
             elif a.__class__ is tuple and all(i.__class__ in _SIMPLE for i in cast("Any", a)):
                 key.append(repr(a))
             else:
-                return function(*args, **kwargs)
+                return run(*args, **kwargs)
         for name, a in kwargs.items():
             if isinstance(a, Handle):
                 v = a.value
                 n = v.node
                 if n.device is None:
-                    return function(*args, **kwargs)
+                    return run(*args, **kwargs)
                 values.append(v)
                 key += (name, n.shape, n.dtype, n.device, v.needs_grad)
             elif a.__class__ in _SIMPLE:
@@ -208,22 +209,35 @@ def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
             elif a.__class__ is tuple and all(i.__class__ in _SIMPLE for i in cast("Any", a)):
                 key += (name, repr(a))
             else:
-                return function(*args, **kwargs)
+                return run(*args, **kwargs)
         key += (get_default_dtype(), grad_enabled())
         whole = tuple(key)
         entry = _entries.get(whole)
         if entry is None:
-            entry = _recorded(function, args, kwargs, values)
+            entry = _recorded(run, args, kwargs, values)
             if len(_entries) >= KEPT:
                 _entries.clear()
             _entries[whole] = entry
         results = entry.results
         if not results:
-            return function(*args, **kwargs)
+            return run(*args, **kwargs)
         if entry.several is None:
             return cast("R", results[0].on(values))
         return cast("R", entry.several([r.on(values) for r in results]))
 
+    def guarded_by(first: int, guard: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+        """Look at arguments by `guard` before the function is run or recorded."""
+        nonlocal run
+        inner = run
+
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            guard(args, kwargs)
+            return inner(*args, **kwargs)
+
+        run = guarded
+
+    taking: Any = call
+    taking.guarded_by = guarded_by
     return call
 
 

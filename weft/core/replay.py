@@ -224,6 +224,8 @@ class PlanReplay(Replay):
         self._in_place = [
             (k, o.replaces, owner[o.replaces]) for k, o in enumerate(outputs) if o.replaces is not None
         ]
+        updated = {i for _, i, _ in self._in_place}
+        self._only_read = [(i, k) for i, k in self._from_tensor if i not in updated]
         # Whose writes in place are counted by steps, and whose one by one: see ownership.version.
         state = {t: r.arguments <= t < r.arguments + len(r.captured) for _, _, t in self._in_place}
         for t, captured in state.items():
@@ -289,14 +291,14 @@ class PlanReplay(Replay):
         if not self._written or sole_thread():
             return self._run(objects, None)
         with exclusive(self._changed(objects)):
-            return self._run(objects, None)
+            return self._run(objects, None, sole=False)
 
     def profile(self, objects: list[Any]) -> Profile:
         from weft.core.explain import Profile
 
         times: list[int] = []
         with exclusive(self._changed(objects)):
-            self._run(objects, times)
+            self._run(objects, times, sole=False)
         return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
 
     def explain(self, objects: list[Any]) -> Explanation:
@@ -305,13 +307,13 @@ class PlanReplay(Replay):
         times: list[int] = []
         start = time.perf_counter_ns()
         with exclusive(self._changed(objects)):
-            self._run(objects, times)
+            self._run(objects, times, sole=False)
         ns = time.perf_counter_ns() - start
         if self._plan is None:
             return Explanation(())
         return explained(self._nodes, self._device, self._plan.steps, times, ns)
 
-    def _run(self, objects: list[Any], times: list[int] | None) -> Any:
+    def _run(self, objects: list[Any], times: list[int] | None, sole: bool = True) -> Any:
         """Run the plan, and have state stand for what it computed: all of it, or, where that fails or is interrupted,
         nothing."""
         # Before anything is overwritten: who is named here is not `alone`.
@@ -327,8 +329,15 @@ class PlanReplay(Replay):
         try:
             # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
             try:
-                if self._in_place:
-                    stays = self._overwritten(objects, memories, taken)
+                if sole:
+                    for k, i, t in self._in_place:
+                        if alone(objects[t]):
+                            stays[k] = t
+                            memories[i] = objects[t].value.node.storage.memory
+                        else:
+                            memories[i] = self._copy(objects[t].value.node.storage.memory)
+                elif self._in_place:
+                    stays = self._taken(objects, memories, taken)
                 storages, given = plan.with_results(memories)
                 for k, s in enumerate(storages):
                     if k in stays:
@@ -361,15 +370,9 @@ class PlanReplay(Replay):
                 self._give_up(objects, stays)
             raise
 
-    def _overwritten(self, objects: list[Any], memories: list[Memory], taken: list[Taken]) -> dict[int, int]:
-        """Fill in the memories that are updated in place, or copies of those that somebody else refers to; the tensor
-        by the output for those that are no copies. Where other threads run, these are taken from them."""
-        if sole_thread():
-            stays = {k: t for k, _, t in self._in_place if alone(objects[t])}
-            for k, i, t in self._in_place:
-                memory = objects[t].value.node.storage.memory
-                memories[i] = memory if k in stays else self._copy(memory)
-            return stays
+    def _taken(self, objects: list[Any], memories: list[Memory], taken: list[Taken]) -> dict[int, int]:
+        """Fill in the memories that are updated in place, which are taken from other threads, or copies of those that
+        somebody else refers to; the tensor by the output for those that are no copies."""
         read = take([objects[t] for _, _, t in self._in_place], taken)
         mine = {id(t.storage.memory) for t in taken}
         stays = {k: t for (k, _, t), memory in zip(self._in_place, read, strict=True) if id(memory) in mine}
@@ -380,10 +383,8 @@ class PlanReplay(Replay):
     def _inputs(self, objects: list[Any]) -> list[Memory]:
         """The memory of the leaves, but for those that are updated in place."""
         memories = self._template.copy()
-        updated = {i for _, i, _ in self._in_place}
-        for i, k in self._from_tensor:
-            if i not in updated:
-                memories[i] = objects[k].value.node.storage.memory
+        for i, k in self._only_read:
+            memories[i] = objects[k].value.node.storage.memory
         for i, k in self._from_disk:
             node = objects[k].value.node
             memories[i] = _memory_on(node, node.storage, self._device)

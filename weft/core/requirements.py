@@ -4,7 +4,7 @@
     def batch_norm(input, ..., weight, bias, ..., eps): ...
 
 Each requirement is a small function of the function's name and its arguments by name, that raises what is wrong, with
-shapes, dtypes and the remedy. Below `@remembered` they are looked at once for each structure of the arguments.
+shapes, dtypes and the remedy. They are looked at once for each structure of the arguments.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ R = TypeVar("R")
 Given: TypeAlias = Mapping[str, Any]
 """A call's arguments by name; those that are left to their defaults are not among them."""
 Requirement: TypeAlias = Callable[[str, Given], None]
+Guard: TypeAlias = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+"""Looks at a call's arguments before it: see argument_types.py."""
 
 
 def needs(*requirements: Requirement) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -31,18 +33,54 @@ def needs(*requirements: Requirement) -> Callable[[Callable[P, R]], Callable[P, 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         op = function.__name__.removeprefix("torch_")
         names = tuple(inspect.signature(function).parameters)
+        passed: set[tuple[Any, ...]] = set()
+        typed: list[tuple[int, Guard]] = []
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = dict(zip(names, args, strict=False))
-            given.update(kwargs)
-            for requirement in requirements:
-                requirement(op, given)
+            if typed and (kwargs or len(args) > typed[0][0]):
+                typed[0][1](args, kwargs)
+            key = None if kwargs else _structure(args)
+            if key is None or key not in passed:
+                given = dict(zip(names, args, strict=False))
+                given.update(kwargs)
+                for requirement in requirements:
+                    requirement(op, given)
+                if key is not None:
+                    if len(passed) >= PASSED:
+                        passed.clear()
+                    passed.add(key)
             return function(*args, **kwargs)
 
+        def guarded_by(first: int, guard: Guard) -> None:
+            """Have types looked at, by `guard`, where there are more arguments than `first` or named ones."""
+            typed.append((first, guard))
+
+        taking: Any = call
+        taking.guarded_by = guarded_by
         return call
 
     return decorate
+
+
+PASSED = 256
+"""Structures of arguments of one function that are known to be right; then all are forgotten."""
+
+_SIMPLE = frozenset({int, float, bool, str, type(None), DType})
+
+
+def _structure(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What requirements look at: dtypes and shapes of tensors, and plain values; None where there are others."""
+    key: list[Any] = []
+    for a in args:
+        if isinstance(a, Handle):
+            n = a.value.node
+            key += (n.dtype, n.shape)
+        elif a.__class__ in _SIMPLE:
+            key.append(a)
+        else:
+            return None
+    return tuple(key)
 
 
 def _dtype(given: Given, name: str) -> DType | None:

@@ -43,7 +43,7 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, S
     except BaseException as error:
         changes.failed(pending, error)
         raise
-    if changes.mine.changed:
+    if len(changes.mine.changed) != changes.mine.left:
         changes.settle()
     return constants
 

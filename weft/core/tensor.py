@@ -568,9 +568,10 @@ class Tensor(InPlace, Methods):
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype. `hit` are the elements
         that were written, which may then be several that are one."""
         with handle.writing:
-            return self._become(op, result, hit)
+            return self.become_locked(op, result, hit)
 
-    def _become(self, op: str, result: Value, hit: Value | None) -> Tensor:
+    def become_locked(self, op: str, result: Value, hit: Value | None = None) -> Tensor:
+        """As `become`, where the lock on writing is held."""
         old, look = self.value, self.look
         if files.on_disk(old.node):
             files.refuse_writing(op, old.node)
@@ -614,17 +615,17 @@ class Tensor(InPlace, Methods):
         if files.on_disk(self.value.node):
             files.refuse_writing("copy_", self.value.node)
         if not isinstance(v, Value):
-            return self.become("copy_", broadcast.scalar(v, self.dtype, self.shape))
+            return self.become_locked("copy_", broadcast.scalar(v, self.dtype, self.shape))
         node, own = v.node, self.value.node
         if node.shape == own.shape and node.dtype is own.dtype and node.device == own.device is not None:
-            return self.become("copy_", v if self.is_leaf else stepwise(v, self.value))
+            return self.become_locked("copy_", v if self.is_leaf else stepwise(v, self.value))
         if broadcast.broadcast_shape("copy_", (self.shape, v.shape)) != self.shape:
             raise ShapeError(f"copy_: shape {tuple(v.shape)} does not broadcast to {tuple(self.shape)}")
         moved = creation.place(v, self.device) if v.node.device is not None else v
         if files.on_disk(v.node):
             moved = wrap(v).to(self.device).value  # what is copied into memory is there
         taken = broadcast.expand(broadcast.cast(moved, self.dtype), self.shape)
-        return self.become("copy_", taken if self.is_leaf else stepwise(taken, self.value))
+        return self.become_locked("copy_", taken if self.is_leaf else stepwise(taken, self.value))
 
     assign = copy_
 

@@ -151,7 +151,8 @@ def _become(node: Node) -> None:
             op, inputs, attrs, device = Op.RESHAPE, (root,), None, root.device
             while graph.known(op, inputs, attrs, node.shape, node.dtype, device) is not None:
                 inputs = (graph.intern(op, inputs, attrs, node.shape, node.dtype, device),)
-        node.inputs, node.attrs, node.device = inputs, attrs, device
+        node.attrs = attrs  # first: who finds a call here has read the call's inputs before
+        node.inputs, node.device = inputs, device
         node.op = op  # last: who finds that it is no call finds the rest
         graph.enter(node)
 

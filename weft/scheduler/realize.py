@@ -47,7 +47,7 @@ def realize(
     nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Sequence[Node] = ()
 ) -> Mapping[Node, Storage]:
     """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
-    `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `keep`."""
+    `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `run`."""
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
     name = todo[0].device if todo else None
     if todo and all(n.device == name for n in todo):
@@ -84,28 +84,23 @@ def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Map
 def run(
     nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
 ) -> Mapping[Node, Storage]:
-    """Compute nodes that live on one device (or nowhere yet) on that device; the values of constants. ArgumentError for
-    a leaf without value."""
-    return keep(nodes, values_of(nodes, sig, device, bindings), sig)
+    """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value.
 
-
-NOTHING: Mapping[Node, Storage] = {}
-
-
-def keep(nodes: Sequence[Node], values: Sequence[Storage], sig: Signature) -> Mapping[Node, Storage]:
-    """Store the values in their nodes, where no other thread was faster: who has read a storage may go on using it.
-
+    The values are stored in the nodes, where no other thread was faster: who has read a storage may go on using it.
     Constants (what is made of no leaf) are shared by the whole process and at home on no device, so their values are
     not stored but returned, for whoever asked.
     """
-    constants: dict[Node, Storage] | None = None
+    values = values_of(nodes, sig, device, bindings)
+    constants = NOTHING
     for node, storage in zip(nodes, values, strict=True):
         if node.device is None and not sig.homeless:
-            constants = {} if constants is None else constants
-            constants[node] = storage
+            constants = {**constants, node: storage}
         elif node.storage is None:
             node.storage = storage
-    return NOTHING if constants is None else constants
+    return constants
+
+
+NOTHING: Mapping[Node, Storage] = {}
 
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:

@@ -100,14 +100,19 @@ def signature(
         storage = node.storage
         op = node.op
         inputs = node.inputs
+        attrs = node.attrs
+        if op is CALL and attrs.__class__ is not Call:
+            op, inputs, attrs = calls.fields(node)
         if (storage is not None and node not in computed) or (not inputs and op is Op.BUFFER):
+            if inputs and node in outputs:  # stored since it was asked for
+                return signature(outputs, held, frozenset(outputs))
             leaves.append(node)
             storages.append(storage)
             homeless = homeless or node.device is None
             row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
         elif not inputs:
-            row = (op, node.attrs, node.dtype, node.shape)
-        elif len(inputs) == 2 and op is not CALL:
+            row = (op, attrs, node.dtype, node.shape)
+        elif len(inputs) == 2:
             a, b = inputs
             first, second = numbers.get(a), numbers.get(b)
             if first is None or second is None:
@@ -116,14 +121,10 @@ def signature(
                 if first is None:
                     stack.append(a)
                 continue
-            attrs = node.attrs
             row = (op, attrs, node.dtype, node.shape, first, second)
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
         else:
-            attrs = node.attrs
-            if op is CALL:
-                op, inputs, attrs = calls.fields(node)
             missing = [i for i in inputs if i not in numbers]
             if missing:
                 missing.reverse()
@@ -144,9 +145,6 @@ def signature(
             shapes.add(node.shape)
             for s in node.shape:
                 symbolic = symbolic or s.__class__ is not int
-    for o in outputs:
-        if o.inputs and rows[numbers[o]][0].__class__ is DType:  # stored since it was asked for
-            return signature(outputs, held, frozenset(outputs))
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:
         within = [n for n in held if n in numbers]
@@ -171,7 +169,7 @@ class Snapshot:
 
 def snapshot(sig: Signature) -> Snapshot:
     """The graph of a signature, made anew on leaves of its own, so that no other thread stores a value in it or expands
-    a call of it while it is planned. Only constants are shared, which never hold a value (see `realize.keep`)."""
+    a call of it while it is planned. Only constants are shared, which never hold a value (see `realize.run`)."""
     made: list[Node] = []
     leaves: list[Node] = []
     given = iter(zip(sig.leaves, sig.storages, strict=True))
