@@ -31,17 +31,17 @@ def needs(*requirements: Requirement) -> Callable[[Callable[P, R]], Callable[P, 
     """The function, whose arguments are looked at before it is run."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        op = function.__name__.removeprefix("torch_")
+        op = function.__name__.removeprefix("torch_").removeprefix("_")
         names = tuple(inspect.signature(function).parameters)
         passed: set[tuple[Any, ...]] = set()
         typed: list[tuple[int, Guard]] = []
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if typed and (kwargs or len(args) > typed[0][0]):
-                typed[0][1](args, kwargs)
             key = None if kwargs else _structure(args)
             if key is None or key not in passed:
+                if typed and (kwargs or len(args) > typed[0][0]):
+                    typed[0][1](args, kwargs)
                 given = dict(zip(names, args, strict=False))
                 given.update(kwargs)
                 for requirement in requirements:
@@ -77,7 +77,7 @@ def _structure(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             n = a.value.node
             key += (n.dtype, n.shape)
         elif a.__class__ in _SIMPLE:
-            key.append(a)
+            key += (a.__class__, a)
         else:
             return None
     return tuple(key)

@@ -271,6 +271,11 @@ _ALWAYS_MADE = frozenset(
 around them is needed."""
 
 
+def _is_input(t: Any, source: Handle) -> bool:
+    """Whether a result is the input, and no view of it."""
+    return t is source or (isinstance(t, Handle) and t.value is source.value and t.look is None)
+
+
 def copying(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose results are never its input itself, not even where there is nothing to do."""
 
@@ -281,12 +286,12 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
             return out
         value = source.value
         if isinstance(out, Handle):
-            return own(value) if out.value is value else out
+            return own(value) if out.value is value and _is_input(out, source) else out
         if isinstance(out, tuple):
             parts = cast("tuple[Any, ...]", out)
-            if any(isinstance(t, Handle) and t.value is value for t in parts):
+            if any(_is_input(t, source) for t in parts):
                 make = cast("Callable[[list[Any]], Any]", getattr(cast("Any", out), "_make", tuple))
-                return make([own(value) if isinstance(t, Handle) and t.value is value else t for t in parts])
+                return make([own(value) if _is_input(t, source) else t for t in parts])
         return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__

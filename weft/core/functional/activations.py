@@ -116,13 +116,13 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 _threshold = threshold  # a name that the argument does not hide
 
 
-@needs(floats("input"))
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x) - 1)."""
     return into(input, _elu(input, alpha), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _elu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input)) * alpha, input)
 
@@ -132,24 +132,24 @@ def _not_above_zero(x: Tensor) -> Tensor:
     return where(le(x, 0), x, 0.0)
 
 
-@needs(floats("input"))
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
     return into(input, _celu(input, alpha), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
 
-@needs(floats("input"))
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017, arXiv:1706.02515)."""
     return into(input, _selu(input), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _selu(input: Tensor) -> Tensor:
     return _elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
@@ -169,24 +169,24 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
 
 
-@needs(floats("input"))
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     return into(input, _silu(input), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
 
-@needs(floats("input"))
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
     return into(input, _mish(input), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
@@ -231,24 +231,24 @@ def tanhshrink(input: Tensor) -> Tensor:
     return smooth("tanhshrink", input, value, lambda x: tanh(x) * tanh(x))
 
 
-@needs(floats("input"))
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
     return into(input, _hardsigmoid(input), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
 
-@needs(floats("input"))
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
     return into(input, _hardswish(input), inplace)
 
 
 @remembered
+@needs(floats("input"))
 def _hardswish(input: Tensor) -> Tensor:
     def slope(x: Tensor) -> Tensor:
         return where(le(x, -3), 0.0, where(lt(x, 3), x / 3 + 0.5, 1.0))

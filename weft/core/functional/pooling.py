@@ -121,6 +121,7 @@ def _max_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     dilation: PerAxis, ceil_mode: bool, return_indices: bool,
 ) -> Any:  # fmt: skip
+    no_bools("input")(op, {"input": input})
     v = _filled(op, rank, _input(op, rank, input))
     kernel = per_axis(op, "kernel_size", kernel_size, rank, 1)
     steps = _strides(op, stride, kernel)
@@ -147,6 +148,7 @@ def _avg_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Tensor:  # fmt: skip
+    filled("input", rank)(op, {"input": input})
     v = _input(op, rank, input)
     if not v.dtype.is_float and v.dtype is not int64:
         raise DTypeError(f"{op}: needs a float or int64 tensor, got {v.dtype.name}; convert it with .float()")
@@ -201,7 +203,6 @@ def max_pool1d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@needs(no_bools("input"))
 def max_pool1d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -242,7 +243,6 @@ def max_pool2d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@needs(no_bools("input"))
 def max_pool2d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -283,7 +283,6 @@ def max_pool3d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@needs(no_bools("input"))
 def max_pool3d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -303,7 +302,6 @@ def max_pool3d(
     )
 
 
-@needs(filled("input", 1))
 def avg_pool1d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -312,7 +310,6 @@ def avg_pool1d(
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
-@needs(filled("input", 2))
 def avg_pool2d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -323,7 +320,6 @@ def avg_pool2d(
     )
 
 
-@needs(filled("input", 3))
 def avg_pool3d(
     input: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: PerAxis = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
