@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, stepwise
@@ -157,10 +158,16 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
     return record(intern(spec.op, (x, y), None, x.shape, dtype, home), spec.op, None, pair)
 
 
+@lru_cache(1024)
+def _holds(dtype: DType, number: Any) -> bool:
+    """Whether a dtype has a number exactly."""
+    return bool(normalize(dtype, number) == number)
+
+
 def _rounded(spec: Binary, a: Value, y: Any) -> Value:
     """The op on a 16-bit tensor and a number, which scales it: in float32 where 16 bits do not hold the number."""
     node = a.node
-    if normalize(node.dtype, y) == y or y != y:
+    if y != y or _holds(node.dtype, y):
         return _fitting(spec, a, scalar(y, node.dtype, node.shape, node.device))
     wide = record(intern(Op.CAST, (node,), None, node.shape, float32, node.device), Op.CAST, None, (a,))
     made = _fitting(spec, wide, scalar(y, float32, node.shape, node.device))
