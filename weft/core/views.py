@@ -274,18 +274,23 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
             return out
         value = source.value
         if isinstance(out, Handle):
-            return own(value) if out.value is value else out
+            return own(value) if _is_input(out, source) else out
         if isinstance(out, tuple):
             parts = cast("tuple[Any, ...]", out)
-            if any(isinstance(t, Handle) and t.value is value for t in parts):
+            if any(_is_input(t, source) for t in parts):
                 make = cast("Callable[[list[Any]], Any]", getattr(cast("Any", out), "_make", tuple))
-                return make([own(value) if isinstance(t, Handle) and t.value is value else t for t in parts])
+                return make([own(value) if _is_input(t, source) else t for t in parts])
         return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
     call.__module__, call.__doc__ = function.__module__, function.__doc__
     call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
     return call
+
+
+def _is_input(out: Any, source: Handle) -> bool:
+    """Whether a result is the input, or a tensor with its values that is no view of it."""
+    return out is source or (isinstance(out, Handle) and out.value is source.value and out.look is None)
 
 
 def picking(function: Callable[..., Any]) -> Callable[..., Any]:
