@@ -138,6 +138,13 @@ def test_second_derivatives_at_zero(name: str) -> None:
     np.testing.assert_allclose(second.numpy(), want, rtol=1e-12)
 
 
+def test_gradients_that_are_known_to_be_zero_have_derivatives() -> None:
+    x = weft.zeros(2).requires_grad_()
+    (slope,) = weft.autograd.grad((x * x).sum(), [x], create_graph=True)
+    (second,) = weft.autograd.grad(slope.sum(), [x])
+    assert second.tolist() == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("n", [5, 33, 65])
 def test_the_second_derivative_of_logcumsumexp(n: int) -> None:
     x = weft.tensor(np.random.default_rng(n).standard_normal(n)).requires_grad_()

@@ -33,6 +33,8 @@ def compare(name: str, x: np.ndarray, args: tuple[Any, ...]) -> str | None:
     ):  # among them images that are smaller than the kernel, which its avg_pool3d alone refuses
         return None
     got = pooled(weft, name, x, args)
+    if name.startswith("max") and np.isinf(want[0]).any():
+        return None  # a window of padding alone has no place
     same = all(
         a.shape == b.shape and np.allclose(a, b, equal_nan=True) for a, b in zip(got, want, strict=True)
     )
@@ -40,7 +42,7 @@ def compare(name: str, x: np.ndarray, args: tuple[Any, ...]) -> str | None:
 
 
 def cases() -> list[tuple[str, tuple[int, ...], tuple[Any, ...]]]:
-    """(name, sizes, arguments): the ones that showed it, and, with the knob, all small ones and some of more sizes."""
+    """(name, sizes, arguments): the ones that showed it; with the knob, some of all small ones and of more sizes."""
     found: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = [
         ("max_pool2d", (2, 5), (3, 2, 0, 1, True, True)),
         ("max_pool1d", (2,), (3, 2, 0, 1, True, True)),
@@ -56,11 +58,13 @@ def cases() -> list[tuple[str, tuple[int, ...], tuple[Any, ...]]]:
     ]
     if not EXAMPLES:
         return found
+    small: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = []
     for n, k, s, p, c in itertools.product(range(1, 8), range(1, 5), range(1, 5), range(3), (True, False)):
-        found += [("max_pool1d", (n,), (k, s, p, d, c, True)) for d in (1, 2)]
-        found += [("avg_pool1d", (n,), (k, s, p, c, inside)) for inside in (True, False)]
-        found.append(("lp_pool1d", (n,), (2.0, k, s, c)))
-    draw = np.random.default_rng(0)
+        small += [("max_pool1d", (n,), (k, s, p, d, c, True)) for d in (1, 2)]
+        small += [("avg_pool1d", (n,), (k, s, p, c, inside)) for inside in (True, False)]
+        small.append(("lp_pool1d", (n,), (2.0, k, s, c)))
+    draw = np.random.default_rng(EXAMPLES)
+    found += [small[i] for i in draw.permutation(len(small))[: 4 * EXAMPLES]]
     for _ in range(EXAMPLES):
         rank = int(draw.integers(2, 4))
         sizes, k, s, d, p = (tuple(int(i) for i in draw.integers(lo, hi, rank)) for lo, hi in

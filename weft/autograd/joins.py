@@ -49,7 +49,7 @@ def total(parts: Sequence[Value]) -> Value:
 
 def _is_zero(part: Value) -> bool:
     fill = part.node.attrs
-    return isinstance(fill, Fill) and fill.value == 0
+    return isinstance(fill, Fill) and fill.value == 0 and not part.needs_grad  # a zero may have a derivative
 
 
 def _sum(parts: Sequence[Value]) -> Value:

@@ -300,6 +300,11 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _is_input(out: Any, source: Handle) -> bool:
+    """Whether a result is the input, or a tensor with its values that is no view of it."""
+    return out is source or (isinstance(out, Handle) and out.value is source.value and out.look is None)
+
+
 def picking(function: Callable[..., Any]) -> Callable[..., Any]:
     """x[key]: a view where the key is made of numbers, slices and tensors of one integer."""
 
