@@ -134,6 +134,13 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
                 return wrap(_fitting(spec, a, b))
         elif (node.dtype, type(y)) in spec.direct:
             return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape)))
+        elif spec.scales and type(y) is float and node.dtype.is_narrow and node.dtype in spec.plain:
+            if normalize(node.dtype, y) == y or node.dtype.is_float8:
+                return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape)))
+            product = _fitting(
+                spec, apply(Op.CAST, (a,), None, None, float32), scalar(y, float32, node.shape)
+            )
+            return wrap(apply(Op.CAST, (product,), None, None, node.dtype))
     return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
 
 
@@ -303,7 +310,7 @@ def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
         case 2:
             return x * x
         case 3:
-            return _cube(x)
+            return _cube(x) if x.value.node.dtype.is_narrow else x * x * x
         case 0.5:
             return sqrt(x)
         case -1:
