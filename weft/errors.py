@@ -14,7 +14,9 @@ from typing import Any, Self
 _HOME = str(Path(__file__).parent)
 
 # Wrappers around what the user calls.
-_AROUND = frozenset(f"{_HOME}/core/{name}.py" for name in ("keywords", "autocast", "views", "remembered"))
+_AROUND = frozenset(
+    f"{_HOME}/core/{name}.py" for name in ("keywords", "autocast", "views", "remembered", "precision")
+)
 
 # Functions that users do not call by these names.
 _SYNTAX = frozenset({"getitem", "setitem", "gradients"})

@@ -218,7 +218,7 @@ def sinc(input: Tensor) -> Tensor:
         for a in reversed(c):
             near = near * square + a
         far = (cos(angle) - sin(angle) / safe) / safe
-        return where(lt(abs(angle), 1), angle * near, where(eq(abs(x), math.inf), 0.0, far)) * math.pi
+        return where(lt(abs(angle), 1), angle * near, far) * math.pi
 
     return smooth("sinc", input, value, slope)
 
