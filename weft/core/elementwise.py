@@ -347,7 +347,7 @@ def _small_power(x: Tensor, exponent: Number) -> Tensor | None:
         case 2:
             return x * x
         case 3:
-            return _cube(x)
+            return _cube(x) if x.value.node.dtype.is_narrow else x * x * x
         case 0.5:
             return sqrt(x)
         case -1:

@@ -271,11 +271,6 @@ _ALWAYS_MADE = frozenset(
 around them is needed."""
 
 
-def _is_input(t: Any, source: Handle) -> bool:
-    """Whether a result is the input, and no view of it."""
-    return t is source or (isinstance(t, Handle) and t.value is source.value and t.look is None)
-
-
 def copying(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose results are never its input itself, not even where there is nothing to do."""
 
