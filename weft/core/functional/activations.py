@@ -34,12 +34,12 @@ from weft.core.elementwise import (
     where,
     with_gradient_of,
 )  # fmt: skip
-from weft.core.handle import describe, value_of, wrap
+from weft.core.handle import Handle, describe, value_of, wrap
 from weft.core.movement import chunk, positions
 from weft.core.precision import rounded_once, widened
 from weft.core.reductions import reduce
 from weft.core.remembered import remembered
-from weft.core.requirements import at_least, finite, floats, needs, no_bools, one_dtype
+from weft.core.requirements import at_least, finite, floats, needs, one_dtype
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind
@@ -62,9 +62,18 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, where(le(input, 0), 0, input), inplace)
 
 
-@needs(no_bools("input"))
+def _only_floats(op: str, input: Tensor) -> None:
+    """As the requirement `floats`, for functions that take little longer than to look at requirements."""
+    if isinstance(input, Handle) and not input.value.node.dtype.is_float:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DTypeError(
+            f"{op}: input must be a float tensor, got {input.value.dtype.name}; convert it with .float()"
+        )
+
+
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
+    if value_of("relu6", input).dtype.kind is Kind.BOOL:
+        raise DTypeError("relu6: not defined on bool; convert with .to(...) first")
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
@@ -76,9 +85,9 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
-@needs(floats("input"))
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
+    _only_floats("leaky_relu", input)
     return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
@@ -100,7 +109,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return where(gt(input, 0), input, wrap(w) * input)
 
 
-@needs(no_bools("input"))
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     out = where(le(input, threshold), value, input)
@@ -110,9 +118,9 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 _threshold = threshold  # a name that the argument does not hide
 
 
-@needs(floats("input"))
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x) - 1)."""
+    _only_floats("elu", input)
     return into(input, _elu(input, alpha), inplace)
 
 
@@ -127,9 +135,9 @@ def _not_above_zero(x: Tensor) -> Tensor:
     return where(le(x, 0), x, 0.0)
 
 
-@needs(floats("input"))
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
+    _only_floats("celu", input)
     return into(input, _celu(input, alpha), inplace)
 
 
@@ -139,9 +147,9 @@ def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
 
 
-@needs(floats("input"))
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017, arXiv:1706.02515)."""
+    _only_floats("selu", input)
     return into(input, _selu(input), inplace)
 
 
@@ -167,9 +175,9 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
 
 
-@needs(floats("input"))
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
+    _only_floats("silu", input)
     return into(input, _silu(input), inplace)
 
 
@@ -179,9 +187,9 @@ def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
 
 
-@needs(floats("input"))
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
+    _only_floats("mish", input)
     return into(input, _mish(input), inplace)
 
 
@@ -223,9 +231,9 @@ def tanhshrink(input: Tensor) -> Tensor:
     return sub(input, tanh(input))
 
 
-@needs(floats("input"))
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
+    _only_floats("hardsigmoid", input)
     return into(input, _hardsigmoid(input), inplace)
 
 
@@ -235,9 +243,9 @@ def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
 
 
-@needs(floats("input"))
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * hardsigmoid(x)."""
+    _only_floats("hardswish", input)
     return into(input, _hardswish(input), inplace)
 
 

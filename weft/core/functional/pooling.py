@@ -21,7 +21,7 @@ from weft.core.movement import box, pad_value, positions
 from weft.core.precision import widened
 from weft.core.random import rand
 from weft.core.remembered import remembered
-from weft.core.requirements import filled, floats, needs, no_bools
+from weft.core.requirements import filled, floats, needs
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes, Combine, Shape, Window, arange, elements
@@ -201,7 +201,6 @@ def max_pool1d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@needs(no_bools("input"))
 def max_pool1d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -242,7 +241,6 @@ def max_pool2d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@needs(no_bools("input"))
 def max_pool2d(
     input: Tensor,
     kernel_size: PerAxis,
@@ -283,7 +281,6 @@ def max_pool3d(
     *,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@needs(no_bools("input"))
 def max_pool3d(
     input: Tensor,
     kernel_size: PerAxis,
