@@ -33,12 +33,12 @@ from weft.core.elementwise import (
     where,
     with_gradient_of,
 )  # fmt: skip
-from weft.core.handle import describe, value_of, wrap
+from weft.core.handle import Handle, describe, value_of, wrap
 from weft.core.movement import chunk, positions
 from weft.core.precision import widened
 from weft.core.reductions import reduce
 from weft.core.remembered import remembered, remembered_as_given
-from weft.core.requirements import at_least, finite, floats, needs, no_bools, one_dtype
+from weft.core.requirements import at_least, finite, floats, needs, one_dtype
 from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind, float64
@@ -61,9 +61,18 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, where(le(input, 0), 0, input), inplace)
 
 
-@needs(no_bools("input"))
+def _only_floats(op: str, input: Tensor) -> None:
+    """As the requirement `floats`, for functions that take little longer than to look at requirements."""
+    if isinstance(input, Handle) and not input.value.node.dtype.is_float:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DTypeError(
+            f"{op}: input must be a float tensor, got {input.value.dtype.name}; convert it with .float()"
+        )
+
+
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
+    if value_of("relu6", input).dtype.kind is Kind.BOOL:
+        raise DTypeError("relu6: not defined on bool; convert with .to(...) first")
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
@@ -78,9 +87,9 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return into(input, wrap(bc.cast(out.value, value_of("hardtanh", input).dtype)), inplace)
 
 
-@needs(floats("input"))
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
+    _only_floats("leaky_relu", input)
     return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
@@ -102,7 +111,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return where(gt(input, 0), input, wrap(w) * input)
 
 
-@needs(no_bools("input"))
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     v = value_of("threshold", input)
