@@ -7,6 +7,7 @@ import gc
 import importlib
 import pkgutil
 import re
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ TABLES = (dict, OrderedDict, deque, set, list, *WEAK)
 
 def modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(weft.__path__, "weft."):
+        if ".as_torch" in found.name and "torch" in sys.modules:  # which refuses to stand beside torch
+            continue
         if ".testing" not in found.name and not found.name.endswith("__main__"):
             yield importlib.import_module(found.name)
 

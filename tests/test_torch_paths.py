@@ -67,7 +67,7 @@ def test_constructors_by_type() -> None:
     assert (
         weft.ones(1).type(weft.LongTensor).dtype is weft.ones(1).type("torch.LongTensor").dtype is weft.int64
     )
-    assert weft.ones(2, 3).to(memory_format=weft.channels_last).shape == (2, 3)
+    assert weft.ones(1, 2, 3, 4).to(memory_format=weft.channels_last).shape == (1, 2, 3, 4)
 
 
 def test_compile_takes_torchs_arguments_and_modules() -> None:

@@ -9,6 +9,7 @@
 | `WEFT_CPU_LEVEL`   | generate for an older x86-64: `x86-64-v3` is AVX2            | what the machine has |
 | `WEFT_TF32`        | 1: GPUs may round the factors of float32 products to TF32    | 0                    |
 | `WEFT_WGMMA`       | 0, 1: whether Hopper GPUs multiply by groups of four warps   | if a trial is right  |
+| `WORLD_SIZE`, `RANK`, `TORCHELASTIC_RUN_ID` | what launchers of several processes set | one process |
 | `ROCM_PATH`        | where the libraries of AMD GPUs are installed                | `/opt/rocm`          |
 
 They are read at each call, `WEFT_TF32` and `WEFT_WGMMA` when a device is opened, so a program may set them in
@@ -75,6 +76,21 @@ def wgmma() -> bool | None:
     they are right."""
     given = os.environ.get("WEFT_WGMMA", "").strip().lower()
     return None if not given else given not in ("0", "false", "no", "off")
+
+
+def world_size() -> int:
+    """How many processes a launcher has started together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Which of them this is."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def launched_by_torchrun() -> bool:
+    """Whether the launcher is torch's."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def rocm_path() -> str:

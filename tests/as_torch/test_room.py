@@ -150,7 +150,9 @@ def test_stand_ins_do_nothing_or_say_what_they_are(torch: Any) -> None:
 
     assert torch.jit.script(f) is f and torch.fx.wrap(f) is f and torch._dynamo.disable(f) is f
     assert (
-        torch.jit.ignore(drop=True)(f) is f and torch.jit.unused(f) is f and torch.compiler.disable()(f) is f
+        torch.jit.ignore(drop=True)(f) is f
+        and torch.jit.unused(f) is f
+        and torch.compiler.disable()(f).__wrapped__ is f
     )
     assert torch.fx.wrap("f")(f) is f and torch._dynamo.disable(recursive=False)(f) is f
     with (

@@ -138,6 +138,10 @@ STATEMENTS: dict[str, Callable[[State, weft.Tensor], weft.Tensor]] = {
 }  # fmt: skip
 
 
+BREAKS = {"_branch", "_log", "_mask", "_seed"}
+"""Without one of these, what the function does in Python is done while tracing only."""
+
+
 def check(names: list[str], data: list[np.ndarray], raising: int = -1) -> None:
     def run(compiled: bool) -> list[Any]:
         s, out = State(), []
@@ -189,6 +193,8 @@ values = st.lists(st.sampled_from([-2.0, -0.75, 0.25, 1.5]), min_size=4, max_siz
     st.integers(-3, 5),
 )
 def test_as_the_uncompiled_function(names: list[str], data: list[list[float]], raising: int) -> None:
+    if BREAKS.isdisjoint(names):
+        names = ["_log", *names]
     check(names, [np.array(a, np.float32) for a in data], raising)
 
 

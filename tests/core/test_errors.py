@@ -428,7 +428,7 @@ MISTAKES: dict[str, Mistake] = {
     "pooling padding": (
         lambda: F.max_pool2d(weft.ones(1, 1, 4, 4), 2, padding=2),
         weft.ArgumentError,
-        "max_pool2d: padding 2 may be at most half the kernel, 2",
+        "max_pool2d: padding 2 may be at most half the kernel, 2 elements 1 apart",
     ),
     "integer requires grad": (
         lambda: weft.arange(3).requires_grad_(),

@@ -459,9 +459,6 @@ def test_numbers_are_not_rounded_first() -> None:
 def test_what_decides_the_dtype_of_a_result_stays() -> None:
     h, f = weft.ones(2, 4, dtype=weft.float16), weft.ones(4)
     assert F.layer_norm(h, (4,), f, f).dtype is weft.float16
-    assert weft.lerp(h, weft.ones(2, 4), 0.5).dtype is weft.float32
-    assert weft.lerp(h, h, weft.tensor(0.5)).dtype is weft.float16
-    assert weft.lerp(h, h.bfloat16(), 0.5).dtype is weft.float32
     assert F.softmax(h, -1, dtype=weft.float32).dtype is weft.float32
     assert h.norm(2, -1, dtype=weft.float32).dtype is weft.float32
     assert F.poisson_nll_loss(weft.ones(3, dtype=weft.int64), h[0, :3]).dtype is weft.float32

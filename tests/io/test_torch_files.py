@@ -230,7 +230,7 @@ def test_map_location() -> None:
         asked.append((storage, location))
         return storage.to("dummy")
 
-    assert where() == where(map_location=None) == "cpu:0"
+    assert where() == where(map_location=None) == "cpu"
     assert (
         where(map_location="dummy")
         == where(map_location=weft.device("dummy:0"))
@@ -239,15 +239,15 @@ def test_map_location() -> None:
     )
     assert (
         where(map_location={"cpu": "dummy:1"}) == "dummy:1"
-        and where(map_location={"cuda:0": "dummy"}) == "cpu:0"
+        and where(map_location={"cuda:0": "dummy"}) == "cpu"
     )
-    assert where(map_location=lambda storage, location: storage) == "cpu:0"
-    assert where(map_location=lambda storage, location: storage.cpu()) == "cpu:0"
-    assert where(map_location=lambda storage, location: None) == "cpu:0"
+    assert where(map_location=lambda storage, location: storage) == "cpu"
+    assert where(map_location=lambda storage, location: storage.cpu()) == "cpu"
+    assert where(map_location=lambda storage, location: None) == "cpu"
     assert where(map_location=place) == "dummy:0" and asked[0][1] == "cpu"
     with weft.device("dummy"):
         assert where() == where(map_location=lambda storage, location: None) == "dummy:0"
-        assert where(map_location=lambda storage, location: storage) == "cpu:0"
+        assert where(map_location=lambda storage, location: storage) == "cpu"
     file.seek(0)
     assert str(weft.load(file, "dummy")["a"].device) == "dummy:0"
     with pytest.raises(weft.ArgumentError, match="map_location must be"):

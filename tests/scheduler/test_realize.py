@@ -44,7 +44,7 @@ def test_the_same_structure_is_planned_once() -> None:
     for seed in range(3):
         x, y = weft.tensor(values(9, seed=seed)), weft.tensor(values(9, seed=seed + 10))
         n = node(x * y + x)
-        plans.append(plan_for([n], signature([n]), open_device("cpu:0")))
+        plans.append(plan_for(signature([n]), open_device("cpu:0")))
     assert plans[0] is plans[1] is plans[2]
 
 

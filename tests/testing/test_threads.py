@@ -11,7 +11,7 @@ import weft
 from weft.testing import threads
 
 SECONDS = 10.0
-ROUNDS = 2 if "WEFT_FUZZ_EXAMPLES" not in os.environ else 50
+ROUNDS = 1 if "WEFT_FUZZ_EXAMPLES" not in os.environ else 50
 
 
 @pytest.mark.parametrize("scene", threads.SCENES, ids=lambda s: s.__name__)

@@ -5,12 +5,12 @@ Programs that are written for several processes run as they are, alone. More tha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from weft import settings
 from weft.core.handle import Handle, describe
 from weft.core.modes import no_grad
 from weft.core.tensor import Tensor
@@ -128,7 +128,7 @@ def is_backend_available(backend: str) -> bool:
 
 def is_torchelastic_launched() -> bool:
     """Whether a launcher of several processes started this one."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    return settings.launched_by_torchrun()
 
 
 def _world(op: str, given: ProcessGroup | None = None) -> ProcessGroup:
@@ -154,8 +154,8 @@ def init_process_group(
     (WORLD_SIZE, RANK). ArgumentError for more than one process: weft runs in one."""
     if GroupMember.WORLD is not None:
         raise ArgumentError("init_process_group: trying to initialize the default process group twice!")
-    size = world_size if world_size >= 0 else int(os.environ.get("WORLD_SIZE", "1"))
-    place = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
+    size = world_size if world_size >= 0 else settings.world_size()
+    place = rank if rank >= 0 else settings.rank()
     names = [part.rpartition(":")[2] for part in (backend or Backend.GLOO).lower().split(",")]
     if any(name not in _NAMES for name in names):
         raise ArgumentError(

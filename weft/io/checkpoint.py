@@ -497,7 +497,8 @@ def _default_dict(factory: Any = None, *_: Any) -> Any:
     plain: tuple[Any, ...] = (None, list, dict, set, tuple, int, float, str, bool)
     if not any(factory is kind for kind in plain):
         raise Malformed(f"a defaultdict of {shown(factory)}")
-    return defaultdict[Any, Any](factory)
+    made: defaultdict[Any, Any] = defaultdict(factory)  # of no generic alias, which would be saved with it
+    return made
 
 
 def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -122,7 +122,9 @@ class Module:
         own["_public_state_dict_hooks"] = set[int]()
         own["_is_full_backward_hook"] = None
         for name in HOOKS:
-            own[name] = OrderedDict[int, Any]()
+            own[name] = cast(
+                "dict[int, Any]", OrderedDict()
+            )  # not of a generic alias: that is pickled with it
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the module computes: each kind of module defines it."""
@@ -517,8 +519,8 @@ class Module:
         given: list[Any] = [*args, *(destination, prefix, keep_vars)[len(args) :]]
         destination, prefix, keep_vars = given
         if destination is None:
-            destination = OrderedDict[str, Any]()
-            vars(destination)["_metadata"] = OrderedDict[str, Any]()
+            destination = cast("OrderedDict[str, Any]", OrderedDict())
+            vars(destination)["_metadata"] = OrderedDict()
         metadata: dict[str, Any] = {"version": self._version}
         if hasattr(destination, "_metadata"):
             destination._metadata[prefix[:-1]] = metadata

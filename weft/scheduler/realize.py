@@ -157,8 +157,6 @@ def _without_rows(
 
 def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None = None) -> list[Storage]:
     """The values of a signature's outputs on a device, by one plan."""
-    plan = plan_for(sig, device)
-    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         if sig.homeless:
             memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
@@ -172,6 +170,8 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
             "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
             "return it from the function"
         ) from None
+    plan = plan_for(sig, device)
+    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     out = plan.run(memories, values)
     if sig.homeless:
         check_unchanged(sig.leaves)

@@ -91,7 +91,7 @@ def test_profile_times_each_step(emulated: Any) -> None:
 
     nodes = [(weft.tensor(np.ones((3, 4), np.float32), device="cuda") + 1).value.node]
     sig = signature(nodes)
-    plan = plan_for(nodes, sig, registry.open_device("cuda:0"))
+    plan = plan_for(sig, registry.open_device("cuda:0"))
     _, times = plan.profile([n.storage.memory for n in sig.leaves])
     assert times == [1000] * len(plan.steps)
 
