@@ -67,7 +67,7 @@ def test_large_wholes_and_large_graphs_are_left_alone(planned: list[int]) -> Non
 def test_all_axes_count_for_the_size() -> None:
     side = int(elements.ELEMENTS**0.5)
     for rows, whole in ((side, True), (side + 1, False)):
-        x = weft.tensor(np.ones((rows, side), np.float32)) * 3
+        x = weft.ones(rows, side).contiguous() * 3
         assert float(x[2, 3]) == 3 and (x.value.node.storage is not None) is whole
 
 

@@ -50,8 +50,8 @@ def take(
     """Give those of the nodes that select one element of a small tensor their values; None where there were none.
 
     `nodes` are to be computed; an element is often reshaped to no axes, which is done here as well. What is selected
-    from is computed by `realize`, all of it together. Returned are elements of constants, whose nodes keep no value:
-    they are only taken where they were asked for.
+    from is computed by `realize`, all of it together. Returned are constants and elements of such, whose nodes keep no
+    value: elements of constants are only taken where they were asked for.
     """
     asked = frozenset(nodes)
     reshaped = {n.inputs[0]: n for n in nodes if n.op is Op.RESHAPE}
@@ -61,7 +61,7 @@ def take(
         return None
     constants = realize([e.whole for e in found], bindings)
     arrays: dict[Node, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {}
-    taken: dict[Node, Storage] = {}
+    taken = dict(constants)
     for e in found:
         stored: Storage = e.whole.storage or constants[e.whole]
         array = arrays.get(e.whole)
