@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -182,3 +184,34 @@ def test_what_somebody_else_holds_is_not_written_over() -> None:
     take([held], taken)
     assert not taken
     assert other.tolist() == held.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_finds_all_locks_free(busy_switching: None) -> None:
+    weft.ones(2).sum().item()  # what is imported late is there
+    stop = threading.Event()
+
+    def busy() -> None:
+        x = weft.ones(4, 4)
+        while not stop.is_set():
+            float((x + 1).sum())
+            x.add_(0)
+            weft.rand(3)
+
+    threads = [threading.Thread(target=busy, daemon=True) for _ in range(3)]
+    for t in threads:
+        t.start()
+    try:
+        for k in range(8):
+            pid = os.fork()
+            if not pid:
+                signal.alarm(30)
+                x = weft.zeros(2)
+                x.add_(1)
+                os._exit(0 if float((weft.arange(5.0) * k).sum()) == 10 * k and x.tolist() == [1, 1] else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()

@@ -9,6 +9,7 @@ from weakref import ref
 
 from weft.autograd.value import Value, grad_enabled
 from weft.errors import DTypeError
+from weft.ir.forks import forkable
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Handle:
     """With which other tensors it shares elements; see views.py."""
 
 
-writing = threading.RLock()
+writing = forkable(threading.RLock())
 """Held while a handle is made to stand for something else, from reading what it stood for, and while one becomes a view
 of another: two threads that add to one tensor add twice, and no view misses a write."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from weft.core import differentiate
 from weft.core.handle import Handle
 from weft.ir import graph
 from weft.ir.dtypes import uint32
+from weft.ir.forks import forkable
 from weft.ir.graph import Node
 
 if TYPE_CHECKING:
@@ -51,11 +53,14 @@ def version(t: Any) -> int:
     return own.get("_writes", 0) + (_written_steps[0] if "_stepped" in own else 0)
 
 
-_steps = threading.Condition()
+_steps = forkable(threading.Condition())
 """Guards what steps of compiled functions have taken, below."""
 
 _busy: set[int] = set()
 """The tensors, by identity, that some step is going to rebind: it goes from their old values to its end alone."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_busy.clear)  # whose threads are not there
 
 
 class exclusive:  # noqa: N801  (a context, read as a word)

@@ -28,6 +28,7 @@ from weft.core.remembered import remembered_as_given
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import reference_ops
 from weft.ir.dtypes import DType, accumulator, float32, float64, int64, uint32, uint64
+from weft.ir.forks import forkable
 from weft.ir.graph import Box, Shape, arange, elements
 from weft.ir.index import Int, high
 from weft.ir.ops import Op
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from weft.core.tensor import Tensor
 
 _WORD = 1 << 32
-_drawing = threading.Lock()
+_drawing = forkable(threading.Lock())
 """Held while a generator moves on: no two threads draw the same numbers. (A generator's own could not be copied.)"""
 
 

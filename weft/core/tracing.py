@@ -24,6 +24,7 @@ from weft.core.handle import Handle, wrap
 from weft.errors import ArgumentError, GradError, user_call
 from weft.ir import graph
 from weft.ir.dtypes import uint32
+from weft.ir.forks import forkable
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
 
@@ -259,7 +260,7 @@ class _Current(threading.local):
 
 _current = _Current()
 _slot: Any = Handle.__dict__["value"]
-_lock = threading.Lock()
+_lock = forkable(threading.Lock())
 _traces: set[int] = set()
 """The blocks that trace, by id."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from weft.ir import graph, shape_rules
 from weft.ir.dtypes import DType
+from weft.ir.forks import forkable
 from weft.ir.graph import Attrs, Node, Shape
 from weft.ir.loop_body import Loop
 from weft.ir.ops import MOVEMENT, Op
@@ -103,7 +104,7 @@ def _between(inputs: Mapping[Node, int], result: Node) -> list[Node]:
     return order
 
 
-_expanding = threading.RLock()
+_expanding = forkable(threading.RLock())
 
 
 def expand(node: Node, seen: set[int]) -> None:

@@ -6,6 +6,7 @@ makers `const`, `arange` and `buffer`. Nodes live as long as something refers to
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -13,6 +14,7 @@ from weakref import ref
 
 from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar, bits, normalize
+from weft.ir.forks import forkable
 from weft.ir.index import Int
 from weft.ir.loop_body import Loop
 from weft.ir.ops import Op
@@ -148,9 +150,10 @@ _leaves: dict[str | None, Leaf] = {}
 def _sweep() -> None:
     """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
     global _sweep_at
-    for key, entry in list(_nodes.items()):
-        if entry() is None:
-            _nodes.pop(key, None)  # another thread may sweep too
+    with _entering:
+        for key, entry in list(_nodes.items()):
+            if entry() is None:
+                _nodes.pop(key, None)  # a finalizer may have swept
     _sweep_at = max(4096, 2 * len(_nodes))
 
 
@@ -165,7 +168,30 @@ def intern(
         if node is not None:
             return node
     node = Node(op, inputs, attrs, shape, dtype, device)
+    if len(_threads) > 1:
+        return _first(key, node)
     _nodes[key] = ref(node)
+    if len(_nodes) > _sweep_at:
+        _sweep()
+    return node
+
+
+_python: Any = threading
+_threads: dict[int, object] = _python._active  # noqa: SLF001
+"""The threads that run, by identity; asked for its length alone, at each node."""
+
+_entering = forkable(threading.RLock())
+
+
+def _first(key: tuple[Any, ...], node: Node) -> Node:
+    """The node with this key that was there first: `node`, unless another thread was faster."""
+    made = ref(node)  # before the lock is taken: making it may run the collector, and that, finalizers
+    with _entering:
+        entry = _nodes.get(key)
+        other = None if entry is None else entry()
+        if other is not None:
+            return other
+        _nodes[key] = made
     if len(_nodes) > _sweep_at:
         _sweep()
     return node

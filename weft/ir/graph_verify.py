@@ -20,8 +20,7 @@ def verify_graph(roots: Sequence[Node]) -> None:
     for n in toposort(roots, stop_at_storage=False):
         _verify(n)
         key = (n.op, n.attrs, n.shape, n.dtype, *map(id, n.inputs))
-        # two threads may make equal constants, which they share, at the same moment
-        if n.device is not None and n.op is not Op.BUFFER and seen.setdefault(key, n) is not n:
+        if n.op is not Op.BUFFER and seen.setdefault(key, n) is not n:
             raise _bad(n, "there is another node with the same fields")
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 from weakref import ref
 
+from weft.ir.forks import forkable
+
 T = TypeVar("T")
 
 _SMALLEST = 4096
 
-_lock = threading.RLock()
+_lock = forkable(threading.RLock())
 _known: dict[Any, ref[Any]] = {}
 """All objects, weakly, by their class and what they were made of. Read without the lock."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from weft import disk_cache, settings
 from weft.backends.protocol import Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Step
+from weft.ir.forks import forkable
 from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
@@ -25,7 +26,7 @@ from weft.scheduler.signature import Signature
 IMAGES_KEPT = 256
 """Images loaded in this process, for other plans that need them; the least recently used goes first."""
 
-_lock = threading.Lock()
+_lock = forkable(threading.Lock())
 _images: OrderedDict[tuple[Device, str], Mapping[str, Code]] = OrderedDict()
 _devices: dict[Device, str] = {}
 

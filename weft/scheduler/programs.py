@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from weft import settings
 from weft.backends.protocol import Code, Device, DeviceInfo
 from weft.ir import dtypes
+from weft.ir.forks import forkable
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel
@@ -45,7 +46,7 @@ class Compiled:
 PROGRAMS_KEPT = 2048
 """Programs in memory, for other plans that need them; the least recently used goes first."""
 
-_lock = threading.Lock()
+_lock = forkable(threading.Lock())
 _compiled: OrderedDict[tuple[Algorithm, Device], Compiled] = OrderedDict()
 _numbers = itertools.count()
 

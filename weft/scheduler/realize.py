@@ -13,6 +13,7 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
+from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import Op
@@ -37,7 +38,7 @@ PLANS_KEPT = 1024
 STEPS_KEPT = 1 << 17
 """Steps of all plans in memory, some 800 bytes each: a plan of a large model has thousands."""
 
-_lock = threading.RLock()
+_lock = forkable(threading.RLock())
 _plans: dict[tuple[Any, ...], _Kept] = {}
 _clock = itertools.count()
 NO_STATE: Mapping[int, Node] = {}
