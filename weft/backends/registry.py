@@ -11,6 +11,7 @@ from typing import cast
 
 from weft.backends.protocol import Backend, Device, DeviceInfo
 from weft.errors import DeviceError
+from weft.ir.forks import forkable
 
 GROUP = "weft.backends"
 
@@ -33,7 +34,7 @@ NAMES = frozenset((
 ))  # fmt: skip
 """Kinds of devices that can be named without being there: the built-in backends', and torch's."""
 
-_lock = threading.RLock()
+_lock = forkable(threading.RLock())
 _backends: dict[str, Backend] = {}
 _devices: dict[str, Device] = {}
 _limits: dict[str, int | None] = {}

@@ -20,6 +20,7 @@ from weft.core.recording import Left
 from weft.core.replay import Replay, make_replay
 from weft.core.structure import Key, Same, flatten, is_named_tuple
 from weft.errors import ArgumentError, DTypeError
+from weft.ir.forks import forkable
 
 if TYPE_CHECKING:
     from weft.core.explain import Explanation, Profile
@@ -67,7 +68,7 @@ class Compiled(Generic[P, R]):
         self._direct: DirectCall | None = None  # that of the most recent trace
         self._tried: dict[Key, None] = {}  # the oldest first, as in _last
         self._broken: OrderedDict[Key, _Broken] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._warned = False
         update_wrapper(self, fn, updated=())
         _made.add(self)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 L = TypeVar("L")
+
+_locks: WeakSet[Any] = WeakSet()
 
 
 def forkable(lock: L) -> L:
@@ -13,7 +16,14 @@ def forkable(lock: L) -> L:
 
     For locks of tables that are whole at any moment; what one thread was doing to others is nothing to the child.
     """
-    held: Any = lock
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=held._at_fork_reinit)  # noqa: SLF001  (as Python does with its own locks)
+    _locks.add(lock)
     return lock
+
+
+def _renew() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # noqa: SLF001  (as Python does with its own locks)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

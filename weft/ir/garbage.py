@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 
-_lock = threading.RLock()
+from weft.ir.forks import forkable
+
+_lock = forkable(threading.RLock())
 _resting: set[int] = set()
 """The blocks that run, by id."""
 

@@ -18,6 +18,7 @@ from weft import disk_cache, settings
 from weft.backends.limits import Limits, from_json, to_json
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
+from weft.ir.forks import forkable
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
@@ -142,7 +143,7 @@ class CpuDevice:
         self._info = describe(runtime.machine)
         self._workspace: Block | None = None
         self._limits: dict[int, Limits] = {}
-        self.lock = threading.RLock()
+        self.lock = forkable(threading.RLock())
         """Held by a run that uses the workspace."""
 
     @property

@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.ir.forks import forkable
+
 from .direct import DirectCalls
 from .pool import Pool
 
@@ -102,7 +104,7 @@ class NativePlan:
         self.variables = variables
         self._pool = pool
         self._keep = keep
-        self._lock = threading.Lock()
+        self._lock = forkable(threading.Lock())
         # Variables stand just before the table, so that one pack_into writes all that changes.
         self._memory = ctypes.create_string_buffer(max(1, variables + externals + len(pointers)) * _WORD)
         base = ctypes.addressof(self._memory)
