@@ -94,6 +94,18 @@ def rows(n: int, device: str = "cpu", columns: int = 4) -> weft.Tensor:
     )
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_process_of_its_own() -> None:
+    """Nothing is pending, and no memory in use that a step could fit into.
+
+    What is in use already stays (`memory_limit`): an earlier test may have left a workspace above the limits here.
+    """
+    changes.mine.changed.clear()
+    changes.mine.left = 0
+    with weft.memory_limit(0, "cpu"), pytest.raises(MemoryError):
+        open_device("cpu:0").allocate(1 << 20)  # refused; the workspace is given up before
+
+
 # ------------------------------------------------------------------------------------------------ memory
 
 
