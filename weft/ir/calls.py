@@ -11,14 +11,13 @@ becomes the root of what was recorded, by the rules by which `apply` makes nodes
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import graph, shape_rules
 from weft.ir.dtypes import DType
-from weft.ir.forks import forkable
 from weft.ir.graph import Attrs, Node, Shape
+from weft.ir.interning import entering
 from weft.ir.loop_body import Loop
 from weft.ir.ops import MOVEMENT, Op
 
@@ -104,9 +103,6 @@ def _between(inputs: Mapping[Node, int], result: Node) -> list[Node]:
     return order
 
 
-_expanding = forkable(threading.RLock())
-
-
 def expand(node: Node, seen: set[int]) -> None:
     """Expand this call, and before it those that it is computed from; `seen` are nodes under which none are left."""
     stack: list[tuple[Node, bool]] = [(node, False)]
@@ -132,7 +128,7 @@ def expand_all(nodes: Sequence[Node], seen: set[int]) -> None:
 
 def _become(node: Node) -> None:
     """Make a call the root of its body over its inputs."""
-    with _expanding:
+    with entering:
         call = node.attrs
         if not isinstance(call, Call):
             return
@@ -160,7 +156,7 @@ def _become(node: Node) -> None:
 
 def fields(node: Node) -> tuple[Op, tuple[Node, ...], Attrs]:
     """The op, inputs and attributes of a call, or of what it became: from before or after another thread expands it."""
-    with _expanding:
+    with entering:
         return node.op, node.inputs, node.attrs
 
 

@@ -14,8 +14,8 @@ from weakref import ref
 
 from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar, bits, normalize
-from weft.ir.forks import forkable
 from weft.ir.index import Int
+from weft.ir.interning import entering, first
 from weft.ir.loop_body import Loop
 from weft.ir.ops import Op
 
@@ -150,7 +150,7 @@ _leaves: dict[str | None, Leaf] = {}
 def _sweep() -> None:
     """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
     global _sweep_at
-    with _entering:
+    with entering:
         for key, entry in list(_nodes.items()):
             if entry() is None:
                 _nodes.pop(key, None)  # a finalizer may have swept
@@ -169,8 +169,9 @@ def intern(
             return node
     node = Node(op, inputs, attrs, shape, dtype, device)
     if len(_threads) > 1:
-        return _first(key, node)
-    _nodes[key] = ref(node)
+        node = first(_nodes, key, node)
+    else:
+        _nodes[key] = ref(node)
     if len(_nodes) > _sweep_at:
         _sweep()
     return node
@@ -179,22 +180,6 @@ def intern(
 _python: Any = threading
 _threads: dict[int, object] = _python._active  # noqa: SLF001
 """The threads that run, by identity; asked for its length alone, at each node."""
-
-_entering = forkable(threading.RLock())
-
-
-def _first(key: tuple[Any, ...], node: Node) -> Node:
-    """The node with this key that was there first: `node`, unless another thread was faster."""
-    made = ref(node)  # before the lock is taken: making it may run the collector, and that, finalizers
-    with _entering:
-        entry = _nodes.get(key)
-        other = None if entry is None else entry()
-        if other is not None:
-            return other
-        _nodes[key] = made
-    if len(_nodes) > _sweep_at:
-        _sweep()
-    return node
 
 
 def known(
@@ -206,7 +191,7 @@ def known(
 
 
 def enter(node: Node) -> None:
-    """Make a node whose fields no other has the one with these fields."""
+    """Make a node whose fields no other has the one with these fields; under `entering`, as the look for another."""
     _nodes[(node.op, node.attrs, node.shape, node.dtype, node.device, *map(id, node.inputs))] = ref(node)
 
 

@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 _SMALLEST = 4096
 
-_lock = forkable(threading.RLock())
+entering = forkable(threading.RLock())
+"""Held while an object is entered into a table of equal ones."""
+
 _known: dict[Any, ref[Any]] = {}
 """All objects, weakly, by their class and what they were made of. Read without the lock."""
 
@@ -38,20 +40,22 @@ class Interned(type):
             found = entry()
             if found is not None:
                 return found
-        return _keep(key, type.__call__(cls, *args))
+        made = first(_known, key, type.__call__(cls, *args))
+        if len(_known) > _sweep_at:
+            with entering:
+                _sweep()
+        return made
 
 
-def _keep(key: Any, made: Any) -> Any:
+def first(table: dict[Any, ref[T]], key: Any, made: T) -> T:
     """The one object with this key: `made`, unless another thread was faster."""
     entry = ref(made)  # before the lock is taken: making it may run the collector, and that, finalizers
-    with _lock:
-        known = _known.get(key)
-        first = None if known is None else known()
-        if first is not None:
-            return first
-        _known[key] = entry
-        if len(_known) > _sweep_at:
-            _sweep()
+    with entering:
+        there = table.get(key)
+        other = None if there is None else there()
+        if other is not None:
+            return other
+        table[key] = entry
     return made
 
 

@@ -81,7 +81,7 @@ class HuberLoss(_Loss):
         return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(WeightedLoss):
     """-log(softmax(input)[target]), for class indices; -sum(target * log(softmax(input))) for probabilities.
 
     Shapes: input (n, classes, ...), target (n, ...) of indices or shaped like input. The mean is over examples that are
@@ -97,11 +97,8 @@ class CrossEntropyLoss(_Loss):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-
-    weight: Tensor | None
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(
@@ -114,7 +111,7 @@ class CrossEntropyLoss(_Loss):
         )
 
 
-class NLLLoss(_Loss):
+class NLLLoss(WeightedLoss):
     """-input[target], where input holds log probabilities. Shapes as CrossEntropyLoss."""
 
     def __init__(
@@ -125,11 +122,8 @@ class NLLLoss(_Loss):
         reduce: bool | None = None,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
-
-    weight: Tensor | None
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.nll_loss(
@@ -137,26 +131,14 @@ class NLLLoss(_Loss):
         )
 
 
-class BCELoss(_Loss):
+class BCELoss(WeightedLoss):
     """-(target * log(input) + (1 - target) * log(1 - input)), the logarithms not below -100"""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
-
-    weight: Tensor | None
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy(input, target, self.weight, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(WeightedLoss):
     """BCELoss of sigmoid(input), computed without overflow"""
 
     def __init__(
@@ -167,11 +149,9 @@ class BCEWithLogitsLoss(_Loss):
         reduction: str = "mean",
         pos_weight: Tensor | None = None,
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
-    weight: Tensor | None
     pos_weight: Tensor | None
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -298,20 +278,8 @@ class SoftMarginLoss(_Loss):
         return F.soft_margin_loss(input, target, reduction=self.reduction)
 
 
-class MultiLabelSoftMarginLoss(_Loss):
+class MultiLabelSoftMarginLoss(WeightedLoss):
     """-(y log s(x) + (1 - y) log s(-x)), s the sigmoid, averaged over the classes"""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
-
-    weight: Tensor | None
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_soft_margin_loss(input, target, weight=self.weight, reduction=self.reduction)
@@ -332,7 +300,7 @@ class MultiLabelMarginLoss(_Loss):
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)
 
 
-class MultiMarginLoss(_Loss):
+class MultiMarginLoss(WeightedLoss):
     """sum over i != y of w[y] max(0, margin - x[y] + x[i])**p / classes"""
 
     def __init__(
@@ -344,12 +312,9 @@ class MultiMarginLoss(_Loss):
         reduce: bool | None = None,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
+        super().__init__(weight, size_average, reduce, reduction)
         self.p = p
         self.margin = margin
-        self.register_buffer("weight", weight)
-
-    weight: Tensor | None
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multi_margin_loss(
