@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 
 from weft.ir.forks import forkable
@@ -39,3 +40,15 @@ class not_collected:  # noqa: N801  (reads as what it does)
     def __del__(self) -> None:
         if id(self) in _resting:
             self.__exit__()
+
+
+def _resume_in_child() -> None:
+    """The blocks of threads that the child does not have would keep the collector off for ever."""
+    if _resting:
+        _resting.clear()
+        if _was_enabled:
+            gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume_in_child)

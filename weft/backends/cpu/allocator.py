@@ -16,13 +16,14 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from weft.ir.forks import awaited
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -127,7 +128,7 @@ class Allocator:
     def __init__(self, *, idle_limit: int = 1 << 30, limit: int | None = None) -> None:
         self._idle_limit = idle_limit
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = awaited(threading.Lock())
         # Dead large blocks queue here, because a finalizer may run anywhere, also while this thread holds the lock.
         self._dead: deque[tuple[int, int]] = deque()
         self._idle_small = {size: _Idle(self) for size in _SMALL_SIZES}
@@ -145,12 +146,6 @@ class Allocator:
         self._peak = 0
         self._idle = 0
         self._mapped = 0
-        if hasattr(os, "register_at_fork"):
-            # A child must not inherit a lock, or a half-done change, of a thread that it does not have.
-            lock = self._lock
-            os.register_at_fork(
-                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-            )
 
     def allocate(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes, contents arbitrary. Raises OutOfMemoryError, ValueError if negative."""

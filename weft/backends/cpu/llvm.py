@@ -16,9 +16,13 @@ from itertools import count
 from threading import local
 from typing import Any
 
+from weft.ir.forks import awaited
+
 _llvm: Any = import_module("llvmlite.binding")
 _llvm.initialize_native_target()
 _llvm.initialize_native_asmprinter()
+# A child that was forked while a thread was inside of LLVM would find it half changed, and its lock held for ever.
+awaited(_llvm.ffi.lib._lock._lock)  # noqa: SLF001  (only the lock's owner is public)
 
 _library_number = count()
 
