@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LoopSpec:
     """One loop of a nest; `reduce` when iterations combine into one result. Variables are unique in the kernel.
 
-    `levels`: so many iterations have a partial sum of their own, so many of those again one, and so on (`SetAside`).
+    `levels`: so many iterations have a partial sum of their own, so many of those again one, and so on (`PartialSums`).
     """
 
     var: Var
