@@ -29,8 +29,8 @@ from weft.ir.kernel.algorithm import Axis, Value, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.compute_first import ComputeFirst
 from weft.ir.kernel.transforms.extend import Extend
-from weft.ir.kernel.transforms.first import First
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.pad import Pad
@@ -239,7 +239,7 @@ class _Blocks:
             self.k = run(self.k, PadRows(name, ACCESS_BYTES // self.itemsize))
             self.k = fill(self.k, name, self.shares.threads, self.itemsize)
         for name in columns:
-            self.k = attempt(self.k, First(name))
+            self.k = attempt(self.k, ComputeFirst(name))
         return attempt(self.k, Trim(self.m, at[1])) if self.steps > 1 else self.k
 
     def extend(self) -> bool:
