@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 
 from weft.ir import dtypes
@@ -16,6 +16,7 @@ from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.count import operations
+from weft.scheduler.kernelize.decisions import Cut, Logged
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, Kind, Store
@@ -169,7 +170,7 @@ class _Emitter:
         at = tuple(e.index(i) for i in s.index)
         index = self.params.index(s.node, at)
         asked = self.masks.asked.get(id(s.node), ())
-        if asked and self.group.contraction and value.dtype.is_float:
+        if asked and self.group.contractions and value.dtype.is_float:
             here = {v: i for v, i in zip(places(s.node), at, strict=True) if isinstance(v, Var)}
             condition = ex.test(map_guard(asked, lambda i: substitute(i, here)))
             value = ex.where(condition, value, ex.const(value.dtype, 0))
@@ -201,7 +202,7 @@ def _runtime_variables(group: Group) -> tuple[Var, ...]:
     """The runtime variables that sizes, offsets and guards depend on, by name."""
     used: list[Int] = list(group.extents.values())
     guards: list[Guard] = []
-    for s in (*group.loads, *group.others):
+    for s in (*group.loads, *group.index_dependent):
         used += s.index
         guards += s.guards
         if s.kind is Kind.LOAD:
@@ -230,7 +231,7 @@ def _name(group: Group) -> str:
     words: list[str] = []
     for f in reversed(group.reductions()):
         assert f.node is not None
-        words.append("product" if group.contraction & f.bit else _SHORT[f.node.op])
+        words.append("product" if f in group.contractions else _SHORT[f.node.op])
     for f in group.outputs():
         for s in f.stores:
             node = s.node
@@ -242,8 +243,8 @@ def _name(group: Group) -> str:
     return "_".join(words[:5]) or "kernel"
 
 
-def emit(group: Group, why: Mapping[int, str], masks: Masks) -> KernelSpec:
-    """The specification of a group's kernel."""
+def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logged] = ()) -> KernelSpec:
+    """The specification of a group's kernel, with the logged decisions about its nodes."""
     e = _Emitter(group, masks)
     algorithm = e.algorithm()
     reads = tuple(n for n, _ in e.params.reads.values())
@@ -251,13 +252,14 @@ def emit(group: Group, why: Mapping[int, str], masks: Masks) -> KernelSpec:
     names = {id(n): name for n, name in (*e.params.reads.values(), *e.params.writes.values())}
     reasons: list[str] = []
     for n in writes:
-        reasons.append(f"{names[id(n)]} {n!r} is stored: {why[id(n)]}")
+        reasons.append(f"{names[id(n)]} {n!r} is stored: {cuts[id(n)].why}")
     for n in reads:
-        if id(n) in why and not is_leaf(n):
-            reasons.append(f"{names[id(n)]} {n!r} is loaded: {why[id(n)]}")
+        if id(n) in cuts and not is_leaf(n):
+            reasons.append(f"{names[id(n)]} {n!r} is loaded: {cuts[id(n)].why}")
     inplace = {names[id(n)]: group.inplace[id(n)] for n in writes if id(n) in group.inplace}
     flops = operations(algorithm)
-    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), flops, _traffic(group, reads))
+    traffic = _traffic(group, reads)
+    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), flops, traffic, tuple(log))
 
 
 def _traffic(group: Group, reads: tuple[Node, ...]) -> Int:

@@ -20,6 +20,7 @@ from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, StoreTo, Value
 from weft.ir.loop_body import Body, Loop, Part, whole_inputs
 from weft.scheduler.kernelize.cost import MIN_BUFFERS, NO_LIMIT
+from weft.scheduler.kernelize.decisions import Cut
 from weft.scheduler.kernelize.groups import Group
 from weft.scheduler.kernelize.spec import Carry, Home, KernelSpec, LoopSpec, Place, StepSpec
 
@@ -27,7 +28,7 @@ Kernelize = Callable[[Sequence[Node], int], "list[KernelSpec | LoopSpec]"]
 """kernelize_all(nodes, buffers), with no more buffers than the device allows."""
 
 
-def loop_spec(group: Group, why: Mapping[int, str], kernelize: Kernelize) -> LoopSpec:
+def loop_spec(group: Group, cuts: Mapping[int, Cut], kernelize: Kernelize) -> LoopSpec:
     """The specification of a group that is a loop."""
     results = tuple(group.stored.values())
     loop = results[0].attrs
@@ -37,7 +38,7 @@ def loop_spec(group: Group, why: Mapping[int, str], kernelize: Kernelize) -> Loo
     twice = sum(len(homes.written[n]) - 1 for n in roots)
     inner = kernelize(roots, max(NO_LIMIT - twice, MIN_BUFFERS))
     steps = tuple([homes.step(s) for s in inner])
-    reasons = tuple(f"{n!r} is stored: {why[id(n)]}" for n in results)
+    reasons = tuple(f"{n!r} is stored: {cuts[id(n)].why}" for n in results)
     return LoopSpec(
         loop.body, homes.variable, results[0].inputs, results, tuple(homes.begin()), steps, homes.carries,
         tuple(homes.own), reasons,
