@@ -80,9 +80,9 @@ class _Params:
             known = self.reads[id(node)] = (node, _free(f"p{len(self.reads)}", self.reserved))
         return Load(node.dtype, known[1], self.index(node, index))
 
-    def rest(self, node: Node, masks: Masks) -> Rest | None:
-        """What masks make of the tensor's elements."""
-        return masks.rest.get(id(node)) if id(node) not in self.linked else None
+    def masked(self, node: Node, masks: Masks) -> Rest | None:
+        """The masked-out elements of a parameter."""
+        return masks.masked.get(id(node)) if id(node) not in self.linked else None
 
     def written(self, node: Node) -> str:
         known = self.writes.get(id(node))
@@ -169,10 +169,10 @@ class _Emitter:
                     e.run(self.group.markers[a][0])  # pyright: ignore[reportArgumentType]
         at = tuple(e.index(i) for i in s.index)
         index = self.params.index(s.node, at)
-        asked = self.masks.asked.get(id(s.node), ())
-        if asked and self.group.contractions and value.dtype.is_float:
+        demanded = self.masks.demanded.get(id(s.node), ())
+        if demanded and self.group.contractions and value.dtype.is_float:
             here = {v: i for v, i in zip(places(s.node), at, strict=True) if isinstance(v, Var)}
-            condition = ex.test(map_guard(asked, lambda i: substitute(i, here)))
+            condition = ex.test(map_guard(demanded, lambda i: substitute(i, here)))
             value = ex.where(condition, value, ex.const(value.dtype, 0))
         return StoreTo(
             self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine
@@ -192,7 +192,7 @@ class _Emitter:
             items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
         p = self.params
         params = [
-            Param(name, n.dtype, p.shape(n), rest=p.rest(n, self.masks)) for n, name in p.reads.values()
+            Param(name, n.dtype, p.shape(n), rest=p.masked(n, self.masks)) for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
         return Algorithm(_name(group), tuple(params), self.runtime, tuple(items))
@@ -263,17 +263,17 @@ def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logg
 
 
 def _traffic(group: Group, reads: tuple[Node, ...]) -> Int:
-    """Bytes that must move: each tensor once; of a gathered or sliced one no more than is asked for."""
-    asked: dict[int, Int] = {}
+    """Bytes that must move: each tensor once; of a gathered or sliced one no more than is read."""
+    points_read: dict[int, Int] = {}
     for s in group.loads:
         used = {v for i in s.index for v in variables(i)}
         if any(a in group.markers for i in s.index for a in atoms_of(i)):
             used |= {v for f in group.frames_of(s.frames) for v in (*f.axes, *f.reduced)}
         points = elements(tuple(group.extents[v] for v in used if v in group.extents))
-        asked[id(s.node)] = asked.get(id(s.node), 0) + points
+        points_read[id(s.node)] = points_read.get(id(s.node), 0) + points
     total: Int = 0
     for n in reads:
-        whole, some = elements(n.shape), asked[id(n)]
+        whole, some = elements(n.shape), points_read[id(n)]
         total = total + (some if high(some) < high(whole) else whole) * n.dtype.itemsize
     for f in group.outputs():
         for s in f.stores:
