@@ -7,8 +7,9 @@ from weft.ir.expr import Load
 from weft.ir.index import Int, Opaque, Var, atoms, high, low, minimum, span, substitute, variables
 from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.loops import LANE_KINDS, Scope
+from weft.ir.kernel.transforms.arguments import items, loops
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.loops import LANE_KINDS, LoopKind, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,18 @@ class ComputeAt(Transform):
     consumer: str
     loop: str
     scope: Scope = Scope.LOCAL
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> ComputeAt | None:
+        loop = pick(loops(k))
+        consumer = k.owner(loop)
+        assert consumer is not None
+        nest = k.nests[consumer]
+        around = [*k.enclosing(consumer), *nest.loops[: nest.depth(loop) + 1]]
+        own = any(s.kind is LoopKind.THREAD for s in around)  # LOCAL memory belongs to all threads
+        return cls(
+            pick(items(k)), consumer, loop, Scope.REGISTER if own else pick((Scope.LOCAL, Scope.REGISTER))
+        )
 
     def check(self, k: Kernel) -> Refusal | None:
         nest = k.nests.get(self.item)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Const, Expr, Load
 from weft.ir.index import Index, Int, Var, in_range
-from weft.ir.kernel.algorithm import Axis, Item, Output, Value
+from weft.ir.kernel.algorithm import Axis, Item, Output, Value, reads
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import FACTORS, one_of, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 from weft.ir.ops import Op
 
@@ -30,6 +31,23 @@ class Extend(Transform):
     value: str
     axes: tuple[tuple[str, str], ...]
     extent: int
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Extend | None:
+        value = pick(values(k))
+        axis = one_of(pick, value.axes)
+        if axis is None or not isinstance(axis.extent, int):
+            return None
+        named = {value.name: axis.var.name}
+        for item in values(k):
+            for r in reads(item):
+                source = k.algorithm.item(r.source) if r.source in named else None
+                if isinstance(source, Value):
+                    at = {a.var.name: i for a, i in zip(source.axes, r.index, strict=True)}
+                    along = at.get(named[r.source])
+                    if isinstance(along, Var):
+                        named.setdefault(item.name, along.name)
+        return cls(value.name, tuple(named.items()), axis.extent + pick(FACTORS))
 
     def check(self, k: Kernel) -> Refusal | None:
         source = find_value(k, self.value)

@@ -7,7 +7,8 @@ from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Index, Int, Var
 from weft.ir.kernel.algorithm import Value, readers
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.kernel.transforms.stage import depends_on
@@ -28,6 +29,10 @@ class Factor(Transform):
 
     value: str
     op: Op = Op.DIV
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Factor | None:
+        return cls(pick(values(k)).name, pick((Op.DIV, Op.MUL)))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

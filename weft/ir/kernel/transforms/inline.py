@@ -7,7 +7,8 @@ from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var
 from weft.ir.kernel.algorithm import Item, Output, Value, readers
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 
 
@@ -16,6 +17,10 @@ class Inline(Transform):
     """The value is computed anew wherever it is read, and stored nowhere. Needs: no reduction; no place of its own."""
 
     value: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Inline | None:
+        return cls(pick(values(k)).name)
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

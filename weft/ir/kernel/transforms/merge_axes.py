@@ -8,7 +8,8 @@ from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var, floordiv, high, mod
 from weft.ir.kernel.algorithm import Axis, Item, Output, StoreTo, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 
 
@@ -23,6 +24,12 @@ class MergeAxes(Transform):
     value: str
     first: str
     second: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> MergeAxes | None:
+        value = pick(values(k))
+        pair = one_of(pick, list(pairwise(a.var.name for a in value.axes)))
+        return None if pair is None else cls(value.name, *pair)
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

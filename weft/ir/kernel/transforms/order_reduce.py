@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Reduce
 from weft.ir.kernel.schedule import Kernel, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, reductions, shuffled
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 
 
@@ -17,6 +18,13 @@ class OrderReduce(Transform):
 
     value: str
     axes: tuple[str, ...]
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> OrderReduce | None:
+        value = one_of(pick, reductions(k))
+        if value is None or value.reduce is None:
+            return None
+        return cls(value.name, shuffled(pick, (a.var.name for a in value.reduce.axes)))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

@@ -8,7 +8,8 @@ from weft.ir.index import Index, Int, Var, ceildiv, high
 from weft.ir.kernel.algorithm import Axis, Reduce, Value
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, reductions, some_of
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 
 
@@ -30,6 +31,16 @@ class SplitReduce(Transform):
     name: str
     lanes: bool = False
     whole: tuple[str, ...] = ()
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> SplitReduce | None:
+        value = one_of(pick, reductions(k))
+        if value is None or value.reduce is None:
+            return None
+        axes = [a.var.name for a in value.reduce.axes]
+        axis, factor = pick(axes), pick((0, 2, 3, 4))
+        whole = some_of(pick, (n for n in axes if n != axis))
+        return cls(value.name, axis, factor, fresh(k.names(), "part"), pick((False, True)), whole)
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
