@@ -9,6 +9,7 @@ from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.arguments import items, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import alone, empty
 from weft.ir.loops import LANE_KINDS, LoopKind, Scope
 
 
@@ -49,10 +50,9 @@ class ComputeAt(Transform):
             return Refusal(f"there is no item {self.item if nest is None else self.consumer}")
         if target.loop(self.loop) is None:
             return Refusal(f"{self.consumer} has no loop {self.loop}")
-        if any(n.at is not None and n.at.item == self.item for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.item}'s loops")
-        if any(n.online is not None and self.item in (name, n.online.leader) for name, n in k.nests.items()):
-            return Refusal(f"{self.item} takes part in an online reduction")
+        refusal = empty(k, self.item) or alone(k, self.item)
+        if refusal is not None:
+            return refusal
         users = readers(k.algorithm, self.item)
         if not users or self.item == self.consumer:
             return Refusal(f"nothing reads {self.item}")

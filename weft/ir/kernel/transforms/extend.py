@@ -11,7 +11,7 @@ from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, initial_nest
 from weft.ir.kernel.transforms.arguments import FACTORS, one_of, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.find import find_value, unscheduled
 from weft.ir.ops import Op
 
 
@@ -63,8 +63,9 @@ class Extend(Transform):
             found = next((a for a in item.all_axes if a.var.name == axis), None)
             if found is None or not isinstance(found.extent, int) or found.extent > self.extent:
                 return Refusal(f"{name} has no axis {axis} of at most {self.extent} elements")
-            if k.nests[name].at is not None:
-                return Refusal(f"{name} has been scheduled already")
+            refusal = unscheduled(k, item)
+            if refusal is not None:
+                return refusal
         for item in k.algorithm.items:
             if item.name not in named and any(
                 isinstance(e, Load) and e.source in named and self._shared(k, e, named)

@@ -11,7 +11,7 @@ from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import At, Kernel, Nest, Online
 from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
-from weft.ir.kernel.transforms.find import find, find_value, serial
+from weft.ir.kernel.transforms.find import empty, find, find_value, serial
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.ops import Op
 
@@ -72,9 +72,11 @@ class OnlineReduce(Transform):
             return Refusal(
                 f"{self.leader} and {self.follower} do not run over the same steps at the same place"
             )
-        if any(n.at is not None and n.at.item == self.follower for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.follower}'s loops")
-        refusal = serial(k, b) or (None if a.kind is b.kind else Refusal(f"{self.loop} is {a.kind.value}"))
+        refusal = (
+            empty(k, self.follower)
+            or serial(k, b)
+            or (None if a.kind is b.kind else Refusal(f"{self.loop} is {a.kind.value}"))
+        )
         if refusal is not None:
             return refusal
         if any(not s.reduce for s in ln.loops[: ln.depth(self.loop)]):
