@@ -238,6 +238,22 @@ def summary(r: Results) -> Iterator[str]:
         yield from ("", *lines) if lines else ()
 
 
+PAGE = """# Measured
+
+Written by `python -m benchmarks --page`, which measures weft and what else is installed on the same workloads; nothing
+here is written by hand. Each framework runs in a process of its own, pinned to as many cores as it has threads. They
+take turns, round by round, because a shared machine's memory gets faster and slower within minutes. Every result is
+compared with the other frameworks' before anything is timed. How to read a single kernel's report:
+[performance.md](performance.md).
+"""
+"""The head of manuals/measured.md."""
+
+
+def page(r: Results) -> str:
+    """The page of the manual: its head, and the summary."""
+    return PAGE + "\n" + "\n".join(summary(r)).replace("\n### ", "\n## ") + "\n"
+
+
 def markdown(r: Results) -> str:
     """The whole report."""
     lines = ["# weft's benchmarks", "", *summary(r), "", "## All variants"]
