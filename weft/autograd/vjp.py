@@ -476,6 +476,6 @@ VJP: dict[Op, Rule | None] = {
     Op.UPDATE: binary(_update_whole, _update_part),
     Op.CONTIGUOUS: unary(_pass),
     Op.COPY: unary(_copy),
-    Op.LOOP: None,  # all its results have one together: core/loops.py
+    Op.LOOP: None,  # all its results have one together: core/grad/loops.py
 }
 """Every op; None for those that no gradient passes."""
