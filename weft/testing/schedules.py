@@ -27,8 +27,8 @@ from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.partial_sums import PartialSums
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.set_aside import SetAside
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
@@ -43,7 +43,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 KINDS: tuple[str, ...] = (
     "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
     "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream", "prefetch",
-    "window", "order_reduce", "trim", "across", "set_aside",
+    "window", "order_reduce", "trim", "across", "partial_sums",
 )  # fmt: skip
 
 
@@ -132,8 +132,8 @@ def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
             return Share(item, value.name, tuple(draw(st.permutations(axes))[: len(value.axes)]))
         case "trim":
             return Trim(value.name, loop)
-        case "set_aside":
-            return SetAside(value.name, loop, tuple(draw(st.lists(factor, min_size=1, max_size=2))))
+        case "partial_sums":
+            return PartialSums(value.name, loop, tuple(draw(st.lists(factor, min_size=1, max_size=2))))
         case "stream":
             return Stream(one(items))
         case "prefetch":

@@ -22,12 +22,12 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, Load, walk
 from weft.ir.index import Int, Var, coefficient, floordiv, mod, substitute
 from weft.ir.loops import Accumulate, Buffer, Loop, LoopKind, Scope
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import Op
 
 WARP = 32
-_ROWS = (Digit(Role.ELEMENT, 2), Digit(Role.LANE, 8))
-_COLUMNS = (Digit(Role.LANE, 4), Digit(Role.ELEMENT, 2))
+_ROWS = (LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 8))
+_COLUMNS = (LayoutFactor(Role.LANE, 4), LayoutFactor(Role.ELEMENT, 2))
 
 UNITS: tuple[MatrixUnit, ...] = tuple(
     MatrixUnit(16, 8, k, operand, dtypes.float32, _ROWS, _COLUMNS)

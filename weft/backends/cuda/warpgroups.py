@@ -31,7 +31,7 @@ from weft.ir.expr import Load, walk
 from weft.ir.index import Int, Sum, Var, floordiv, high, substitute
 from weft.ir.loops import Alloc, Block, Buffer, If, Loop, LoopKind, Program, Scope, Stmt
 from weft.ir.loops_names import every, names_of_stmt, roots, written
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.passes.grid import grid_parts
 
 GROUP = 4
@@ -51,8 +51,9 @@ TYPES = {dtypes.bfloat16: "bf16", dtypes.float16: "f16"}
 UNITS: tuple[MatrixUnit, ...] = tuple(
     MatrixUnit(
         64, n, 16, operand, dtypes.float32,
-        (Digit(Role.LANE, GROUP), Digit(Role.ELEMENT, 2), Digit(Role.LANE, 8)),
-        (Digit(Role.ELEMENT, n // 64), Digit(Role.ELEMENT, 8), Digit(Role.LANE, 4), Digit(Role.ELEMENT, 2)),
+        (LayoutFactor(Role.LANE, GROUP), LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 8)),
+        (LayoutFactor(Role.ELEMENT, n // 64), LayoutFactor(Role.ELEMENT, 8),
+         LayoutFactor(Role.LANE, 4), LayoutFactor(Role.ELEMENT, 2)),
         ROW_BYTES,
     )
     for operand in TYPES

@@ -189,7 +189,7 @@ def placed(
     extra: list[tuple[int, int]] = []
     for p in a.params:
         count = rows[p.name][0][1]
-        params.append(p if count is None else replace(p, shape=(count, *p.shape), rest=None))
+        params.append(p if count is None else replace(p, shape=(count, *p.shape), fill=None))
         if not p.written:
             continue
         order.append((len(order), 0))

@@ -4,7 +4,7 @@
     dp = g v^T;  ds = p * dp - ...                                          dp is asked for only where j <= i
 
 Conditions on indices follow a tensor through elementwise ops and movement, from where(condition, x, -inf) down to what
-uses its exponential (`rest`), and from there up to what is multiplied by it (`asked`). So a product over masked weights
+uses its exponential (`fills`), then up to what is multiplied by it (`asked`). So a product over masked weights
 leaves out what the mask rules out, and so does one whose result meets such weights. A weight that is ruled out counts
 for nothing: an infinity or NaN that it would be multiplied by has no effect; but a row that the mask leaves nothing is
 NaN, and stays so. A plain where(condition, x, 0) says nothing here, since 0 times infinity is not a number.
@@ -32,7 +32,7 @@ from weft.ir.index import (
     substitute,
     variables,
 )
-from weft.ir.kernel.algorithm import Rest, place
+from weft.ir.kernel.algorithm import KnownFill, place
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, Op
@@ -50,7 +50,7 @@ class Masks:
     """By id of a node: what it is unless a condition on its place holds, and the condition without which nobody uses
     its elements."""
 
-    rest: dict[int, Rest] = field(default_factory=dict[int, Rest])
+    fills: dict[int, KnownFill] = field(default_factory=dict[int, KnownFill])
     asked: dict[int, Guard] = field(default_factory=dict[int, Guard])
 
 
@@ -60,9 +60,9 @@ def find_masks(order: Sequence[Node], outputs: frozenset[int]) -> Masks:
     if not any(n.op is Op.CONST and _is(n, float("-inf")) for n in order):
         return masks
     for node in order:
-        if node.storage is None and node.inputs and (found := _rest(node, masks.rest)) is not None:
-            masks.rest[id(node)] = found
-    if masks.rest:
+        if node.storage is None and node.inputs and (found := _fill(node, masks.fills)) is not None:
+            masks.fills[id(node)] = found
+    if masks.fills:
         _ask(order, outputs, masks)
     return masks
 
@@ -75,7 +75,7 @@ def places(node: Node) -> tuple[Int, ...]:
 # what is nothing ------------------------------------------------------------------------------------------------------
 
 
-def _rest(node: Node, known: Mapping[int, Rest]) -> Rest | None:
+def _fill(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
     """Where, and what, the node is nothing."""
     op, inputs = node.op, node.inputs
     if op is Op.WHERE:
@@ -88,23 +88,23 @@ def _rest(node: Node, known: Mapping[int, Rest]) -> Rest | None:
     a, b = of[0], of[1] if len(of) > 1 else None
     match op:
         case Op.MUL:
-            zeros = [r for r in (a, b) if r is not None and r.fill == 0]
-            return Rest(_all(*(r.unless for r in zeros)), 0.0) if zeros else None
-        case Op.DIV if a is not None and a.fill == 0:
-            return a if _filled(node, inputs[1], a.unless) else None
-        case Op.NEG | Op.CAST | Op.CONTIGUOUS if a is not None and a.fill == 0:
+            zeros = [r for r in (a, b) if r is not None and r.value == 0]
+            return KnownFill(_all(*(r.outside for r in zeros)), 0.0) if zeros else None
+        case Op.DIV if a is not None and a.value == 0:
+            return a if _filled(node, inputs[1], a.outside) else None
+        case Op.NEG | Op.CAST | Op.CONTIGUOUS if a is not None and a.value == 0:
             return a
-        case Op.ADD | Op.SUB if a is not None and b is not None and a.fill == b.fill == 0:
+        case Op.ADD | Op.SUB if a is not None and b is not None and a.value == b.value == 0:
             return a if a == b else None
         case Op.ADD:
-            lowest = [r for r in (a, b) if r is not None and r.fill < 0]
-            return Rest(_all(*(r.unless for r in lowest)), float("-inf")) if lowest else None
-        case Op.SUB if a is not None and a.fill < 0 and _maximum(inputs[1], inputs[0]):
+            lowest = [r for r in (a, b) if r is not None and r.value < 0]
+            return KnownFill(_all(*(r.outside for r in lowest)), float("-inf")) if lowest else None
+        case Op.SUB if a is not None and a.value < 0 and _maximum(inputs[1], inputs[0]):
             return a
         case Op.CAST | Op.CONTIGUOUS if a is not None and node.dtype.is_float:
             return a
-        case Op.EXP if a is not None and a.fill < 0:
-            return Rest(a.unless, 0.0)
+        case Op.EXP if a is not None and a.value < 0:
+            return KnownFill(a.outside, 0.0)
         case _:
             return None
 
@@ -136,7 +136,7 @@ def _tried(node: Node, k: int, rows: Sequence[int]) -> list[Int]:
     return [0, n - 1, *diagonal]
 
 
-def _chosen(node: Node, known: Mapping[int, Rest]) -> Rest | None:
+def _chosen(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
     """where(condition, x, -inf), or the other way round; where(.., x, 0) of what is 0 by another mask."""
     condition, x, other = node.inputs
     lowest, flipped = _is(other, float("-inf")), _is(x, float("-inf"))
@@ -146,10 +146,10 @@ def _chosen(node: Node, known: Mapping[int, Rest]) -> Rest | None:
         guard, kept = _condition(condition), known.get(id(x))
     else:
         kept = known.get(id(x))
-        return kept if kept is not None and kept.fill == 0 and _is(other, 0.0) else None
-    if kept is not None and kept.fill < 0:
-        guard = _all(guard, kept.unless)
-    return Rest(guard, float("-inf")) if guard and guard != NEVER else None
+        return kept if kept is not None and kept.value == 0 and _is(other, 0.0) else None
+    if kept is not None and kept.value < 0:
+        guard = _all(guard, kept.outside)
+    return KnownFill(guard, float("-inf")) if guard and guard != NEVER else None
 
 
 def _is(node: Node, value: float) -> bool:
@@ -173,12 +173,12 @@ def _opposite(guard: Guard) -> Guard:
             return ()
 
 
-def _moved(node: Node, rest: Rest) -> Rest | None:
+def _moved(node: Node, fill: KnownFill) -> KnownFill | None:
     """The condition at the place that an element comes from."""
     at = source(node, places(node)).index
     inner = {v: i for v, i in zip(places(node.inputs[0]), at, strict=True) if isinstance(v, Var)}
-    guard = map_guard(rest.unless, lambda i: _replaced(i, inner))
-    return Rest(guard, rest.fill) if guard and all(_affine(c) for c in guard) else None
+    guard = map_guard(fill.outside, lambda i: _replaced(i, inner))
+    return KnownFill(guard, fill.value) if guard and all(_affine(c) for c in guard) else None
 
 
 def _maximum(node: Node, of: Node) -> bool:
@@ -201,12 +201,12 @@ def _ask(order: Sequence[Node], outputs: frozenset[int], masks: Masks) -> None:
         for k, i in enumerate(node.inputs):
             if i.storage is not None or not i.inputs:
                 continue
-            asks = _asks(node, k, mine, masks.rest)
+            asks = _asks(node, k, mine, masks.fills)
             before = wanted.get(id(i))
             wanted[id(i)] = asks if before is None else tuple(c for c in before if c in asks)
 
 
-def _asks(node: Node, k: int, mine: Guard, rest: Mapping[int, Rest]) -> Guard:
+def _asks(node: Node, k: int, mine: Guard, fills: Mapping[int, KnownFill]) -> Guard:
     """The condition without which `node` does not use its operand number `k`."""
     op, inputs = node.op, node.inputs
     if op in (Op.PERMUTE, Op.RESHAPE):
@@ -214,9 +214,9 @@ def _asks(node: Node, k: int, mine: Guard, rest: Mapping[int, Rest]) -> Guard:
     if op is Op.WHERE and k == 1:
         return _all(mine, _condition(inputs[0]))
     if op is Op.MUL:
-        other = rest.get(id(inputs[1 - k]))
+        other = fills.get(id(inputs[1 - k]))
         return (
-            mine if other is None or other.fill != 0 or inputs[0] is inputs[1] else _all(mine, other.unless)
+            mine if other is None or other.value != 0 or inputs[0] is inputs[1] else _all(mine, other.outside)
         )
     return mine if op in ELEMENTWISE else ()
 

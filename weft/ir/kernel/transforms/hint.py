@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Output
-from weft.ir.kernel.schedule import Ahead, Kernel
+from weft.ir.kernel.schedule import Kernel, PrefetchSpec
 from weft.ir.kernel.transforms.base import Refusal, Transform
 
 
@@ -62,5 +62,5 @@ class PrefetchNext(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         return k.with_nest(
-            self.item, replace(k.nests[self.item], prefetch=Ahead(self.loop, self.steps, self.params))
+            self.item, replace(k.nests[self.item], prefetch=PrefetchSpec(self.loop, self.steps, self.params))
         )

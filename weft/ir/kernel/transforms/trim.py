@@ -40,7 +40,7 @@ class Trim(Transform):
     What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition,
     x, 0) of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN
     of a factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike.
-    With `strict`, a factor's `where` does not count, only what is known as a tensor's `rest`. Where all who read the
+    With `strict`, a factor's `where` does not count, only what is known as a tensor's `fill`. Where all who read the
     value choose by a condition that no iteration changes, and it fails, nothing is reduced at all.
     Needs: a serial loop, reducing; a condition that is affine in it, where loops further in take any value.
     """
@@ -176,9 +176,9 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
         case Call(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
             yield from _conditions(k, x, nothing, strict)
         case Load() if (p := k.algorithm.param(e.source)) is not None:
-            if p.rest is not None and p.rest.fill == nothing:
+            if p.fill is not None and p.fill.value == nothing:
                 here = {place(a, n): i for a, (n, i) in enumerate(zip(p.shape, e.index, strict=True))}
-                yield from map_guard(p.rest.unless, lambda i: substitute(i, here))
+                yield from map_guard(p.fill.outside, lambda i: substitute(i, here))
         case Load() if not e.guard:
             value = k.algorithm.item(e.source)
             assert isinstance(value, Value)

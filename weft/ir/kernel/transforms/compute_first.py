@@ -9,7 +9,7 @@ from weft.ir.kernel.transforms.find import find_value
 
 
 @dataclass(frozen=True, slots=True)
-class First(Transform):
+class ComputeFirst(Transform):
     """The value comes before all others that are computed at its place.
 
         for j: a[..] = f(x);  p[..] = v[j ..];  r += a * p   ->   for j: p[..] = v[j ..];  a[..] = f(x);  r += a * p
