@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weft.ir import dtypes
 from weft.ir.math.exponential import LN2, LOG2_E
-from weft.ir.math.value import ScalarExpr, Split, horner, split, where
+from weft.ir.math.value import ScalarExpr, SignificandAndExponent, horner, split, where
 
 _P32 = (
     -0.5, 0.3333333134651184, -0.2500081956386566, 0.2000124156475067, -0.1662341058254242,
@@ -36,7 +36,7 @@ def log2(x: ScalarExpr) -> ScalarExpr:
     return _special(x, (f + tail) * LOG2_E + parts.exponent)
 
 
-def _log1p(parts: Split) -> tuple[ScalarExpr, ScalarExpr]:
+def _log1p(parts: SignificandAndExponent) -> tuple[ScalarExpr, ScalarExpr]:
     """log(m) as a sum f + tail, f exact."""
     f = parts.significand - 1.0
     if f.dtype is dtypes.float32:

@@ -198,14 +198,14 @@ def flip_sign(x: ScalarExpr, sign: ScalarExpr) -> ScalarExpr:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SignificandAndExponent:
     """x = m * 2**k with m in [sqrt(1/2), sqrt(2)) and an integer k, for finite x > 0, subnormals included."""
 
     significand: ScalarExpr
     exponent: ScalarExpr
 
 
-def split(x: ScalarExpr) -> Split:
+def split(x: ScalarExpr) -> SignificandAndExponent:
     """Takes x apart; garbage, but no NaN, where x is not finite and positive."""
     f = format_of(x)
     tiny = x < f.min_normal
@@ -216,7 +216,7 @@ def split(x: ScalarExpr) -> Split:
     steps = above >> f.fraction
     significand = (word - (steps << f.fraction)).bits_as(f.dtype)
     exponent = _to_float(steps, f) + where(tiny, x.const(-f.fraction), 0.0)
-    return Split(significand, exponent)
+    return SignificandAndExponent(significand, exponent)
 
 
 ROOT_HALF_BITS = {dtypes.float32: 0x3F3504F3, dtypes.float64: 0x3FE6A09E667F3BCD}
