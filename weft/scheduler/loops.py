@@ -17,10 +17,10 @@ from weft.scheduler import memory
 from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
 from weft.scheduler.plan import KernelInfo
 from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace
-from weft.scheduler.programs import Compiled
+from weft.scheduler.programs import CompiledProgram
 
 Slot = int
-Chosen = Mapping[KernelSpec, tuple[Compiled, Mapping[str, int]]]
+Chosen = Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, int]]]
 """The program of each kernel, and the values of those of its variables that are constants of the plan."""
 
 
@@ -117,7 +117,7 @@ class Run:
     slot: Callable[[Node], Slot]
     take: Callable[[int], Slot]
     number: Callable[[int], int]
-    program: Callable[[Compiled], int]
+    program: Callable[[CompiledProgram], int]
     variables: Mapping[str, int]
     info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
 
