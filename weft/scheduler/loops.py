@@ -16,7 +16,7 @@ from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
 from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
 from weft.scheduler.plan import KernelInfo
-from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace
+from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace
 from weft.scheduler.programs import CompiledProgram
 
 Slot = int
@@ -152,7 +152,7 @@ class Run:
             else:
                 yield from self._launch(k, s, variables, places)
 
-    def trace(self, step: Step, info: KernelInfo) -> Trace:
+    def trace(self, step: Step, info: KernelInfo) -> StepAccesses:
         """What a step does with the memory, to be verified."""
         if isinstance(step, CopyBytes):
             return copy_trace(step)
