@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.results import Results, ratio
 from benchmarks.workloads import SWEEP, WORKLOADS, Workload
-from weft.backends.limits import Level, Limits
+from weft.backends.roofline import Level, Limits
 
 NOISE = 0.05
 """Two results differ when their medians do by more than this, and their ranges do not meet."""

@@ -18,7 +18,7 @@ from benchmarks.variants import VARIANTS
 from benchmarks.worker import check_of
 from benchmarks.workloads import WORKLOADS, normal
 from weft.__main__ import main as weft_main
-from weft.backends.limits import Level, Limits
+from weft.backends.roofline import Level, Limits
 
 
 def test_processes_take_turns(tmp_path: Path) -> None:

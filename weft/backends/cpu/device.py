@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from weft import disk_cache, settings
-from weft.backends.limits import Limits, from_json, to_json
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
+from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
@@ -260,7 +260,7 @@ class CpuDevice:
                 try:
                     self._limits[threads] = from_json(kept or b"")
                 except ValueError:
-                    from .limits import measure  # only who asks needs the loops
+                    from .roofline import measure  # only who asks needs the loops
 
                     self._limits[threads] = measure(self.runtime)
                     disk_cache.put("limits", key, to_json(self._limits[threads]))

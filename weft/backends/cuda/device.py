@@ -23,7 +23,6 @@ from typing import Any, cast
 from weft import settings
 from weft.backends.cpu.llvm import version
 from weft.backends.interrupts import shielded
-from weft.backends.limits import Limits, described
 from weft.backends.llvm import scalar
 from weft.backends.protocol import (
     Bounds,
@@ -36,6 +35,7 @@ from weft.backends.protocol import (
     Launch,
     Memory,
 )
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.dtypes import float32

@@ -17,8 +17,8 @@ from typing import Any, cast
 from weft._version import __version__
 from weft.backends.clike.parts import Entry, parse, split
 from weft.backends.clike.parts import describe as describe_entries
-from weft.backends.limits import Limits, described
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.loops import Program

@@ -13,8 +13,8 @@ from weft._version import __version__
 from weft.backends.clike.parts import Entry, parse, split
 from weft.backends.clike.parts import describe as describe_entries
 from weft.backends.clike.scalar import NATIVE
-from weft.backends.limits import Limits, described
 from weft.backends.protocol import Bounds, Code, Commands, Device, DeviceInfo, Event, Memory
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir import dtypes
