@@ -13,8 +13,8 @@ from weft.core.execute import tracing
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from weft.backends.limits import Bound, Limits
     from weft.backends.protocol import Device
+    from weft.backends.roofline import Bound, Limits
     from weft.core.execute.tracing import GraphBreak
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
