@@ -31,7 +31,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
 from weft.ir.expr import normalize
 from weft.ir.graph import intern
-from weft.ir.ops import COMPARE, Op
+from weft.ir.ops import ANY, BITS, FLOATS, Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -40,38 +40,33 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------------- binary
 
 
-_FLOAT = frozenset({Kind.FLOAT})
-_INTS = frozenset({Kind.INT, Kind.UINT})
-_NUMBER = _FLOAT | _INTS
-_BITS = _INTS | {Kind.BOOL}
-_ALL = _NUMBER | {Kind.BOOL}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Binary:
-    """A binary function over one graph op. `kinds`: the dtype kinds the op takes; ints become floats if only those.
+    """A binary function over one graph op. Integers become floats where the op takes only these.
 
-    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do, `wide`
-    those where the number may have to be met in float32. `scales`:
-    16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded first.
+    `on_bool` replaces the op on bools; `kinds` are those of the op's dtypes, and bool where it is replaced. `direct`
+    holds the (dtype, Python type) pairs with no promotion to do, `wide` those where the number may have to be met in
+    float32. `scales`: 16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded
+    first.
     """
 
     name: str
     op: Op
-    kinds: frozenset[Kind]
     on_bool: Op | None = None
     swap: bool = False
     scales: bool = False
     compares: bool = field(init=False)
+    kinds: frozenset[Kind] = field(init=False)
     direct: frozenset[tuple[DType, type]] = field(init=False)
     plain: frozenset[DType] = field(init=False)
     wide: frozenset[tuple[DType, type]] = field(init=False)
 
     def __post_init__(self) -> None:
+        kinds = self.op.info.kinds if self.on_bool is None else ANY
         plain = {
             d
             for d in DTYPES.values()
-            if d.kind in self.kinds
+            if d.kind in kinds
             and (d is not bool_ or self.on_bool is None)
             and (not d.is_float8 or self.op in FLOAT8_OPS)
         }
@@ -81,7 +76,8 @@ class Binary:
             for t in (int, float)
             if (d.is_float and not (self.scales and d.is_narrow)) or (d.is_int and t is int)
         }
-        object.__setattr__(self, "compares", self.op in COMPARE)
+        object.__setattr__(self, "compares", self.op.info.compares)
+        object.__setattr__(self, "kinds", kinds)
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
         narrow = {d for d in plain if d.is_narrow and not d.is_float8} if self.scales else set[DType]()
@@ -93,7 +89,7 @@ class Binary:
             raise no_arithmetic(self.name, found)
         if found.kind in self.kinds:
             return found
-        if self.kinds is _FLOAT:
+        if self.kinds == FLOATS:
             return get_default_dtype()
         raise DTypeError(f"{self.name}: not defined on {found.name}; {_advice(self.kinds)}")
 
@@ -105,26 +101,26 @@ def _advice(kinds: frozenset[Kind]) -> str:
     return "convert with .to(...) to a number dtype first (for bools, logical_xor or ^ may be meant)"
 
 
-_ADD = Binary("add", Op.ADD, _ALL, on_bool=Op.OR)
-_SUB = Binary("sub", Op.SUB, _NUMBER)
-_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND, scales=True)
-_DIV = Binary("div", Op.DIV, _FLOAT, scales=True)
-_MOD = Binary("fmod", Op.MOD, _NUMBER)
-_FLOORDIV = Binary("floor_divide", Op.FLOORDIV, _INTS)
-_POW = Binary("pow", Op.POW, _NUMBER)
-_MAX = Binary("maximum", Op.MAX, _ALL, on_bool=Op.OR)
-_MIN = Binary("minimum", Op.MIN, _ALL, on_bool=Op.AND)
-_AND = Binary("bitwise_and", Op.AND, _BITS)
-_OR = Binary("bitwise_or", Op.OR, _BITS)
-_XOR = Binary("bitwise_xor", Op.XOR, _BITS)
-_SHL = Binary("bitwise_left_shift", Op.SHL, _INTS)
-_SHR = Binary("bitwise_right_shift", Op.SHR, _INTS)
-_LT = Binary("lt", Op.LT, _ALL)
-_LE = Binary("le", Op.LE, _ALL)
-_GT = Binary("gt", Op.LT, _ALL, swap=True)
-_GE = Binary("ge", Op.LE, _ALL, swap=True)
-_EQ = Binary("eq", Op.EQ, _ALL)
-_NE = Binary("ne", Op.NE, _ALL)
+_ADD = Binary("add", Op.ADD, on_bool=Op.OR)
+_SUB = Binary("sub", Op.SUB)
+_MUL = Binary("mul", Op.MUL, on_bool=Op.AND, scales=True)
+_DIV = Binary("div", Op.DIV, scales=True)
+_MOD = Binary("fmod", Op.MOD)
+_FLOORDIV = Binary("floor_divide", Op.FLOORDIV)
+_POW = Binary("pow", Op.POW)
+_MAX = Binary("maximum", Op.MAX, on_bool=Op.OR)
+_MIN = Binary("minimum", Op.MIN, on_bool=Op.AND)
+_AND = Binary("bitwise_and", Op.AND)
+_OR = Binary("bitwise_or", Op.OR)
+_XOR = Binary("bitwise_xor", Op.XOR)
+_SHL = Binary("bitwise_left_shift", Op.SHL)
+_SHR = Binary("bitwise_right_shift", Op.SHR)
+_LT = Binary("lt", Op.LT)
+_LE = Binary("le", Op.LE)
+_GT = Binary("gt", Op.LT, swap=True)
+_GE = Binary("ge", Op.LE, swap=True)
+_EQ = Binary("eq", Op.EQ)
+_NE = Binary("ne", Op.NE)
 
 
 def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
@@ -723,7 +719,7 @@ def bitwise_not(input: Tensor) -> Tensor:
     """~input: logical on bools, bitwise on integers."""
     v = value_of("bitwise_not", input)
     if v.dtype.is_float:
-        raise DTypeError(f"bitwise_not: not defined on {v.dtype.name}; {_advice(_BITS)}")
+        raise DTypeError(f"bitwise_not: not defined on {v.dtype.name}; {_advice(BITS)}")
     return wrap(apply(Op.NOT, (v,)))
 
 

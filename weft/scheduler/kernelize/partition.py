@@ -159,7 +159,7 @@ class Partition:
         elif node.op in ELEMENTWISE:
             site.kind = Kind.CALL
             site.inputs = [self.need(i, group, index, frames) for i in node.inputs]
-            group.ops += frames.bit_count() * cost.OPS.get(node.op, 1)
+            group.ops += frames.bit_count() * node.op.info.cost
         else:
             COMPUTE[node.op](self, site)
 
