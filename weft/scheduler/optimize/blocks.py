@@ -62,6 +62,8 @@ class ScaledBlocks:
 class SideBySide(Choice):
     """So many blocks at a time, of so many elements each."""
 
+    decision = "blocks.at_once"
+
     kernel: Kernel
     blocks: int
     block: int

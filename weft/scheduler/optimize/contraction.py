@@ -145,6 +145,8 @@ class Tiles(Choice):
     tile: TileSize
     in_blocks: bool
 
+    decision = "contraction.tile"
+
     @property
     def rows(self) -> int:
         return self.tile.rows
@@ -180,21 +182,21 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
     tiles = [_tiles(x, info) for x in axes]
     stored = [_storing(x.kernel, x.contraction, x.panel, x.stream) for x in axes]
     least = [min(t.values()) + extra for t, extra in zip(tiles, stored, strict=True)]
-    k, chosen = pick(form.kernel, "contraction.axes", axes, least)
+    k, chosen = pick(form.kernel, "contraction.axes", axes, least, "cycles")
     along = [dots.options(g, c, info) for g, c in form.forms]
     inner = [ways for x in along if not isinstance(x, Refusal) for ways in x]
     refused: list[tuple[str, Refusal]] = []
     if inner:
-        k, ways = pick(k, "dots.axes", inner, [ways.cost for ways in inner])
+        k, ways = pick(k, "dots.axes", inner, [ways.cost for ways in inner], "cycles")
         of = {"tiles": least[axes.index(chosen)], "inner products": ways.cost}
-        k, method = pick(k, "contraction.method", list(of), list(of.values()))
+        k, method = pick(k, "contraction.method", list(of), list(of.values()), "cycles")
         if method != "tiles":
             return dots.choose(with_decisions_of(ways.kernel, k), ways)
         refused.append(("dots", _dearer(ways, of)))
     else:
         refused += [("dots", x) for x in along[:1] if isinstance(x, Refusal)]
     sizes = tiles[axes.index(chosen)]
-    k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()))
+    k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
     return _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
 
 
@@ -229,8 +231,7 @@ def _deep_or_tiled(
     packed = not direct or ceildiv(high(axes.stream.extent), tile.rows) > MAX_UNPACKED_USES
     of = list(c.value.axes)
     return Deep(
-        k, c, of.index(axes.panel), of.index(axes.stream), width, tile.rows, packed, tasks,
-        refused=(*refused, ("tiles", Refusal("the depth is shared out"))),
+        k, c, of.index(axes.panel), of.index(axes.stream), width, tile.rows, packed, tasks, refused=tuple(refused)
     )  # fmt: skip
 
 

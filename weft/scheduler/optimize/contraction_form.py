@@ -26,6 +26,7 @@ from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.rule import counted
 from weft.scheduler.optimize.steps import merge
 
 GATHER_CYCLES = 2.5
@@ -79,7 +80,7 @@ def find(k: Kernel) -> Contraction | Refusal:
     found = [_contraction(k, item) for item in k.algorithm.items if isinstance(item, Value)]
     good = [c for c in found if isinstance(c, Contraction)]
     if len(good) != 1:
-        several = Refusal(f"{len(good)} sums of products; one of them can be tiled")
+        several = Refusal(f"{counted(len(good), 'sum')} of products; one can be tiled")
         return several if good else _nearest([r for r in found if isinstance(r, Refusal)])
     (c,) = good
     assert c.value.reduce is not None

@@ -55,6 +55,8 @@ class Deep(Choice):
     """Positions of the panel's and the stream's axis among the value's, the tile's size along each, whether the panel
     is packed, and the number of tasks that share the first summed axis."""
 
+    decision = "depth.tasks"
+
     kernel: Kernel
     contraction: Contraction
     panel: int

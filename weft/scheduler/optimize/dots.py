@@ -81,6 +81,8 @@ class Dots(Choice):
 class InnerProducts(Choice):
     """Inner products in tiles of results."""
 
+    decision = "dots.tile"
+
     kernel: Kernel
     ways: Dots
     tile: TileSize
@@ -183,7 +185,7 @@ def _tiles(
 def choose(k: Kernel, ways: Dots) -> InnerProducts:
     """The tile that takes the fewest cycles."""
     tiles, costs = zip(*ways.tiles, strict=True)
-    k, tile = pick(k, "dots.tile", tiles, costs)
+    k, tile = pick(k, "dots.tile", tiles, costs, "cycles")
     return InnerProducts(k, ways, tile)
 
 

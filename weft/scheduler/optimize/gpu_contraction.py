@@ -43,6 +43,8 @@ MIN_DEPTH, MIN_RESULTS = 4, 64
 class OwnTiles(Choice):
     """Each thread reads what it needs where it is."""
 
+    decision = "gpu_contraction.tile"
+
     kernel: Kernel
     tile: Tile
 

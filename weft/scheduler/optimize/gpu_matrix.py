@@ -85,6 +85,8 @@ class Units:
 class UnitTiles(Choice):
     """A block's tile on matrix units."""
 
+    decision = "gpu_matrix.tile"
+
     kernel: Kernel
     units: Units
 

@@ -145,12 +145,14 @@ class Attention:
 class Steps(Choice):
     """Tiles that fit into a block, the preferred first."""
 
+    decision = "gpu_online.tile"
+
     kernel: Kernel
     tiles: tuple[Shares, ...]
 
     def text(self, made: Kernel) -> str:
         """The first whose transforms apply."""
-        return f"one pass, {self.tiles[0]} columns at a time, {self.tiles[0].threads} threads"
+        return f"one pass, scores in tiles of {self.tiles[0]}, {self.tiles[0].threads} threads"
 
 
 def recognise(k: Kernel, info: DeviceInfo) -> Attention | Refusal:

@@ -44,7 +44,7 @@ from weft.scheduler.optimize.gpu_threads import (
     thread_steps,
     together,
 )
-from weft.scheduler.optimize.rule import Choice, Rule
+from weft.scheduler.optimize.rule import Choice, Rule, counted
 from weft.scheduler.optimize.steps import split
 
 MAX_WARP_ELEMENTS = 32
@@ -89,6 +89,8 @@ class BlockRows:
 @dataclass(frozen=True)
 class RowLanes(Choice):
     """How rows are cut, and how many are in a block; `kept`: the value that a row is kept as, if it is."""
+
+    decision = "gpu_rows.threads"
 
     kernel: Kernel
     lanes: Lanes
@@ -168,7 +170,9 @@ def _rows(k: Kernel) -> BlockRows | Refusal:
     carried = {c.source for o in outputs for c in o.carries}
     mains = [o for o in outputs if o.name not in carried]
     if len(mains) != 1 or not values:
-        return Refusal(f"{len(values)} values and {len(mains)} outputs; rows have values, and one output")
+        return Refusal(
+            f"{counted(len(values), 'value')} and {counted(len(mains), 'output')}; rows have values, and one output"
+        )
     (out,) = mains
     loops = loops_of(k, out.name)
     whole = [v.name for v in values if v.reduce is None or not v.axes]

@@ -69,6 +69,8 @@ TILES = (Tile(128, 128, 16, 8, 8), Tile(64, 64, 32, 4, 4), Tile(32, 32, 32, 2, 4
 class SharedTiles(Choice):
     """Panels in LOCAL memory that the threads of a block share."""
 
+    decision = "gpu_shared_tiles.tile"
+
     kernel: Kernel
     tile: Tile
 

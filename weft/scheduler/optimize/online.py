@@ -39,7 +39,7 @@ from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors, fill
-from weft.scheduler.optimize.rule import Choice, Rule
+from weft.scheduler.optimize.rule import Choice, Rule, counted
 from weft.scheduler.optimize.steps import merge, split
 
 BLOCK_VECTORS = 4
@@ -82,6 +82,8 @@ class Rows:
 class OnePass(Choice):
     """Tiles of `tall` rows in registers, by blocks of `vectors` vectors of columns."""
 
+    decision = "online.rows"
+
     kernel: Kernel
     tall: int
     vectors: int
@@ -98,11 +100,11 @@ def find(k: Kernel) -> Chain | Refusal:
     if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
         reductions = sum(v.reduce is not None for v in values)
         return Refusal(
-            f"{reductions} reductions and {len(outputs)} outputs; a chain has 4 reductions and one output"
+            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and one"
         )
     top = [v for v in values if v.reduce is not None and v.reduce.op is Op.MAX]
     if len(top) != 1 or top[0].reduce is None or len(top[0].reduce.axes) != 1:
-        return Refusal(f"{len(top)} maxima; a chain has one, over one axis")
+        return Refusal(f"{len(top)} of 4 reductions take a maximum over one axis; in a chain one does")
     m = top[0]
     sources = {r.source for r in reads(m) if k.algorithm.param(r.source) is None}
     scores = [v for v in values if v.name in sources and _is_product(v)]

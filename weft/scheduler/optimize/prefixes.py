@@ -49,6 +49,8 @@ class Prefixes:
 class Rows(Choice):
     """So many rows of results at a time, of so many lanes."""
 
+    decision = "prefixes.rows"
+
     kernel: Kernel
     rows: int
     lanes: int
@@ -123,7 +125,7 @@ def _results(k: Kernel, value: Value) -> Axis | Refusal:
     guards = {v for r in loads for c in r.guard for v in variables(c.value)}
     free = [a for a in value.axes if a.extent != 1 and a.var not in read | guards]
     if len(free) != 1:
-        return Refusal(f"{len(free)} axes of {value.name} are in a condition only; it is for one")
+        return Refusal(f"{value.name} has {len(free)} axes that only a condition tells apart; it is for one")
     terms, results = max(high(a.extent) for a in value.reduce.axes), high(free[0].extent)
     most = min(MAX_LENGTH, UNROLL_LIMIT)
     if terms > MAX_LENGTH or not 1 < results <= most:

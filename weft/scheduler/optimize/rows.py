@@ -83,6 +83,8 @@ class Staging:
 class Staged(Choice):
     """What may be kept, the most first; the first that fits into the cache is."""
 
+    decision = "rows.staging"
+
     options: tuple[Staging, ...]
 
     def text(self, made: Kernel) -> str:
@@ -276,9 +278,8 @@ def _shape(k: Kernel, out: Output) -> tuple[Kernel, _Shape]:
     scatter = any(s.combine is not None for s in out.stores)
     vector_name = None
     if not scatter:
-        inner = loops[::-1]  # the innermost of those that are as good
-        scores = [-vector_score(k.algorithm, out, axis[n]) for n in inner]
-        k, vector = pick(k, "rows.lanes", inner, scores)
+        scores = {n: vector_score(k.algorithm, out, axis[n]) for n in reversed(loops)}
+        k, vector = pick(k, "rows.lanes", sorted(scores, key=scores.__getitem__, reverse=True))
         spec = nest.loop(vector)
         assert spec is not None
         vector_name = vector if isinstance(spec.extent, int) and spec.extent >= 2 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.errors import IRError
@@ -36,9 +36,17 @@ class Choice:
 
     refused: tuple[tuple[str, Refusal], ...] = field(default=(), kw_only=True)
 
+    decision: ClassVar[str] = ""
+    """The decision that the choice is mostly of."""
+
     def text(self, made: Kernel) -> str:
         """The choice in a few words, of what was made by it."""
         return str(self)
+
+
+def counted(n: int, noun: str) -> str:
+    """1 value, 2 values"""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,11 @@ class Chosen:
 
     kernel: Kernel
     choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class NotReached:
+    """The outcome of a rule when one before it decided."""
 
 
 @dataclass(frozen=True, slots=True)

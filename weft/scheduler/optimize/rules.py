@@ -6,7 +6,7 @@ patterns and the description; they know no operator by name. `decide` says what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from weft.scheduler.optimize import (
     small_outputs,
     windows,
 )
-from weft.scheduler.optimize.rule import Chosen, Rule
+from weft.scheduler.optimize.rule import Chosen, NotReached, Rule
 
 CORES: tuple[Rule[Any, Any], ...] = (
     online.RULE,  # attention in one pass; before `contraction`, which would take one of its products
@@ -64,20 +64,24 @@ AFTER_BLOCKS: tuple[Rule[Any, Any], ...] = (levels.RULE,)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a rule: its choice in words, its refusal, or neither where another decided before it."""
+    """What became of a rule: its choice, its refusal, or neither where another decided before it; and the decisions on
+    the way, by name."""
 
     rule: str
     chosen: str = ""
     refused: str = ""
+    picks: tuple[Pick, ...] = ()
 
     def __str__(self) -> str:
-        return (
+        """chosen: ... or no: ..., with a line for each decision that had options."""
+        head = (
             f"chosen: {self.chosen}"
             if self.chosen
             else f"no: {self.refused}"
             if self.refused
             else "not reached"
         )
+        return "\n".join([head, *(f"  {p.name}: {p}" for p in self.picks)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,39 +89,43 @@ class Decided:
     """A scheduled kernel, and the outcome of every rule, in order."""
 
     kernel: Kernel
-    outcomes: tuple[tuple[Rule[Any, Any], Chosen | Refusal | None], ...] = field(repr=False)
-
-    @property
-    def picks(self) -> tuple[Pick, ...]:
-        """The decisions that were made, each once."""
-        return tuple({p.name: p for p in reversed(self.kernel.decisions.picks)}.values())[::-1]
+    outcomes: tuple[tuple[str, Chosen | Refusal | NotReached], ...] = field(repr=False)
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What became of each rule; other ways to compute a form stand beside the rule that compared them."""
+        """What became of each rule; other ways to compute a form stand behind the rule that compared them."""
         found: list[Verdict] = []
+        before = 0
         for rule, outcome in self.outcomes:
             match outcome:
                 case Refusal(why):
-                    found.append(Verdict(rule.name, refused=why))
+                    found.append(Verdict(rule, refused=why))
                 case Chosen(kernel, choice):
-                    found.append(Verdict(rule.name, chosen=choice.text(kernel)))
+                    picks = kernel.decisions.picks[before:]
+                    before += len(picks)
+                    found.append(_chosen(rule, choice.text(kernel), choice.decision, picks))
                     found += [Verdict(name, refused=r.why) for name, r in choice.refused]
-                case _:
-                    found.append(Verdict(rule.name))
+                case NotReached():
+                    found.append(Verdict(rule))
         return tuple(found)
 
     def __str__(self) -> str:
-        """A line for each rule, and under the chosen one a line for each decision that had options."""
+        """The verdicts, aligned."""
         verdicts = self.verdicts()
         width = max(len(v.rule) for v in verdicts) + 2
-        lines: list[str] = []
-        for v in verdicts:
-            lines.append(f"{v.rule:{width}}{v}")
-            own = [
-                p for p in self.picks if v.chosen and p.name.split(".")[0] == v.rule and len(p.options) > 1
-            ]
-            lines += [f"{'':{width}}  {p.name.split('.')[1]}: {p.option} ({p})" for p in own]
-        return "\n".join(lines)
+        return "\n".join(
+            f"{v.rule:{width}}{str(v).replace(NEXT_LINE, NEXT_LINE + ' ' * width)}" for v in verdicts
+        )
+
+
+NEXT_LINE = "\n"
+
+
+def _chosen(rule: str, text: str, decision: str, picks: Sequence[Pick]) -> Verdict:
+    """The verdict of a choice: the options of the decision that it is mostly of beside it, the others below."""
+    once = {str((p.name, p.option)): p for p in picks if len(p.options) > 1}
+    main = next((p for p in once.values() if p.name == decision), None)
+    others = tuple(p for p in once.values() if p is not main)
+    return Verdict(rule, text + (main.compared() if main is not None else ""), picks=others)
 
 
 def schedule(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] | None = None) -> Kernel:
@@ -127,21 +135,20 @@ def schedule(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] |
 
 def decide(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] | None = None) -> Decided:
     """The same, with what became of every rule."""
-    blocks_of_threads = info.task_kind is LoopKind.BLOCK
-    first, after = (BLOCKS, AFTER_BLOCKS) if blocks_of_threads else (CORES, AFTER_CORES)
+    first, after = (BLOCKS, AFTER_BLOCKS) if info.task_kind is LoopKind.BLOCK else (CORES, AFTER_CORES)
     k = initial(algorithm)
     if record:
         k = replace(k, decisions=Decisions(record))
-    outcomes: list[tuple[Rule[Any, Any], Chosen | Refusal | None]] = []
+    outcomes: list[tuple[str, Chosen | Refusal | NotReached]] = []
     decided = False
     for rule in first:
-        outcome = None if decided else rule.schedule(k, info)
-        outcomes.append((rule, outcome))
+        outcome = NotReached() if decided else rule.schedule(k, info)
+        outcomes.append((rule.name, outcome))
         if isinstance(outcome, Chosen):
             k, decided = outcome.kernel, True
     for rule in after:
         outcome = rule.schedule(k, info)
-        outcomes.append((rule, outcome))
+        outcomes.append((rule.name, outcome))
         if isinstance(outcome, Chosen):
             k = outcome.kernel
     return Decided(k, tuple(outcomes))

@@ -31,7 +31,7 @@ from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import vector_score
 from weft.scheduler.optimize.contraction_form import fill
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, summed
-from weft.scheduler.optimize.rule import Choice, Rule
+from weft.scheduler.optimize.rule import Choice, Rule, counted
 from weft.scheduler.optimize.windows import (
     MIN_USES,
     WINDOW_SHARE,
@@ -60,6 +60,8 @@ class SmallOutputs:
 @dataclass(frozen=True)
 class InRegisters(Choice):
     """All results that share what they read are in registers: vectors of so many partial sums."""
+
+    decision = "small_outputs.lanes"
 
     kernel: Kernel
     results: int
@@ -156,9 +158,7 @@ def _few(k: Kernel, value: Value, info: DeviceInfo) -> tuple[Axis, ...] | Refusa
     """The axes of the results that some operand lacks, if there are few of them."""
     loads = [r for r in reads(value) if k.algorithm.param(r.source) is not None]
     if len(loads) < 2:
-        return Refusal(
-            f"{value.name} reads {len(loads)} operand{'s' * (len(loads) != 1)}; it is for two or more"
-        )
+        return Refusal(f"{value.name} reads {counted(len(loads), 'operand')}; it is for two or more")
     on = [{v for i in r.index for v in variables(i)} for r in loads]
     axes = tuple(a for a in value.axes if a.extent != 1 and any(a.var not in x for x in on))
     count, most = prod(high(a.extent) for a in axes), info.vector_registers - SPARE_REGISTERS

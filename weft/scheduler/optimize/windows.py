@@ -29,7 +29,7 @@ from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import fill
-from weft.scheduler.optimize.rule import Choice, Rule, TileSize
+from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted
 from weft.scheduler.optimize.steps import split
 
 MAX_TAPS = 128
@@ -71,6 +71,8 @@ class Windows:
 @dataclass(frozen=True)
 class Tile(Choice):
     """Rows and vectors of results in registers, of so many lanes."""
+
+    decision = "windows.tile"
 
     kernel: Kernel
     vectors: TileSize
@@ -193,7 +195,9 @@ def only_reduction(k: Kernel) -> OneReduction | Refusal:
             pass
         case items:
             values = sum(isinstance(i, Value) for i in items)
-            return Refusal(f"{values} values and {len(items) - values} outputs; it is for one of each")
+            return Refusal(
+                f"{counted(values, 'value')} and {counted(len(items) - values, 'output')}; it is for one of each"
+            )
     if value.reduce is None:
         return Refusal(f"{value.name} is no reduction")
     if any(s.combine is not None for s in out.stores):
@@ -239,7 +243,9 @@ def sliding(value: Value, k: Kernel) -> Expr | Refusal:
             seen.update(new)
             stack.extend(new)
     if len(found) != 1:
-        return Refusal(f"windows slide over {len(found)} parts of {value.name}; over one they can be copied")
+        return Refusal(
+            f"windows slide over {counted(len(found), 'part')} of {value.name}; they are copied of one"
+        )
     return found[0]
 
 
