@@ -14,7 +14,7 @@ from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
 from weft.scheduler.kernelize import LoopSpec, kernelize_all, kernels
-from weft.scheduler.optimize.rules import schedule
+from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.programs import lowered
 
 
@@ -29,8 +29,18 @@ class KernelDetail:
     flops: int
     why: tuple[str, ...]
     algorithm: Algorithm
-    kernel: Kernel
+    decided: Decided
     device: Device
+
+    @property
+    def kernel(self) -> Kernel:
+        """The schedule."""
+        return self.decided.kernel
+
+    @property
+    def rules(self) -> str:
+        """What became of each schedule rule, a line for each."""
+        return str(self.decided)
 
     @property
     def summary(self) -> str:
@@ -55,7 +65,7 @@ def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
     once = {
         s: KernelDetail(
             s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.algorithm,
-            schedule(s.algorithm, device.info), device,
+            decide(s.algorithm, device.info), device,
         )
         for s in kernels(specs)
     }  # fmt: skip
