@@ -136,6 +136,11 @@ class ExplainedKernel:
         return self.detail.summary
 
     @property
+    def rules(self) -> str:
+        """What became of each schedule rule: what it chose and compared, or why it does not apply."""
+        return self.detail.rules
+
+    @property
     def algorithm(self) -> str:
         return self.forms()["algorithm"]
 
