@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ from weft.ir.kernel.algorithm import (
 )
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
-from weft.ir.kernel.transforms.base import Transform, run
+from weft.ir.kernel.transforms.base import Refusal, Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.permute import Permute
@@ -59,6 +59,16 @@ def changes(k: Kernel, transform: Transform, before: str, after: str) -> None:
     """The kernel's loops are the first text, and with the transform the second."""
     assert loops(k) == before.strip("\n")
     assert loops(run(k, transform)) == after.strip("\n")
+
+
+def refuses(rows: Sequence[Row]) -> Callable[[], None]:
+    """A test that each kernel refuses its transform for the reason."""
+
+    def test() -> None:
+        for k, transform, why in rows:
+            assert transform.check(k) == Refusal(why), str(transform)
+
+    return test
 
 
 def value(k: Kernel, name: str) -> Value:

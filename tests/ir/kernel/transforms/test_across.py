@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import INSIDE, ROWS, TOTAL, Row, changes
+from tests.ir.kernel.transforms.golden import INSIDE, ROWS, TOTAL, Row, changes, refuses
 from weft.ir.kernel.transforms.across import Across
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Vectorize
@@ -14,6 +14,8 @@ REFUSED: tuple[Row, ...] = (
     (run(ROWS, Vectorize("i")), Across("j"), "s already has a vector loop"),
     (ROWS, Across("k"), "there is no loop k"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_the_terms_of_a_row_are_threads() -> None:

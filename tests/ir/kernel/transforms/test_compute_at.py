@@ -11,6 +11,7 @@ from tests.ir.kernel.transforms.golden import (
     SOFTMAX,
     Row,
     changes,
+    refuses,
 )
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -34,6 +35,8 @@ REFUSED: tuple[Row, ...] = (
     ),
     (SOFTMAX, ComputeAt("top", "total", "i2"), "out, which reads top, is not inside i2"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_value_is_computed_element_by_element_where_it_is_read() -> None:

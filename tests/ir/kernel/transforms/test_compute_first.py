@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import SOFTMAX, Row, changes, load, value
+from tests.ir.kernel.transforms.golden import SOFTMAX, Row, changes, load, refuses, value
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_first import ComputeFirst
 from weft.ir.kernel.transforms.stage import Stage
@@ -14,6 +14,8 @@ REFUSED: tuple[Row, ...] = (
     (SOFTMAX, ComputeFirst("out"), "out is an output"),
     (SOFTMAX, ComputeFirst("t"), "there is no value t"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_what_reads_parameters_only_comes_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ROWS, Row, changes, load, rows, staged
+from tests.ir.kernel.transforms.golden import ROWS, Row, changes, load, refuses, rows, staged
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.kernel.transforms.split import Split
@@ -24,6 +24,8 @@ REFUSED: tuple[Row, ...] = (
         "s reads t otherwise than in a maximum or a weight",
     ),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_further_columns_are_no_maximum() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import PRODUCTS, QUOTIENTS, ROWS, Row, changes, load, value
+from tests.ir.kernel.transforms.golden import PRODUCTS, QUOTIENTS, ROWS, Row, changes, load, refuses, value
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
@@ -18,6 +18,8 @@ REFUSED: tuple[Row, ...] = (
     (ROWS, Factor("out"), "out is an output"),
     (FACTORS_INSIDE, Factor("s"), "something is computed in s's loops"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_terms_are_divided_by_a_number_of_the_row_after_the_sum() -> None:

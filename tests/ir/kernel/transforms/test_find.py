@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import INSIDE, ONLINE, ROWS, Row
+from tests.ir.kernel.transforms.golden import INSIDE, ONLINE, ROWS, Row, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.inline import Inline
@@ -20,3 +20,5 @@ REFUSED: tuple[Row, ...] = (
     (run(ROWS, Split("j", 2)), OrderReduce("s", ("j",)), "s has been scheduled already"),
     (run(ROWS, ComputeAt("s", "out", "y")), OrderReduce("s", ("j",)), "s has been scheduled already"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)

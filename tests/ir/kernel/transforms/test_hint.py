@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import MATMUL, ROWS, SCATTERED, Row, changes
+from tests.ir.kernel.transforms.golden import MATMUL, ROWS, SCATTERED, Row, changes, refuses
 from weft.ir.kernel.transforms.hint import PrefetchNext, Stream
 
 REFUSED: tuple[Row, ...] = (
@@ -12,6 +12,8 @@ REFUSED: tuple[Row, ...] = (
     (ROWS, PrefetchNext("t", "i"), "there is no item t"),
     (ROWS, PrefetchNext("s", "j"), "no loop j is around the innermost one of s"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_an_output_is_stored_past_the_caches() -> None:

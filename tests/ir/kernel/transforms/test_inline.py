@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ROWS, Row, changes, staged
+from tests.ir.kernel.transforms.golden import ROWS, Row, changes, refuses, staged
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.inline import Inline
@@ -16,6 +16,8 @@ REFUSED: tuple[Row, ...] = (
         "something is computed in t's loops",
     ),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_pure_value_vanishes_into_its_readers() -> None:

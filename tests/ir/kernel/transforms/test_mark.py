@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import INSIDE, LONG, MATMUL, ROWS, SCATTERED, TRIMMED, Row, changes
+from tests.ir.kernel.transforms.golden import (
+    INSIDE,
+    LONG,
+    MATMUL,
+    ROWS,
+    SCATTERED,
+    TRIMMED,
+    Row,
+    changes,
+    refuses,
+)
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.loops import LoopKind
@@ -25,6 +35,8 @@ REFUSED: tuple[Row, ...] = (
     (run(MATMUL, Bind("x")), Bind("y"), "there is a parallel loop around y or in it: merge them"),
     (run(MATMUL, Bind("y", LoopKind.BLOCK)), Bind("x"), "x is inside a loop of a GPU's grid"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_loop_is_unrolled() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import COPIED_ROWS, MATMUL, ROWS, TOTAL, Row, changes
+from tests.ir.kernel.transforms.golden import COPIED_ROWS, MATMUL, ROWS, TOTAL, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.merge import Merge
@@ -15,6 +15,8 @@ REFUSED: tuple[Row, ...] = (
     (COPIED_ROWS, Merge("i", "j"), "the extent n of j is only known at run time"),
     (run(MATMUL, ComputeAt("c", "out", "y")), Merge("y", "x"), "something is computed between y and x"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_loop_over_rows_and_one_over_columns_become_one() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import COPIED_ROWS, MATMUL, TRANSPOSED, Row, changes, staged
+from tests.ir.kernel.transforms.golden import COPIED_ROWS, MATMUL, TRANSPOSED, Row, changes, refuses, staged
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
@@ -17,6 +17,8 @@ REFUSED: tuple[Row, ...] = (
     (run(MATMUL, Split("y", 2)), MergeAxes("c", "i", "j"), "out has been scheduled already"),
     (run(MATMUL, ComputeAt("c", "out", "x")), MergeAxes("c", "i", "j"), "c has been scheduled already"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_rows_and_columns_of_a_product_become_one_axis() -> None:

@@ -8,6 +8,7 @@ from tests.ir.kernel.transforms.golden import (
     SOFTMAX,
     Row,
     changes,
+    refuses,
     staged,
 )
 from weft.ir.kernel.transforms.base import run
@@ -51,6 +52,8 @@ REFUSED: tuple[Row, ...] = (
     ),
     (NOT_WEIGHTED, OnlineReduce("top", "total", "j", "j2"), "total is not weighted by exp(x - top)"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_sum_is_rescaled_whenever_the_maximum_moves() -> None:

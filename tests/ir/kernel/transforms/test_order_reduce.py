@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ROWS, TOTAL, Row, changes
+from tests.ir.kernel.transforms.golden import ROWS, TOTAL, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.split import Split
@@ -12,6 +12,8 @@ REFUSED: tuple[Row, ...] = (
     (TOTAL, OrderReduce("s", ("i",)), "s does not reduce over ('i',)"),
     (run(TOTAL, Split("i", 2)), OrderReduce("s", ("j", "i")), "s has been scheduled already"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_columns_are_summed_before_rows() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ROWS, TRIMMED, Row, changes
+from tests.ir.kernel.transforms.golden import ROWS, TRIMMED, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll
@@ -21,6 +21,8 @@ REFUSED: tuple[Row, ...] = (
     (run(ROWS, Split("j", 4)), Pad("ji", 3), "ji is no longer a whole axis"),
     (run(ROWS, Unroll("j")), Pad("j", 3), "the loop j is already unroll"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_further_iterations_are_guarded() -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ONLINE, ONLINE_BLOCKS, ROWS, SOFTMAX, TOTAL, Row, changes
+from tests.ir.kernel.transforms.golden import (
+    ONLINE,
+    ONLINE_BLOCKS,
+    ROWS,
+    SOFTMAX,
+    TOTAL,
+    Row,
+    changes,
+    refuses,
+)
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Vectorize
 from weft.ir.kernel.transforms.partial_sums import PartialSums
@@ -16,6 +25,8 @@ REFUSED: tuple[Row, ...] = (
     (ONLINE_BLOCKS, PartialSums("total", "j2i", (4,)), "total runs in another's loop"),
     (SOFTMAX, PartialSums("top", "j", (4,)), "top is no sum, and none runs beside it in j"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_so_many_iterations_have_a_sum_of_their_own() -> None:

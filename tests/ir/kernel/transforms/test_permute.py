@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import INSIDE, MATMUL, ONLINE, ROWS, Row, changes
+from tests.ir.kernel.transforms.golden import INSIDE, MATMUL, ONLINE, ROWS, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind, Vectorize
 from weft.ir.kernel.transforms.permute import Permute
@@ -19,6 +19,8 @@ REFUSED: tuple[Row, ...] = (
         "a parallel loop inside a vector loop",
     ),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_the_reducing_loop_goes_outside() -> None:

@@ -31,12 +31,6 @@ def rows() -> Iterator[Row]:
             yield from import_module(f"tests.ir.kernel.transforms.test_{path.stem}").REFUSED
 
 
-@pytest.mark.parametrize("name", [p.stem for p in SOURCES if p.stem not in NOT_TRANSFORMS])
-def test_a_transform_refuses_with_the_reason(name: str) -> None:
-    for kernel, transform, why in import_module(f"tests.ir.kernel.transforms.test_{name}").REFUSED:
-        assert transform.check(kernel) == Refusal(why), str(transform)
-
-
 def test_every_reason_has_a_kernel_that_is_refused_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given = set[tuple[str, int]]()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import SOFTMAX, Row, changes, staged
+from tests.ir.kernel.transforms.golden import SOFTMAX, Row, changes, refuses, staged
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.share import Share
@@ -18,6 +18,8 @@ REFUSED: tuple[Row, ...] = (
     (WEIGHTS, Share("out", "w", ("x", "y")), "out has no axes ('x', 'y')"),
     (WEIGHTS, Share("total", "w", ("i2", "j2")), "total does not compute w"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_weights_of_the_sum_are_those_of_the_output() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ANY_ROW, ROWS, TOTAL, Row, changes
+from tests.ir.kernel.transforms.golden import ANY_ROW, ROWS, TOTAL, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
@@ -17,6 +17,8 @@ REFUSED: tuple[Row, ...] = (
     (ROWS, SplitReduce("s", "j", 4, "x"), "the name x is taken"),
     (run(ROWS, Split("j", 2)), SplitReduce("s", "j", 4, "p"), "s has been scheduled already"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_blocks_of_a_row_are_summed_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ROWS, Row, changes, load, value
+from tests.ir.kernel.transforms.golden import ROWS, Row, changes, load, refuses, value
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.stage import Arrange, PadRows, Stage
@@ -29,6 +29,8 @@ REFUSED: tuple[Row, ...] = (
     (TILE, PadRows("t", -1), "-1 elements are no padding"),
     (run(TILE, ComputeAt("t", "s", "j", Scope.REGISTER)), PadRows("t", 1), "t does not live in local memory"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_part_becomes_a_value_over_the_axes_that_it_depends_on() -> None:

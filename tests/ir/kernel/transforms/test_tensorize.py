@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.ir.kernel.transforms.golden import MATMUL, SOFTMAX, F, Row, changes, value
+from tests.ir.kernel.transforms.golden import MATMUL, SOFTMAX, F, Row, changes, refuses, value
 from weft.ir import dtypes
 from weft.ir.kernel.algorithm import reads
 from weft.ir.kernel.transforms.base import run
@@ -34,6 +34,8 @@ REFUSED: tuple[Row, ...] = (
         "the loops of c inside its threads are not all unrolled",
     ),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_eight_terms_are_one_instruction() -> None:

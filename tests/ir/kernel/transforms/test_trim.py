@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import FILLED, MASKED, ONLINE_BLOCKS, ROWS, Row, changes
+from tests.ir.kernel.transforms.golden import FILLED, MASKED, ONLINE_BLOCKS, ROWS, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Unroll
 from weft.ir.kernel.transforms.trim import Trim
@@ -16,6 +16,8 @@ REFUSED: tuple[Row, ...] = (
     (ROWS, Trim("s", "j"), "every iteration of j may count"),
     (MASKED, Trim("s", "j", strict=True), "every iteration of j may count"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_a_masked_maximum_ends_at_the_diagonal() -> None:

@@ -14,6 +14,7 @@ from tests.ir.kernel.transforms.golden import (
     Row,
     changes,
     load,
+    refuses,
     rows,
     staged,
     value,
@@ -37,6 +38,8 @@ REFUSED: tuple[Row, ...] = (
     (ANY_ROW, Window("s", value(ANY_ROW, "s").expr, "a"), "a size is only known at run time"),
     (TWO, Window("s", value(TWO, "s").expr, "a"), "(x[i] * v[j]) is about more than the indices of one load"),
 )
+
+test_each_reason_is_given = refuses(REFUSED)
 
 
 def test_overlapping_windows_share_the_padded_row() -> None:
