@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
-from weft.backends.cuda.matrix import WARP, Chain, Operand, Product, chain
+from weft.backends.cuda.matrix import WARP, MatrixLoops, Operand, Product, chain
 from weft.backends.cuda.ring import PIECE, Copy, Wait
 from weft.backends.llvm import memory
 from weft.backends.llvm.body import Body, Own
@@ -240,10 +240,10 @@ class _Products:
         self.touched = {e.source for s in plain for e in walk(roots(s)) if isinstance(e, Load)}
         self.touched |= {n for s in plain if not isinstance(s, Loop | If) for n in written((s,))}
 
-    def panels(self, c: Chain) -> set[str]:
+    def panels(self, c: MatrixLoops) -> set[str]:
         return {e.source for e in walk([c.sum.value]) if isinstance(e, Load)}
 
-    def fitting(self, c: Chain) -> GroupProduct | None:
+    def fitting(self, c: MatrixLoops) -> GroupProduct | None:
         """The product of a chain, where its panels are as the unit takes them."""
         names = self.panels(c)
         if not names <= self.copied - self.touched or not names <= self.local.keys():
@@ -312,7 +312,7 @@ def _patterned(b: Buffer) -> bool:
     return high(b.size) * b.dtype.itemsize % PATTERN_BYTES == 0
 
 
-def _chains(body: Block) -> Iterator[Chain]:
+def _chains(body: Block) -> Iterator[MatrixLoops]:
     for s in body:
         if isinstance(s, Loop) and (found := chain(s)) is not None:
             yield found

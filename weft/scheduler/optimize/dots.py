@@ -26,8 +26,9 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
+from weft.ir.ops import EXPANDED
 from weft.scheduler.optimize import parallel, rows
-from weft.scheduler.optimize.access import COSTLY, axes_of, lane_step, plain_load
+from weft.scheduler.optimize.access import axes_of, lane_step, plain_load
 from weft.scheduler.optimize.contraction_form import CHAIN, COPIED, GATHERED, Contraction, fill, output_steps
 from weft.scheduler.optimize.steps import merge, split
 
@@ -116,7 +117,7 @@ def _work(e: Expr) -> float:
     if plain_load(e) is not None:
         return 0.0
     calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
-    return sum(COSTLY_CALL if x.op in COSTLY else CALL for x in calls)
+    return sum(COSTLY_CALL if x.op in EXPANDED else CALL for x in calls)
 
 
 def _elements(c: Contraction, side: int) -> int:
