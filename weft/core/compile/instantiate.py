@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.autograd.value import Rule, Value
+from weft.autograd.value import Value, VjpRule
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 
@@ -48,7 +48,7 @@ def _op_over(n: Node, moved: Mapping[Node, Node]) -> Node:
     return graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
 
 
-def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> Rule:
+def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> VjpRule:
     """The rule of a traced value, over the tensors of a call.
 
     A rule may hold values of the trace besides those that it is given, as what a Function saved for its backward: it
