@@ -16,7 +16,8 @@ from weft.core.functional.dropouts import dropout
 from weft.core.functional.linear_maps import linear
 from weft.core.functions.matmul import matmul
 from weft.core.functions.reductions import reduce
-from weft.core.layout.movement import cat, chunk, positions, repeat_interleave, transpose
+from weft.core.layout.gather import repeat_interleave
+from weft.core.layout.movement import cat, chunk, positions, transpose
 from weft.core.pointwise.elementwise import exp, ne, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
+from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import describe, value_of, wrap
 from weft.core.args.requirements import at_least, floats, needs, one_dtype
 from weft.core.composed.autocast import widens
@@ -17,7 +18,7 @@ from weft.core.composed.known_values import check_known
 from weft.core.composed.precision import rounded_once
 from weft.core.composed.remembered import remembered
 from weft.core.functional.activations import log_one_plus_exp, log_softmax
-from weft.core.functions.reductions import mean, size_tensor, sum
+from weft.core.functions.reductions import mean, sum
 from weft.core.layout.gather import index_range, index_value, take
 from weft.core.pointwise.elementwise import (
     abs,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
+from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import at_most_dims, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
@@ -14,7 +15,8 @@ from weft.core.composed.precision import widened
 from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.execute.realization import note
 from weft.core.functional.distances import vector_norm
-from weft.core.functions.reductions import count, norm, reduce, size_tensor
+from weft.core.functions import norms
+from weft.core.functions.reductions import count, reduce
 from weft.core.layout.movement import pad_value, window
 from weft.core.pointwise.elementwise import clamp, div, pow, rsqrt
 from weft.core.pointwise.float_format import MANTISSA
@@ -261,7 +263,9 @@ def normalize(
 def _normalize(input: Tensor, p: float, dim: int, eps: float) -> Tensor:
     _float("normalize", input)
     length = (
-        norm(input, p, dim, keepdim=True) if p not in (1, 2) else vector_norm(input, p, dim, keepdim=True)
+        vector_norm(input, p, dim, keepdim=True)
+        if p in (1, 2)
+        else norms.vector_norm(input, p, dim, keepdim=True)
     )
     return input / clamp(length, min=eps)
 

@@ -94,7 +94,10 @@ class Generator:
             raise ArgumentError(f"random: one call can draw at most 2**32 numbers, got {n}")
         trace = tracing.current()
         if trace is not None:
-            return trace.draw(self, most)
+            state, before = trace.draw(self, most)
+            if before:
+                state = (wrap(state) + tensor([0, 0, before % _WORD], dtype=uint32)).value
+            return state
         home = run.default_device()
         if home == run.META:
             return Value(run.valueless((3,), uint32))

@@ -18,7 +18,7 @@ from weft.core.composed.precision import widened
 from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.layout.movement import positions
 from weft.core.pointwise.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, sqrt, where
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int, high
@@ -58,13 +58,6 @@ def kept(shape: Shape, over: tuple[int, ...]) -> Shape:
 def count(v: Value, over: tuple[int, ...]) -> Int:
     """How many elements each result combines."""
     return elements(tuple(v.shape[k] for k in over))
-
-
-def size_tensor(n: Int, dtype: DType) -> Tensor | int:
-    """A size as an operand: a number, or, when only known at run time, the sum of that many ones."""
-    return (
-        n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(bc.scalar(1, dtype, (n,)).node),), Axes((0,))))
-    )
 
 
 def _summable(v: Value, dtype: DType | None) -> Value:
@@ -119,7 +112,7 @@ def mean(
 
 def _mean(v: Value, over: tuple[int, ...], keepdim: bool) -> Value:
     total = wrap(reduce(Op.SUM, v, over, keepdim))
-    return (total / size_tensor(count(v, over), v.dtype)).value
+    return (total / bc.size_tensor(count(v, over), v.dtype)).value
 
 
 def _moments(
@@ -140,7 +133,7 @@ def _moments(
         left = builtins.max(n - less, 0)
         spread = squares / left if left else squares * math.inf * 0.0 if n == 0 else squares / 0.0
     else:
-        spread = squares / (size_tensor(n, x.dtype) - less)
+        spread = squares / (bc.size_tensor(n, x.dtype) - less)
     shape = spread.value.shape
     return spread, wrap(bc.reshape(middle, shape)), v.dtype
 
@@ -401,33 +394,6 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     out = log(sum(exp(x - top), over, keepdim=True)) + top
     shape = kept(v.shape, over) if keepdim else tuple(n for k, n in enumerate(v.shape) if k not in over)
     return wrap(bc.cast(bc.reshape(out.value, shape), v.dtype))
-
-
-@remembered
-@widens_on_gpus
-def norm(
-    input: Tensor,
-    p: float | str | None = "fro",
-    dim: Dims | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: DType | None = None,
-) -> Tensor:
-    """(sum |x|**p) ** (1/p) over dim (all by default): a vector norm for numbers p and "fro"; "nuc" is of matrices."""
-    from weft.core.linear_algebra.norms import matrix_norm, vector_norm
-
-    match p:
-        case None | "fro":
-            return vector_norm(input, 2, dim, keepdim, dtype=dtype)
-        case "nuc":
-            pair = (-2, -1) if dim is None else tuple(dim) if not isinstance(dim, int) else (dim,)
-            if len(pair) != 2:
-                raise ArgumentError(f"norm: 'nuc' needs two dimensions, got {dim}")
-            return matrix_norm(input, "nuc", (pair[0], pair[1]), keepdim, dtype=dtype)
-        case str():
-            raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
-        case _:
-            return vector_norm(input, p, dim, keepdim, dtype=dtype)
 
 
 @remembered

@@ -1,25 +1,26 @@
-"""Products and distances made of matmul: what torch offers beside it."""
+"""Products and distances made of matmul, and norms: what torch offers beside it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from weft.core.args import broadcast as bc
-from weft.core.args.handle import Number, describe, value_of, wrap
+from weft.core.args.handle import Dims, Number, describe, value_of, wrap
 from weft.core.args.requirements import at_least, at_most_dims, needs, no_bools, one_dtype, one_of
 from weft.core.composed.autocast import lowers, widens, widens_on_gpus
 from weft.core.composed.precision import rounded_once
 from weft.core.composed.remembered import remembered
 from weft.core.execute import run
 from weft.core.functions.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
+from weft.core.functions.norms import vector_norm
 from weft.core.functions.reductions import mean, sum
 from weft.core.layout.movement import flip, reshape, squeeze, unsqueeze
-from weft.core.linear_algebra.norms import vector_norm
+from weft.core.linear_algebra.norms import matrix_norm
 from weft.core.linear_algebra.products import cross as cross_along
 from weft.core.linear_algebra.products import multi_dot
 from weft.core.pointwise.elementwise import pow, sqrt, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import DType, int64
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -228,3 +229,28 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     size = vector_norm(input, p, over, keepdim=True)
     factor = where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
     return input * factor
+
+
+@remembered
+@widens_on_gpus
+def norm(
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: Dims | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """(sum |x|**p) ** (1/p) over dim (all by default): a vector norm for numbers p and "fro"; "nuc" is of matrices."""
+    match p:
+        case None | "fro":
+            return vector_norm(input, 2, dim, keepdim, dtype=dtype)
+        case "nuc":
+            pair = (-2, -1) if dim is None else tuple(dim) if not isinstance(dim, int) else (dim,)
+            if len(pair) != 2:
+                raise ArgumentError(f"norm: 'nuc' needs two dimensions, got {dim}")
+            return matrix_norm(input, "nuc", (pair[0], pair[1]), keepdim, dtype=dtype)
+        case str():
+            raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
+        case _:
+            return vector_norm(input, p, dim, keepdim, dtype=dtype)

@@ -27,6 +27,7 @@ from weft.core.composed.autocast import widens_on_gpus
 from weft.core.composed.precision import rounded_once
 from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.composed.smooth import smooth
+from weft.core.pointwise.nonzeros import nonzero
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
 from weft.ir.expr import normalize
@@ -783,8 +784,6 @@ def where(
     if input is None or other is None:
         if input is not other:
             raise ArgumentError("where: give both input and other, or neither")
-        from weft.core.layout.gather import nonzero
-
         return nonzero(condition, as_tuple=True)
     if c.dtype is not bool_:
         raise DTypeError(
