@@ -20,6 +20,7 @@ from weft.backends.cpu.compile import assembly
 from weft.backends.cpu.llvm import version
 from weft.backends.cpu.render import render_module
 from weft.backends.protocol import CopyBytes
+from weft.ir.calls import expand_calls
 from weft.ir.graph_text import show_graph
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
@@ -109,7 +110,7 @@ def show_plan(plan: Plan) -> str:
 
 
 FORMS: dict[str, Callable[[], str]] = {
-    "graph": lambda: show_graph([layer().value.node]),
+    "graph": lambda: show_graph(expand_calls([layer().value.node])),
     "kernels": lambda: show_specs(kernelize([layer().value.node])),
     "initial": lambda: schedule_of(initial(algorithm(layer()))),
     "initial loops": lambda: show_program(lower(initial(algorithm(layer())))),
@@ -118,7 +119,7 @@ FORMS: dict[str, Callable[[], str]] = {
     "loops after passes": lambda: show_program(lowered(algorithm(layer()), INFO)),
     "llvm": llvm_loop,
     "machine": machine_loop,
-    "softmax graph": lambda: show_graph([softmax().value.node]),
+    "softmax graph": lambda: show_graph(expand_calls([softmax().value.node])),
     "softmax schedule": lambda: show_kernel(schedule(algorithm(softmax()), INFO)),
     "softmax loops": lambda: show_program(lower(schedule(algorithm(softmax()), INFO))),
     "softmax loops after passes": lambda: show_program(lowered(algorithm(softmax()), INFO)),

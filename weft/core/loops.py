@@ -25,8 +25,9 @@ from weft.core.function import several_results
 from weft.core.remembered import plainly
 from weft.ir import dtypes, graph
 from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
-from weft.ir.loop_body import Body, Loop, Part, normal, rebuilt
+from weft.ir.loop_body import Body, Loop, Part, normal
 from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.rewrite import rebuilt
 
 Fn: TypeAlias = Callable[[list[Value], list[Value]], tuple[list[Value], list[Value]]]
 """(carries, a row of each sliced input) -> (the next carries, what is stacked). Called again for second derivatives."""

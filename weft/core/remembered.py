@@ -150,7 +150,7 @@ class _Result:
         # the result is an input too: where it is stored already it is read
         given = [seed.node, out.node, *(x.node for x in records)]
         calls = recorded(given, [v.node for v in found.values()])
-        if calls is None:
+        if isinstance(calls, str):
             self.whole = False
             return
         known = dict(zip(found, calls, strict=True))
@@ -264,7 +264,7 @@ def _recorded(
     if not parts or not all(isinstance(t, Handle) and t.look is None for t in parts):
         return entry
     calls = recorded([v.node for v in stands], [t.value.node for t in parts])
-    if calls is not None and max(len(c.rows) for c in calls) > FEW:
+    if not isinstance(calls, str) and max(len(c.template.rows) for c in calls) > FEW:
         entry.records = tuple(stands)
         entry.results = tuple(
             [_Result(entry, k, t.value, c) for k, (t, c) in enumerate(zip(parts, calls, strict=True))]
@@ -285,8 +285,8 @@ def remembering() -> bool:
     return not _state.plain and cast_mode() is None and tracing.current() is None
 
 
-def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | None:
-    """What `build` makes of tensors like these values, without history, as calls; None where there are no such."""
+def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | str:
+    """What `build` makes of tensors like these values, without history, as calls; or why there are no such."""
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None)) for v in values]
     before = _state.plain
     _state.plain = True

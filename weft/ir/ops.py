@@ -89,6 +89,7 @@ class Op(Enum):
     CONTIGUOUS = auto()  # the same values, in memory of their own: a fusion barrier
     COPY = auto()  # the same values on another device
     LOOP = auto()  # one result of a body that is repeated with carried state; attrs: Loop
+    CALL = auto()  # the result of a recorded graph on its inputs; attrs: GraphTemplate; see calls.py
 
     # members are singletons: identity hashing is right and several times faster than Enum's own
     __hash__ = object.__hash__

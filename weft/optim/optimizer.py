@@ -448,7 +448,7 @@ class _Remembered:
             return [value, *new.values()]
 
         calls = calls_of(build, values)
-        return None if calls is None else (calls, changed)
+        return None if isinstance(calls, str) else (calls, changed)
 
 
 _recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (

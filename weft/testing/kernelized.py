@@ -11,6 +11,7 @@ import numpy as np
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import Commands, Device, DeviceInfo
 from weft.backends.protocol import Launch as Step
+from weft.ir.calls import expand_calls
 from weft.ir.dtypes import to_numpy
 from weft.ir.graph import Node, elements, toposort
 from weft.ir.index import evaluate
@@ -70,6 +71,7 @@ def execute(
     A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables by name. Copies to other
     devices are made first, and stay.
     """
+    outputs = expand_calls(outputs)
     for n in toposort(outputs):
         if n.op is Op.COPY and n.storage is None:
             (n.storage,) = execute(n.inputs, bindings, launch, buffers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft import settings
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
@@ -34,6 +35,7 @@ def kernelize_all(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[Kern
     Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.
     No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only.
     """
+    outputs = expand_calls(outputs)
     partition = Partition(outputs, buffers)
     position = {id(n): k for k, n in enumerate(partition.order)}
     masks = find_masks(partition.order, frozenset(map(id, outputs)))
