@@ -13,7 +13,7 @@ from weft.backends.cpu.llvm import Target
 from weft.backends.cpu.render import render_module
 from weft.backends.limits import Limits, described
 from weft.backends.protocol import Code, Commands, DeviceInfo, Memory
-from weft.core.handle import wrap
+from weft.core.args.handle import wrap
 from weft.ir.dtypes import float32
 from weft.ir.graph import buffer
 from weft.ir.kernel.algorithm import Algorithm

@@ -28,10 +28,13 @@ import numpy as np
 import weft
 from weft import nn
 from weft.backends.cpu import llvm
-from weft.core import broadcast, changes, handle, ownership, realization, remembered, templates, views
-from weft.core import compile as compiling
-from weft.core.compile import Compiled
-from weft.core.differentiate import _watched
+from weft.core.args import broadcast, handle
+from weft.core.compile import compile as compiling
+from weft.core.compile.compile import Compiled
+from weft.core.composed import remembered, templates
+from weft.core.execute import changes, ownership, realization
+from weft.core.grad.differentiate import _watched
+from weft.core.views import views
 from weft.ir import graph, index, interning, movement
 from weft.scheduler import disk_cache, programs, realize
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.array_api.promotion import Axes, index_of, together
-from weft.core import movement
-from weft.core.tensor import Tensor
+from weft.core.layout import movement
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from weft.array_api.promotion import Axes, Operand, over_axes, result_type, together
-from weft.core import creation, elementwise, movement, reductions, sorting
-from weft.core.gather import argwhere
-from weft.core.tensor import Tensor
+from weft.core.functions import reductions, sorting
+from weft.core.layout import creation, movement
+from weft.core.layout.gather import argwhere
+from weft.core.pointwise import elementwise
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import int64
 

@@ -69,7 +69,7 @@ HOOKS: WeakKeyDictionary[Value, dict[int, Hook]] = WeakKeyDictionary()
 class _Mode(threading.local):
     grad = True
     casts: Any = None
-    """What `autocast` casts; see core/autocast.py."""
+    """What `autocast` casts; see core/composed/autocast.py."""
 
 
 _mode = _Mode()
@@ -85,7 +85,7 @@ class _Home:
 
 files_home = _Home()
 """`of()`: the device on which values are made of which all operands are in files: the default device of the thread (see
-core/run.py); None for the configured one, on which what has no device is computed anyway."""
+core/execute/run.py); None for the configured one, on which what has no device is computed anyway."""
 
 
 def grad_enabled() -> bool:

@@ -476,7 +476,7 @@ VJP: dict[Op, Rule | None] = {
     Op.UPDATE: binary(_update_whole, _update_part),
     Op.CONTIGUOUS: unary(_pass),
     Op.COPY: unary(_copy),
-    Op.LOOP: None,  # all its results have one together: core/loops.py
-    Op.CALL: None,  # its value has the rule of the function that it was recorded of: core/remembered.py
+    Op.LOOP: None,  # all its results have one together: core/grad/loops.py
+    Op.CALL: None,  # its value has the rule of the function that it was recorded of: core/composed/remembered.py
 }
 """Every op; None for those that no gradient passes."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.core.elementwise import exp, log, square, where
 from weft.core.linear_algebra.solving import solve_triangular
-from weft.core.special_functions import digamma, lgamma, xlogy
-from weft.core.tensor import Tensor
+from weft.core.pointwise.elementwise import exp, log, square, where
+from weft.core.pointwise.special_functions import digamma, lgamma, xlogy
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.composed import Independent, MultivariateNormal
 from weft.distributions.continuous import Exponential, Gumbel, HalfNormal, Laplace, LogNormal, Normal, Uniform
 from weft.distributions.discrete import Bernoulli, Binomial, Categorical, Geometric, Poisson

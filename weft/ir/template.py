@@ -5,8 +5,8 @@
     d = sub(x, expand(m))          ...                                 ...
 
 What remembers a graph remembers one of these: a call of a composed function (calls.py), the body of a LOOP
-(loop_body.py), and a computation that is repeated on other operands (core/templates.py). Equal templates are one
-object.
+(loop_body.py), and a computation that is repeated on other operands (core/composed/templates.py). Equal templates are
+one object.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from weft.core import functional as F
-from weft.core.creation import arange, empty, tensor, zeros
-from weft.core.elementwise import tanh, where
-from weft.core.movement import cat, stack
-from weft.core.scan import scan
-from weft.core.tensor import Tensor
+from weft.core.grad.scan import scan
+from weft.core.layout.creation import arange, empty, tensor, zeros
+from weft.core.layout.movement import cat, stack
+from weft.core.pointwise.elementwise import tanh, where
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init

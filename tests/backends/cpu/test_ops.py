@@ -227,7 +227,7 @@ def test_aarch64_code_is_generated() -> None:
 def test_lanes_that_are_all_outside_load_nothing() -> None:
     """A vector that lies in padding alone: every lane's guard is known to fail."""
     import weft
-    from weft.core import run
+    from weft.core.execute import run
     from weft.ir import graph
     from weft.ir.graph import Padding
     from weft.ir.ops import Op

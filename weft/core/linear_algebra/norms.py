@@ -6,23 +6,23 @@ import math
 from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, composed, stepwise
-from weft.core import broadcast as bc
-from weft.core.axes import axis
-from weft.core.elementwise import abs, eq, ne, pow, sqrt, where
-from weft.core.handle import Dims, value_of, wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import axis
+from weft.core.args.handle import Dims, value_of, wrap
+from weft.core.composed.precision import widened
+from weft.core.composed.remembered import remembered
+from weft.core.functions.reductions import amax, amin, sum
+from weft.core.layout.movement import movedim, reshape
 from weft.core.linear_algebra.host import matrices
 from weft.core.linear_algebra.inverse import inv_ex
 from weft.core.linear_algebra.spectra import svdvals
-from weft.core.movement import movedim, reshape
-from weft.core.precision import widened
-from weft.core.reductions import amax, amin, sum
-from weft.core.remembered import remembered
+from weft.core.pointwise.elementwise import abs, eq, ne, pow, sqrt, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
 from weft.ir.graph import elements
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 @remembered
