@@ -16,7 +16,7 @@ from weft.ir.graph import Shape
 from weft.ir.template import GraphTemplate
 
 _KEPT = 64
-"""Templates that are remembered."""
+"""Templates that are kept."""
 
 
 def templated(build: Callable[..., Value], x: Value, *arguments: Hashable) -> Value:

@@ -9,8 +9,8 @@ from weft.autograd.value import Value, composed, stepwise
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
 from weft.core.args.handle import Dims, value_of, wrap
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered
 from weft.core.functions.reductions import amax, amin, sum
 from weft.core.layout.movement import movedim, reshape
 from weft.core.linear_algebra.host import matrices
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
-@remembered
+@composite
 def vector_norm(
     x: Tensor, ord: float = 2, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -70,7 +70,7 @@ def _root_of_squares(a: Tensor, dim: Dims | None, keepdim: bool) -> Tensor:
     return wrap(composed(flat.node, (a.value,), rule))
 
 
-@remembered
+@composite
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -120,7 +120,7 @@ def matrix_norm(
     return out if keepdim else reshape(out, shape)
 
 
-@remembered
+@composite
 def norm(
     A: Tensor,
     ord: float | str | None = None,
