@@ -518,6 +518,7 @@ if TYPE_CHECKING:
         rsub,
         sgn,
     )  # fmt: skip
+    from weft.core.pointwise.dtype_info import finfo, iinfo
     from weft.core.pointwise.float_format import (
         copysign,
         frexp,
@@ -525,7 +526,6 @@ if TYPE_CHECKING:
         nextafter,
         signbit,
     )  # fmt: skip
-    from weft.core.pointwise.limits import finfo, iinfo
     from weft.core.pointwise.special_functions import (
         digamma,
         erfc,
@@ -730,11 +730,11 @@ _LAZY = {
     "explain": "weft.core.execute.explain",
     "vmap": "weft.core.grad.vmap",
     "scan": "weft.core.grad.scan",
-    "finfo": "weft.core.pointwise.limits",
+    "finfo": "weft.core.pointwise.dtype_info",
     "set_printoptions": "weft.core.tensor.display",
     "get_default_device": "weft.core.execute.devices",
     "get_num_threads": "weft.core.execute.devices",
-    "iinfo": "weft.core.pointwise.limits",
+    "iinfo": "weft.core.pointwise.dtype_info",
     "set_default_device": "weft.core.execute.devices",
     "default_generator": "weft.core.functions.random",
     **dict.fromkeys(_SWITCHES, "weft.core.args.switches"),

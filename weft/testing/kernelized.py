@@ -71,7 +71,6 @@ def execute(
     A leaf's storage is an array or has `.numpy()`. `bindings` gives the runtime variables by name. Copies to other
     devices are made first, and stay.
     """
-    outputs = expand_calls(outputs)
     for n in toposort(outputs):
         if n.op is Op.COPY and n.storage is None:
             (n.storage,) = execute(n.inputs, bindings, launch, buffers)
@@ -85,6 +84,7 @@ def run(
     launch: Launch = unscheduled,
 ) -> list[Array]:
     """The values of `outputs`, computed by `specs` in their order."""
+    outputs = expand_calls(outputs)
     env = dict(bindings or {})
     memory: dict[int, Array] = {}
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from weft import disk_cache, settings
-from weft.backends.limits import Limits, from_json, to_json
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
+from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, Op
 
-from .allocator import Block, Borrowed
+from .allocator import Borrowed, MemoryBlock
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
@@ -121,7 +121,7 @@ class CpuExecutable:
         """What is wrong with the arguments of a run."""
         for k, m in enumerate(memories):
             if not hasattr(m, "address"):
-                state = "freed" if isinstance(m, Block) else "not of cpu:0"
+                state = "freed" if isinstance(m, MemoryBlock) else "not of cpu:0"
                 return ValueError(f"memory {k} of the run is {state}: {m!r}")
         c = self._commands
         return ValueError(
@@ -141,7 +141,7 @@ class CpuDevice:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._info = describe(runtime.machine)
-        self._workspace: Block | None = None
+        self._workspace: MemoryBlock | None = None
         self._limits: dict[int, Limits] = {}
         self.lock = forkable(threading.RLock())
         """Held by a run that uses the workspace."""
@@ -158,7 +158,7 @@ class CpuDevice:
             block = self._workspace = self.runtime.allocator.allocate(nbytes)
         return block.address
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         try:
             return self.runtime.allocator.allocate(nbytes)
         except MemoryError:
@@ -260,7 +260,7 @@ class CpuDevice:
                 try:
                     self._limits[threads] = from_json(kept or b"")
                 except ValueError:
-                    from .limits import measure  # only who asks needs the loops
+                    from .roofline import measure  # only who asks needs the loops
 
                     self._limits[threads] = measure(self.runtime)
                     disk_cache.put("limits", key, to_json(self._limits[threads]))
@@ -273,9 +273,9 @@ class CpuDevice:
         """Runs are finished when they return."""
 
 
-def _block(memory: Memory) -> Block:
+def _block(memory: Memory) -> MemoryBlock:
     """`memory` as this device's. ValueError when it is another's, or freed."""
-    if not isinstance(memory, Block):
+    if not isinstance(memory, MemoryBlock):
         raise ValueError(f"not memory of cpu:0: {memory!r}")
     if not hasattr(memory, "address"):
         raise ValueError(f"memory of cpu:0 is used after it was freed: {memory!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.autograd.value import Rule, Value
+from weft.autograd.value import Value, VjpRule
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 from weft.ir.rewrite import over
@@ -45,7 +45,7 @@ def instantiate(
     return [made[v] for v in values]
 
 
-def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> Rule:
+def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> VjpRule:
     """The rule of a traced value, over the tensors of a call.
 
     A rule may hold values of the trace besides those that it is given, as what a Function saved for its backward: it

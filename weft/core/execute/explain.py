@@ -13,11 +13,12 @@ from weft.core.execute import tracing
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from weft.backends.limits import Bound, Limits
     from weft.backends.protocol import Device
+    from weft.backends.roofline import Bound, Limits
     from weft.core.execute.tracing import GraphBreak
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
+    from weft.scheduler.kernelize import Logged
     from weft.scheduler.plan import KernelInfo
     from weft.scheduler.stages import Stage
 
@@ -124,6 +125,12 @@ class ExplainedKernel:
         return self.detail.why
 
     @property
+    def decisions(self) -> tuple[Logged, ...]:
+        """What was decided about each of its nodes: fused or stored, why, by force or by cost, and the costs compared.
+        Kernels are numbered as they run, from 1."""
+        return self.detail.decisions
+
+    @property
     def summary(self) -> str:
         """The schedule in one line."""
         return self.detail.summary
@@ -209,6 +216,11 @@ class Explanation:
     def copies(self) -> tuple[ExplainedCopy, ...]:
         """The copies between devices among the steps."""
         return tuple([s for s in self.steps if isinstance(s, ExplainedCopy)])
+
+    @property
+    def decisions(self) -> tuple[Logged, ...]:
+        """The decisions about the nodes of all kernels, each once."""
+        return tuple({id(d): d for k in self.kernels for d in k.decisions}.values())
 
     @property
     def bytes(self) -> int:

@@ -212,21 +212,21 @@ class _Lowering:
         match item:
             case Value(reduce=None):
                 at = self.offset_of(item, nest)
-                return [*self.ahead(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
+                return [*self.hints(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
             case Value():
                 assert item.reduce is not None
                 value = self.scalar(item, nest, item.expr)
                 guard = self.inside(nest, item.reduce.axes)
                 if guard:
                     value = ex.where(ex.test(guard), value, identity(item.reduce.op, item.dtype))
-                return [*self.ahead(item, nest), Accumulate(*self.target(item, nest), item.reduce.op, value)]
+                return [*self.hints(item, nest), Accumulate(*self.target(item, nest), item.reduce.op, value)]
             case Output():
                 return [
-                    *self.ahead(item, nest),
+                    *self.hints(item, nest),
                     *(self.store(item, nest, k) for k in range(len(item.stores))),
                 ]
 
-    def ahead(self, item: Item, nest: Nest) -> list[Stmt]:
+    def hints(self, item: Item, nest: Nest) -> list[Stmt]:
         """Hints for what a later iteration of a loop, as `nest.prefetch` says, will read of parameters, and write to
         them through the caches."""
         wish = nest.prefetch

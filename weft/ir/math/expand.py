@@ -18,20 +18,20 @@ from weft.ir.math.logarithm import log, log2
 from weft.ir.math.power import power
 from weft.ir.math.threefry import threefry
 from weft.ir.math.trigonometric import cos, sin
-from weft.ir.math.value import FORMATS, Value
+from weft.ir.math.value import FORMATS, ScalarExpr
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 
 Expansion: TypeAlias = Callable[[Call], Expr]
 
 
-def _expansion(f: Callable[..., Value]) -> Expansion:
+def _expansion(f: Callable[..., ScalarExpr]) -> Expansion:
     """`f` on the operands of a call. 16-bit floats are computed in float32 and rounded."""
 
     def expand_call(c: Call) -> Expr:
         if c.dtype in FORMATS:
-            return f(*map(Value, c.args)).expr
-        return cast(f(*(Value(cast(a, dtypes.float32)) for a in c.args)).expr, c.dtype)
+            return f(*map(ScalarExpr, c.args)).expr
+        return cast(f(*(ScalarExpr(cast(a, dtypes.float32)) for a in c.args)).expr, c.dtype)
 
     return expand_call
 

@@ -16,13 +16,13 @@ from weft.ir.index import Int, ceildiv, high, variables
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh
 from weft.ir.kernel.transforms.base import attempt, run
-from weft.ir.kernel.transforms.set_aside import SetAside, followers
+from weft.ir.kernel.transforms.partial_sums import PartialSums, followers
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
 
 CHAIN = 64
-"""Additions in sequence before a partial sum is set aside."""
+"""Additions in sequence before a partial sum is added to the whole."""
 
 PRODUCTS = 768
 """Products added in sequence in the registers of a tile, where two factors are used again and again: a BLAS's sums."""
@@ -90,18 +90,18 @@ def apart(k: Kernel, name: str, axis: str, steps: int) -> tuple[Kernel, str, str
 
 
 def bounded(k: Kernel, info: DeviceInfo) -> Kernel:
-    """`k` with every float sum whose schedule adds more terms in sequence than `most` set aside in levels."""
+    """`k` with every float sum whose schedule adds more terms in sequence than `most` in levels of partial sums."""
     for item in k.algorithm.items:
         if isinstance(item, Value) and item.reduce is not None:
             if item.reduce.op is Op.ADD and item.dtype.is_float and k.nests[item.name].online is None:
-                k = _set_aside(k, item, info)
+                k = _partial_sums(k, item, info)
             elif item.reduce.op is Op.MAX and info.task_kind is not LoopKind.BLOCK:
                 k = _online(k, item)
     return k
 
 
 def most(item: Value, info: DeviceInfo) -> tuple[int, int]:
-    """How many additions in sequence are left as they are, and after how many a longer sum is set aside."""
+    """How many additions in sequence are left as they are, and how many a partial sum of a longer one has."""
     if not reused(item):
         return 2 * CHAIN, CHAIN
     return (DEEP if info.task_kind is LoopKind.BLOCK else PRODUCTS), PRODUCTS // 2
@@ -123,7 +123,7 @@ def _axes_of(e: Expr) -> set[object]:
     return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
 
 
-def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+def _partial_sums(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
     loops = k.nests[item.name].loops
     if any(
         s.kind is LoopKind.MATRIX for s in loops
@@ -139,14 +139,14 @@ def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
             length *= n
             continue
         levels = levels_of(spec.extent, length, limit, chunk)
-        k = attempt(k, SetAside(item.name, spec.var.name, levels))
+        k = attempt(k, PartialSums(item.name, spec.var.name, levels))
         length = int(ceildiv(n, prod(levels)))
         limit, chunk = 2 * CHAIN, CHAIN
     return k
 
 
 def levels_of(extent: Int, inner: int, limit: int, chunk: int) -> tuple[int, ...]:
-    """After how many iterations of `inner` additions to set a sum aside, and after how many of those sums again."""
+    """Iterations of `inner` additions that share a partial sum, then how many of those sums share one, and so on."""
     found: list[int] = []
     left, limit, chunk = extent, max(limit // inner, 1), max(chunk // inner, 1)
     while high(left) > limit:
@@ -165,7 +165,7 @@ def _near(extent: Int, wish: int) -> int:
 
 
 def _online(k: Kernel, leader: Value) -> Kernel:
-    """Sums that run beside a maximum, set aside relative to it."""
+    """Sums that run beside a maximum, in partial sums relative to it."""
     for spec in k.nests[leader.name].loops:
         beside = followers(k, spec.var.name)
         if not spec.reduce or spec.kind is not LoopKind.SERIAL or not beside:
@@ -173,7 +173,7 @@ def _online(k: Kernel, leader: Value) -> Kernel:
         inner = max(prod(_repeats(s) for s in k.nests[x.name].loops) for x in beside)
         if high(spec.extent) * inner > 2 * CHAIN and inner < CHAIN:
             levels = levels_of(spec.extent, inner, 2 * CHAIN, CHAIN)
-            k = attempt(k, SetAside(leader.name, spec.var.name, levels))
+            k = attempt(k, PartialSums(leader.name, spec.var.name, levels))
     return k
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weft.backends.limits import Level, Limits, Peak
+from weft.backends.roofline import Level, Limits, Peak
 
 from .llvm import Optimization, Target, compile_ir, load_object
 from .machine import Machine

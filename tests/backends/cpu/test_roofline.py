@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 import weft
-from weft.backends.cpu import limits as measuring
+from weft.backends.cpu import roofline as measuring
 from weft.backends.cpu.device import CpuDevice
 from weft.backends.cpu.runtime import open_runtime
 from weft.backends.cuda.peaks import peaks
-from weft.backends.limits import Level, Limits, Peak, described, from_json, to_json
+from weft.backends.roofline import Level, Limits, Peak, described, from_json, to_json
 
 
 def test_they_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

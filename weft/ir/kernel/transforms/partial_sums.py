@@ -4,27 +4,36 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import Kernel, LoopSpec
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import FACTORS, one_of, reducing_loops, reductions
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside(Transform):
-    """A reducing loop adds to a partial sum, which is set aside after so many iterations.
+class PartialSums(Transform):
+    """A reducing loop adds to a partial sum, which is added to the whole after so many iterations.
 
         for i in 0..n: s += x(i)  ->  for o in 0..n/f:  p = 0;  for i in 0..f: p += x(f*o + i);  s += p
 
     `levels`: f, then how many partial sums have one of their own again, and so on. In the loop of a maximum that online
-    sums run beside, these are set aside, relative to the maximum so far. Reassociates. f need not divide n, which may
-    be known at run time only, nor need the loop be empty: what is computed in it stays there. Needs: a serial loop,
-    reducing, of a sum or such a maximum. Unrolling or splitting the loop afterwards undoes it.
+    sums run beside, these have the partial sums, relative to the maximum so far. Reassociates. f need not divide n,
+    which may be known at run time only, nor need the loop be empty: what is computed in it stays there. Needs: a serial
+    loop, reducing, of a sum or such a maximum. Unrolling or splitting the loop afterwards undoes it.
     """
 
     value: str
     loop: str
     levels: tuple[int, ...]
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> PartialSums | None:
+        value = one_of(pick, reductions(k))
+        loop = None if value is None else one_of(pick, reducing_loops(k, value))
+        if value is None or loop is None:
+            return None
+        return cls(value.name, loop, tuple(pick(FACTORS) for _ in range(pick((1, 2)))))
 
     def check(self, k: Kernel) -> Refusal | None:
         item, spec = find_value(k, self.value), find(k, self.loop)

@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import reads
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 
 
 @dataclass(frozen=True, slots=True)
-class First(Transform):
+class ComputeFirst(Transform):
     """The value comes before all others that are computed at its place.
 
         for j: a[..] = f(x);  p[..] = v[j ..];  r += a * p   ->   for j: p[..] = v[j ..];  a[..] = f(x);  r += a * p
@@ -18,6 +19,10 @@ class First(Transform):
     """
 
     value: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> ComputeFirst | None:
+        return cls(pick(values(k)).name)
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
