@@ -1,4 +1,4 @@
-"""The costs that fusion is decided by, in one place: what an operation, a byte and a kernel cost, and the limits.
+"""Cost model of fusion: what an operation, a byte and a kernel cost, and the limits of a kernel.
 
 The unit is one cheap scalar operation on one element. Only ratios matter, and they are much alike on all machines.
 """
@@ -13,7 +13,7 @@ OPS: dict[Op, int] = {
     Op.DIV: 4, Op.RECIP: 4, Op.SQRT: 4, Op.FLOORDIV: 16, Op.MOD: 16, Op.EXP: 16, Op.EXP2: 16, Op.LOG: 20, Op.LOG2: 20,
     Op.SIN: 24, Op.COS: 24, Op.TANH: 24, Op.ERF: 24, Op.POW: 48, Op.THREEFRY: 100,
 }  # fmt: skip
-"""What an operation costs, in additions; those not listed cost 1."""
+"""Cost of an operation, in additions; those not listed cost 1."""
 
 OPS_PER_BYTE = 8
 """Operations in the time that one byte takes from or to memory: the machine balance of today's CPUs and GPUs."""
@@ -35,28 +35,28 @@ MAX_KERNEL_OPS = 512
 """Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
 
 MAX_KERNEL_READS = 48
-"""Tensors read by one kernel."""
+"""Tensors read by one kernel at most."""
 
 NO_LIMIT = 1 << 16
-"""Buffers of a kernel, where a device binds as many as anybody may want."""
+"""Buffers of a kernel on a device without a limit."""
 
 MIN_BUFFERS = 4
 """Buffers of a kernel that selects between two tensors."""
 
 MAX_SITES = 12
-"""Different places at which one kernel may compute the same tensor's elements anew."""
+"""Indices at which one kernel computes elements of the same tensor at most."""
 
 MAX_SELECTED_PIECES = 8
-"""Inputs of a concatenation that may be chosen from per element."""
+"""Inputs of a concatenation that is selected from per element."""
 
 MAX_WRITTEN_PIECES = 64
-"""Inputs of a concatenation that one kernel writes."""
+"""Inputs of a concatenation that one kernel writes at most."""
 
 MIN_ROWS = 16
 """Rows that a kernel needs, to keep all cores busy, if one row is long."""
 
 LONG_ROW_ELEMENTS = 65_536
-"""Elements from which on a row is long."""
+"""Elements above which a row is long."""
 
 SATURATED_OPS = 1 << 40
 """Operations per element above which costs are not told apart."""

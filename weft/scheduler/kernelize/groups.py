@@ -26,7 +26,7 @@ EMPTY = "empty"
 
 
 class Kind(Enum):
-    """How a site gets its value."""
+    """The source of a site's value."""
 
     OPEN = auto()  # not decided yet
     LOAD = auto()  # from the node's buffer
@@ -61,7 +61,7 @@ class Site:
 
     @property
     def in_contraction(self) -> bool:
-        """A contraction of the group needs the site, which is part of one of its operands."""
+        """Whether a contraction of the group needs the site, which is part of one of its operands."""
         contractions = self.group.contractions
         return bool(contractions) and not contractions.isdisjoint(self.frames)
 

@@ -233,7 +233,7 @@ def _maximum(node: Node, of: Node) -> bool:
 
 
 def _propagate_demand(order: Sequence[Node], outputs: frozenset[int], masks: Masks) -> None:
-    """From users to operands: a node is demanded where any user demands it."""
+    """Propagate demand from users to operands: a node is demanded where any user demands it."""
     demand: dict[int, Guard] = {}
     for node in reversed(order):
         mine: Guard = () if id(node) in outputs else demand.get(id(node), ())
