@@ -28,10 +28,12 @@ import numpy as np
 import weft
 from weft import nn
 from weft.backends.cpu import llvm
-from weft.core import broadcast, changes, handle, ownership, realization, remembered, templates, views
-from weft.core import compile as compiling
-from weft.core.compile import Compiled
-from weft.core.differentiate import _watched
+from weft.core.args import broadcast, handle
+from weft.core.compile import compile as compiling
+from weft.core.compile.compile import Compiled
+from weft.core.composed import remembered, templates
+from weft.core.execute import changes, ownership, realization, watched
+from weft.core.views import views
 from weft.ir import graph, index, interning, movement
 from weft.scheduler import disk_cache, programs, realize
 
@@ -66,7 +68,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent.tensors), handle.RECENT),
         "wanted": (len(realization._noted.wanted), 1000),
-        "watched": (len(_watched), 1000),
+        "watched": (len(watched.tensors), 1000),
         "ranges": (len(ownership.known_ranges), 1000),
         "nodes": (len(graph._nodes), graph._sweep_at + 1),
         "interned": (len(interning._known), interning._sweep_at + 1),

@@ -18,8 +18,8 @@ from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
-from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace, verify_plan
-from weft.scheduler.programs import Compiled, compiled
+from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace, verify_plan
+from weft.scheduler.programs import CompiledProgram, compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Assembly:
         for o, n in enumerate(job.outputs):
             self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
-        self.traces: list[Trace] = []  # of the steps, where they are to be verified
+        self.traces: list[StepAccesses] = []  # of the steps, where they are to be verified
         self.requests = self.lay_out()
 
     # --- whose memory may be overwritten
@@ -227,7 +227,7 @@ class _Assembly:
         values = sorted(found.union(*(constants(self.loops[k].spec) for k in self.loops)))
         return {x: len(self.job.variables) + k for k, x in enumerate(values)}
 
-    def programs(self) -> dict[Compiled, int]:
+    def programs(self) -> dict[CompiledProgram, int]:
         """The distinct programs, numbered."""
         return {c: i for i, c in enumerate(dict.fromkeys(c for c, _ in self.chosen.values()))}
 

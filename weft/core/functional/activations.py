@@ -6,11 +6,18 @@ import math
 from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value
-from weft.core import broadcast as bc
-from weft.core.autocast import widens_on_gpus
-from weft.core.axes import axis
-from weft.core.defaults import get_default_dtype
-from weft.core.elementwise import (
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import axis
+from weft.core.args.defaults import get_default_dtype
+from weft.core.args.handle import Handle, describe, value_of, wrap
+from weft.core.args.requirements import at_least, finite, floats, needs, one_dtype
+from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.precision import widened
+from weft.core.composed.remembered import remembered, remembered_as_given
+from weft.core.composed.smooth import smooth
+from weft.core.functions.reductions import reduce
+from weft.core.layout.movement import chunk, positions
+from weft.core.pointwise.elementwise import (
     abs,
     clamp,
     div,
@@ -33,19 +40,12 @@ from weft.core.elementwise import (
     where,
     with_gradient_of,
 )  # fmt: skip
-from weft.core.handle import Handle, describe, value_of, wrap
-from weft.core.movement import chunk, positions
-from weft.core.precision import widened
-from weft.core.reductions import reduce
-from weft.core.remembered import remembered, remembered_as_given
-from weft.core.requirements import at_least, finite, floats, needs, one_dtype
-from weft.core.smooth import smooth
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, Kind, float64
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def into(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
@@ -312,7 +312,7 @@ def rrelu(
         raise ArgumentError(f"rrelu: lower {lower} must not be greater than upper {upper}")
     slope = (lower + upper) / 2
     if training:
-        from weft.core.random import uniform
+        from weft.core.functions.random import uniform
 
         return into(input, _leaking(input, uniform(v.shape, v.dtype, None, v), lower, upper), inplace)
     return into(input, where(gt(input, 0), input, input * slope), inplace)
@@ -330,8 +330,8 @@ def gumbel_softmax(
 
     Source: Jang, Gu & Poole 2016, arXiv:1611.01144. eps has no effect, as in torch.
     """
-    from weft.core.random import uniform
-    from weft.core.reductions import argmax
+    from weft.core.functions.random import uniform
+    from weft.core.functions.reductions import argmax
 
     v = value_of("gumbel_softmax", logits)
     if not v.dtype.is_float:

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.autograd.value import stepwise
-from weft.core import broadcast as bc
-from weft.core.autocast import widens_on_gpus
-from weft.core.axes import known_sizes
-from weft.core.creation import tensor
-from weft.core.elementwise import abs, clamp, eq, ne, pow, sqrt, where
-from weft.core.gather import rows
-from weft.core.handle import value_of, wrap
-from weft.core.movement import box
-from weft.core.precision import rounded_once, widened
-from weft.core.reductions import amax, amin, sum
-from weft.core.remembered import remembered
-from weft.core.requirements import at_least, needs
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import known_sizes
+from weft.core.args.handle import value_of, wrap
+from weft.core.args.requirements import at_least, needs
+from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.precision import rounded_once, widened
+from weft.core.composed.remembered import remembered
+from weft.core.functions.reductions import amax, amin, sum
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import rows
+from weft.core.layout.movement import box
+from weft.core.pointwise.elementwise import abs, clamp, eq, ne, pow, sqrt, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 @remembered

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.core import random
-from weft.core.elementwise import where
+from weft.core.args.handle import value_of
+from weft.core.composed.remembered import remembered
 from weft.core.functional.activations import into
-from weft.core.handle import value_of
-from weft.core.remembered import remembered
+from weft.core.functions import random
+from weft.core.pointwise.elementwise import where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Shape
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.core.autocast import lowers
-from weft.core.elementwise import add
-from weft.core.handle import value_of
-from weft.core.matmul import einsum, matmul
-from weft.core.movement import transpose
-from weft.core.remembered import remembered
-from weft.core.requirements import at_most_dims, needs, one_dtype, same_lead
+from weft.core.args.handle import value_of
+from weft.core.args.requirements import at_most_dims, needs, one_dtype, same_lead
+from weft.core.composed.autocast import lowers
+from weft.core.composed.remembered import remembered
+from weft.core.functions.matmul import einsum, matmul
+from weft.core.layout.movement import transpose
+from weft.core.pointwise.elementwise import add
 from weft.errors import ShapeError
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 @remembered

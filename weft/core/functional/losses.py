@@ -8,10 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply, composed
-from weft.core import broadcast as bc
-from weft.core.autocast import widens
-from weft.core.axes import axis
-from weft.core.elementwise import (
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import axis
+from weft.core.args.broadcast import size_tensor
+from weft.core.args.handle import describe, value_of, wrap
+from weft.core.args.requirements import at_least, floats, needs, one_dtype
+from weft.core.composed.autocast import widens
+from weft.core.composed.known_values import check_known
+from weft.core.composed.precision import rounded_once
+from weft.core.composed.remembered import remembered
+from weft.core.functional.activations import log_one_plus_exp, log_softmax
+from weft.core.functions.reductions import mean, sum
+from weft.core.layout.gather import index_range, index_value, take
+from weft.core.pointwise.elementwise import (
     abs,
     clamp,
     exp,
@@ -24,20 +33,12 @@ from weft.core.elementwise import (
     sub,
     where,
 )  # fmt: skip
-from weft.core.functional.activations import log_one_plus_exp, log_softmax
-from weft.core.gather import index_range, index_value, take
-from weft.core.handle import describe, value_of, wrap
-from weft.core.known_values import check_known
-from weft.core.precision import rounded_once
-from weft.core.reductions import mean, size_tensor, sum
-from weft.core.remembered import remembered
-from weft.core.requirements import at_least, floats, needs, one_dtype
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.graph import Along, elements
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def how_reduced(

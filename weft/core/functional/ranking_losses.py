@@ -7,9 +7,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, composed
-from weft.core import broadcast as bc
-from weft.core.autocast import widens
-from weft.core.elementwise import (
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import Handle, value_of, wrap
+from weft.core.args.requirements import floats, needs, no_bools
+from weft.core.composed.autocast import widens
+from weft.core.composed.known_values import check_known
+from weft.core.composed.precision import rounded_once
+from weft.core.composed.remembered import remembered
+from weft.core.composed.smooth import float_input
+from weft.core.functional.activations import logsigmoid, softplus
+from weft.core.functional.distances import pairwise_distance
+from weft.core.functional.losses import how_reduced, reduced
+from weft.core.functions.reductions import any, mean, sum
+from weft.core.layout.gather import check_range, gather, index_value, take
+from weft.core.layout.movement import positions
+from weft.core.pointwise.elementwise import (
     clamp,
     eq,
     exp,
@@ -22,23 +34,11 @@ from weft.core.elementwise import (
     sqrt,
     where,
 )  # fmt: skip
-from weft.core.functional.activations import logsigmoid, softplus
-from weft.core.functional.distances import pairwise_distance
-from weft.core.functional.losses import how_reduced, reduced
-from weft.core.gather import check_range, gather, index_value, take
-from weft.core.handle import Handle, value_of, wrap
-from weft.core.known_values import check_known
-from weft.core.movement import positions
-from weft.core.precision import rounded_once
-from weft.core.reductions import any, mean, sum
-from weft.core.remembered import remembered
-from weft.core.requirements import floats, needs, no_bools
-from weft.core.smooth import float_input
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 @widens
@@ -296,7 +296,7 @@ def multilabel_margin_loss(
     x = _margin_input(op, input, tuple(y.shape[:-1]))
     n, classes = x.value.shape
     labels = wrap(bc.reshape(y, (n, classes)))
-    from weft.core.scans import cumprod
+    from weft.core.functions.scans import cumprod
 
     listed = ne(cumprod(labels >= 0, 1), 0)
     safe = where(listed, labels, 0)

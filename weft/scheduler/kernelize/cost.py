@@ -1,19 +1,12 @@
-"""Cost model of fusion: what an operation, a byte and a kernel cost, and the limits of a kernel.
+"""Cost model of fusion: what a byte and a kernel cost, and the limits of a kernel.
 
-The unit is one cheap scalar operation on one element. Only ratios matter, and they are much alike on all machines.
+The unit is one addition of one element, as of `OpInfo.cost`. Only ratios matter, and they are much alike on all
+machines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from weft.ir.ops import Op
-
-OPS: dict[Op, int] = {
-    Op.DIV: 4, Op.RECIP: 4, Op.SQRT: 4, Op.FLOORDIV: 16, Op.MOD: 16, Op.EXP: 16, Op.EXP2: 16, Op.LOG: 20, Op.LOG2: 20,
-    Op.SIN: 24, Op.COS: 24, Op.TANH: 24, Op.ERF: 24, Op.POW: 48, Op.THREEFRY: 100,
-}  # fmt: skip
-"""Cost of an operation, in additions; those not listed cost 1."""
 
 OPS_PER_BYTE = 8
 """Operations in the time that one byte takes from or to memory: the machine balance of today's CPUs and GPUs."""
@@ -64,7 +57,7 @@ SATURATED_OPS = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Arithmetic, in operations (see `OPS`), and memory traffic, in bytes; None for more than is counted."""
+    """Arithmetic, in operations (see `OpInfo.cost`), and memory traffic, in bytes; None for more than is counted."""
 
     ops: float = 0
     nbytes: float | None = 0

@@ -11,7 +11,7 @@ from weft.ir.expr import Load
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, Rest, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, KnownFill, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
@@ -80,7 +80,7 @@ class _Params:
             known = self.reads[id(node)] = (node, _free(f"p{len(self.reads)}", self.reserved))
         return Load(node.dtype, known[1], self.index(node, index))
 
-    def masked(self, node: Node, masks: Masks) -> Rest | None:
+    def masked(self, node: Node, masks: Masks) -> KnownFill | None:
         """The masked-out elements of a parameter."""
         return masks.masked.get(id(node)) if id(node) not in self.linked else None
 
@@ -196,7 +196,7 @@ class _Emitter:
             items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
         p = self.params
         params = [
-            Param(name, n.dtype, p.shape(n), rest=p.masked(n, self.masks)) for n, name in p.reads.values()
+            Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks)) for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
         return Algorithm(_name(group), tuple(params), self.runtime, tuple(items))

@@ -125,7 +125,7 @@ class Group:
         self.index_dependent: list[Site] = []  # sites other than loads whose value depends on an index
         self.markers: dict[Opaque, tuple[Site, Int | None]] = {}
         self.online: frozenset[int] = frozenset()  # members of an attention in one pass: see `online`
-        self.ops = 0  # operations by their cost, as in `cost.MAX_OPS`
+        self.ops = 0  # operations by their cost, as in `cost.MAX_KERNEL_OPS`
         self.read: set[int] = set()  # nodes that it loads
         self.pending: set[int] = set()  # nodes that it loads, or has yet to compute or load
         self.bases: set[int] = set()  # see Facts

@@ -227,7 +227,7 @@ class _RowRewriter:
     def _first(self, p: Param) -> Param:
         """A parameter as its first row; masks say nothing of whole tensors."""
         row = self.rows[p.name][0]
-        return p if row.count is None else replace(row.param(p), rest=None)
+        return p if row.count is None else replace(row.param(p), fill=None)
 
     def item(self, i: Item) -> Item:
         """An item that loads from rows, and stores to them."""

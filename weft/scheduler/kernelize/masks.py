@@ -33,7 +33,7 @@ from weft.ir.index import (
     substitute,
     variables,
 )
-from weft.ir.kernel.algorithm import Rest, place
+from weft.ir.kernel.algorithm import KnownFill, place
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, Op
@@ -51,7 +51,7 @@ class Masks:
     """By id of a node: the value of its masked-out elements and where these are, and the condition without which none
     of its elements is used."""
 
-    masked: dict[int, Rest] = field(default_factory=dict[int, Rest])
+    masked: dict[int, KnownFill] = field(default_factory=dict[int, KnownFill])
     demanded: dict[int, Guard] = field(default_factory=dict[int, Guard])
 
 
@@ -75,10 +75,10 @@ def places(node: Node) -> tuple[Int, ...]:
 
 # masked out -----------------------------------------------------------------------------------------------------------
 
-_Operands: TypeAlias = Sequence[Rest | None]
+_Operands: TypeAlias = Sequence[KnownFill | None]
 
 
-def _masked(node: Node, known: Mapping[int, Rest]) -> Rest | None:
+def _masked(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
     """The masked-out elements of a node: the value that they have, and where they are."""
     rule = _MASKED.get(node.op)
     if rule is None:
@@ -87,7 +87,7 @@ def _masked(node: Node, known: Mapping[int, Rest]) -> Rest | None:
     return rule(node, of) if node.op is Op.WHERE or any(of) else None
 
 
-def _where(node: Node, of: _Operands) -> Rest | None:
+def _where(node: Node, of: _Operands) -> KnownFill | None:
     """where(condition, x, -inf), or the other way round; where(.., x, 0) of what is 0 by another mask."""
     condition, x, other = node.inputs
     if _is_constant(other, float("-inf")):
@@ -96,70 +96,70 @@ def _where(node: Node, of: _Operands) -> Rest | None:
         guard, kept = _opposite(_condition(condition)), of[2]
     else:
         kept = of[1]
-        return kept if kept is not None and kept.fill == 0 and _is_constant(other, 0.0) else None
-    if kept is not None and kept.fill < 0:
-        guard = _all(guard, kept.unless)
-    return Rest(guard, float("-inf")) if guard and guard != NEVER else None
+        return kept if kept is not None and kept.value == 0 and _is_constant(other, 0.0) else None
+    if kept is not None and kept.value < 0:
+        guard = _all(guard, kept.outside)
+    return KnownFill(guard, float("-inf")) if guard and guard != NEVER else None
 
 
-def _moved(node: Node, of: _Operands) -> Rest | None:
+def _moved(node: Node, of: _Operands) -> KnownFill | None:
     """The condition at the place that an element comes from."""
-    (rest,) = of
-    assert rest is not None
+    (fill,) = of
+    assert fill is not None
     at = source(node, places(node)).index
     inner = {v: i for v, i in zip(places(node.inputs[0]), at, strict=True) if isinstance(v, Var)}
-    guard = map_guard(rest.unless, lambda i: _replaced(i, inner))
-    return Rest(guard, rest.fill) if guard and all(_affine(c) for c in guard) else None
+    guard = map_guard(fill.outside, lambda i: _replaced(i, inner))
+    return KnownFill(guard, fill.value) if guard and all(_affine(c) for c in guard) else None
 
 
-def _product(node: Node, of: _Operands) -> Rest | None:
+def _product(node: Node, of: _Operands) -> KnownFill | None:
     """0 where any factor is."""
-    zeros = [r for r in of if r is not None and r.fill == 0]
-    return Rest(_all(*(r.unless for r in zeros)), 0.0) if zeros else None
+    zeros = [r for r in of if r is not None and r.value == 0]
+    return KnownFill(_all(*(r.outside for r in zeros)), 0.0) if zeros else None
 
 
-def _quotient(node: Node, of: _Operands) -> Rest | None:
+def _quotient(node: Node, of: _Operands) -> KnownFill | None:
     """0 where the dividend is, if no divisor is 0."""
     a = of[0]
-    return a if a is not None and a.fill == 0 and _filled(node, node.inputs[1], a.unless) else None
+    return a if a is not None and a.value == 0 and _filled(node, node.inputs[1], a.outside) else None
 
 
-def _sum(node: Node, of: _Operands) -> Rest | None:
+def _sum(node: Node, of: _Operands) -> KnownFill | None:
     """0 where both terms are, -inf where any is."""
     a, b = of
-    if a is not None and b is not None and a.fill == b.fill == 0:
+    if a is not None and b is not None and a.value == b.value == 0:
         return a if a == b else None
-    lowest = [r for r in of if r is not None and r.fill < 0]
-    return Rest(_all(*(r.unless for r in lowest)), float("-inf")) if lowest else None
+    lowest = [r for r in of if r is not None and r.value < 0]
+    return KnownFill(_all(*(r.outside for r in lowest)), float("-inf")) if lowest else None
 
 
-def _difference(node: Node, of: _Operands) -> Rest | None:
+def _difference(node: Node, of: _Operands) -> KnownFill | None:
     """0 where both terms are; -inf less a maximum is -inf."""
     a, b = of
-    if a is not None and b is not None and a.fill == b.fill == 0:
+    if a is not None and b is not None and a.value == b.value == 0:
         return a if a == b else None
-    return a if a is not None and a.fill < 0 and _maximum(node.inputs[1], node.inputs[0]) else None
+    return a if a is not None and a.value < 0 and _maximum(node.inputs[1], node.inputs[0]) else None
 
 
-def _negation(node: Node, of: _Operands) -> Rest | None:
+def _negation(node: Node, of: _Operands) -> KnownFill | None:
     """0 where the operand is."""
     a = of[0]
-    return a if a is not None and a.fill == 0 else None
+    return a if a is not None and a.value == 0 else None
 
 
-def _conversion(node: Node, of: _Operands) -> Rest | None:
+def _conversion(node: Node, of: _Operands) -> KnownFill | None:
     """The operand's value, if the type has it."""
     a = of[0]
-    return a if a is not None and (a.fill == 0 or node.dtype.is_float) else None
+    return a if a is not None and (a.value == 0 or node.dtype.is_float) else None
 
 
-def _exponential(node: Node, of: _Operands) -> Rest | None:
+def _exponential(node: Node, of: _Operands) -> KnownFill | None:
     """0 where the operand is -inf."""
     a = of[0]
-    return Rest(a.unless, 0.0) if a is not None and a.fill < 0 else None
+    return KnownFill(a.outside, 0.0) if a is not None and a.value < 0 else None
 
 
-_MASKED: dict[Op, Callable[[Node, _Operands], Rest | None]] = {
+_MASKED: dict[Op, Callable[[Node, _Operands], KnownFill | None]] = {
     **dict.fromkeys(_MOVED, _moved),
     Op.WHERE: _where,
     Op.MUL: _product,
@@ -247,7 +247,7 @@ def _propagate_demand(order: Sequence[Node], outputs: frozenset[int], masks: Mas
             demand[id(i)] = new if before is None else tuple(c for c in before if c in new)
 
 
-def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, Rest]) -> Guard:
+def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, KnownFill]) -> Guard:
     """The condition without which `node`, demanded where `mine` holds, does not use its operand number `k`."""
     op, inputs = node.op, node.inputs
     if op in (Op.PERMUTE, Op.RESHAPE):
@@ -256,7 +256,7 @@ def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, Rest])
         return _all(mine, _condition(inputs[0]))
     if op is Op.MUL and inputs[0] is not inputs[1]:
         other = masked.get(id(inputs[1 - k]))
-        return mine if other is None or other.fill != 0 else _all(mine, other.unless)
+        return mine if other is None or other.value != 0 else _all(mine, other.outside)
     return mine if op in ELEMENTWISE else ()
 
 
