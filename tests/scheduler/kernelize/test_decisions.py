@@ -89,6 +89,12 @@ CASES: dict[str, Case] = {
     "function of a column of reductions": Case(
         lambda: [(x := f32(8, 1, 16)) - (s := x.sum(-1))[..., None], s[:, 0] * 2]
     ),
+    "function of a reduction in a piece": Case(
+        lambda: [weft.cat([(x := f32(8, 1, 16)) - (s := x.sum(-1))[..., None], f32(2, 1, 16)]), s[:, 0] * 2]
+    ),
+    "function of a reduction that a loop reads": Case(
+        lambda: [*weft.scan(lambda c, x: (c + x, c * x), f32(4), s := f32(3, 4, 5).sum(-1)), s * 2]
+    ),
     "function of a reduction, reshaped": Case(
         lambda: [(x := f32(8, 4, 6)) - (s := x.sum(-1))[..., None], s.reshape(32) * 2]
     ),
@@ -246,7 +252,7 @@ def test_each_expected_log_has_its_graph() -> None:
     assert list(golden()) == list(CASES)
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if "long" not in n and n not in ("loop", "copy")])
+@pytest.mark.parametrize("name", [n for n in CASES if "long" not in n and "loop" not in n and n != "copy"])
 def test_kernels_compute_what_the_graph_means(name: str) -> None:
     nodes = [t.value.node for t in CASES[name].graph()]
     values = execute(nodes, buffers=CASES[name].buffers)

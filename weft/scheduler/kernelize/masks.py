@@ -119,7 +119,7 @@ def _product(node: Node, of: _Operands) -> KnownFill | None:
 
 
 def _quotient(node: Node, of: _Operands) -> KnownFill | None:
-    """0 where the dividend is, if no divisor is 0."""
+    """0 where the dividend is, unless whole rows are masked out: these are 0 / 0."""
     a = of[0]
     return a if a is not None and a.value == 0 and _filled(node, node.inputs[1], a.outside) else None
 
