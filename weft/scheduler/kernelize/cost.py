@@ -89,7 +89,8 @@ class Comparison:
         return self.fused.total <= self.limit.total
 
     def __str__(self) -> str:
-        return f"{self.fused} {'<=' if self.pays else '>'} {self.limit}"
+        rate = f", at {OPS_PER_BYTE} operations per byte" if self.fused.ops and self.limit.nbytes else ""
+        return f"{self.fused} {'<=' if self.pays else '>'} {self.limit}{rate}"
 
 
 _LAUNCH = Cost(OPS_PER_LAUNCH)
