@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 
+from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
@@ -49,8 +50,6 @@ from weft.ir.loops import Scope
 from weft.scheduler.optimize import depth, dots, parallel
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
-    COPY_CYCLES,
-    GATHER_CYCLES,
     Contraction,
     divisors,
     fill,
@@ -67,24 +66,6 @@ from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
 from weft.scheduler.optimize.steps import merge, split
 
-SCATTER_STORE_CYCLES = 20.0
-"""To store one element when neither lanes nor rows of a tile are contiguous in the output."""
-
-SEEK_CYCLES = 4.0
-"""To find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
-
-L2_ELEMENT_CYCLES = 4.0
-"""To load one element from the second cache, over and over."""
-
-L2_VECTOR_CYCLES = 2.0
-"""To load a vector from the second cache, in order."""
-
-ADD_LATENCY_CYCLES = 4.0
-"""From one addition to the next that depends on it."""
-
-HIDDEN_LOAD_CYCLES = 0.06
-"""What a load costs that the multiply-adds nearly hide."""
-
 MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
 
@@ -93,12 +74,6 @@ MAX_VECTORS = 6
 
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""
-
-LINE_BYTES, WAYS = 64, 8
-"""Of a cache line; lines of one set of the first cache. As all CPUs of the x86-64-v3 level have them."""
-
-SHORT_ROW_BYTES = 512, 2560
-"""Of a stream's row whose end the hardware runs into: it follows longer ones, and shorter ones are one run."""
 
 FAR_CACHES = 2
 """Second-level caches that a stream fills before it counts as being in memory."""
@@ -180,7 +155,7 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
     longer than there are results, tiles of parts of it."""
     axes = [Axes(g, c, *x) for g, c in form.forms for x in _tiled_axes(c)]
     tiles = [_tiles(x, info) for x in axes]
-    stored = [_storing(x.kernel, x.contraction, x.panel, x.stream) for x in axes]
+    stored = [_storing(x, info.costs) for x in axes]
     least = [min(t.values()) + extra for t, extra in zip(tiles, stored, strict=True)]
     k, chosen = pick(form.kernel, "contraction.axes", axes, least, "cycles")
     along = [dots.options(g, c, info) for g, c in form.forms]
@@ -305,19 +280,19 @@ def _tiled_axes(c: Contraction) -> Iterator[tuple[int, Axis, Axis]]:
 def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     """Tiles that registers hold, with the cycles that each takes without storing the results."""
     k, c, side, panel, stream = axes.kernel, axes.contraction, axes.side, axes.panel, axes.stream
-    lanes = info.lanes(c.value.dtype)
+    costs, lanes = info.costs, info.lanes(c.value.dtype)
     macs = prod(high(a.extent) for a in c.value.all_axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
     p, s = high(panel.extent), high(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
     strided, crowd = fetched_anew(k, c, 1 - side, info), crowded(k, c, 1 - side, info)
-    packing, direct = _packing(k, c, side, panel)
+    packing, direct = _packing(k, c, side, panel, costs)
     blocks = prod(high(a.extent) for a in c.own(1 - side) if a is not stream)
-    seek = _seeking(k, c, 1 - side, panel)
+    seek = _seeking(k, c, 1 - side, panel, costs)
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(high(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
-    costs: dict[TileSize, float] = {}
+    cycles: dict[TileSize, float] = {}
     for tile in _tiles_in_registers(p, stream, lanes, info):
         rows, vectors = tile
         if crowd and s % rows:
@@ -326,19 +301,21 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
         # the panel, whose rest has left the first cache by then
         far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
-        step = max(vectors * rows, ADD_LATENCY_CYCLES, vectors * (L2_VECTOR_CYCLES if far else 1.0))
-        step += HIDDEN_LOAD_CYCLES * (vectors + rows)
+        step = max(
+            vectors * rows, costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0)
+        )
+        step += costs.hidden_load_cycles * (vectors + rows)
         if clash(apart, rows, info):
-            step += L2_ELEMENT_CYCLES * rows
+            step += costs.l2_element_cycles * rows
         elif strided and apart is not None:
-            step += L2_ELEMENT_CYCLES * max(1, rows * min(apart, LINE_BYTES) // LINE_BYTES)
+            step += costs.l2_element_cycles * max(1, rows * min(apart, costs.line_bytes) // costs.line_bytes)
         cost = panels * tiles * step * (macs / (p * s)) + panels * seek
         if not (direct and blocks * tiles <= MAX_UNPACKED_USES):
             cost += packing
         if spread and around * panels >= info.cores:  # the last tasks leave cores idle
             cost *= ceildiv(around * panels, info.cores) * info.cores / (around * panels)
-        costs[tile] = cost
-    return costs
+        cycles[tile] = cost
+    return cycles
 
 
 def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> Iterator[TileSize]:
@@ -353,7 +330,7 @@ def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) 
             yield TileSize(rows, vectors)
 
 
-def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, bool]:
+def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> tuple[float, bool]:
     """Cycles to pack all panels of a factor, and whether it can be read where it is."""
     factor = c.factors[side]
     contiguous = all(
@@ -361,31 +338,31 @@ def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, 
         for load in _loads(factor)
         if (q := k.algorithm.param(load.source)) is not None
     )
-    return _elements(c, side) * (COPY_CYCLES if contiguous else GATHER_CYCLES), contiguous and isinstance(
-        factor, Load
-    )
+    each = costs.copy_cycles if contiguous else costs.gather_cycles
+    return each * _elements(c, side), contiguous and isinstance(factor, Load)
 
 
-def _storing(k: Kernel, c: Contraction, panel: Axis, stream: Axis) -> float:
+def _storing(axes: Axes, costs: CostModel) -> float:
     """Cycles to store the results."""
-    across, along = output_steps(k, c, panel), output_steps(k, c, stream)
+    k, c = axes.kernel, axes.contraction
+    across, along = output_steps(k, c, axes.panel), output_steps(k, c, axes.stream)
     each = (
-        COPY_CYCLES
+        costs.copy_cycles
         if all(x == 1 for x in across)
-        else GATHER_CYCLES
+        else costs.gather_cycles
         if all(x == 1 for x in along)
-        else SCATTER_STORE_CYCLES
+        else costs.scatter_store_cycles
     )
     return each * prod(high(a.extent) for a in c.value.axes)
 
 
-def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis) -> float:
+def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> float:
     """Cycles to find the elements of the stream for the tiles of one panel (one tile's width of its axis)."""
     if reachable(k, c, side) is not None:
-        return COPY_CYCLES * _elements(c, side)
+        return costs.copy_cycles * _elements(c, side)
     if not awkward(k, c.factors[side]):
         return 0.0
-    return SEEK_CYCLES * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
+    return costs.seek_cycles * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
 
 
 def _elements(c: Contraction, side: int) -> int:
@@ -414,9 +391,8 @@ def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool
         return False
     step = coefficient(flatten(load.index, p.shape), summed[-1].var)
     depth = prod(high(a.extent) for a in summed)
-    return (
-        step is not None and abs(step) * p.dtype.itemsize >= LINE_BYTES and depth * LINE_BYTES > info.l1_bytes
-    )
+    line = info.costs.line_bytes
+    return step is not None and abs(step) * p.dtype.itemsize >= line and depth * line > info.l1_bytes
 
 
 def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
@@ -428,18 +404,18 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
         return False
     assert c.value.reduce is not None
     step = coefficient(flatten(load.index, p.shape), c.value.reduce.axes[-1].var) or 0
-    sets = max(info.l2_bytes // (LINE_BYTES * WAYS), 1)
-    apart = abs(step) * p.dtype.itemsize // LINE_BYTES
-    return high(c.value.reduce.axes[-1].extent) > 2 * WAYS * (sets // gcd(sets, apart))
+    costs, sets = info.costs, info.costs.sets(info.l2_bytes)
+    apart = abs(step) * p.dtype.itemsize // costs.line_bytes
+    return high(c.value.reduce.axes[-1].extent) > 2 * costs.cache_ways * (sets // gcd(sets, apart))
 
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
     """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
     if not apart:
         return False
-    sets = max(info.l1_bytes // (LINE_BYTES * WAYS), 1)
-    used = [row * apart // LINE_BYTES % sets for row in range(tall)]
-    return max(used.count(x) for x in set(used)) >= WAYS
+    costs, sets = info.costs, info.costs.sets(info.l1_bytes)
+    used = [row * apart // costs.line_bytes % sets for row in range(tall)]
+    return max(used.count(x) for x in set(used)) >= costs.cache_ways
 
 
 def awkward(k: Kernel, e: Expr) -> bool:
@@ -718,10 +694,10 @@ class _Tiled:
         reduce = self.c.value.reduce
         if load is None or p is None or reduce is None:
             return
-        size, last = p.dtype.itemsize, reduce.axes[-1]
+        size, last, costs = p.dtype.itemsize, reduce.axes[-1], self.info.costs
         if (
             coefficient(flatten(load.index, p.shape), last.var) == 1
-            and SHORT_ROW_BYTES[0] <= high(last.extent) * size <= SHORT_ROW_BYTES[1]
+            and costs.min_overrun_bytes <= high(last.extent) * size <= costs.max_overrun_bytes
             and high(elements(p.shape)) * size > self.info.l2_bytes * FAR_CACHES
         ):
             self.k = attempt(self.k, PrefetchNext(name, tile, 1, (p.name,)))
