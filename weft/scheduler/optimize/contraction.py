@@ -129,8 +129,8 @@ class Axes:
     stream: Axis
 
     def __str__(self) -> str:
-        """Lanes along the one, rows along the other; axes that were merged have names of both."""
-        return f"lanes along {self.panel.var.name}, rows along {self.stream.var.name}"
+        """lanes j, rows i"""
+        return f"lanes {self.panel.var.name}, rows {self.stream.var.name}"
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,9 @@ def _shared(tiled: Tiles, info: DeviceInfo) -> Sharing | Refusal:
     """How to share out the depth, where it is much deeper than it is wide."""
     k, c = tiled.kernel, tiled.contraction
     if not tiled.in_blocks:
-        return Refusal(
-            f"a panel of the whole depth takes less than the second-level cache over {PANEL_SHARE}"
-        )
+        assert c.value.reduce is not None
+        length = prod(high(a.extent) for a in c.value.reduce.axes)
+        return Refusal(f"{length:,} products in a sum, for which a panel of the whole depth is taken")
     if reachable(k, c, 1 - tiled.side) is not None:
         return Refusal("the stream is copied by windows")
     return depth.options(

@@ -100,7 +100,7 @@ def find(k: Kernel) -> Chain | Refusal:
     if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
         reductions = sum(v.reduce is not None for v in values)
         return Refusal(
-            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and one"
+            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and 1"
         )
     top = [v for v in values if v.reduce is not None and v.reduce.op is Op.MAX]
     if len(top) != 1 or top[0].reduce is None or len(top[0].reduce.axes) != 1:
