@@ -9,7 +9,6 @@ a few rows times a matrix need (a token, a small batch): packing the matrix woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -167,19 +166,21 @@ def _tiles(
     width: int,
     registers: int,
     work: tuple[float, float],
-) -> Iterator[tuple[TileSize, float]]:
+) -> list[tuple[TileSize, float]]:
     """Tiles that registers hold, and the cycles that each takes."""
     assert c.value.reduce is not None
     m, n = high(axes[0].extent), high(axes[1].extent)
     results = prod(high(a.extent) for a in c.value.axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
+    found: list[tuple[TileSize, float]] = []
     for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
         for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
             if r * s + min(r, s) + 1 <= registers:
                 tiles = results / (m * n) * ceildiv(m, r) * ceildiv(n, s)
                 step = max(r * s, 4.0) + (LOAD_CYCLES + work[0]) * r + (LOAD_CYCLES + work[1]) * s
-                yield TileSize(r, s), tiles * (steps * step + LANE_SUM_CYCLES * r * s)
+                found.append((TileSize(r, s), tiles * (steps * step + LANE_SUM_CYCLES * r * s)))
+    return found
 
 
 def choose(k: Kernel, ways: Dots) -> InnerProducts:
