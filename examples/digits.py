@@ -29,7 +29,7 @@ from sklearn.model_selection import train_test_split
 import weft
 import weft.nn.functional as F
 from weft import nn, optim
-from weft.core.compile import Compiled
+from weft.core.compile.compile import Compiled
 
 CLASSES = 10
 BATCH = 64

@@ -20,8 +20,8 @@ import soak
 
 import weft
 from weft.backends.cpu import llvm
-from weft.core import compile as compiling
-from weft.core import views
+from weft.core.compile import compile as compiling
+from weft.core.views import views
 
 PAGE = Path(__file__).parents[1] / "manuals" / "caches.md"
 LRU = type(functools.lru_cache(lambda: 0))

@@ -1,4 +1,4 @@
-"""Derives `weft/core/approximations.py`: python tools/chebyshev.py > weft/core/approximations.py
+"""Derives `weft/core/pointwise/approximations.py`: python tools/chebyshev.py > weft/core/pointwise/approximations.py
 
 Each table holds the Chebyshev coefficients of a smooth function on an interval, from its values in 60 digits, cut
 where the rest is below what the format resolves.

@@ -35,7 +35,7 @@ from weft.backends.cuda.compile import Part, compile_programs, target
 from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Bounds, DeviceInfo
-from weft.core.handle import wrap
+from weft.core.args.handle import wrap
 from weft.ir.dtypes import DType, bfloat16, float16, float32, int64
 from weft.ir.graph import buffer
 from weft.ir.index import high

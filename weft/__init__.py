@@ -11,9 +11,81 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from weft._version import __version__
-from weft.core.autocast import autocast, get_autocast_dtype, is_autocast_enabled
-from weft.core.broadcast import broadcast_shapes, can_cast, result_type
-from weft.core.creation import (
+from weft.core.args.broadcast import broadcast_shapes, can_cast, result_type
+from weft.core.args.defaults import get_default_dtype, set_default_dtype
+from weft.core.args.handle import value_of
+from weft.core.args.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from weft.core.composed.autocast import autocast, get_autocast_dtype, is_autocast_enabled
+from weft.core.execute.realization import realize
+from weft.core.execute.run import synchronize
+from weft.core.functional.activations import log_softmax, relu, softmax
+from weft.core.functions.matmul import (
+    addmm,
+    addmv,
+    baddbmm,
+    bmm,
+    dot,
+    einsum,
+    matmul,
+    mm,
+    mv,
+    outer,
+    tensordot,
+)
+from weft.core.functions.matmul import outer as ger
+from weft.core.functions.random import (
+    Generator,
+    bernoulli,
+    binomial,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    multinomial,
+    normal,
+    poisson,
+    rand,
+    rand_like,
+    randint,
+    randint_like,
+    randn,
+    randn_like,
+    randperm,
+    seed,
+    set_rng_state,
+)  # fmt: skip  # fmt: skip
+from weft.core.functions.reductions import (
+    all,
+    allclose,
+    amax,
+    amin,
+    aminmax,
+    any,
+    argmax,
+    argmin,
+    count_nonzero,
+    equal,
+    logsumexp,
+    max,
+    mean,
+    min,
+    nanmean,
+    nansum,
+    prod,
+    std,
+    std_mean,
+    sum,
+    var,
+    var_mean,
+)
+from weft.core.grad.differentiate import grad, gradients, value_and_grad
+from weft.core.layout.creation import (
     arange,
     as_tensor,
     asarray,
@@ -36,10 +108,126 @@ from weft.core.creation import (
     zeros,
     zeros_like,
 )  # fmt: skip  # fmt: skip
-from weft.core.creation import range_ as range
-from weft.core.defaults import get_default_dtype, set_default_dtype
-from weft.core.differentiate import grad, gradients, value_and_grad
-from weft.core.elementwise import (
+from weft.core.layout.creation import range_ as range
+from weft.core.layout.gather import (
+    bincount,
+    gather,
+    index_add,
+    index_copy,
+    index_fill,
+    index_select,
+    masked_fill,
+    repeat_interleave,
+    scatter,
+    scatter_add,
+    scatter_reduce,
+    take,
+    take_along_dim,
+)
+from weft.core.layout.indexing import index_put, masked_select, select, unbind
+from weft.core.layout.indexing import select as select_copy
+from weft.core.layout.indexing import unbind as unbind_copy
+from weft.core.layout.movement import (
+    broadcast_tensors,
+    broadcast_to,
+    cat,
+    chunk,
+    diag,
+    diagonal,
+    flatten,
+    flip,
+    hstack,
+    meshgrid,
+    movedim,
+    narrow,
+    permute,
+    ravel,
+    reshape,
+    roll,
+    shrink,
+    split,
+    squeeze,
+    stack,
+    t,
+    tile,
+    transpose,
+    tril,
+    triu,
+    unflatten,
+    unsqueeze,
+    vstack,
+)
+from weft.core.layout.movement import cat as concat
+from weft.core.layout.movement import (
+    cat as concatenate,
+)  # fmt: skip
+from weft.core.layout.movement import (
+    chunk as unsafe_chunk,
+)
+from weft.core.layout.movement import (
+    constant_pad as constant_pad_nd,
+)
+from weft.core.layout.movement import (
+    diagonal as diagonal_copy,
+)
+from weft.core.layout.movement import (
+    expand as expand_copy,
+)
+from weft.core.layout.movement import (
+    matrix_transpose as adjoint,
+)
+from weft.core.layout.movement import (
+    movedim as moveaxis,
+)
+from weft.core.layout.movement import (
+    narrow as narrow_copy,
+)
+from weft.core.layout.movement import (
+    permute as permute_copy,
+)
+from weft.core.layout.movement import (
+    split as split_copy,
+)
+from weft.core.layout.movement import (
+    split as split_with_sizes,
+)
+from weft.core.layout.movement import (
+    split as split_with_sizes_copy,
+)
+from weft.core.layout.movement import (
+    split as unsafe_split,
+)
+from weft.core.layout.movement import (
+    split as unsafe_split_with_sizes,
+)
+from weft.core.layout.movement import (
+    squeeze as squeeze_copy,
+)
+from weft.core.layout.movement import (
+    t as t_copy,
+)
+from weft.core.layout.movement import (
+    transpose as swapaxes,
+)
+from weft.core.layout.movement import (
+    transpose as swapdims,
+)
+from weft.core.layout.movement import (
+    transpose as transpose_copy,
+)
+from weft.core.layout.movement import (
+    unfold as unfold_copy,
+)
+from weft.core.layout.movement import (
+    unsqueeze as unsqueeze_copy,
+)
+from weft.core.layout.movement import (
+    view as view_copy,
+)
+from weft.core.layout.movement import (
+    vstack as row_stack,
+)
+from weft.core.pointwise.elementwise import (
     abs,
     add,
     addcdiv,
@@ -106,226 +294,41 @@ from weft.core.elementwise import (
     trunc,
     where,
 )  # fmt: skip  # fmt: skip
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import (
     abs as absolute,
 )  # fmt: skip
-from weft.core.elementwise import clamp as clip
-from weft.core.elementwise import div as divide
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import clamp as clip
+from weft.core.pointwise.elementwise import div as divide
+from weft.core.pointwise.elementwise import (
     div as true_divide,
 )
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import (
     ge as greater_equal,
 )
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import (
     gt as greater,
 )
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import (
     le as less_equal,
 )
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import (
     lt as less,
 )
-from weft.core.elementwise import mul as multiply
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import mul as multiply
+from weft.core.pointwise.elementwise import (
     ne as not_equal,
 )
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import (
     neg as negative,
 )
-from weft.core.elementwise import sub as subtract
-from weft.core.elementwise import (
+from weft.core.pointwise.elementwise import sub as subtract
+from weft.core.pointwise.elementwise import (
     trunc as fix,
 )
-from weft.core.functional.activations import log_softmax, relu, softmax
-from weft.core.gather import (
-    argwhere,
-    bincount,
-    gather,
-    index_add,
-    index_copy,
-    index_fill,
-    index_select,
-    masked_fill,
-    masked_select,
-    nonzero,
-    scatter,
-    scatter_add,
-    scatter_reduce,
-    take,
-    take_along_dim,
-)  # fmt: skip
-from weft.core.handle import value_of
-from weft.core.indexing import index_put
-from weft.core.keywords import offer, offer_out, offered
-from weft.core.matmul import addmm, addmv, baddbmm, bmm, dot, einsum, matmul, mm, mv, outer, tensordot
-from weft.core.matmul import outer as ger
-from weft.core.modes import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
-)
-from weft.core.movement import (
-    broadcast_tensors,
-    broadcast_to,
-    cat,
-    chunk,
-    diag,
-    diagonal,
-    flatten,
-    flip,
-    hstack,
-    meshgrid,
-    movedim,
-    narrow,
-    permute,
-    ravel,
-    repeat_interleave,
-    reshape,
-    roll,
-    select,
-    shrink,
-    split,
-    squeeze,
-    stack,
-    t,
-    tile,
-    transpose,
-    tril,
-    triu,
-    unbind,
-    unflatten,
-    unsqueeze,
-    vstack,
-)  # fmt: skip
-from weft.core.movement import cat as concat
-from weft.core.movement import (
-    cat as concatenate,
-)  # fmt: skip
-from weft.core.movement import (
-    chunk as unsafe_chunk,
-)
-from weft.core.movement import (
-    constant_pad as constant_pad_nd,
-)
-from weft.core.movement import (
-    diagonal as diagonal_copy,
-)
-from weft.core.movement import (
-    expand as expand_copy,
-)
-from weft.core.movement import (
-    matrix_transpose as adjoint,
-)
-from weft.core.movement import (
-    movedim as moveaxis,
-)
-from weft.core.movement import (
-    narrow as narrow_copy,
-)
-from weft.core.movement import (
-    permute as permute_copy,
-)
-from weft.core.movement import (
-    select as select_copy,
-)
-from weft.core.movement import (
-    split as split_copy,
-)
-from weft.core.movement import (
-    split as split_with_sizes,
-)
-from weft.core.movement import (
-    split as split_with_sizes_copy,
-)
-from weft.core.movement import (
-    split as unsafe_split,
-)
-from weft.core.movement import (
-    split as unsafe_split_with_sizes,
-)
-from weft.core.movement import (
-    squeeze as squeeze_copy,
-)
-from weft.core.movement import (
-    t as t_copy,
-)
-from weft.core.movement import (
-    transpose as swapaxes,
-)
-from weft.core.movement import (
-    transpose as swapdims,
-)
-from weft.core.movement import (
-    transpose as transpose_copy,
-)
-from weft.core.movement import (
-    unbind as unbind_copy,
-)
-from weft.core.movement import (
-    unfold as unfold_copy,
-)
-from weft.core.movement import (
-    unsqueeze as unsqueeze_copy,
-)
-from weft.core.movement import (
-    view as view_copy,
-)
-from weft.core.movement import (
-    vstack as row_stack,
-)
-from weft.core.overrides import offer_namespace, offered_late
-from weft.core.random import (
-    Generator,
-    bernoulli,
-    binomial,
-    get_rng_state,
-    initial_seed,
-    manual_seed,
-    multinomial,
-    normal,
-    poisson,
-    rand,
-    rand_like,
-    randint,
-    randint_like,
-    randn,
-    randn_like,
-    randperm,
-    seed,
-    set_rng_state,
-)  # fmt: skip  # fmt: skip
-from weft.core.realization import realize
-from weft.core.reductions import (
-    all,
-    allclose,
-    amax,
-    amin,
-    aminmax,
-    any,
-    argmax,
-    argmin,
-    count_nonzero,
-    equal,
-    logsumexp,
-    max,
-    mean,
-    min,
-    nanmean,
-    nansum,
-    norm,
-    prod,
-    std,
-    std_mean,
-    sum,
-    var,
-    var_mean,
-)  # fmt: skip
-from weft.core.run import synchronize
-from weft.core.tensor import Tensor
+from weft.core.pointwise.nonzeros import argwhere, nonzero
+from weft.core.surface.keywords import offer, offer_out, offered
+from weft.core.surface.overrides import offer_namespace, offered_late
+from weft.core.tensor.tensor import Tensor
 from weft.errors import (
     ArgumentError,
     DeviceError,
@@ -367,22 +370,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from weft import amp, array_api, distributions, io, linalg, nn, optim, quantization, signal, special
-    from weft.core.arithmetic import (
-        clamp_max,
-        clamp_min,
-        float_power,
-        fmax,
-        fmin,
-        gcd,
-        heaviside,
-        isneginf,
-        isposinf,
-        isreal,
-        lcm,
-        rsub,
-        sgn,
-    )  # fmt: skip
-    from weft.core.arrangement import (
+    from weft.core.compile.compile import compile
+    from weft.core.compile.explain import explain
+    from weft.core.execute.devices import (
+        device,
+        devices,
+        get_default_device,
+        get_num_threads,
+        memory_limit,
+        set_default_device,
+        set_num_threads,
+    )
+    from weft.core.execute.variables import Variable, bind
+    from weft.core.functions.arrangement import (
         as_strided,
         as_strided_scatter,
         atleast_1d,
@@ -412,29 +412,46 @@ if TYPE_CHECKING:
         unravel_index,
         vsplit,
     )  # fmt: skip
-    from weft.core.arrangement import as_strided as as_strided_copy
-    from weft.core.compile import compile
-    from weft.core.devices import (
-        device,
-        devices,
-        get_default_device,
-        get_num_threads,
-        memory_limit,
-        set_default_device,
-        set_num_threads,
-    )
-    from weft.core.display import set_printoptions
-    from weft.core.explain import explain
-    from weft.core.float_format import (
-        copysign,
-        frexp,
-        ldexp,
-        nextafter,
-        signbit,
+    from weft.core.functions.arrangement import as_strided as as_strided_copy
+    from weft.core.functions.histograms import histc, histogram, histogramdd
+    from weft.core.functions.scans import (
+        cummax,
+        cummin,
+        cumprod,
+        cumsum,
+        cumulative_trapezoid,
+        diff,
+        gradient,
+        logcumsumexp,
+        trapezoid,
     )  # fmt: skip
-    from weft.core.histograms import histc, histogram, histogramdd
-    from weft.core.interchange import from_dlpack, from_torch
-    from weft.core.limits import finfo, iinfo
+    from weft.core.functions.scans import trapezoid as trapz
+    from weft.core.functions.sorting import (
+        argsort,
+        bucketize,
+        isin,
+        kthvalue,
+        median,
+        mode,
+        msort,
+        nanmedian,
+        nanquantile,
+        quantile,
+        searchsorted,
+        sort,
+        topk,
+        unique,
+        unique_consecutive,
+    )  # fmt: skip
+    from weft.core.functions.windows import (
+        bartlett_window,
+        blackman_window,
+        hamming_window,
+        hann_window,
+        kaiser_window,
+    )
+    from weft.core.grad.scan import scan
+    from weft.core.grad.vmap import vmap
     from weft.core.linear_algebra import (
         cholesky_inverse,
         cholesky_solve,
@@ -461,8 +478,8 @@ if TYPE_CHECKING:
     from weft.core.linear_algebra import torch_lu_solve as lu_solve
     from weft.core.linear_algebra import torch_qr as qr
     from weft.core.linear_algebra import torch_svd as svd
-    from weft.core.low_rank import pca_lowrank, svd_lowrank
-    from weft.core.products import (
+    from weft.core.linear_algebra.low_rank import pca_lowrank, svd_lowrank
+    from weft.core.linear_algebra.torch_products import (
         addbmm,
         addr,
         cdist,
@@ -473,42 +490,35 @@ if TYPE_CHECKING:
         dist,
         inner,
         kron,
+        norm,
         renorm,
         vander,
         vdot,
     )  # fmt: skip
-    from weft.core.scan import scan
-    from weft.core.scans import (
-        cummax,
-        cummin,
-        cumprod,
-        cumsum,
-        cumulative_trapezoid,
-        diff,
-        gradient,
-        logcumsumexp,
-        trapezoid,
+    from weft.core.pointwise.arithmetic import (
+        clamp_max,
+        clamp_min,
+        float_power,
+        fmax,
+        fmin,
+        gcd,
+        heaviside,
+        isneginf,
+        isposinf,
+        isreal,
+        lcm,
+        rsub,
+        sgn,
     )  # fmt: skip
-    from weft.core.scans import trapezoid as trapz
-    from weft.core.sizes import Size
-    from weft.core.sorting import (
-        argsort,
-        bucketize,
-        isin,
-        kthvalue,
-        median,
-        mode,
-        msort,
-        nanmedian,
-        nanquantile,
-        quantile,
-        searchsorted,
-        sort,
-        topk,
-        unique,
-        unique_consecutive,
+    from weft.core.pointwise.dtype_info import finfo, iinfo
+    from weft.core.pointwise.float_format import (
+        copysign,
+        frexp,
+        ldexp,
+        nextafter,
+        signbit,
     )  # fmt: skip
-    from weft.core.special_functions import (
+    from weft.core.pointwise.special_functions import (
         digamma,
         erfc,
         erfinv,
@@ -520,9 +530,9 @@ if TYPE_CHECKING:
         polygamma,
         xlogy,
     )  # fmt: skip
-    from weft.core.special_functions import gammainc as igamma
-    from weft.core.special_functions import gammaincc as igammac
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.special_functions import gammainc as igamma
+    from weft.core.pointwise.special_functions import gammaincc as igammac
+    from weft.core.pointwise.trigonometry import (
         acos,
         acosh,
         angle,
@@ -536,36 +546,30 @@ if TYPE_CHECKING:
         rad2deg,
         sinc,
     )  # fmt: skip
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         acos as arccos,
     )  # fmt: skip
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         acosh as arccosh,
     )
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         asin as arcsin,
     )
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         asinh as arcsinh,
     )
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         atan as arctan,
     )
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         atan2 as arctan2,
     )
-    from weft.core.trigonometry import (
+    from weft.core.pointwise.trigonometry import (
         atanh as arctanh,
     )
-    from weft.core.variables import Variable, bind
-    from weft.core.vmap import vmap
-    from weft.core.windows import (
-        bartlett_window,
-        blackman_window,
-        hamming_window,
-        hann_window,
-        kaiser_window,
-    )
+    from weft.core.tensor.display import set_printoptions
+    from weft.core.tensor.interchange import from_dlpack, from_torch
+    from weft.core.tensor.sizes import Size
     from weft.io.nested import load, save
 
 __all__ = [
@@ -645,42 +649,44 @@ inf, nan, pi, e = math.inf, math.nan, math.pi, math.e
 
 # names of modules that are imported when one of them is asked for; "name=function" where torch has several names
 _IN_MODULES = {
-    "arithmetic": (
+    "pointwise.arithmetic": (
         "clamp_max clamp_min float_power fmax fmin gcd heaviside isneginf isposinf isreal lcm rsub sgn "
     ),
-    "arrangement": (
+    "functions.arrangement": (
         "as_strided as_strided_copy=as_strided as_strided_scatter atleast_1d atleast_2d atleast_3d block_diag "
         "cartesian_prod column_stack combinations diag_embed diagflat diagonal_scatter dsplit dstack fliplr "
         "flipud hsplit index_reduce masked_scatter nonzero_static put rot90 select_scatter slice_copy "
         "slice_scatter tensor_split unravel_index vsplit "
     ),
-    "float_format": ("copysign frexp ldexp nextafter signbit "),
-    "interchange": ("from_dlpack from_torch "),
+    "pointwise.float_format": ("copysign frexp ldexp nextafter signbit "),
+    "tensor.interchange": ("from_dlpack from_torch "),
     "linear_algebra": (
         "cholesky=torch_cholesky cholesky_inverse cholesky_solve det geqrf inv inverse=inv logdet lstsq "
         "lu=torch_lu lu_solve=torch_lu_solve lu_unpack matrix_exp matrix_power matrix_rank "
         "orgqr=householder_product ormqr pinv pinverse=pinv qr=torch_qr slogdet svd=torch_svd trace triangular_solve "
     ),
-    "low_rank": ("pca_lowrank svd_lowrank "),
-    "products": ("addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron renorm vander vdot "),
-    "scans": (
+    "linear_algebra.low_rank": ("pca_lowrank svd_lowrank "),
+    "linear_algebra.torch_products": (
+        "addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron norm renorm vander vdot "
+    ),
+    "functions.scans": (
         "cummax cummin cumprod cumsum cumulative_trapezoid diff gradient logcumsumexp trapezoid "
         "trapz=trapezoid "
     ),
-    "histograms": ("histc histogram histogramdd "),
-    "sorting": (
+    "functions.histograms": ("histc histogram histogramdd "),
+    "functions.sorting": (
         "argsort bucketize isin kthvalue median mode msort nanmedian nanquantile quantile "
         "searchsorted sort topk unique unique_consecutive "
     ),
-    "special_functions": (
+    "pointwise.special_functions": (
         "digamma erfc erfinv i0 igamma=gammainc igammac=gammaincc lgamma logaddexp logaddexp2 mvlgamma "
         "polygamma xlogy "
     ),
-    "trigonometry": (
+    "pointwise.trigonometry": (
         "acos acosh angle arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan2=atan2 arctan=atan "
         "arctanh=atanh asin asinh atan atan2 atanh deg2rad hypot rad2deg sinc "
     ),
-    "windows": ("bartlett_window blackman_window hamming_window hann_window kaiser_window "),
+    "functions.windows": ("bartlett_window blackman_window hamming_window hann_window kaiser_window "),
 }
 _LAZY_FUNCTIONS = {
     name: (f"weft.core.{module}", function or name)
@@ -703,28 +709,28 @@ _DTYPE_NAMES = (
     "uint4", "uint5", "uint6", "uint7",
 )  # fmt: skip
 _LAZY = {
-    "Variable": "weft.core.variables",
-    "bind": "weft.core.variables",
-    "compile": "weft.core.compile",
+    "Variable": "weft.core.execute.variables",
+    "bind": "weft.core.execute.variables",
+    "compile": "weft.core.compile.compile",
     "load": "weft.io.nested",
     "save": "weft.io.nested",
-    "Size": "weft.core.sizes",
-    "device": "weft.core.devices",
-    "devices": "weft.core.devices",
-    "memory_limit": "weft.core.devices",
-    "set_num_threads": "weft.core.devices",
-    "explain": "weft.core.explain",
-    "vmap": "weft.core.vmap",
-    "scan": "weft.core.scan",
-    "finfo": "weft.core.limits",
-    "set_printoptions": "weft.core.display",
-    "get_default_device": "weft.core.devices",
-    "get_num_threads": "weft.core.devices",
-    "iinfo": "weft.core.limits",
-    "set_default_device": "weft.core.devices",
-    "default_generator": "weft.core.random",
-    **dict.fromkeys(_SWITCHES, "weft.core.switches"),
-    **dict.fromkeys(_DTYPE_NAMES, "weft.core.dtype_names"),
+    "Size": "weft.core.tensor.sizes",
+    "device": "weft.core.execute.devices",
+    "devices": "weft.core.execute.devices",
+    "memory_limit": "weft.core.execute.devices",
+    "set_num_threads": "weft.core.execute.devices",
+    "explain": "weft.core.compile.explain",
+    "vmap": "weft.core.grad.vmap",
+    "scan": "weft.core.grad.scan",
+    "finfo": "weft.core.pointwise.dtype_info",
+    "set_printoptions": "weft.core.tensor.display",
+    "get_default_device": "weft.core.execute.devices",
+    "get_num_threads": "weft.core.execute.devices",
+    "iinfo": "weft.core.pointwise.dtype_info",
+    "set_default_device": "weft.core.execute.devices",
+    "default_generator": "weft.core.functions.random",
+    **dict.fromkeys(_SWITCHES, "weft.core.args.switches"),
+    **dict.fromkeys(_DTYPE_NAMES, "weft.core.args.dtype_names"),
 }
 _PACKAGES = frozenset(
     (
@@ -769,7 +775,7 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"weft.{name}")
     if name == "random":
-        return importlib.import_module("weft.core.random")
+        return importlib.import_module("weft.core.functions.random")
     if name in _FUNCTIONAL:
         return getattr(importlib.import_module("weft.core.functional"), name)
     if name in _LAZY_FUNCTIONS:
@@ -782,7 +788,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = found
         return found
     if name.startswith("_foreach_"):
-        return getattr(importlib.import_module("weft.core.foreach"), name)
+        return getattr(importlib.import_module("weft.core.surface.foreach"), name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 

@@ -17,16 +17,16 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-from weft.core.autocast import autocast, get_autocast_dtype, is_autocast_enabled
-from weft.core.changes import restored_on_error
-from weft.core.handle import Handle, describe
-from weft.core.modes import no_grad
-from weft.core.reductions import all as all_of
+from weft.core.args.handle import Handle, describe
+from weft.core.args.modes import no_grad
+from weft.core.composed.autocast import autocast, get_autocast_dtype, is_autocast_enabled
+from weft.core.execute.changes import restored_on_error
+from weft.core.functions.reductions import all as all_of
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import float64
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
     from weft.optim.optimizer import Optimizer
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any, Self
 
-from weft.core import tracing
-from weft.core.compile import compile, reset  # noqa: A004  (torch's name)
-from weft.core.contexts import DecoratingContext
+from weft.core.args.contexts import DecoratingContext
+from weft.core.compile.compile import compile, reset  # noqa: A004  (torch's name)
+from weft.core.execute import tracing
 
 __all__ = [
     "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin", "disable", "is_compiling",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.core import run
+from weft.core.execute import run
 from weft.errors import ArgumentError, DeviceError
 
 if TYPE_CHECKING:

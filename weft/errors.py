@@ -15,7 +15,8 @@ _HOME = str(Path(__file__).parent)
 
 # Wrappers around what the user calls.
 _AROUND = frozenset(f"{_HOME}/core/{name}.py" for name in (
-    "argument_types", "autocast", "keywords", "lazy", "overrides", "precision", "remembered", "requirements", "views",
+    "args/argument_types", "args/requirements", "composed/autocast", "composed/precision", "composed/composite",
+    "surface/keywords", "surface/lazy", "surface/overrides", "views/views",
 ))  # fmt: skip
 
 # Functions that users do not call by these names.

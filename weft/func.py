@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from weft.core.differentiate import grad, value_and_grad
-from weft.core.jacobians import hessian, jacfwd, jacrev, jvp, linearize, vjp
-from weft.core.vmap import vmap
+from weft.core.grad.differentiate import grad, value_and_grad
+from weft.core.grad.jacobians import hessian, jacfwd, jacrev, jvp, linearize, vjp
+from weft.core.grad.vmap import vmap
 from weft.nn.stateless import functional_call, stack_module_state
 
 __all__ = [

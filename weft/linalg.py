@@ -1,6 +1,6 @@
 """Linear algebra under torch's names. Factorizations run through LAPACK on the host, at the call."""
 
-from weft.core.keywords import offer
+from weft.core.functions.matmul import matmul
 from weft.core.linear_algebra import (
     LinAlgError,
     cholesky,
@@ -42,8 +42,8 @@ from weft.core.linear_algebra import (
     vector_norm,
 )  # fmt: skip
 from weft.core.linear_algebra import diagonal_of as diagonal
-from weft.core.matmul import matmul
-from weft.core.overrides import offer_namespace
+from weft.core.surface.keywords import offer
+from weft.core.surface.overrides import offer_namespace
 
 __all__ = [
     "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",

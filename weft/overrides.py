@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from weft.core import overrides
-from weft.core.handle import Handle, tensor_class
-from weft.core.overrides import (
+from weft.core.args.handle import Handle, tensor_class
+from weft.core.surface import overrides
+from weft.core.surface.overrides import (
     BaseTorchFunctionMode,
     DisableTorchFunction,
     DisableTorchFunctionSubclass,

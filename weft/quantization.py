@@ -4,7 +4,7 @@ Products are still computed in floats; each reads the small weights and widens t
 
     weft.quantization.quantize_model_(model, bits=4, block=32)     # every Linear becomes a QuantizedLinear
 
-The blocks are those of ggml and torchao (`weft.core.quantization` says how they lie in memory).
+The blocks are those of ggml and torchao (`weft.core.functional.quantization` says how they lie in memory).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from weft.core.quantization import QuantizedTensor, quantize
+from weft.core.functional.quantization import QuantizedTensor, quantize
 from weft.errors import ArgumentError
 from weft.ir.dtypes import DType, float16
 from weft.nn.linear import Embedding, Linear

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weft.core.elementwise import erf, exp2, expm1, log1p, logit, round
-from weft.core.elementwise import sigmoid as expit
 from weft.core.functional.activations import log_softmax, softmax
-from weft.core.keywords import offer, offer_out
-from weft.core.overrides import offer_namespace
-from weft.core.reductions import logsumexp
-from weft.core.special_functions import (
+from weft.core.functions.reductions import logsumexp
+from weft.core.pointwise.elementwise import erf, exp2, expm1, log1p, logit, round
+from weft.core.pointwise.elementwise import sigmoid as expit
+from weft.core.pointwise.special_functions import (
     airy_ai,
     bessel_j0,
     bessel_j1,
@@ -44,14 +42,16 @@ from weft.core.special_functions import (
     xlogy,
     zeta,
 )  # fmt: skip
-from weft.core.special_functions import digamma as psi
-from weft.core.special_functions import lgamma as gammaln
-from weft.core.special_functions import mvlgamma as multigammaln
-from weft.core.trigonometry import sinc
+from weft.core.pointwise.special_functions import digamma as psi
+from weft.core.pointwise.special_functions import lgamma as gammaln
+from weft.core.pointwise.special_functions import mvlgamma as multigammaln
+from weft.core.pointwise.trigonometry import sinc
+from weft.core.surface.keywords import offer, offer_out
+from weft.core.surface.overrides import offer_namespace
 
 if TYPE_CHECKING:
-    from weft.core.handle import Number, TensorLike
-    from weft.core.tensor import Tensor
+    from weft.core.args.handle import Number, TensorLike
+    from weft.core.tensor.tensor import Tensor
 
     Step = Callable[[Tensor, int, Tensor, Tensor], Tensor]
 

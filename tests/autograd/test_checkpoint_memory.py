@@ -8,7 +8,7 @@ import weft
 from weft import nn
 from weft.autograd import checkpoint
 from weft.backends.registry import open_device
-from weft.core.handle import value_of
+from weft.core.args.handle import value_of
 from weft.scheduler.build import Job, build
 from weft.scheduler.signature import signature
 

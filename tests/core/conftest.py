@@ -8,7 +8,7 @@ import pytest
 
 from weft.backends.registry import open_device
 from weft.backends.storage import Storage, from_numpy
-from weft.core import run
+from weft.core.execute import run
 from weft.ir import dtypes
 from weft.ir.graph import Node
 from weft.testing.reference import evaluate

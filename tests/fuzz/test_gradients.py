@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from weft.autograd.ops import full
 from weft.autograd.reverse import gradients
 from weft.autograd.value import Value, apply
-from weft.core import run
+from weft.core.execute import run
 from weft.ir import dtypes
 from weft.ir.graph import Node
 from weft.ir.ops import Op

@@ -10,7 +10,7 @@ import numpy as np
 
 import weft
 from weft import Tensor
-from weft.core.realization import realize
+from weft.core.execute.realization import realize
 from weft.testing import reference
 
 EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from weft.core import run
+from weft.core.execute import run
 from weft.testing.programs import Program, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import elementwise_programs, programs, reduction_programs, view_programs

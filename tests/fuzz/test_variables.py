@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft import Tensor
-from weft.core import run
+from weft.core.execute import run
 from weft.testing.reference import evaluate
 from weft.testing.strategies import choice
 from weft.testing.tolerance import allowed, difference

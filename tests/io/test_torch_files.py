@@ -17,7 +17,7 @@ import pytest
 
 import weft
 from weft import nn, optim
-from weft.core import run
+from weft.core.execute import run
 from weft.io import load_torch, serialization
 from weft.io.archive import Writing
 from weft.ir.dtypes import DTYPES

@@ -99,7 +99,7 @@ def test_16_bit_parameters_keep_their_dtype() -> None:
 
 
 def test_a_step_computes_everything_in_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.core import run as engine
+    from weft.core.execute import run as engine
 
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = optim.Adam(model.parameters())
@@ -399,7 +399,7 @@ def test_lbfgs(search: str | None) -> None:
 def test_cycled_momentum_reaches_compiled_steps_without_new_plans(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weft.core.compile import Compiled
+    from weft.core.compile.compile import Compiled
 
     def trained(xp: Any, steps: int) -> tuple[list[Any], list[int]]:
         params, loss = problem(xp)

@@ -17,7 +17,7 @@ from weft import nn
 from weft.backends.dummy.device import DummyDevice
 from weft.backends.dummy.faults import Faults
 from weft.backends.registry import open_device
-from weft.core import changes
+from weft.core.execute import changes
 
 State = dict[str, Any]
 FUZZ = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))

@@ -6,7 +6,7 @@ import numpy as np
 
 import weft
 from weft.backends.registry import open_device
-from weft.core.handle import value_of
+from weft.core.args.handle import value_of
 from weft.ir.ops import Op
 from weft.scheduler.build import Job, build
 from weft.scheduler.generalize import generalize

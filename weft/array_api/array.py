@@ -8,9 +8,9 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 from weft.array_api import elementwise, products
-from weft.core import creation, indexing
-from weft.core.handle import writing
-from weft.core.tensor import Tensor
+from weft.core.args.handle import writing
+from weft.core.layout import creation, indexing
+from weft.core.tensor.tensor import Tensor
 from weft.ir.dtypes import bool_
 
 P = ParamSpec("P")

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from weft.array_api.promotion import Scalar
-from weft.core import creation, interchange, movement
-from weft.core.defaults import get_default_dtype
-from weft.core.tensor import Tensor
+from weft.core.args.defaults import get_default_dtype
+from weft.core.layout import creation, movement
+from weft.core.tensor import interchange
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DType
 

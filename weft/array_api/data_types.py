@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import weft
 from weft.array_api.promotion import as_array
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind, uint64

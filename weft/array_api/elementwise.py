@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from weft.array_api.promotion import Operand, floats, number, together
-from weft.core import creation, elementwise, float_format, trigonometry
-from weft.core import special_functions as special
-from weft.core.tensor import Tensor
+from weft.core.layout import creation
+from weft.core.pointwise import elementwise, float_format, trigonometry
+from weft.core.pointwise import special_functions as special
+from weft.core.tensor.tensor import Tensor
 from weft.ir.dtypes import Kind
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.core.gather import index_select, take_along_dim
-from weft.core.tensor import Tensor
+from weft.core.layout.gather import index_select, take_along_dim
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 
 

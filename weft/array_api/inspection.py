@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft.array_api.data_types import isdtype
-from weft.core import devices, run
-from weft.core.defaults import get_default_dtype
+from weft.core.args.defaults import get_default_dtype
+from weft.core.execute import devices, run
 from weft.ir.dtypes import (
     DType,
     bool_,

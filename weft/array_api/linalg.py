@@ -10,10 +10,10 @@ from weft.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from weft.array_api.promotion import Axes, over_axes, together
 from weft.array_api.statistics import sum
 from weft.core import linear_algebra as factorized
-from weft.core import matmul as products
-from weft.core import movement
+from weft.core.functions import matmul as products
+from weft.core.layout import movement
 from weft.core.linear_algebra import QR, SVD, Eigen, SignLog
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.ir.dtypes import DType
 
 

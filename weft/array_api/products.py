@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.array_api.promotion import together
-from weft.core import matmul as products
-from weft.core import movement, reductions
-from weft.core.tensor import Tensor
+from weft.core.functions import matmul as products
+from weft.core.functions import reductions
+from weft.core.layout import movement
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from weft.core import broadcast, creation, elementwise, movement
-from weft.core.tensor import Tensor
+from weft.core.args import broadcast
+from weft.core.layout import creation, movement
+from weft.core.pointwise import elementwise
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, IndexError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, bool_, int64

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core import creation
-from weft.core.tensor import Tensor
+from weft.core.layout import creation
+from weft.core.tensor.tensor import Tensor
 
 
 class unique_all_result(NamedTuple):  # noqa: N801

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.core import sorting
-from weft.core.tensor import Tensor
+from weft.core.functions import sorting
+from weft.core.tensor.tensor import Tensor
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:

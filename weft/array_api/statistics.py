@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft.array_api.promotion import Axes, index_of, over_axes
-from weft.core import creation, elementwise, movement, reductions, scans
-from weft.core.tensor import Tensor
+from weft.core.functions import reductions, scans
+from weft.core.layout import creation, movement
+from weft.core.pointwise import elementwise
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import DType, Kind, int64, uint64
 

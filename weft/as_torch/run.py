@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft import as_torch
-from weft.core import host_operations
+from weft.core.execute import host_operations
 
 USAGE = "usage: python -m weft run PROGRAM [ARGS ...]   or   python -m weft run -m MODULE [ARGS ...]"
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.core.creation import tensor
-from weft.core.movement import stack
-from weft.core.tensor import Tensor
+from weft.core.layout.creation import tensor
+from weft.core.layout.movement import stack
+from weft.core.tensor.tensor import Tensor
 from weft.errors import DTypeError, ShapeError
 from weft.ir.dtypes import float64
 

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from weft import errors
-from weft.core.random import Generator, randperm
-from weft.core.tensor import Tensor
+from weft.core.functions.random import Generator, randperm
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.core.creation import tensor
-from weft.core.random import Generator, default_generator
-from weft.core.tensor import Tensor
+from weft.core.functions.random import Generator, default_generator
+from weft.core.layout.creation import tensor
+from weft.core.tensor.tensor import Tensor
 from weft.data.collate import default_collate, default_convert
 from weft.data.dataset import IterableDataset, size_of
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from weft.core.random import Generator, randint, randperm
-from weft.core.random import rand as uniform
-from weft.core.tensor import Tensor
+from weft.core.functions.random import Generator, randint, randperm
+from weft.core.functions.random import rand as uniform
+from weft.core.tensor.tensor import Tensor
 from weft.data.dataset import size_of
 from weft.errors import ArgumentError
 from weft.ir.dtypes import float64

@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 from weft import settings
-from weft.core.handle import Handle, describe
-from weft.core.modes import no_grad
-from weft.core.tensor import Tensor
+from weft.core.args.handle import Handle, describe
+from weft.core.args.modes import no_grad
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 
 __all__ = [

@@ -7,17 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from weft.core.broadcast import broadcast_shapes
-from weft.core.elementwise import abs as absolute
-from weft.core.elementwise import exp, log, sigmoid, square, tanh
+from weft.core.args.broadcast import broadcast_shapes
+from weft.core.args.handle import Number
 from weft.core.functional import softplus
-from weft.core.handle import Number
+from weft.core.functions.random import randn
 from weft.core.linear_algebra.cholesky_factors import cholesky
 from weft.core.linear_algebra.inverse import inv
 from weft.core.linear_algebra.solving import solve_triangular
-from weft.core.random import randn
-from weft.core.tensor import Tensor
-from weft.core.trigonometry import atanh
+from weft.core.pointwise.elementwise import abs as absolute
+from weft.core.pointwise.elementwise import exp, log, sigmoid, square, tanh
+from weft.core.pointwise.trigonometry import atanh
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import Distribution, Size, known, sum_last
 from weft.errors import ArgumentError
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from weft.core.elementwise import abs as absolute
-from weft.core.elementwise import clamp, erf, exp, expm1, log, log1p, sign, square, tan, where
-from weft.core.handle import Number
-from weft.core.limits import finfo
-from weft.core.random import rand, randn
-from weft.core.special_functions import erfinv
-from weft.core.tensor import Tensor
-from weft.core.trigonometry import atan
+from weft.core.args.handle import Number
+from weft.core.functions.random import rand, randn
+from weft.core.pointwise.dtype_info import finfo
+from weft.core.pointwise.elementwise import abs as absolute
+from weft.core.pointwise.elementwise import clamp, erf, exp, expm1, log, log1p, sign, square, tan, where
+from weft.core.pointwise.special_functions import erfinv
+from weft.core.pointwise.trigonometry import atan
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import Distribution, Size, known, together
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
-from weft.core.creation import arange
-from weft.core.elementwise import clamp, exp, floor, log, log1p, logical_and, sigmoid, where
+from weft.core.args.handle import Number
+from weft.core.args.modes import no_grad
 from weft.core.functional import binary_cross_entropy_with_logits, log_softmax, one_hot, softplus
-from weft.core.gather import gather
-from weft.core.handle import Number
-from weft.core.limits import finfo
-from weft.core.modes import no_grad
-from weft.core.random import bernoulli, binomial, multinomial, poisson
-from weft.core.special_functions import lgamma, xlogy
-from weft.core.tensor import Tensor
+from weft.core.functions.random import bernoulli, binomial, multinomial, poisson
+from weft.core.layout.creation import arange
+from weft.core.layout.gather import gather
+from weft.core.pointwise.dtype_info import finfo
+from weft.core.pointwise.elementwise import clamp, exp, floor, log, log1p, logical_and, sigmoid, where
+from weft.core.pointwise.special_functions import lgamma, xlogy
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.continuous import open_uniform
 from weft.distributions.distribution import Distribution, Size, known, together
 from weft.errors import ArgumentError

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from weft.core.broadcast import broadcast_shapes
-from weft.core.creation import tensor
-from weft.core.defaults import get_default_dtype
-from weft.core.elementwise import exp, sqrt
-from weft.core.handle import Handle, Number
-from weft.core.modes import no_grad
-from weft.core.tensor import Tensor
+from weft.core.args.broadcast import broadcast_shapes
+from weft.core.args.defaults import get_default_dtype
+from weft.core.args.handle import Handle, Number
+from weft.core.args.modes import no_grad
+from weft.core.layout.creation import tensor
+from weft.core.pointwise.elementwise import exp, sqrt
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 
 Size = Sequence[int]

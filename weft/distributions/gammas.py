@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from weft.core.elementwise import log, log1p, square, where
-from weft.core.handle import Number
-from weft.core.movement import stack
-from weft.core.random import randn
-from weft.core.special_functions import digamma, gammainc, lgamma, xlogy
-from weft.core.tensor import Tensor
+from weft.core.args.handle import Number
+from weft.core.functions.random import randn
+from weft.core.layout.movement import stack
+from weft.core.pointwise.elementwise import log, log1p, square, where
+from weft.core.pointwise.special_functions import digamma, gammainc, lgamma, xlogy
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import Distribution, Size, known, together
 from weft.distributions.reparameterized import draw_dirichlet, draw_gamma
 from weft.errors import ArgumentError

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from weft.core.creation import tensor
-from weft.core.elementwise import exp, log, log1p, minimum, sqrt, where
-from weft.core.function import Function, FunctionCtx, once_differentiable
-from weft.core.special_functions import digamma
-from weft.core.tensor import Tensor
+from weft.core.grad.function import Function, FunctionCtx, once_differentiable
+from weft.core.layout.creation import tensor
+from weft.core.pointwise.elementwise import exp, log, log1p, minimum, sqrt, where
+from weft.core.pointwise.special_functions import digamma
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.standard_gamma import standard_gamma
 from weft.ir.dtypes import float64
 

@@ -26,13 +26,16 @@ import numpy as np
 from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile
 from weft.backends.disk.format import StrPath, too_large
-from weft.core import broadcast as bc
-from weft.core import devices, files, handle, movement, views
-from weft.core.deferred import arrangement
-from weft.core.handle import wrap
-from weft.core.run import deferred
-from weft.core.sizes import Size
-from weft.core.tensor import Tensor
+from weft.core.args import broadcast as bc
+from weft.core.args import handle
+from weft.core.args.handle import wrap
+from weft.core.execute import devices, files
+from weft.core.execute.run import deferred
+from weft.core.layout import movement
+from weft.core.tensor.deferred import arrangement
+from weft.core.tensor.sizes import Size
+from weft.core.tensor.tensor import Tensor
+from weft.core.views import views
 from weft.errors import FileDTypeError, FileFormatError
 from weft.io import allowed, numpy_pickles
 from weft.io.archive import MAX_EXPANSION, Archive

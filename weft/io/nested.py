@@ -18,8 +18,8 @@ import numpy as np
 
 from weft.backends.disk.format import StrPath, header_in, located
 from weft.backends.disk.writing import replacing
-from weft.core.creation import tensor
-from weft.core.tensor import Tensor
+from weft.core.layout.creation import tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io import torch_files
 from weft.io.archive import MAX_EXPANSION

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from weft.core import files
-from weft.core.run import default_device, device_name, named_device
+from weft.core.execute import files
+from weft.core.execute.run import default_device, device_name, named_device
 from weft.errors import ArgumentError
 
 

@@ -15,11 +15,11 @@ from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import DTYPES, Header, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
-from weft.core import files
-from weft.core.creation import as_tensor
-from weft.core.handle import wrap
-from weft.core.run import default_device, deferred, device_name
-from weft.core.tensor import Tensor
+from weft.core.args.handle import wrap
+from weft.core.execute import files
+from weft.core.execute.run import default_device, deferred, device_name
+from weft.core.layout.creation import as_tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.io.source import Source
 from weft.ir.dtypes import DType, bool_

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from weft.backends.disk.file import open_regular
 from weft.backends.disk.format import located, read_json
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import FileError, FileFormatError
 from weft.io.safetensors import StrPath, load_safetensors, replacing, save_safetensors
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from weft.autograd.value import Value
-from weft.core import files, views
-from weft.core.devices import device
-from weft.core.sizes import Size
-from weft.core.tensor import Tensor
+from weft.core.execute import files
+from weft.core.execute.devices import device
+from weft.core.tensor.sizes import Size
+from weft.core.tensor.tensor import Tensor
+from weft.core.views import views
 from weft.errors import ArgumentError
 from weft.io.archive import Writing
 from weft.io.checkpoint import STORAGES

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple, cast
 
 from weft.core import functional as F
-from weft.core.elementwise import where
-from weft.core.movement import cat
-from weft.core.tensor import Tensor
+from weft.core.layout.movement import cat
+from weft.core.pointwise.elementwise import where
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn.containers import ModuleList, Sequential

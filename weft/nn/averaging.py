@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-from weft.core.changes import restored_on_error
-from weft.core.elementwise import where
-from weft.core.modes import no_grad
-from weft.core.realization import realize
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.execute.changes import restored_on_error
+from weft.core.execute.realization import realize
+from weft.core.pointwise.elementwise import where
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import int64
 from weft.nn.module import Module, filled

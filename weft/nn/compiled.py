@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from weft.core.compile import Compiled, offer_form
+from weft.core.compile.compile import Compiled, offer_form
 from weft.nn.module import Module
 
 if TYPE_CHECKING:
-    from weft.core.explain import Explanation, Profile
+    from weft.core.execute.explanation import Explanation, Profile
 
 _OWN = frozenset({"training"})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Self, cast, overload
 
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.nn.members import adopt
 from weft.nn.module import Module, Parameter

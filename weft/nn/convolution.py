@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from weft.core import functional as F
-from weft.core.creation import empty
 from weft.core.functional.convolution import PerAxis, per_axis
-from weft.core.tensor import Tensor
+from weft.core.layout.creation import empty
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init

@@ -2,8 +2,8 @@
 
 from weft.core.functional import *  # noqa: F403  (the list is there, once)
 from weft.core.functional import __all__ as __all__
-from weft.core.keywords import offer_out
-from weft.core.overrides import offer_namespace
+from weft.core.surface.keywords import offer_out
+from weft.core.surface.overrides import offer_namespace
 
 offer_out(
     globals(),

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.core.differentiate import RemovableHandle
-from weft.core.function import BackwardHook
-from weft.core.modes import is_grad_enabled
-from weft.core.tensor import Tensor
+from weft.core.args.modes import is_grad_enabled
+from weft.core.grad.differentiate import RemovableHandle
+from weft.core.grad.function import BackwardHook
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import ParamSpec
 
 import numpy as np
 
-from weft.core.creation import as_tensor
-from weft.core.creation import eye as identity
-from weft.core.elementwise import clamp, erf, where
-from weft.core.modes import no_grad
-from weft.core.random import Generator, rand, randn
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.functions.random import Generator, rand, randn
+from weft.core.layout.creation import as_tensor
+from weft.core.layout.creation import eye as identity
+from weft.core.pointwise.elementwise import clamp, erf, where
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import float64
 

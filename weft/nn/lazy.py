@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from weft.nn.linear import Linear
 from weft.nn.module import HOOKS, Module

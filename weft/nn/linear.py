@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from weft.core import functional as F
-from weft.core.creation import empty
-from weft.core.modes import no_grad
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.layout.creation import empty
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from weft.core import functional as F
 from weft.core.functional.losses import how_reduced
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.nn.module import Module
 
 

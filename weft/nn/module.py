@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
-from weft.core import tracing
-from weft.core.creation import as_tensor, empty_like, tensor
-from weft.core.defaults import get_default_dtype
-from weft.core.differentiate import RemovableHandle
-from weft.core.modes import no_grad
-from weft.core.tensor import Tensor
+from weft.core.args.defaults import get_default_dtype
+from weft.core.args.modes import no_grad
+from weft.core.execute import tracing
+from weft.core.grad.differentiate import RemovableHandle
+from weft.core.layout.creation import as_tensor, empty_like, tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MemberError, UnmadeError, WeftError
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
 from weft.nn import hooks
@@ -787,7 +787,7 @@ class Module:
 
     def compile(self, **options: Any) -> None:
         """Have calls of this module replay a plan, as weft.compile does for functions."""
-        from weft.core.compile import compile
+        from weft.core.compile.compile import compile
 
         self.forward = compile(self.forward, **options)
 

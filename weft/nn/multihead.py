@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft.core import functional as F
-from weft.core.creation import empty
-from weft.core.tensor import Tensor
+from weft.core.layout.creation import empty
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import DType
 from weft.nn import init

@@ -8,7 +8,7 @@ from typing import Any
 from weft.core import functional as F
 from weft.core.functional.convolution import PerAxis
 from weft.core.functional.pooling import Sizes
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.nn.module import Module
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from weft.core import broadcast as bc
 from weft.core import functional as F
-from weft.core.creation import zeros
-from weft.core.gather import index_select
-from weft.core.handle import value_of, wrap
-from weft.core.movement import flatten, narrow, reshape
-from weft.core.quantization import QuantizedTensor, check_layout, known, quantize, unpack
-from weft.core.tensor import Tensor
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import value_of, wrap
+from weft.core.functional.quantization import QuantizedTensor, check_layout, known, quantize, unpack
+from weft.core.layout.creation import zeros
+from weft.core.layout.gather import index_select
+from weft.core.layout.movement import flatten, narrow, reshape
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, accumulator, float16, float32, int8, uint8
 from weft.nn.linear import Embedding, Linear

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.core import functional as F
 from weft.core.functional.convolution import PerAxis
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.nn.module import Module
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from weft.core.movement import stack
-from weft.core.tensor import Tensor
+from weft.core.layout.movement import stack
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.nn.members import Members
 from weft.nn.module import Module

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core import functional as F
-from weft.core.creation import full
-from weft.core.movement import triu
-from weft.core.tensor import Tensor
+from weft.core.layout.creation import full
+from weft.core.layout.movement import triu
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn import init

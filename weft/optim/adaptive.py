@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.elementwise import clamp, gt, lt, maximum, sign, where
-from weft.core.tensor import Tensor
+from weft.core.pointwise.elementwise import clamp, gt, lt, maximum, sign, where
+from weft.core.tensor.tensor import Tensor
 from weft.ir.dtypes import to_numpy
 from weft.optim.adam import one_minus_power
 from weft.optim.optimizer import Group, Params, RuleOptimizer, check

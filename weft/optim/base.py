@@ -15,13 +15,13 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar, cast
 
 from weft.autograd.value import grad_enabled, grad_mode
-from weft.core import tracing
-from weft.core.differentiate import RemovableHandle
-from weft.core.foreach import group_tensors_by_device_and_dtype
-from weft.core.lifting import Lifted, lifting
-from weft.core.realization import realize
-from weft.core.remembered import plainly
-from weft.core.tensor import Tensor
+from weft.core.compile.lifting import Lifted, lifting
+from weft.core.composed.composite import without_calls
+from weft.core.execute import tracing
+from weft.core.execute.realization import realize
+from weft.core.grad.differentiate import RemovableHandle
+from weft.core.surface.foreach import group_tensors_by_device_and_dtype
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import float32
 
@@ -207,7 +207,7 @@ class Optimizer(Hooked):
             self.__dict__["_stepping"] = True
             try:
                 with lifting(self.__dict__.setdefault("_lifted", Lifted())):
-                    out = plainly(func)(self, *args, **kwargs)
+                    out = without_calls(func)(self, *args, **kwargs)
             finally:
                 del self.__dict__["_stepping"]
             self.compute()

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.elementwise import maximum, minimum, sign, where
-from weft.core.float_format import MANTISSA
-from weft.core.tensor import Tensor
+from weft.core.pointwise.elementwise import maximum, minimum, sign, where
+from weft.core.pointwise.float_format import MANTISSA
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import accumulator, to_numpy
 from weft.optim.adam import one_minus_power

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.changes import restored_on_error
-from weft.core.creation import tensor
-from weft.core.modes import enable_grad, no_grad
-from weft.core.realization import realize
-from weft.core.tensor import Tensor
+from weft.core.args.modes import enable_grad, no_grad
+from weft.core.execute.changes import restored_on_error
+from weft.core.execute.realization import realize
+from weft.core.layout.creation import tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 

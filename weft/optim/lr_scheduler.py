@@ -15,8 +15,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from weft.core.changes import restored_on_error
-from weft.core.tensor import Tensor
+from weft.core.execute.changes import restored_on_error
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, WeftError
 from weft.optim.base import Optimizer
 from weft.optim.optimizer import Group

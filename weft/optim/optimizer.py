@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.autograd.value import Value
-from weft.core.changes import restored_on_error
-from weft.core.creation import as_tensor, tensor
-from weft.core.handle import wrap
-from weft.core.modes import enable_grad, no_grad
-from weft.core.realization import realize
-from weft.core.remembered import calls_of, remembering
-from weft.core.tensor import Tensor
+from weft.core.args.handle import wrap
+from weft.core.args.modes import enable_grad, no_grad
+from weft.core.composed.composite import calls_are_made, calls_of
+from weft.core.execute.changes import restored_on_error
+from weft.core.execute.realization import realize
+from weft.core.layout.creation import as_tensor, tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.calls import Call
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
@@ -173,7 +173,7 @@ class RuleOptimizer(Optimizer):
 
     `step()` rebinds every parameter and its state to expressions of the old ones, then computes them all in one plan.
     The number of steps is counted in a tensor per group, so a compiled step needs no new program for the next one.
-    A step that is refused for want of memory, fails or is interrupted has changed nothing: see core/changes.py.
+    A step that is refused for want of memory, fails or is interrupted has changed nothing: see core/execute/changes.py.
     """
 
     param_groups: list[Group]
@@ -409,7 +409,7 @@ class _Remembered:
     @classmethod
     def of(cls, optimizer: RuleOptimizer, group: Group) -> _Remembered | None:
         """None where nothing is recorded: within a trace, or with options that are no plain values."""
-        if not remembering():
+        if not calls_are_made():
             return None
         options = [(k, repr(v)) for k, v in group.items() if k not in ("params", "lr")]
         shared = [t.value for t in (group.rate, group.count, *group.all_factors())]
@@ -448,7 +448,7 @@ class _Remembered:
             return [value, *new.values()]
 
         calls = calls_of(build, values)
-        return None if calls is None else (calls, changed)
+        return None if isinstance(calls, str) else (calls, changed)
 
 
 _recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (

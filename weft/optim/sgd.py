@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core.elementwise import where
-from weft.core.tensor import Tensor
+from weft.core.pointwise.elementwise import where
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.optim.optimizer import Group, Params, RuleOptimizer, check
 

@@ -1,6 +1,6 @@
 """Window functions under the names of torch.signal.windows."""
 
-from weft.core.windows import (
+from weft.core.functions.windows import (
     bartlett,
     blackman,
     cosine,

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.core.creation import as_tensor
-from weft.core.handle import Handle
+from weft.core.args.handle import Handle
+from weft.core.layout.creation import as_tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DType
 

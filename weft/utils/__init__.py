@@ -11,6 +11,6 @@ offer_paths(__name__, {
     "data.dataloader": "weft.data.loader",
     "data.sampler": "weft.data.sampler",
     "data.distributed": "weft.data.distributed",
-    "_foreach_utils": "weft.core.foreach",
-    "checkpoint": "weft.core.checkpointing",
+    "_foreach_utils": "weft.core.surface.foreach",
+    "checkpoint": "weft.core.grad.checkpointing",
 })  # fmt: skip

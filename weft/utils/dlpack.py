@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.core.interchange import from_dlpack
+from weft.core.tensor.interchange import from_dlpack
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 __all__ = ["from_dlpack", "to_dlpack"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import weft
 from weft.backends.disk import behind, drafts, writing
 from weft.backends.registry import open_device
-from weft.core import files
+from weft.core.execute import files
 
 SOURCES = {m.__file__ for m in (behind, drafts, writing, files)}
 FOLDER = Path(sys.argv[1])

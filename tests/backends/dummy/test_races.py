@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, note, settings
 
 from weft.backends.dummy.device import DummyDevice
 from weft.backends.registry import open_device
-from weft.core import run
+from weft.core.execute import run
 from weft.testing.programs import Program, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import programs

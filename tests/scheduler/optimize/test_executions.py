@@ -11,7 +11,7 @@ import weft
 import weft.nn.functional as F
 from weft.autograd.value import Value
 from weft.backends.protocol import DeviceInfo
-from weft.core.handle import wrap
+from weft.core.args.handle import wrap
 from weft.ir.dtypes import DType, bfloat16, float32, int64
 from weft.ir.graph import Node, buffer
 from weft.ir.kernel.algorithm import Algorithm

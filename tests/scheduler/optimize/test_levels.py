@@ -15,7 +15,7 @@ from weft.autograd.value import Value
 from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
-from weft.core.handle import wrap
+from weft.core.args.handle import wrap
 from weft.ir import graph
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.lower import lower

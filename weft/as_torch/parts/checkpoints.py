@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any
 
 import weft
-from weft.core import checkpointing
-from weft.core.tensor import Tensor
+from weft.core.grad import checkpointing
+from weft.core.tensor.tensor import Tensor
 from weft.nn.module import Module
 
 __all__ = ["_infer_device_type", "_get_autocast_kwargs"]

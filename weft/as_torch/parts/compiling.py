@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import weft
-from weft.core import tracing
+from weft.core.execute import tracing
 
 
 def is_compiling() -> bool:

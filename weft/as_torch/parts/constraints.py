@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import weft
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import known
 
 __all__ = [

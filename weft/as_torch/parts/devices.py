@@ -11,10 +11,17 @@ from typing import Any, Self
 
 from weft import amp as _amp
 from weft import cuda as _cuda
-from weft.core import run
-from weft.core.devices import device as _device
-from weft.core.random import default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
-from weft.core.tensor import Tensor
+from weft.core.execute import run
+from weft.core.execute.devices import device as _device
+from weft.core.functions.random import (
+    default_generator,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 
 __all__ = [
@@ -228,7 +235,7 @@ def custom_fwd(fwd: Any = None, *, device_type: str = "cuda", cast_inputs: Any =
 
     @wraps(fwd)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        from weft.core.autocast import is_autocast_enabled
+        from weft.core.composed.autocast import is_autocast_enabled
 
         if cast_inputs is None or not is_autocast_enabled(device_type):
             return fwd(*args, **kwargs)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import weft
 from weft.as_torch.record import record
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 
 
 class _Variables(type):

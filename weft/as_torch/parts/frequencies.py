@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import weft
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import known
 
 

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any, cast
 
 import weft
-from weft.core.autocast import get_autocast_dtype, is_autocast_enabled
-from weft.core.tensor import Tensor
+from weft.core.composed.autocast import get_autocast_dtype, is_autocast_enabled
+from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import known
 
 __all__ = [

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import weft
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 
 
 def fuse_conv_bn_weights(

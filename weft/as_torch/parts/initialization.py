@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from weft.core.modes import no_grad
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.nn import ModuleList, functional, init
 

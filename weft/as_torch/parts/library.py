@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 from weft.as_torch.kinds import refused
 from weft.as_torch.record import record
-from weft.core.function import Function
-from weft.core.tensor import Tensor
+from weft.core.grad.function import Function
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, FileError
 
 __all__ = [

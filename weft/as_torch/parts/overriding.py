@@ -10,7 +10,7 @@ from contextlib import ContextDecorator
 from typing import Any, Self, cast
 
 import weft
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 
 
 def _overrides(x: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import weft
 from weft.as_torch.parts.pytree import tree_flatten
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 
 __all__ = ["associative_scan", "while_loop"]
 

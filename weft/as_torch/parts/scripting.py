@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import weft
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.nn.module import Module
 
 T = TypeVar("T")

@@ -54,7 +54,7 @@ NUMBERS: Mapping[str, Names] = {
                 "is_deterministic_algorithms_warn_only_enabled", "get_file_path",
             )},
             "is_deterministic": "weft:are_deterministic_algorithms_enabled",
-            "set_anomaly_enabled": "weft.core.modes:detect_anomaly",
+            "set_anomaly_enabled": "weft.core.args.modes:detect_anomaly",
             "OutOfMemoryError": "weft:MemoryPlanError",
             "AcceleratorError": "weft:DeviceError",
             "Type": "builtins:type",
@@ -98,7 +98,7 @@ NUMBERS: Mapping[str, Names] = {
         "matrices"
     ),
     "torch.special": Names(weft="weft.special"),
-    "torch.random": Names(weft="weft.core.random weft"),
+    "torch.random": Names(weft="weft.core.functions.random weft"),
     "torch.return_types": Names(at={
         n: f"weft.as_torch.parts.functions:{n}_result" for n in (
             "cummax", "cummin", "topk", "max", "min", "sort", "median", "mode", "kthvalue", "aminmax")}),

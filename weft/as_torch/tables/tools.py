@@ -13,7 +13,7 @@ TOOLS: Mapping[str, Names] = {
         weft="weft.autograd",
         first={
             "Variable": "weft.as_torch.parts.differentiation:Variable",
-            "gradcheck": "weft.core.gradcheck:gradcheck",
+            "gradcheck": "weft.core.grad.gradcheck:gradcheck",
         },
         refused="",
         context="",
@@ -22,16 +22,16 @@ TOOLS: Mapping[str, Names] = {
         instead="weft.autograd has torch's tools",
     ),
     "torch.autograd.function": Names(
-        weft="weft.core.function weft.autograd", classes="NestedIOFunction InplaceFunction BackwardCFunction",
+        weft="weft.core.grad.function weft.autograd", classes="NestedIOFunction InplaceFunction BackwardCFunction",
         at={"InplaceFunction": "weft.autograd:Function"},
     ),
     "torch.autograd.functional": Names(at={
-        n: f"weft.core.jacobians:functional.{n}" for n in ("jacobian", "hessian", "vjp", "jvp", "vhp", "hvp")}),
+        n: f"weft.core.grad.jacobians:functional.{n}" for n in ("jacobian", "hessian", "vjp", "jvp", "vhp", "hvp")}),
     "torch.autograd.variable": Names(also="torch.autograd"),
-    "torch.autograd.grad_mode": Names(weft="weft.core.modes", context="set_multithreading_enabled "
+    "torch.autograd.grad_mode": Names(weft="weft.core.args.modes", context="set_multithreading_enabled "
         "_force_original_view_tracking _unsafe_preserve_version_counter"),
-    "torch.autograd.anomaly_mode": Names(weft="weft.core.modes"),
-    "torch.autograd.gradcheck": Names(weft="weft.core.gradcheck"),
+    "torch.autograd.anomaly_mode": Names(weft="weft.core.args.modes"),
+    "torch.autograd.gradcheck": Names(weft="weft.core.grad.gradcheck"),
     "torch.autograd.graph": Names(
         at={n: f"weft.as_torch.parts.differentiation:{n}" for n in ("saved_tensors_hooks", "save_on_cpu")},
         context="disable_saved_tensors_hooks allow_mutation_on_saved_tensors "
@@ -108,7 +108,7 @@ TOOLS: Mapping[str, Names] = {
         "weft.synchronize() waits"
     ),
     "torch.utils.checkpoint": Names(
-        weft="weft.core.checkpointing",
+        weft="weft.core.grad.checkpointing",
         first={n: f"weft.as_torch.parts.checkpoints:{n}" for n in (
             "checkpoint", "checkpoint_sequential", "CheckpointFunction", "CheckpointPolicy",
             "check_backward_validity",
@@ -157,7 +157,7 @@ TOOLS: Mapping[str, Names] = {
     "torch.utils.flop_counter": Names(classes="FlopCounterMode", instead="weft.explain(x) counts flops"),
     "torch.utils.hipify": Names(),
     "torch.utils.hooks": Names(
-        weft="weft.core.differentiate", nothing="warn_if_has_hooks", unchanged="unserializable_hook",
+        weft="weft.core.grad.differentiate", nothing="warn_if_has_hooks", unchanged="unserializable_hook",
         classes="BackwardHook",
     ),
     "torch.utils.module_tracker": Names(classes="ModuleTracker"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from weft.core.argument_types import checked
+from weft.core.args.argument_types import checked
 
 if TYPE_CHECKING:
     from weft.core.functional.activations import (

@@ -6,18 +6,19 @@ import math
 from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value
-from weft.core import broadcast as bc
-from weft.core.autocast import lowers
-from weft.core.elementwise import exp, ne, where
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import value_of, wrap
+from weft.core.composed.autocast import lowers
+from weft.core.composed.composite import composite
+from weft.core.composed.precision import widened
 from weft.core.functional.activations import softmax
 from weft.core.functional.dropouts import dropout
 from weft.core.functional.linear_maps import linear
-from weft.core.handle import value_of, wrap
-from weft.core.matmul import matmul
-from weft.core.movement import cat, chunk, positions, repeat_interleave, transpose
-from weft.core.precision import widened
-from weft.core.reductions import reduce
-from weft.core.remembered import remembered_as_given
+from weft.core.functions.matmul import matmul
+from weft.core.functions.reductions import reduce
+from weft.core.layout.gather import repeat_interleave
+from weft.core.layout.movement import cat, chunk, positions, transpose
+from weft.core.pointwise.elementwise import exp, ne, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32
 from weft.ir.graph import Shape
@@ -25,7 +26,7 @@ from weft.ir.index import Index, Int
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 @lowers
@@ -97,7 +98,7 @@ def _wide_product(x: Tensor, y: Tensor) -> Tensor:
     return matmul(wrap(widened(x.value)), wrap(widened(y.value))) if same else matmul(x, y)
 
 
-_attention_of_all = remembered_as_given(_attention)
+_attention_of_all = composite(rounds_once=False)(_attention)
 """Without dropout, it follows from its arguments."""
 
 
@@ -248,7 +249,7 @@ def _attention_mask(
         rows = _added(padding.reshape((n, 1, 1, given)))
         total = rows if total is None else total + rows
     if total is not None and extra:
-        from weft.core.movement import constant_pad
+        from weft.core.layout.movement import constant_pad
 
         total = constant_pad(total, (0, extra))
     return total

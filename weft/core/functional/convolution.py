@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from weft.autograd.value import Value
-from weft.core import broadcast as bc
-from weft.core.autocast import lowers
-from weft.core.axes import known_sizes
-from weft.core.elementwise import add
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import known_sizes
+from weft.core.args.handle import value_of, wrap
+from weft.core.composed.autocast import lowers
+from weft.core.composed.composite import composite
+from weft.core.composed.precision import widened
 from weft.core.functional.sliding import Taps, convolve, unconvolve
-from weft.core.handle import value_of, wrap
-from weft.core.movement import pad_value
-from weft.core.precision import widened
-from weft.core.remembered import remembered
+from weft.core.layout.movement import pad_value
+from weft.core.pointwise.elementwise import add
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Shape
 from weft.ir.index import Int
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 PerAxis: TypeAlias = int | Sequence[int]
 
@@ -129,7 +129,7 @@ def _margins(
     return both, both
 
 
-@remembered
+@composite
 def _conv(
     op: str, rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis, padding: PerAxis | str,
     dilation: PerAxis, groups: int,
@@ -228,7 +228,7 @@ def conv_transpose3d(
     )
 
 
-@remembered
+@composite
 def _conv_transpose(
     op: str, rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis, padding: PerAxis,
     output_padding: PerAxis, groups: int, dilation: PerAxis,
@@ -256,7 +256,7 @@ def _conv_transpose(
     if any(isinstance(s, int) and s < 1 for s in kept):
         raise ShapeError(f"{op}: padding {pads} leaves nothing of the output, sizes {tuple(total.shape[3:])}")
     if any(pads):
-        from weft.core.movement import box
+        from weft.core.layout.movement import box
 
         total = box(total, (0, 0, 0, *pads), (*total.shape[:3], *kept))
     total = bc.cast(total, input.value.dtype)

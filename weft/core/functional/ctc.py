@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.autograd.value import Value, apply
-from weft.core import broadcast as bc
-from weft.core import run
-from weft.core.autocast import widens
-from weft.core.axes import known_sizes
-from weft.core.creation import tensor
-from weft.core.elementwise import clamp, eq, exp, gt, log, logical_and, lt, maximum, ne, where
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import known_sizes
+from weft.core.args.handle import Handle, value_of, wrap
+from weft.core.composed.autocast import widens
+from weft.core.composed.precision import widened
+from weft.core.execute import run
 from weft.core.functional.losses import how_reduced, reduced
-from weft.core.gather import gather, index_value
-from weft.core.handle import Handle, value_of, wrap
-from weft.core.movement import box, pad_value, positions
-from weft.core.precision import widened
-from weft.core.reductions import mean, sum
-from weft.core.scan import scan
+from weft.core.functions.reductions import mean, sum
+from weft.core.grad.scan import scan
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import gather, index_value
+from weft.core.layout.movement import box, pad_value, positions
+from weft.core.pointwise.elementwise import clamp, eq, exp, gt, log, logical_and, lt, maximum, ne, where
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 _NEVER = -1e30
 """The logarithm of a probability of 0: finite, so that differences of two are no NaN."""

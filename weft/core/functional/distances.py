@@ -7,26 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.autograd.value import stepwise
-from weft.core import broadcast as bc
-from weft.core.autocast import widens_on_gpus
-from weft.core.axes import known_sizes
-from weft.core.creation import tensor
-from weft.core.elementwise import abs, clamp, eq, ne, pow, sqrt, where
-from weft.core.gather import rows
-from weft.core.handle import value_of, wrap
-from weft.core.movement import box
-from weft.core.precision import rounded_once, widened
-from weft.core.reductions import amax, amin, sum
-from weft.core.remembered import remembered
-from weft.core.requirements import at_least, needs
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import known_sizes
+from weft.core.args.handle import value_of, wrap
+from weft.core.args.requirements import at_least, needs
+from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.composite import composite
+from weft.core.composed.precision import widened
+from weft.core.functions.reductions import amax, amin, sum
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import rows
+from weft.core.layout.movement import box
+from weft.core.pointwise.elementwise import abs, clamp, eq, ne, pow, sqrt, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(at_least("eps", 0))
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps.
@@ -67,7 +66,7 @@ def _power(x: Tensor, p: float) -> Tensor:
     return where(none, 0.0, pow(where(none, 1.0, x), p))
 
 
-@remembered
+@composite
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -78,8 +77,7 @@ def pairwise_distance(
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-@widens_on_gpus
-@rounded_once
+@composite(autocast=widens_on_gpus, recorded=False)
 @needs(at_least("p", 0))
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every two rows i < j. Shapes: (n, d) -> (n (n - 1) / 2)."""

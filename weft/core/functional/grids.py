@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd.value import Value, apply, stepwise
-from weft.core import broadcast as bc
-from weft.core.autocast import widens
-from weft.core.axes import known_sizes
-from weft.core.creation import tensor
-from weft.core.elementwise import abs, clamp, eq, floor, fmod, ge, le, logical_and, round, where
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import known_sizes
+from weft.core.args.handle import value_of, wrap
+from weft.core.composed.autocast import widens
+from weft.core.composed.precision import widened
 from weft.core.functional.resampling import cubic_weights
-from weft.core.handle import value_of, wrap
-from weft.core.matmul import matmul
-from weft.core.precision import widened
+from weft.core.functions.matmul import matmul
+from weft.core.layout.creation import tensor
+from weft.core.pointwise.elementwise import abs, clamp, eq, floor, fmod, ge, le, logical_and, round, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.core.creation import tensor
-from weft.core.gather import rows
-from weft.core.handle import Number, value_of, wrap
-from weft.core.movement import constant_pad
+from weft.core.args.handle import Number, value_of, wrap
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import rows
+from weft.core.layout.movement import constant_pad
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number | None = None) -> Tensor:

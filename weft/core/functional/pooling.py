@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import numpy as np
 
 from weft.autograd.value import Value, apply, composed, stepwise
-from weft.core import broadcast as bc
-from weft.core.axes import is_int, known_sizes
-from weft.core.creation import tensor
-from weft.core.elementwise import abs, div, eq, isnan, logical_or, pow, sign, trunc, where, with_gradient_of
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import is_int, known_sizes
+from weft.core.args.handle import value_of, wrap
+from weft.core.args.requirements import filled, floats, needs, no_bools
+from weft.core.composed.composite import composite
+from weft.core.composed.precision import widened
 from weft.core.functional.activations import relu
 from weft.core.functional.convolution import PerAxis, per_axis
-from weft.core.gather import check_range, index_value, rows
-from weft.core.handle import value_of, wrap
-from weft.core.movement import box, pad_value, positions
-from weft.core.precision import widened
-from weft.core.random import rand
-from weft.core.remembered import remembered, remembered_as_given
-from weft.core.requirements import filled, floats, needs, no_bools
+from weft.core.functions.random import rand
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import check_range, index_value, rows
+from weft.core.layout.movement import box, pad_value, positions
+from weft.core.pointwise.elementwise import (
+    abs,
+    div,
+    eq,
+    isnan,
+    logical_or,
+    pow,
+    sign,
+    trunc,
+    where,
+    with_gradient_of,
+)
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Axes, Combine, Shape, Window, arange, elements
@@ -29,7 +40,7 @@ from weft.ir.index import Int
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 Sizes: TypeAlias = int | Sequence[int | None] | None
 
@@ -116,7 +127,7 @@ def _flat_positions(sizes: Shape) -> Value:
     return bc.reshape(Value(arange(elements(sizes), int64)), sizes)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _max_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     dilation: PerAxis, ceil_mode: bool, return_indices: bool,
@@ -143,7 +154,7 @@ def _strides(op: str, stride: PerAxis | None, kernel: tuple[int, ...]) -> tuple[
     return per_axis(op, "stride", stride, len(kernel), 1)
 
 
-@remembered
+@composite
 def _avg_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
@@ -333,7 +344,7 @@ def avg_pool3d(
 # ---------------------------------------------------------------------------------------------- other means
 
 
-@remembered
+@composite
 def _lp_pool(
     op: str,
     rank: int,

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd.value import apply
-from weft.core import broadcast as bc
-from weft.core.axes import is_int, known_sizes
-from weft.core.creation import tensor
-from weft.core.elementwise import clamp, floor
+from weft.core.args import broadcast as bc
+from weft.core.args.axes import is_int, known_sizes
+from weft.core.args.handle import value_of, wrap
+from weft.core.args.requirements import filled, needs
+from weft.core.composed.precision import widened
 from weft.core.functional.convolution import PerAxis, per_axis, windows
 from weft.core.functional.pooling import adaptive_mean
-from weft.core.gather import rows
-from weft.core.handle import value_of, wrap
-from weft.core.matmul import matmul
-from weft.core.movement import box, movedim, pad_value, permute, reshape
-from weft.core.movement import window as slide
-from weft.core.precision import widened
-from weft.core.requirements import filled, needs
+from weft.core.functions.matmul import matmul
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import rows
+from weft.core.layout.movement import box, movedim, pad_value, permute, reshape
+from weft.core.layout.movement import window as slide
+from weft.core.pointwise.elementwise import clamp, floor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import float32, uint8
 from weft.ir.graph import Axes, Window, elements
@@ -29,7 +29,7 @@ from weft.ir.index import low
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 _MODES: dict[str, tuple[int, ...]] = {

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.autograd.value import Value, apply, composed, grad_mode
-from weft.core import broadcast as bc
-from weft.core.movement import box, pad_value
+from weft.core.args import broadcast as bc
+from weft.core.layout.movement import box, pad_value
 from weft.ir.dtypes import bool_
 from weft.ir.graph import Axes, Shape, Window, elements
 from weft.ir.index import Int, ceildiv, high

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.autograd.value import Value, composed
-from weft.core import broadcast as bc
-from weft.core.creation import eye
-from weft.core.handle import wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import wrap
+from weft.core.args.requirements import needs, one_dtype
+from weft.core.layout.creation import eye
+from weft.core.layout.movement import expand, tril
 from weft.core.linear_algebra.host import (
     LinAlgError,
     codes_of,
@@ -23,11 +25,9 @@ from weft.core.linear_algebra.host import (
     sum_to,
 )
 from weft.core.linear_algebra.solving import solve_triangular
-from weft.core.movement import expand, tril
-from weft.core.requirements import needs, one_dtype
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from weft.autograd.value import Value, composed
-from weft.core import broadcast as bc
-from weft.core import host_operations, run, tracing
-from weft.core.creation import tensor
-from weft.core.handle import value_of, wrap
-from weft.core.movement import pad_value, reshape
-from weft.core.reductions import sum
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import value_of, wrap
+from weft.core.execute import host_operations, run, tracing
+from weft.core.functions.reductions import sum
+from weft.core.layout.creation import tensor
+from weft.core.layout.movement import pad_value, reshape
 from weft.errors import DTypeError, ShapeError, WeftError
 from weft.ir.dtypes import int32
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 Array = np.ndarray[Any, Any]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.autograd.value import stepwise
-from weft.core import broadcast as bc
-from weft.core import run
-from weft.core.creation import tensor
-from weft.core.elementwise import lt, where
-from weft.core.handle import value_of, wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import value_of, wrap
+from weft.core.execute import run
+from weft.core.layout.creation import tensor
+from weft.core.layout.movement import cat, narrow, reshape, unsqueeze
 from weft.core.linear_algebra.host import (
     LinAlgError,
     codes_of,
@@ -26,12 +26,12 @@ from weft.core.linear_algebra.host import (
     square_matrices,
 )
 from weft.core.linear_algebra.spectra import svd
-from weft.core.movement import cat, narrow, reshape, unsqueeze
+from weft.core.pointwise.elementwise import lt, where
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.graph import elements
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def inv(A: Tensor) -> Tensor:

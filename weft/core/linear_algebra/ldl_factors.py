@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.core import run
-from weft.core.creation import tensor
-from weft.core.handle import describe, value_of, wrap
+from weft.core.args.handle import describe, value_of, wrap
+from weft.core.execute import run
+from weft.core.layout.creation import tensor
 from weft.core.linear_algebra.host import (
     Array,
     LinAlgError,
@@ -24,7 +24,7 @@ from weft.errors import DTypeError, ShapeError
 from weft.ir.dtypes import int32
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 _GROWTH = (1 + math.sqrt(17)) / 8
 """How much smaller than its column a pivot may be: balances the growth of 1 x 1 and 2 x 2 steps."""

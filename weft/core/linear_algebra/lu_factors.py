@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.autograd.value import grad_enabled
-from weft.core import broadcast as bc
-from weft.core import run
-from weft.core.creation import eye, tensor
-from weft.core.handle import value_of, wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import value_of, wrap
+from weft.core.args.requirements import integers_of, needs, one_dtype, same_lead
+from weft.core.execute import run
+from weft.core.layout.creation import eye, tensor
+from weft.core.layout.movement import cat, narrow, tril, triu
 from weft.core.linear_algebra.host import (
     Array,
     LinAlgError,
@@ -28,13 +30,11 @@ from weft.core.linear_algebra.host import (
     pivot_codes,
 )
 from weft.core.linear_algebra.solving import solve_triangular
-from weft.core.movement import cat, narrow, tril, triu
-from weft.core.requirements import integers_of, needs, one_dtype, same_lead
 from weft.errors import ArgumentError
 from weft.ir.dtypes import int32
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 class LU(NamedTuple):

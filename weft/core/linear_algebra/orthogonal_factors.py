@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.autograd.value import Value, stepwise
-from weft.core import broadcast as bc
-from weft.core.creation import eye
-from weft.core.handle import wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import wrap
+from weft.core.args.requirements import needs, one_dtype, same_lead
+from weft.core.layout.creation import eye
+from weft.core.layout.movement import expand, narrow, tril, unsqueeze
 from weft.core.linear_algebra.cholesky_factors import diagonal_matrix
 from weft.core.linear_algebra.host import (
     derived,
@@ -23,12 +25,10 @@ from weft.core.linear_algebra.host import (
     padded,
 )
 from weft.core.linear_algebra.solving import solve_triangular
-from weft.core.movement import expand, narrow, tril, unsqueeze
-from weft.core.requirements import needs, one_dtype, same_lead
 from weft.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 class QR(NamedTuple):
@@ -89,7 +89,7 @@ def _qr_gradient(gq: Tensor | None, gr: Tensor | None, Q: Tensor, R: Tensor, x: 
         inner = extra if inner is None else inner + extra
     gx = _qr_tall(inner, g_left, Q, left)
     gy = Q @ g_right if g_right is not None else right * 0
-    from weft.core.movement import cat
+    from weft.core.layout.movement import cat
 
     return cat([gx, gy], -1)
 

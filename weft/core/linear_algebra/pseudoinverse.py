@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.autograd.value import Value, composed, stepwise
-from weft.core import broadcast as bc
-from weft.core import run
-from weft.core.elementwise import abs, eq, gt, maximum, reciprocal, where
-from weft.core.handle import Handle, wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import Handle, wrap
+from weft.core.execute import run
+from weft.core.functions.reductions import amax, sum
+from weft.core.layout.movement import reshape, unsqueeze
 from weft.core.linear_algebra.host import as_columns, floats, known_sizes, matrices
 from weft.core.linear_algebra.spectra import eigh, eigvalsh, svd, svdvals
-from weft.core.movement import reshape, unsqueeze
-from weft.core.reductions import amax, sum
+from weft.core.pointwise.elementwise import abs, eq, gt, maximum, reciprocal, where
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType, int64
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def _cut(s: Tensor, atol: Any, rtol: Any, size: int, dtype: DType) -> Tensor:

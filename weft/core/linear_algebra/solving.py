@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.autograd.value import Value
-from weft.core import broadcast as bc
-from weft.core.creation import eye
-from weft.core.handle import value_of, wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import value_of, wrap
+from weft.core.args.requirements import needs, one_dtype
+from weft.core.layout.creation import eye
+from weft.core.layout.movement import movedim, reshape, tril, triu
 from weft.core.linear_algebra.host import (
     Array,
     Checked,
@@ -29,13 +31,11 @@ from weft.core.linear_algebra.host import (
     square_matrices,
     sum_to,
 )
-from weft.core.movement import movedim, reshape, tril, triu
-from weft.core.requirements import needs, one_dtype
 from weft.errors import DTypeError, ShapeError
 from weft.ir.graph import elements
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.core import broadcast as bc
-from weft.core.creation import eye
-from weft.core.elementwise import ne, reciprocal, where
-from weft.core.handle import wrap
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import wrap
+from weft.core.layout.creation import eye
+from weft.core.layout.movement import narrow, unsqueeze
 from weft.core.linear_algebra.host import (
     Array,
     derived,
@@ -22,11 +22,11 @@ from weft.core.linear_algebra.host import (
     matrices,
     square_matrices,
 )
-from weft.core.movement import narrow, unsqueeze
+from weft.core.pointwise.elementwise import ne, reciprocal, where
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from weft.core.tensor import Tensor
+    from weft.core.tensor.tensor import Tensor
 
 
 class Eigen(NamedTuple):

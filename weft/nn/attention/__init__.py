@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Self
 
-from weft.core.contexts import DecoratingContext
-from weft.core.handle import describe
+from weft.core.args.contexts import DecoratingContext
+from weft.core.args.handle import describe
 from weft.errors import DTypeError
 
 __all__ = ["SDPBackend", "sdpa_kernel"]

@@ -12,14 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from weft.core.broadcast import broadcast_shapes
-from weft.core.creation import arange, ones
-from weft.core.elementwise import logical_and, logical_or, where
+from weft.core.args.broadcast import broadcast_shapes
+from weft.core.args.handle import describe
 from weft.core.functional import softmax
-from weft.core.handle import describe
-from weft.core.movement import broadcast_to, repeat_interleave
-from weft.core.reductions import amax, logsumexp
-from weft.core.tensor import Tensor
+from weft.core.functions.reductions import amax, logsumexp
+from weft.core.layout.creation import arange, ones
+from weft.core.layout.gather import repeat_interleave
+from weft.core.layout.movement import broadcast_to
+from weft.core.pointwise.elementwise import logical_and, logical_or, where
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, float32, float64, int32
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-from weft.core.changes import restored_on_error
-from weft.core.creation import tensor
-from weft.core.elementwise import clamp
-from weft.core.modes import no_grad
-from weft.core.movement import stack
-from weft.core.reductions import amax, norm
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.execute.changes import restored_on_error
+from weft.core.functions.reductions import amax
+from weft.core.layout.creation import tensor
+from weft.core.layout.movement import stack
+from weft.core.linear_algebra.torch_products import norm
+from weft.core.pointwise.elementwise import clamp
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.dtypes import DType, accumulator, float32
 

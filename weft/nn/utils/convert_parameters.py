@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.core.modes import no_grad
-from weft.core.movement import cat
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.layout.movement import cat
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ShapeError
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from weft.core.creation import ones_like, zeros_like
-from weft.core.elementwise import rsqrt
-from weft.core.modes import no_grad
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.layout.creation import ones_like, zeros_like
+from weft.core.pointwise.elementwise import rsqrt
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.nn.module import Module, Parameter
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.core.tensor import Tensor
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.nn.containers import ModuleDict, ModuleList
 from weft.nn.module import Module, Parameter

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
 
-from weft.core.creation import ones_like, zeros_like
-from weft.core.modes import no_grad
-from weft.core.random import rand, rand_like
-from weft.core.reductions import norm
-from weft.core.tensor import Tensor
+from weft.core.args.modes import no_grad
+from weft.core.functions.random import rand, rand_like
+from weft.core.layout.creation import ones_like, zeros_like
+from weft.core.linear_algebra.torch_products import norm
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.errors import IndexError as OutOfRangeError
 from weft.nn.module import Module

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.core.creation import tensor
-from weft.core.movement import constant_pad, stack
-from weft.core.tensor import Tensor
+from weft.core.layout.creation import tensor
+from weft.core.layout.movement import constant_pad, stack
+from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 
 

@@ -27,8 +27,9 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
+from weft.ir.ops import EXPANDED
 from weft.scheduler.optimize import parallel
-from weft.scheduler.optimize.access import COSTLY, axes_of, lane_step, plain_load
+from weft.scheduler.optimize.access import axes_of, lane_step, plain_load
 from weft.scheduler.optimize.contraction_form import (
     COPY_CYCLES,
     GATHER_CYCLES,
@@ -152,7 +153,7 @@ def _work(e: Expr) -> float:
     if plain_load(e) is not None:
         return 0.0
     calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
-    return sum(COSTLY_CALL_CYCLES if x.op in COSTLY else CALL_CYCLES for x in calls)
+    return sum(COSTLY_CALL_CYCLES if x.op in EXPANDED else CALL_CYCLES for x in calls)
 
 
 def _elements(c: Contraction, side: int) -> int:

@@ -30,8 +30,8 @@ from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.compute_first import ComputeFirst
 from weft.ir.kernel.transforms.extend import Extend
-from weft.ir.kernel.transforms.first import First
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.pad import Pad
@@ -41,7 +41,7 @@ from weft.ir.kernel.transforms.stage import PadRows, Stage
 from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import LoopKind
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors
 from weft.scheduler.optimize.gpu_matrix import operand
@@ -75,17 +75,17 @@ STEP = 8
 @dataclass(frozen=True, slots=True)
 class Shares:
     """How a block's threads share out `rows` x `columns` scores, and results: tiles of `tall` rows by `wide` scores or
-    `own` results, digit by digit; `warp` rows for each warp (or the whole block)."""
+    `own` results, factor by factor; `warp` rows for each warp (or the whole block)."""
 
     rows: int
     columns: int
     warp: int
     tall: int
-    down: tuple[Digit, ...]
+    down: tuple[LayoutFactor, ...]
     wide: int
-    across: tuple[Digit, ...]
+    across: tuple[LayoutFactor, ...]
     own: int
-    along: tuple[Digit, ...]
+    along: tuple[LayoutFactor, ...]
     unit: MatrixUnit | None = None
 
     @property
@@ -123,8 +123,8 @@ def by_threads(rows: int, columns: int, width: int) -> Shares:
     own = min(OWN, 1 << (max(1, width // lanes)).bit_length() - 1)
     element, lane = Role.ELEMENT, Role.LANE
     return Shares(
-        rows, columns, rows, rows, (Digit(lane, down), Digit(element, rows // down)), lanes, (Digit(lane, lanes),),
-        lanes * own, (Digit(lane, lanes), Digit(element, own)),
+        rows, columns, rows, rows, (LayoutFactor(lane, down), LayoutFactor(element, rows // down)),
+        lanes, (LayoutFactor(lane, lanes),), lanes * own, (LayoutFactor(lane, lanes), LayoutFactor(element, own)),
     )  # fmt: skip
 
 
@@ -289,7 +289,7 @@ class _Blocks:
             self.k = run(self.k, PadRows(name, ACCESS_BYTES // self.itemsize))
             self.k = fill(self.k, name, self.shares.threads, self.itemsize)
         for name in columns:
-            self.k = attempt(self.k, First(name))
+            self.k = attempt(self.k, ComputeFirst(name))
         return attempt(self.k, Trim(self.m, at[1])) if self.steps > 1 else self.k
 
     def extend(self) -> Refusal | None:
@@ -441,7 +441,9 @@ class _Blocks:
         self.k = attempt(self.k, Vectorize(own[-1]))
         return block
 
-    def share(self, i: str, j: str, wide: int, across: tuple[Digit, ...]) -> tuple[list[str], list[str]]:
+    def share(
+        self, i: str, j: str, wide: int, across: tuple[LayoutFactor, ...]
+    ) -> tuple[list[str], list[str]]:
         """Rows and columns as threads, and what each has."""
         s = self.shares
         self.k, warps, rows, row_lanes = share_out(self.k, i, s.warp, s.tall, s.down)
@@ -505,7 +507,7 @@ class _Blocks:
         self.k = run(self.k, Permute(name, (warps, *lanes, t, *rows, *reduced)))
         self.mark([warps, *lanes, t], [*rows, *reduced])
 
-    def elements(self, name: str, wide: int, across: tuple[Digit, ...], vector: bool = False) -> None:
+    def elements(self, name: str, wide: int, across: tuple[LayoutFactor, ...], vector: bool = False) -> None:
         """A number per score, or per few; a thread's neighbours as a vector if asked."""
         *_, i, j = self.loops(name, False)
         threads, own = self.share(i, j, wide, across)
@@ -515,7 +517,7 @@ class _Blocks:
             self.k = attempt(self.k, Vectorize(own.pop()))
         self.mark(threads, [*own, *reduced])
 
-    def multiply(self, name: str, wide: int, across: tuple[Digit, ...]) -> None:
+    def multiply(self, name: str, wide: int, across: tuple[LayoutFactor, ...]) -> None:
         """A product: on matrix units, or by each thread for its own tile."""
         *_, i, j = self.loops(name, False)
         (deep,) = self.loops(name, True)

@@ -25,7 +25,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import PadRows, Stage
 from weft.ir.loops import LoopKind
-from weft.ir.matrix import Digit, Role
+from weft.ir.matrix import LayoutFactor, Role
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
 from weft.scheduler.optimize.gpu_product import Product
@@ -156,13 +156,17 @@ class InPanels:
     def one(
         self, loop: str, extent: int, own: int, far: int, near: int, deep: bool
     ) -> tuple[Kernel, str, list[str], list[str]]:
-        """One axis: warps, and lanes in two digits, with a thread's neighbours behind them unless terms are."""
+        """One axis: warps, and lanes in two factors, with a thread's neighbours behind them unless terms are."""
         neighbours = 1 if deep else min(own, NEIGHBOURS)
         lanes = far * near
         warp = lanes * own
-        digits = (Digit(Role.LANE, far), Digit(Role.LANE, near), Digit(Role.ELEMENT, neighbours))
+        factors = (
+            LayoutFactor(Role.LANE, far),
+            LayoutFactor(Role.LANE, near),
+            LayoutFactor(Role.ELEMENT, neighbours),
+        )
         assert extent % warp == 0
-        return share_out(self.k, loop, warp, lanes * neighbours, digits)
+        return share_out(self.k, loop, warp, lanes * neighbours, factors)
 
     def own(self, rows: list[str], columns: list[str]) -> None:
         """A thread's results written out, neighbours as a vector."""

@@ -18,7 +18,7 @@ from weft.ir.index import Int, ceildiv, high, variables
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh
 from weft.ir.kernel.transforms.base import Refusal, run
-from weft.ir.kernel.transforms.set_aside import SetAside, followers
+from weft.ir.kernel.transforms.partial_sums import PartialSums, followers
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
@@ -97,14 +97,14 @@ class LongSums:
     """Loops that add more terms in sequence than `most`, each with the levels that its sum is set aside in."""
 
     kernel: Kernel
-    steps: tuple[SetAside, ...]
+    steps: tuple[PartialSums, ...]
 
 
 @dataclass(frozen=True)
 class InLevels(Choice):
     """What is set aside, after how many iterations."""
 
-    steps: tuple[SetAside, ...]
+    steps: tuple[PartialSums, ...]
 
     def __str__(self) -> str:
         return ", ".join(f"{s.value} set aside after {' and '.join(map(str, s.levels))}" for s in self.steps)
@@ -112,7 +112,7 @@ class InLevels(Choice):
 
 def recognise(k: Kernel, info: DeviceInfo) -> LongSums | Refusal:
     """A schedule that adds many terms one after the other."""
-    steps: list[SetAside] = []
+    steps: list[PartialSums] = []
     for item in k.algorithm.items:
         if isinstance(item, Value) and item.reduce is not None:
             if item.reduce.op is Op.ADD and item.dtype.is_float and k.nests[item.name].online is None:
@@ -138,7 +138,7 @@ RULE = Rule("levels", recognise, choose, apply)
 
 
 def most(item: Value, info: DeviceInfo) -> tuple[int, int]:
-    """How many additions in sequence are left as they are, and after how many a longer sum is set aside."""
+    """How many additions in sequence are left as they are, and how many a partial sum of a longer one has."""
     if not reused(item):
         return 2 * SUM_CHAIN, SUM_CHAIN
     return (BLOCK_PRODUCT_CHAIN if info.task_kind is LoopKind.BLOCK else PRODUCT_CHAIN), PRODUCT_CHAIN // 2
@@ -160,7 +160,7 @@ def _axes_of(e: Expr) -> set[object]:
     return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
 
 
-def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Iterator[SetAside]:
+def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Iterator[PartialSums]:
     """The loops of a sum to be cut, the innermost first."""
     loops = k.nests[item.name].loops
     if any(s.kind is LoopKind.MATRIX for s in loops):
@@ -175,13 +175,13 @@ def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Iterator[SetAside]:
             length *= n
             continue
         levels = levels_of(spec.extent, length, limit, chunk)
-        yield SetAside(item.name, spec.var.name, levels)
+        yield PartialSums(item.name, spec.var.name, levels)
         length = int(ceildiv(n, prod(levels)))
         limit, chunk = 2 * SUM_CHAIN, SUM_CHAIN
 
 
 def levels_of(extent: Int, inner: int, limit: int, chunk: int) -> tuple[int, ...]:
-    """After how many iterations of `inner` additions to set a sum aside, and after how many of those sums again."""
+    """Iterations of `inner` additions that share a partial sum, then how many of those sums share one, and so on."""
     found: list[int] = []
     left, limit, chunk = extent, max(limit // inner, 1), max(chunk // inner, 1)
     while high(left) > limit:
@@ -199,7 +199,7 @@ def _near(extent: Int, wish: int) -> int:
     return min(near, key=lambda f: abs(f - wish), default=wish)
 
 
-def _online(k: Kernel, leader: Value) -> Iterator[SetAside]:
+def _online(k: Kernel, leader: Value) -> Iterator[PartialSums]:
     """Loops of a maximum in which sums run beside it, set aside relative to it."""
     for spec in k.nests[leader.name].loops:
         beside = followers(k, spec.var.name)
@@ -207,7 +207,7 @@ def _online(k: Kernel, leader: Value) -> Iterator[SetAside]:
             continue
         inner = max(prod(_repeats(s) for s in k.nests[x.name].loops) for x in beside)
         if high(spec.extent) * inner > 2 * SUM_CHAIN and inner < SUM_CHAIN:
-            yield SetAside(
+            yield PartialSums(
                 leader.name, spec.var.name, levels_of(spec.extent, inner, 2 * SUM_CHAIN, SUM_CHAIN)
             )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, note
 
-from weft.core import run
+from weft.core.execute import run
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
 from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Window
@@ -28,7 +28,7 @@ TESTED = (
 )
 """Elementwise ops are in test_ops."""
 
-assert set(Op) == {*TESTED, *ELEMENTWISE, *LEAVES, Op.COPY}
+assert set(Op) == {*TESTED, *ELEMENTWISE, *LEAVES, Op.COPY, Op.CALL}
 
 
 def every_op(leaf: LeafMaker, d: DType, x: Array, y: Array, at: Array) -> list[Node]:

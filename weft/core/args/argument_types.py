@@ -1,0 +1,192 @@
+"""What arguments have to be, read from a function's own annotations: `keepdim: bool` takes no 2, `eps: float` no text.
+
+A flag of another type would pass in silence, since everything is true or false, and a number of another type fail deep
+inside, under the name of a helper. So what a signature says is checked around the functions that users call, in one
+place. Tensors, dimensions and dtypes are not looked at here: the functions that read them say more about them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from weft.core.args.handle import Handle, describe
+from weft.errors import DTypeError
+from weft.ir.index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a parameter takes: its `words` in messages, the classes that fit as they are, and a test for others."""
+
+    words: str
+    exact: frozenset[type]
+    fits: Callable[[Any], bool]
+
+
+def _whole(x: Any) -> bool:
+    """An integer, or what stands for one: NumPy's, one known at run time, a tensor of one integer."""
+    if isinstance(x, Handle):
+        return not x.value.dtype.is_float and all(n == 1 for n in x.value.shape)
+    return not isinstance(x, (bool, np.bool_)) and isinstance(x, (int, Index, np.integer))
+
+
+def _number(x: Any) -> bool:
+    if isinstance(x, Handle):
+        return all(n == 1 for n in x.value.shape)
+    return isinstance(x, (int, float, Index, np.number, np.bool_))
+
+
+def _flag(x: Any) -> bool:
+    return isinstance(x, (bool, np.bool_)) or (isinstance(x, Handle) and x.value.dtype.name == "bool")
+
+
+def _sequence(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def test(x: Any) -> bool:
+        if isinstance(x, np.ndarray):
+            return True
+        return isinstance(x, (tuple, list)) and all(fits(i) for i in cast("Sequence[Any]", x))
+
+    return test
+
+
+_INT = Kind("an int", frozenset({int}), _whole)
+_INTS = Kind("a tuple of ints", frozenset(), _sequence(_whole))
+KINDS: Mapping[str, Kind] = {
+    "bool": Kind("True or False", frozenset({bool}), _flag),
+    "int": _INT,
+    "Int": _INT,
+    "float": Kind("a number", frozenset({float, int}), _number),
+    "Number": Kind("a number", frozenset({float, int, bool}), _number),
+    "str": Kind("a str", frozenset({str}), lambda x: isinstance(x, str)),
+    "None": Kind("None", frozenset({type(None)}), lambda x: x is None),
+    "Tensor": Kind("a Tensor", frozenset(), lambda x: isinstance(x, Handle)),
+    "Sequence[int]": _INTS,
+    "Sequence[Int]": _INTS,
+    "tuple[int, ...]": _INTS,
+    "tuple[int, int]": _INTS,
+    "Shape": _INTS,
+    "Sequence[float]": Kind("a tuple of numbers", frozenset(), _sequence(_number)),
+}
+"""The parts of annotations that say something here; a parameter with any other part takes what its function takes."""
+
+_SHORT = {"PerAxis": "int | Sequence[int]", "Sizes": "int | Sequence[int]"}
+_ELSEWHERE = frozenset(
+    {"dim", "dims", "dim0", "dim1", "dim2", "axis", "sizes", "size", "output_size", "dtype", "device"}
+)
+"""Parameters that every function gives to a reader of their own, whose messages name the shape."""
+
+
+@cache
+def _kind(annotation: str) -> Kind | None:
+    """What an annotation asks for; None where it is not checked."""
+    for name, meaning in _SHORT.items():
+        annotation = annotation.replace(name, meaning)
+    parts = [p.strip() for p in annotation.split("|")]
+    kinds = [KINDS.get(p) for p in dict.fromkeys(parts)]
+    known = [k for k in kinds if k is not None]
+    if len(known) < len(kinds) or parts in (["Tensor"], ["Tensor", "None"]):
+        return None
+    if len(known) == 1:
+        return known[0]
+    words = " or ".join(dict.fromkeys(k.words for k in known))
+    tests = [k.fits for k in known]
+    return Kind(words, frozenset([c for k in known for c in k.exact]), lambda x: any(t(x) for t in tests))
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A function's parameters that are checked, by position from `first` on, and by name."""
+
+    name: str
+    first: int
+    by_position: tuple[Kind | None, ...]
+    names: tuple[str, ...]
+    by_name: Mapping[str, Kind]
+
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """DTypeError for an argument of another type than its parameter takes."""
+        if len(args) > self.first:
+            for k, (kind, x) in enumerate(zip(self.by_position, args[self.first :], strict=False)):
+                if kind is not None and x.__class__ not in kind.exact and not kind.fits(x):
+                    self._refuse(self.names[self.first + k], kind, x)
+        if kwargs:
+            by_name = self.by_name
+            for name, x in kwargs.items():
+                kind = by_name.get(name)
+                if kind is not None and x.__class__ not in kind.exact and not kind.fits(x):
+                    self._refuse(name, kind, x)
+
+    def _refuse(self, parameter: str, kind: Kind, x: Any) -> None:
+        if isinstance(x, (tuple, list)):
+            parts = ", ".join(describe(i) for i in cast("Sequence[Any]", x)[:8])
+            given = f"({parts})" if isinstance(x, tuple) else f"[{parts}]"
+        else:
+            given = describe(x)
+        raise DTypeError(f"{self.name}: {parameter} must be {kind.words}, got {given}")
+
+
+def signature(function: Callable[..., Any], name: str | None = None) -> Signature | None:
+    """The parameters of a function that are checked; None where there are none, or others check them."""
+    inner: Any = function
+    while True:
+        if getattr(inner, "checked", False):
+            return None
+        if (wrapped := getattr(inner, "__wrapped__", None)) is None:
+            break
+        inner = wrapped
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return None
+    given: Mapping[str, Any] = inner.__annotations__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = {
+        n: k for n in names if n not in _ELSEWHERE and (k := _kind(str(given.get(n, "Any")))) is not None
+    }
+    if not found:
+        return None
+    positional = names[: code.co_argcount]
+    # what stands after `*sizes` can only be given by name
+    first = next((i for i, n in enumerate(positional) if n in found), len(names))
+    if code.co_flags & inspect.CO_VARARGS and first < len(names):
+        positional = positional[: code.co_argcount]
+    kinds = tuple([found.get(n) for n in positional[first:]])
+    return Signature(name or inner.__name__, first, kinds, names, found)
+
+
+def taken_over(function: Any, found: Signature) -> bool:
+    """Have a function that looks at the structure of its arguments anyway check their types where that is new."""
+    guarded_by = getattr(function, "guarded_by", None)
+    if guarded_by is None:
+        return False
+    guarded_by(found.first, found.check)
+    function.checked = True
+    return True
+
+
+def checked(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """The function, with the types of its arguments checked; the function itself where nothing is to be checked."""
+    found = signature(function, name)
+    if found is None or taken_over(function, found):
+        return function
+    first, check = found.first, found.check
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) > first:
+            check(args, kwargs)
+        return function(*args, **kwargs)
+
+    call.__name__, call.__qualname__, call.__doc__ = (
+        function.__name__,
+        function.__qualname__,
+        function.__doc__,
+    )
+    call.__module__ = function.__module__
+    call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
+    call.checked = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call

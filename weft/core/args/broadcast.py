@@ -1,0 +1,254 @@
+"""Broadcasting and promotion: from operands as the user gives them to the strict operands of graph nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+import numpy as np
+
+from weft.autograd.value import Value, apply
+from weft.core.args.defaults import get_default_dtype
+from weft.core.args.handle import Handle, Number, describe, wrap
+from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from weft.ir import graph
+from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promote, uint8, uint16, uint32
+from weft.ir.graph import Axes, Node, Shape
+from weft.ir.index import Int
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+
+Operand: TypeAlias = Value | Number
+_NUMBERS = (bool, int, float)
+
+
+def operand(op: str, x: object) -> Operand:
+    """A Tensor's value, a number, or the value of a NumPy array."""
+    if isinstance(x, Handle):
+        return x.value
+    if isinstance(x, _NUMBERS):
+        return x
+    module = type(x).__module__
+    if module == "numpy" or module == "ml_dtypes":
+        return _from_numpy(op, x)
+    raise DTypeError(f"{op}: cannot combine a Tensor with {describe(x)}; convert it with weft.tensor(...)")
+
+
+def _from_numpy(op: str, x: Any) -> Operand:
+    if is_array(x):
+        return _read_array(x)
+    item = x.item() if hasattr(x, "item") else x
+    if isinstance(item, _NUMBERS):
+        return item
+    raise DTypeError(f"{op}: cannot combine a Tensor with {describe(x)}; convert it with weft.tensor(...)")
+
+
+_read_array: Callable[[np.ndarray[Any, Any]], Value]
+
+
+def set_array_reader(read: Callable[[np.ndarray[Any, Any]], Value]) -> None:
+    """Called once, where tensors are made of arrays, which takes operands."""
+    global _read_array
+    _read_array = read
+
+
+def number_dtype(x: Number) -> DType:
+    """The dtype a Python number has by itself."""
+    return bool_ if isinstance(x, bool) else int64 if isinstance(x, int) else get_default_dtype()
+
+
+def result_dtype(operands: Sequence[Operand]) -> DType:
+    """The dtype that operands combine in: torch's rule, by rank of kind.
+
+    Tensors with dimensions decide; tensors without, and after them Python numbers, count only when their kind
+    (bool, integer, float) is higher.
+    """
+    found: list[DType | None] = [None, None, None]
+    for x in operands:
+        if isinstance(x, Value):
+            level, dtype = (0 if x.node.shape else 1), x.node.dtype
+        else:
+            level, dtype = 2, number_dtype(x)
+        before = found[level]
+        found[level] = dtype if before is None else promote(before, dtype)
+    return _combine(found[0], _combine(found[1], found[2]) or bool_) or bool_
+
+
+def _combine(higher: DType | None, lower: DType | None) -> DType | None:
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.kind is Kind.FLOAT:
+        return higher
+    if higher.kind is Kind.BOOL or lower.kind is Kind.FLOAT:
+        return promote(higher, lower)
+    return higher
+
+
+def result_type(input: Tensor | Number, other: Tensor | Number) -> DType:
+    """The dtype of an arithmetic operation on the two, as torch.result_type."""
+    return result_dtype([operand("result_type", input), operand("result_type", other)])
+
+
+def can_cast(from_: DType, to: DType) -> bool:
+    """True where a result of dtype `from_` may be stored in a tensor of dtype `to`: the kind must not sink."""
+    rank = {Kind.BOOL: 0, Kind.UINT: 1, Kind.INT: 1, Kind.FLOAT: 2}
+    return rank[from_.kind] <= rank[to.kind]
+
+
+def check_fits(op: str, x: Number, dtype: DType) -> None:
+    """ArgumentError for a number out of the range of an integer dtype; -1 fits unsigned ones, as in torch.."""
+    high = int(dtype.max)
+    low = -high if isinstance(x, int) and dtype.kind is Kind.UINT and dtype.bits < 64 else int(dtype.min)
+    if not low <= x <= high:  # also for NaN
+        raise ArgumentError(f"{op}: {x} does not fit in {dtype.name}, which holds {int(dtype.min)} to {high}")
+
+
+def fitting(op: str, x: Number, dtype: DType) -> Number:
+    """A number that is to fill a tensor; ArgumentError where it is out of the dtype's range."""
+    if dtype.is_int:
+        check_fits(op, x, dtype)
+    return x
+
+
+def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
+    """The common shape: aligned at the right, sizes of 1 stretch. ShapeError where sizes differ."""
+    first = shapes[0]
+    if all(s == first for s in shapes[1:]):
+        return first
+    rank = max(len(s) for s in shapes)
+    out: list[Any] = [1] * rank
+    for shape in shapes:
+        for k, n in enumerate(shape, rank - len(shape)):
+            if n == 1 or out[k] == n:
+                continue
+            if out[k] != 1:
+                listed = " and ".join(str(tuple(s)) for s in shapes)
+                raise ShapeError(
+                    f"{op}: shapes {listed} do not broadcast: dimension {k - rank} is {out[k]} in one and {n} in "
+                    f"another; they must be equal or 1"
+                )
+            out[k] = n
+    return tuple(out)
+
+
+def broadcast_shapes(*shapes: Shape | int) -> Shape:
+    """The shape that tensors of these shapes broadcast to."""
+    whole = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    for s in whole:
+        if any(isinstance(n, (str, float, bool)) for n in s):
+            raise DTypeError(f"broadcast_shapes: a shape must be a tuple of ints, got {s}")
+        if any(isinstance(n, int) and n < 0 for n in s):
+            raise ShapeError(f"broadcast_shapes: sizes must not be negative, got {s}")
+    return broadcast_shape("broadcast_shapes", whole) if whole else ()
+
+
+_scalars: dict[tuple[Any, ...], Node] = {}
+
+
+class _Lift(threading.local):
+    numbers: Callable[[Number, DType, str], Node | None] | None = None
+
+
+_lift = _Lift()
+_lifted = False
+"""Whether any thread ever had numbers lifted: asked first, at each number."""
+
+
+def lift(
+    numbers: Callable[[Number, DType, str], Node | None] | None,
+) -> Callable[[Number, DType, str], Node | None] | None:
+    """Have this thread's numbers be what `numbers` gives for them, where it gives anything: see lifting.py. What it was
+    before."""
+    global _lifted
+    _lifted = True
+    before, _lift.numbers = _lift.numbers, numbers
+    return before
+
+
+def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> Value:
+    """`x` in every element of a tensor; the nodes most used are kept. `device` is where it meets another operand.
+
+    The value is a new one each time: whoever computes it, rebinds it to its memory.
+    """
+    if _lifted and _lift.numbers is not None and device is not None:
+        node = _lift.numbers(x, dtype, device)
+        if node is not None:
+            return expand(Value(node), shape)
+    if not x or x != x:  # 0.0 and -0.0 are one key, a NaN is none
+        return Value(graph.const(x, dtype, shape))
+    key = (x, dtype, shape, type(x))
+    found = _scalars.get(key)
+    if found is None:
+        if len(_scalars) > 2048:
+            _scalars.clear()
+        found = _scalars[key] = graph.const(x, dtype, shape)
+    return Value(found)
+
+
+def expand(v: Value, shape: Shape) -> Value:
+    """`v` broadcast to `shape`, which must fit."""
+    have = v.node.shape
+    if have == shape:
+        return v
+    if len(have) < len(shape):
+        v = apply(Op.RESHAPE, (v,), None, (1,) * (len(shape) - len(have)) + have)
+    return apply(Op.EXPAND, (v,), None, shape)
+
+
+def reshape(v: Value, shape: Shape) -> Value:
+    """`v` with its elements, in row-major order, in another shape."""
+    return v if v.node.shape == shape else apply(Op.RESHAPE, (v,), None, shape)
+
+
+_BY_WAY_OF = {int8: int32, int16: int32, uint8: int32, uint16: int32, uint32: int64}
+
+
+def cast(v: Value, dtype: DType) -> Value:
+    """`v` converted to `dtype`. Floats that narrow integers have not wrap, as on every CPU torch and NumPy run on."""
+    have = v.node.dtype
+    if have is dtype:
+        return v
+    if have.is_float and dtype in _BY_WAY_OF:
+        v = apply(Op.CAST, (v,), None, None, _BY_WAY_OF[dtype])
+    return apply(Op.CAST, (v,), None, None, dtype)
+
+
+def same_device(op: str, values: Sequence[Value]) -> None:
+    """DeviceError unless all values can meet: on one device, or constants, which are at home anywhere."""
+    home: str | None = None
+    for v in values:
+        device = v.node.device
+        if device is None or device is home:
+            continue
+        if home is not None and device != home:
+            raise DeviceError(f"{op}: tensors are on {home} and {device}; move one with .to({home!r})")
+        home = device
+
+
+def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]:
+    """The operands in one dtype and one shape. At least one must be a value."""
+    values = [x for x in operands if isinstance(x, Value)]
+    if not values:
+        raise DTypeError(f"{op}: needs at least one Tensor, got {', '.join(map(repr, operands))}")
+    if len(values) > 1:
+        same_device(op, values)
+    shape = broadcast_shape(op, [v.node.shape for v in values])
+    return [
+        expand(cast(x, dtype), shape)
+        if isinstance(x, Value)
+        else scalar(x, dtype, shape, values[0].node.device)
+        for x in operands
+    ]
+
+
+def size_tensor(n: Int, dtype: DType) -> Tensor | int:
+    """A size as an operand: a number, or, when only known at run time, the sum of that many ones."""
+    return n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(scalar(1, dtype, (n,)).node),), Axes((0,))))
+
+
+def is_array(x: Any) -> TypeGuard[np.ndarray[Any, Any]]:
+    """True for a NumPy array."""
+    return isinstance(x, np.ndarray)

@@ -1,0 +1,126 @@
+"""What functions need to know of a Tensor: the value it stands for, and how a result becomes a Tensor."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
+
+from weft.autograd.value import Value, grad_enabled
+from weft.errors import DTypeError
+from weft.ir.forks import forkable
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+    from weft.core.views.views import Look
+
+Number: TypeAlias = bool | int | float
+TensorLike: TypeAlias = "Tensor | Number"
+Dims: TypeAlias = int | tuple[int, ...] | list[int]
+
+
+class Handle:
+    """Base of Tensor. `value` is the graph node and tape entry that the tensor stands for now."""
+
+    __slots__ = ("__dict__", "__weakref__", "value")
+    value: Value
+    look: Look | None = None
+    """With which other tensors it shares elements; see views.py."""
+
+
+writing = forkable(threading.RLock())
+"""Held while a handle is made to stand for something else, from reading what it stood for, and while one becomes a view
+of another: two threads that add to one tensor add twice, and no view misses a write."""
+
+_new = object.__new__
+_class: type[Any] = Handle
+
+
+def set_tensor_class(cls: type[Tensor]) -> None:
+    """Called once, where Tensor is defined: functions are methods of it, so they cannot import it."""
+    global _class
+    _class = cls
+
+
+def tensor_class() -> type[Tensor]:
+    """What `wrap` makes."""
+    return _class
+
+
+RECENT = 16384
+"""So many of the latest tensors are looked at when one is computed."""
+
+
+class _Recent(threading.local):
+    """The tensors that this thread made, or rebound, since it last computed something: see realization.py. Bounded, so
+    that whoever computes nothing for long holds no more than this."""
+
+    def __init__(self) -> None:
+        self.tensors: deque[ref[Any]] = deque(maxlen=RECENT)
+        self.note = self.tensors.append
+
+
+recent = _Recent()
+
+
+def wrap(value: Value) -> Tensor:
+    """A new Tensor with the values of `value`: a result, and no leaf, where those are a leaf's that asks for gradients.
+    So functions that have nothing to do may give their input's value."""
+    if value.needs_grad and value.op is None and value.rule is None:
+        value = passed_on(value)
+    t = _new(_class)
+    t.value = value
+    recent.note(ref(t))
+    return t
+
+
+def made(t: Handle) -> None:
+    """Note a tensor that was made otherwise, or stands for something else now."""
+    recent.note(ref(t))
+
+
+def unnoted(value: Value) -> Tensor:
+    """As `wrap`, for what is not to be kept when something that is computed from it is."""
+    t = _new(_class)
+    t.value = value
+    return t
+
+
+def standing_for(value: Value) -> Tensor:
+    """A new Tensor that stands for `value` itself, which may be a leaf."""
+    t = _new(_class)
+    t.value = value
+    recent.note(ref(t))
+    return t
+
+
+def passed_on(value: Value) -> Value:
+    """The same values as a result of their own, with its own hooks and place on the tape: a reshape to the same shape,
+    which is recorded, though the node is the same."""
+    if not value.needs_grad:
+        return value
+    return Value(value.node, True, Op.RESHAPE, None, (value,)) if grad_enabled() else Value(value.node)
+
+
+def own(value: Value) -> Tensor:
+    """A new Tensor with these values: a result of its own."""
+    return wrap(passed_on(value))
+
+
+def value_of(op: str, x: object) -> Value:
+    """The value of a Tensor; DTypeError for anything else."""
+    if isinstance(x, Handle):
+        return x.value
+    raise DTypeError(f"{op}: expected a Tensor, got {describe(x)}; make one with weft.tensor(...)")
+
+
+def describe(x: object) -> str:
+    """A few words on an argument, for messages."""
+    if isinstance(x, Handle):
+        return f"a {x.value.dtype.name} Tensor of shape {tuple(x.value.shape)}"
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return repr(x)
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

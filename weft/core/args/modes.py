@@ -1,0 +1,125 @@
+"""Switching the recording of operations for gradients: as context managers, decorators or calls."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Self
+
+from weft.autograd import value
+from weft.core.args.contexts import DecoratingContext
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+
+
+class set_grad_enabled(DecoratingContext):  # noqa: N801  (torch's name)
+    """Recording on or off: at once when called, and restored at the end when used as a context or decorator."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = bool(mode)
+        self._before = value.grad_enabled()
+        value.set_grad_enabled(self.mode)
+
+    def clone(self) -> Self:
+        return type(self)(self.mode)
+
+    def __call__(self, function: Any) -> Any:
+        value.set_grad_enabled(self._before)
+        return super().__call__(function)
+
+    def __enter__(self) -> Self:
+        value.set_grad_enabled(self.mode)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        value.set_grad_enabled(self._before)
+
+
+class _Mode(DecoratingContext):
+    """Recording as `mode` says within the block; may be nested and reused. Given a function, its decorated form."""
+
+    mode: bool
+
+    def __new__(cls, function: Any = None) -> Any:
+        return super().__new__(cls) if function is None else cls()(function)
+
+    def __init__(self, function: None = None) -> None:
+        self._before: list[bool] = []
+
+    def clone(self) -> Self:
+        return type(self)()
+
+    def __enter__(self) -> Self:
+        self._before.append(value.grad_enabled())
+        value.set_grad_enabled(self.mode)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        value.set_grad_enabled(self._before.pop())
+
+
+class no_grad(_Mode):  # noqa: N801  (torch's name)
+    """No operation within is recorded: results do not require grad."""
+
+    mode = False
+
+
+class enable_grad(_Mode):  # noqa: N801  (torch's name)
+    """Operations within are recorded, also inside `no_grad`."""
+
+    mode = True
+
+
+class _Inference(threading.local):
+    on = False
+
+
+_inference = _Inference()
+
+
+class inference_mode(DecoratingContext):  # noqa: N801  (torch's name)
+    """As `no_grad`. With mode=False operations within are recorded, inside `no_grad` too, as in torch.
+
+    Tensors made within are ordinary ones: they may be used for gradients afterwards.
+    """
+
+    def __new__(cls, mode: Any = True) -> Any:
+        return super().__new__(cls) if isinstance(mode, bool) else cls()(mode)
+
+    def __init__(self, mode: bool = True) -> None:
+        self.mode = mode
+        self._before: list[tuple[bool, bool]] = []
+
+    def clone(self) -> Self:
+        return type(self)(self.mode)
+
+    def __enter__(self) -> Self:
+        self._before.append((value.grad_enabled(), _inference.on))
+        value.set_grad_enabled(not self.mode)
+        _inference.on = self.mode
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        recorded, _inference.on = self._before.pop()
+        value.set_grad_enabled(recorded)
+
+
+def is_inference_mode_enabled() -> bool:
+    """True within `inference_mode`."""
+    return _inference.on
+
+
+def is_grad_enabled() -> bool:
+    """True where operations are recorded."""
+    return value.grad_enabled()
+
+
+def variable(data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Tensor:
+    """torch's old Variable: the tensor, which asks for gradients if that is said."""
+    return data.requires_grad_() if requires_grad else data
+
+
+def detect_anomaly(mode: bool = True, check_nan: bool = True) -> nullcontext[None]:
+    """A context, or a call, that changes nothing: what made a NaN is seen with `weft.explain` and at any result."""
+    return nullcontext()

@@ -1,0 +1,376 @@
+"""weft.compile: a function traced once per distinct structure of its arguments, then replayed as one plan."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from weakref import WeakSet
+
+from weft.autograd import value as recording
+from weft.core.args.handle import Handle, describe
+from weft.core.args.structure import Key, Same, flatten, is_named_tuple
+from weft.core.compile.aliases import tell_apart
+from weft.core.compile.direct_call import DirectCall
+from weft.core.compile.recording import Left
+from weft.core.compile.replay import Replay, make_replay
+from weft.core.execute import run, tracing
+from weft.errors import ArgumentError, DTypeError
+from weft.ir.forks import forkable
+
+if TYPE_CHECKING:
+    from weft.core.execute.explanation import Explanation, Profile
+    from weft.core.tensor.tensor import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TRACES_KEPT = 64
+"""Traces kept per function; the least recently used goes first."""
+
+VARIANTS_KEPT = 8
+"""Traces kept for equal arguments and different captured tensors or modes of modules."""
+
+_WARN_AT = 8
+
+_LEFT_BEFORE = 2
+"""Traces that a function leaves before it is no longer traced: many look at values in their first call only."""
+
+
+@dataclass(slots=True)
+class _Broken:
+    """What is known of calls that look at values: how the last was, and how many traces were left."""
+
+    last: Left
+    count: int
+
+    def holds(self) -> bool:
+        """Whether the next call is not worth a trace."""
+        return self.count >= _LEFT_BEFORE and self.is_alike(self.last)
+
+    def is_alike(self, other: Left) -> bool:
+        """Whether the modules that were called train or not as they did in another call."""
+        return all(module.training is training for module, training in other.modes)
+
+
+class Compiled(Generic[P, R]):
+    """A compiled function; see `compile`."""
+
+    def __init__(self, fn: Callable[P, R], fullgraph: bool = False) -> None:
+        self.fn, self.fullgraph = fn, fullgraph
+        self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
+        self._last: dict[Key, Replay] = {}  # the last trace, kept to be run again or not
+        self._recent: Replay | None = None
+        self._direct: DirectCall | None = None  # that of the most recent trace
+        self._tried: dict[Key, None] = {}  # the oldest first, as in _last
+        self._broken: OrderedDict[Key, _Broken] = OrderedDict()
+        self._lock = forkable(threading.RLock())
+        self._warned = False
+        update_wrapper(self, fn, updated=())
+        _made.add(self)
+
+    def forget(self) -> None:
+        """Trace anew when called again."""
+        with self._lock:
+            for kept in (self._replays, self._last, self._tried, self._broken):
+                kept.clear()
+            self._recent = self._direct = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        direct = self._direct
+        if direct is not None and not kwargs:
+            result = direct(args)
+            if result is not None:
+                return result
+        replay = self._recent
+        if replay is not None and not kwargs and replay.accepts(args):
+            objects = replay.gather(args)
+            if objects is not None:
+                return replay.run(objects)
+        return self._find_and_run(args, kwargs)
+
+    def __get__(self, owner: object, cls: type | None = None) -> Any:
+        """As a method: the object comes first."""
+        call: Any = self
+        return self if owner is None else partial(call, owner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "fn":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.fn, name)
+
+    def __repr__(self) -> str:
+        return f"<weft.compile of {_name(self.fn)}: {len(self._replays)} traces>"
+
+    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if tracing.current() is not None:
+            fn: Callable[..., Any] = self.fn
+            return fn(*args, **kwargs)
+        if self._broken:
+            broken = self._broken.get(self._asked(args, kwargs))
+            if broken is not None and broken.holds():
+                fn = self.fn
+                return fn(*args, **kwargs)
+        tensors: list[Tensor] = []
+        key = self._key(args, kwargs, tensors)
+        if key is None:
+            fn = self.fn
+            return fn(*args, **kwargs)
+        with self._lock:
+            found = self._matching(key, tensors)
+            if found is None:
+                return self._trace(key, args, kwargs, tensors)
+            self._replays.move_to_end(key)
+            self._recent, self._direct = found[0], found[0].direct
+        return found[0].run(found[1])
+
+    def _matching(self, key: Key, tensors: list[Tensor]) -> tuple[Replay, list[Any]] | None:
+        """The trace for this key which also fits what it captured, with the tensors it uses."""
+        for replay in self._replays.get(key, ()):
+            objects = replay.gather(tensors)
+            if objects is not None:
+                return replay, objects
+        return None
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key | None:
+        """What a trace depends on. Realizes the tensors, so that each has memory and a device; None where one of them
+        is on "meta", so that there is nothing to compute."""
+        structure = flatten((args, kwargs), tensors, {})
+        if any(t.value.node.device == run.META for t in tensors):
+            return None
+        specs: list[Key] = []
+        for t in tensors:
+            v = t.value
+            run.realize_value(v)
+            n = v.node
+            specs.append((n.shape, n.dtype, n.storage.device.info.name, v.needs_grad, v.is_leaf))
+        return (
+            structure,
+            tuple(specs),
+            recording.grad_enabled(),
+            recording.cast_mode(),
+            run.default_device(),
+        )
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+        """As `_key`, without computing anything."""
+        tensors: list[Tensor] = []
+        structure = flatten((args, kwargs), tensors, {})
+        specs = [
+            (v.node.shape, v.node.dtype, v.node.device, v.needs_grad, v.is_leaf)
+            for v in (t.value for t in tensors)
+        ]
+        return structure, tuple(specs), recording.grad_enabled(), recording.cast_mode(), run.default_device()
+
+    def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """Trace the function, and run what was recorded."""
+        self._watch_growth(key)
+        asked = self._asked(args, kwargs)
+        replay = make_replay(self.fn, args, kwargs, tensors, self.fullgraph)
+        if isinstance(replay, Left):
+            before = self._broken.pop(asked, None)
+            known = before is not None and before.is_alike(replay)
+            result, left = replay.result, Left(None, replay.breaks, replay.modes)
+            self._broken[asked] = _Broken(left, before.count + 1 if before is not None and known else 1)
+            if len(self._broken) > TRACES_KEPT:
+                self._broken.popitem(last=False)
+            return result
+        self._broken.pop(asked, None)
+        if key in self._last:
+            tell_apart(self._last[key], replay, tensors)
+        self._last.pop(key, None)
+        self._last[key] = replay
+        if replay.escapes and key not in self._tried:
+            # State that the function makes on its first call (an optimizer's moments): it exists now, so the second
+            # call is traced with it.
+            self._tried[key] = None
+        else:
+            variants = [replay, *(r for r in self._replays.get(key, ()) if not r.lost)][:VARIANTS_KEPT]
+            self._replays[key] = variants
+            self._recent, self._direct = replay, replay.direct
+            if len(self._replays) > TRACES_KEPT:
+                oldest, _ = self._replays.popitem(last=False)
+                self._last.pop(oldest, None)
+        for table in (self._last, self._tried):
+            while len(table) > TRACES_KEPT:
+                table.pop(next(iter(table)))
+        objects = replay.gather(tensors)
+        assert objects is not None, "what was just traced fits"
+        return replay.run(objects)
+
+    def _watch_growth(self, key: Key) -> None:
+        if len(self._replays) >= _WARN_AT and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"weft.compile: {_name(self.fn)} has been traced {len(self._replays)} times, now for arguments "
+                f"{_show(key)}; Python values and shapes that change from call to call make a new program each time: "
+                "pass numbers as tensors, and pad to a few sizes",
+                stacklevel=5,
+            )
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """The kernels that a call with these arguments runs, with their times. The call is made twice: once to trace
+        and warm up, once with a clock at every kernel. Where the function asks for values, `breaks` says where, and the
+        kernels are those of all segments, without times."""
+        self(*args, **kwargs)
+        if self._broken.get(self._asked(args, kwargs)) is not None:
+            return self._explain_segments(args, kwargs)
+        replay, objects = self._current(args, kwargs)
+        return replay.explain(objects)
+
+    def _explain_segments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+        from weft.core.execute.explanation import ExplainedKernel, Explanation, explain_nodes
+
+        kernels: list[ExplainedKernel] = []
+        asked, fn = self._asked(args, kwargs), self.fn
+        with tracing.watching(lambda nodes: kernels.extend(explain_nodes(nodes).kernels)):
+            result: Any = fn(*args, **kwargs)
+            found: list[Tensor] = []
+            flatten(result, found, {})
+        kernels.extend(explain_nodes([t.value.node for t in found]).kernels)
+        return Explanation(tuple(kernels), breaks=self._broken[asked].last.breaks)
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
+        """Make the call, and say how long each kernel took: none where it runs in segments."""
+        self(*args, **kwargs)
+        if self._broken.get(self._asked(args, kwargs)) is not None:
+            from weft.core.execute.explanation import Profile
+
+            return Profile(())
+        replay, objects = self._current(args, kwargs)
+        return replay.profile(objects)
+
+    def _current(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Replay, list[Any]]:
+        for _ in range(3):
+            tensors: list[Tensor] = []
+            key = self._key(args, kwargs, tensors)
+            found = None if key is None else self._matching(key, tensors)
+            if found is not None:
+                return found
+            self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+        raise ArgumentError(
+            f"compile: {_name(self.fn)} makes new state in every call, so no plan of it can be kept"
+        )
+
+
+@overload
+def compile(
+    fn: Callable[P, R],
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: Any = ...,
+    mode: str | None = ...,
+    options: Any = ...,
+    disable: bool = ...,
+) -> Compiled[P, R]: ...
+@overload
+def compile(
+    fn: None = None,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: Any = ...,
+    mode: str | None = ...,
+    options: Any = ...,
+    disable: bool = ...,
+) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
+def compile(
+    fn: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "",
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
+    """The function `fn`, traced once per distinct input structure, then replayed as one plan.
+
+    The arguments' structure (tuples, lists, dicts, dataclasses), Python values, and the shape, dtype, device and
+    requires_grad of tensors are checked on every call; what differs is traced again, and up to 64 traces are kept. So
+    is the grad mode. Tensors that the function uses without taking them as arguments (parameters, optimizer moments)
+    are read at every call, and those that it rebinds (x += 1, copy_, .grad) are rebound after every call, in place
+    where nobody else holds the old values. Results belong to the caller. A call that is refused for want of memory,
+    fails or is interrupted has rebound all of them or none.
+
+    Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes.
+    Only the `training` flag of modules that the function calls is checked again.
+
+    A function that asks for the value of a tensor (`if x.sum() > 0`, item, print, a mask as index), or calls what is
+    computed on the host, cannot be one plan: such a call goes on as an uncompiled one from there, in segments that end
+    where values are read, and later calls of the same structure run the function as it is. `weft.explain(f, x)` says
+    where (its `breaks`); with `fullgraph=True` it is an ArgumentError instead.
+
+    Where a result requires grad, calling gives tensors computed lazily, as calling `fn` would, so that gradients flow
+    through; a function that calls backward() itself, or whose results are detached, runs as one plan.
+
+    The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is. A
+    module's compiled form is a module (nn/compiled.py) that has the original as `_orig_mod`.
+    """
+    if fn is None:
+        return partial(compile, fullgraph=fullgraph, disable=disable)
+    if disable:
+        return fn
+    if not callable(fn):
+        raise DTypeError(f"compile: expected a function, got {describe(fn)}")
+    already: Any = fn
+    if isinstance(fn, Compiled):
+        return already
+    for kind, form in _FORMS:
+        if isinstance(fn, kind):
+            return form(already, fullgraph)
+    made: Compiled[..., Any] = Compiled(fn, fullgraph)
+    return made
+
+
+_FORMS: list[tuple[type, Callable[[Any, bool], Any]]] = []
+
+
+def offer_form(kind: type, form: Callable[[Any, bool], Any]) -> None:
+    """Have `compile` make form(x, fullgraph) of an `x` of that class."""
+    _FORMS.append((kind, form))
+
+
+def reset() -> None:
+    """Have every compiled function trace anew."""
+    for compiled in list(_made):
+        compiled.forget()
+
+
+_made: WeakSet[Compiled[..., Any]] = WeakSet()
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or type(fn).__name__
+
+
+def _show(key: Any) -> str:
+    """A key, for people: the structure with the tensors' dtypes and shapes."""
+    (_, args, kwargs), specs, *_ = key
+    shown = _text(args, specs)
+    return shown if len(kwargs) <= 2 else f"{shown} {_text(kwargs, specs)}"
+
+
+def _text(k: Any, specs: Sequence[Any]) -> str:
+    if isinstance(k, Same):
+        return repr(k)
+    kind, *parts = k
+    if kind is Handle:
+        shape, dtype, *_ = specs[parts[0]]
+        return f"{dtype.short}{list(shape)}"
+    if kind is float:
+        return repr(float.fromhex(parts[0]))
+    if kind is dict:
+        names, *values = parts
+        inner = ", ".join(f"{name[1]}: {_text(v, specs)}" for name, v in zip(names, values, strict=True))
+        return f"{{{inner}}}"
+    if kind in (tuple, list) or is_named_tuple(kind):
+        return f"({', '.join(_text(p, specs) for p in parts)})"
+    if is_dataclass(kind):
+        return f"{_name(kind)}({', '.join(_text(p, specs) for p in parts)})"
+    return repr(parts[0])

@@ -1,0 +1,166 @@
+"""The shortest way through a compiled function: source text for one trace, where every check is written out.
+
+A call of a small compiled function is bound by the interpreter, so what a trace needs is unrolled: no loops over
+arguments, no constructors, no layers. For two arguments the text is
+
+    def call(args):
+        if mode.grad is not True or mode.casts is not casts or chosen.names or len(args) != 2:
+            return None
+        x0, x1 = args
+        if x0.__class__ is not class0 or x1.__class__ is not class1:
+            return None
+        v0 = x0.value
+        s0 = v0.node.storage
+        if (s0 is None or s0.device is not device0 or s0.shape != shape0 or s0.dtype is not dtype0
+                or v0.needs_grad is not False):
+            return None
+        ...
+        try:
+            memory = allocate(64)
+        except MemoryError:
+            return None
+        if not direct(s0.memory, s1.memory, memory):
+            execute((s0.memory, s1.memory, memory))
+        return result(memory)
+
+None stands for "not as it was at the trace": the caller takes the general way, which also has the messages. Within a
+trace, what existed before has a placeholder without storage, so that it goes that way too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
+
+from weft.autograd.value import Value
+from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
+from weft.core.args import handle
+from weft.core.execute import run
+from weft.ir import graph
+from weft.ir.graph import Node
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device, Memory
+    from weft.core.tensor.tensor import Tensor
+    from weft.ir.dtypes import DType
+    from weft.scheduler.plan import Plan
+
+DirectCall: TypeAlias = "Callable[[tuple[Any, ...]], Any]"
+"""Of a call's positional arguments: its result, or None where the general way is to be taken."""
+
+_new = object.__new__
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What tensor number `number` was at the trace: an argument, or after those what the function captured."""
+
+    number: int
+    device: Device
+    shape: tuple[int, ...]
+    dtype: DType
+    needs_grad: bool
+
+
+def direct_call(
+    plan: Plan,
+    classes: Sequence[type],
+    captured: Sequence[Tensor],
+    bound: Mapping[int, ref[Any]],
+    expected: Sequence[Expected],
+    memories: Sequence[int | Memory],
+    records: bool,
+    casts: object,
+) -> DirectCall | None:
+    """The call for a plan whose one result is the function's. `bound` arguments have to be these tensors, and no other
+    may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of
+    the tensor that has it, or memory that never changes. `records` and `casts`: the modes. None where sizes vary."""
+    if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
+        return None
+    out, device = plan.outputs[0], plan.device
+    shape = tuple(n for n in out.shape if isinstance(n, int))
+    env: dict[str, Any] = {
+        "mode": mode, "casts": casts, "chosen": run.chosen, "allocate": device.allocate, "execute": plan.executable.run,
+        "direct": getattr(plan.executable, "direct", None), "result": result_maker(device, out.dtype, shape),
+    }  # fmt: skip
+    lines = [
+        f"if mode.grad is not {records} or mode.casts is not casts or chosen.names or len(args) != {len(classes)}:",
+        "    return None",
+    ]
+    env["captured"] = frozenset(map(id, captured))
+    for k, cls in enumerate(classes):
+        env[f"class{k}"] = cls
+        lines += [f"x{k} = args[{k}]", f"if x{k}.__class__ is not class{k}:", "    return None"]
+        if k in bound:
+            env[f"bound{k}"] = bound[k]
+            lines += [f"if bound{k}() is not x{k}:", "    return None"]
+        elif captured:
+            lines += [f"if id(x{k}) in captured:", "    return None"]
+    for k, tensor in enumerate(captured, len(classes)):
+        env[f"x{k}"] = tensor
+    for e in expected:
+        k = e.number
+        env |= {f"device{k}": e.device, f"shape{k}": e.shape, f"dtype{k}": e.dtype}
+        lines += [
+            f"v{k} = x{k}.value",
+            f"s{k} = v{k}.node.storage",
+            f"if (s{k} is None or s{k}.device is not device{k} or s{k}.shape != shape{k}",
+            f"        or s{k}.dtype is not dtype{k} or v{k}.needs_grad is not {e.needs_grad}):",
+            "    return None",
+        ]
+    places: list[str] = []
+    for i, m in enumerate(memories):
+        if isinstance(m, int):
+            places.append(f"s{m}.memory")
+        else:
+            env[f"memory{i}"] = m
+            places.append(f"memory{i}")
+    given = ", ".join([*places, "memory"])
+    start = f"if not direct({given}):" if env["direct"] is not None else "if True:"
+    nbytes = plan.result_bytes()
+    lines += [
+        "try:", f"    memory = allocate({nbytes})", "except MemoryError:", "    return None",
+        start, f"    execute(({given},))", "return result(memory)",
+    ]  # fmt: skip
+    text = "\n    ".join(["def call(args):", *lines])
+    exec(compile(text, "<weft.compile: a direct call>", "exec"), env)
+    call: DirectCall = env["call"]
+    return call
+
+
+def result_maker(device: Device, dtype: DType, shape: tuple[int, ...]) -> Callable[[Memory], Tensor]:
+    """Makes Tensors of that dtype and shape from memory: what `wrap(Value(buffer(shape, dtype, ..., Storage(...))))`
+    does, in less than half the time, because no constructor is called."""
+    from weft.backends.storage import Storage
+
+    name = device.info.name
+    like = graph.buffer(shape, dtype, name, None)
+    op, attrs, tensor_class = Op.BUFFER, like.attrs, handle.tensor_class()
+
+    def result(memory: Memory) -> Tensor:
+        storage = _new(Storage)
+        storage.device = device
+        storage.memory = memory
+        storage.dtype = dtype
+        storage.shape = shape
+        node = _new(Node)
+        node.op = op
+        node.inputs = ()
+        node.attrs = attrs
+        node.shape = shape
+        node.dtype = dtype
+        node.device = name
+        node.storage = storage
+        value = _new(Value)
+        value.node = node
+        value.needs_grad = False
+        value.op = value.attrs = value.rule = None
+        value.inputs = ()
+        tensor = _new(tensor_class)
+        tensor.value = value
+        return tensor
+
+    return result

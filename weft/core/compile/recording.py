@@ -1,0 +1,299 @@
+"""What a function did to tensors in one traced run, by numbers: what it reads, computes, returns and rebinds."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from weft.autograd.value import Value
+from weft.core.args.handle import Handle
+from weft.core.args.structure import Build, builder
+from weft.core.execute import run, tracing
+from weft.core.functions.random import default_generator
+from weft.core.tensor.tensor import Tensor
+from weft.core.views import views
+from weft.core.views.views import Step
+from weft.ir.dtypes import DType
+from weft.ir.graph import Node
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device
+    from weft.core.functions.random import Generator
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a tensor was when the function was traced."""
+
+    device: Device
+    shape: tuple[Any, ...]
+    dtype: DType
+    needs_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """After a call, tensor `target` (a number, or one that the function made) stands for value number `value`."""
+
+    target: int | ref[Any]
+    value: int
+    needs_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetGrad:
+    """After a call, `.grad` of tensor number `target` is a new tensor over value `value`, tensor `tensor`, or None."""
+
+    target: int
+    value: int | None = None
+    tensor: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Recording:
+    """What a trace says, by numbers.
+
+    Tensors are numbered: arguments, then `captured`, then the `.grad` of those in `grads_read`. Values are numbered
+    too; `values` are the traced ones. `placeholders[k]` is what tensor k stood for, where the function used it.
+    """
+
+    arguments: int
+    captured: list[Tensor]
+    grads_read: list[int]
+    had_grad: list[tuple[int, bool]]
+    placeholders: dict[int, Value]
+    specs: dict[int, Spec]
+    values: list[Value]
+    rebinds: list[Rebind]
+    set_grads: list[SetGrad]
+    results: list[int]
+    same: list[int | None]
+    looks: list[tuple[int, int, tuple[Step, ...]]]
+    """Results that are views: the number of the result, that of a tensor from before, and the steps from it."""
+    draws: list[tuple[Generator, Node, int]]
+    build: Build
+    escapes: bool
+    differentiated: set[Value]
+    modes: list[tuple[tracing.Modal, bool]]
+
+
+class _Numbers:
+    """The numbers of tensors and traced values, given as they come up."""
+
+    def __init__(self, tensors: Sequence[Tensor], trace: tracing.Trace) -> None:
+        self.arguments = len(tensors)
+        self.captured: list[Tensor] = []
+        self.grads_read: list[int] = []
+        self.values: list[Value] = []
+        self._tensors = {id(t): k for k, t in enumerate(tensors)}
+        self._values: dict[int, int] = {}
+        read = [
+            g
+            for g in trace.grads.values()
+            if g.read and g.before is not None and id(g.before) in trace.shadows
+        ]
+        old = {id(g.before) for g in read}
+        for s in trace.shadows.values():
+            if id(s.handle) not in old:
+                self._capture(s.handle)
+        for g in trace.grads.values():
+            self._capture(g.handle)
+        for g in read:
+            self._tensors[id(g.before)] = self.arguments + len(self.captured) + len(self.grads_read)
+            self.grads_read.append(self._tensors[id(g.handle)])
+
+    def _capture(self, t: Tensor) -> None:
+        if id(t) not in self._tensors:
+            self._tensors[id(t)] = self.arguments + len(self.captured)
+            self.captured.append(t)
+
+    def tensor(self, t: Tensor) -> int | None:
+        """The number of a tensor from before the trace; None for one that the function made."""
+        return self._tensors.get(id(t))
+
+    def of(self, t: Tensor) -> int:
+        """The number of a tensor from before the trace."""
+        return self._tensors[id(t)]
+
+    def value(self, v: Value) -> int:
+        """The number of a value that a call is to produce."""
+        if id(v) not in self._values:
+            self._values[id(v)] = len(self.values)
+            self.values.append(v)
+        return self._values[id(v)]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A call whose trace was left: its result, where values were asked for, and in which modes the modules were."""
+
+    result: Any
+    breaks: tuple[tracing.GraphBreak, ...]
+    modes: list[tuple[tracing.Modal, bool]]
+
+
+def record(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+    whole: bool,
+) -> Recording | Left:
+    """Run `fn` once on placeholders. `tensors` are those among its arguments, each once. With `whole` it is an error
+    for it to ask for values."""
+    block = tracing.tracing(Tensor, whole, run, default_generator)
+    try:
+        return _recorded(block, fn, args, kwargs, tensors)
+    finally:  # again: Ctrl-C may have come between
+        block.end()
+
+
+def _recorded(
+    block: tracing.tracing,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+) -> Recording | Left:
+    with block as trace:
+        result = fn(*args, **kwargs)
+        if not trace.left and (kind := _hiding(result, trace)):
+            trace.refuse_or_leave(kind)
+        if trace.left:
+            return Left(result, tuple(trace.breaks), list(trace.modes.values()))
+        builder(result, _look_at)
+        # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
+        numbers = _Numbers(tensors, trace)
+        rebinds = _rebinds(trace, numbers)
+        set_grads = _set_grads(trace, numbers)
+        had_grad = [(numbers.of(g.handle), g.before is not None) for g in trace.grads.values() if g.read]
+        results, same, looks, build = _results(result, numbers)
+        trace.grads.clear()
+        del result
+        # A tensor that the function made and that lives on: somebody else holds it.
+        if _alive(trace):
+            gc.collect()  # it may be part of a cycle that nobody holds
+        for t in _alive(trace):
+            rebinds.append(Rebind(ref(t), numbers.value(t.value), t.value.needs_grad))
+    shadows = trace.shadows.values()
+    return Recording(
+        arguments=numbers.arguments,
+        captured=numbers.captured,
+        grads_read=numbers.grads_read,
+        had_grad=had_grad,
+        placeholders={numbers.of(s.handle): s.placeholder for s in shadows},
+        specs={numbers.of(s.handle): _spec(s) for s in shadows},
+        values=numbers.values,
+        rebinds=rebinds,
+        set_grads=set_grads,
+        results=results,
+        same=same,
+        looks=looks,
+        draws=[(d.generator, d.placeholder, d.count) for d in trace.draws.values()],
+        build=build,
+        escapes=any(not isinstance(b.target, int) for b in rebinds),
+        differentiated=trace.differentiated,
+        modes=list(trace.modes.values()),
+    )
+
+
+def _kind(x: Any) -> str:
+    return type(x).__name__
+
+
+def _hiding(tree: Any, trace: tracing.Trace) -> str:
+    """The kind of an object in a result that a call could not make anew: an iterator, or one in which there are tensors
+    of the trace. Empty where there is none."""
+    found: list[Any] = []
+    builder(tree, lambda _: 0, found.append)
+    for x in found:
+        if isinstance(x, Iterator):
+            return _kind(x)
+        level: list[Any] = [x]
+        for _ in range(_DEEP):
+            if any(isinstance(o, Handle) and id(o) in trace.created for o in level):
+                return _kind(x)
+            inside = gc.get_referents(*[o for o in level if not isinstance(o, _OPAQUE)])
+            level = [o for o in inside if gc.is_tracked(o)][:_MANY]
+    return ""
+
+
+_OPAQUE = (type, FunctionType, ModuleType, Handle)
+_DEEP, _MANY = 4, 1000
+"""How far, and at how many objects, to look for tensors within a result."""
+
+
+def _look_at(t: Tensor) -> int:
+    """Have a tensor that the function returns without having used it be part of the trace."""
+    return len(t.value.node.shape)
+
+
+def _spec(s: tracing.Shadow) -> Spec:
+    node = s.placeholder.node
+    return Spec(s.before.node.storage.device, node.shape, node.dtype, s.before.needs_grad)
+
+
+def _rebinds(trace: tracing.Trace, numbers: _Numbers) -> list[Rebind]:
+    return [
+        Rebind(numbers.of(s.handle), numbers.value(s.now), s.now.needs_grad)
+        for s in trace.shadows.values()
+        if s.now is not s.placeholder
+    ]
+
+
+def _set_grads(trace: tracing.Trace, numbers: _Numbers) -> list[SetGrad]:
+    out: list[SetGrad] = []
+    for g in trace.grads.values():
+        if g.now is g.before and (g.read or g.now is not None):
+            continue
+        target = numbers.of(g.handle)
+        if g.now is None:
+            out.append(SetGrad(target))
+        else:
+            known = numbers.tensor(g.now)
+            out.append(SetGrad(target, None if known is not None else numbers.value(g.now.value), known))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """In the place of a tensor that a call makes: the number of it among the results."""
+
+    number: int
+
+
+def _results(
+    result: Any, numbers: _Numbers
+) -> tuple[list[int], list[int | None], list[tuple[int, int, tuple[Step, ...]]], Build]:
+    """The values of the tensors in `result`, which of them are tensors from before or views of such, and how to make
+    `result` again."""
+    found: dict[int, int] = {}
+    results: list[int] = []
+    same: list[int | None] = []
+    looks: list[tuple[int, int, tuple[Step, ...]]] = []
+
+    def number(t: Tensor) -> int:
+        if id(t) not in found:
+            found[id(t)] = len(results)
+            results.append(numbers.value(t.value))
+            same.append(numbers.tensor(t))
+            if same[-1] is None and t.look is not None:
+                seen = views.seen_from(t, t.look)
+                known = [(k, steps) for m, steps in seen if (k := numbers.tensor(m)) is not None]
+                looks.extend((found[id(t)], k, tuple(map(held, steps))) for k, steps in known[:1])
+        return found[id(t)]
+
+    def held(step: Step) -> Step:
+        """The step with its tensors, of the trace, as numbers of results: each call has its own."""
+        return views.with_tensors(step, lambda t: Result(number(t)), Handle)
+
+    build = builder(result, number)
+    return results, same, looks, build
+
+
+def _alive(trace: tracing.Trace) -> list[Tensor]:
+    return [t for r in list(trace.created.values()) if (t := r()) is not None]

@@ -1,0 +1,542 @@
+"""How a call repeats what was recorded: gather memory, run the plan, hand out results and rebind state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from weft.autograd.value import Value
+from weft.autograd.value import _mode as recording  # pyright: ignore[reportPrivateUsage]  # read on every call
+from weft.backends.registry import open_device
+from weft.backends.storage import from_numpy
+from weft.core.args.handle import standing_for, wrap
+from weft.core.compile.aliases import may_be_captured
+from weft.core.compile.direct_call import DirectCall, Expected, direct_call
+from weft.core.compile.instantiate import instantiate
+from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
+from weft.core.execute import run, tracing
+from weft.core.execute.changes import restored_on_error
+from weft.core.execute.ownership import Taken, alone, count_step, exclusive, rebind, sole_thread, take
+from weft.core.views import views
+from weft.ir import graph
+from weft.ir.dtypes import uint32
+from weft.ir.graph import Node, toposort
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device, Memory
+    from weft.backends.storage import Storage
+    from weft.core.execute.explanation import Explanation, Profile
+    from weft.core.tensor.tensor import Tensor
+    from weft.scheduler.plan import Plan
+    from weft.scheduler.signature import Signature
+
+
+def make_replay(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], whole: bool
+) -> Replay | Left:
+    """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
+    for values, and is done then.
+
+    There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
+    that are bound later, where they span devices, or where they are computed in pieces from large files.
+    """
+    from weft.scheduler.signature import signature
+
+    shared = may_be_captured(args, kwargs, tensors)
+    r = record(fn, args, kwargs, tensors, whole)
+    if isinstance(r, Left):
+        return r
+    positional = (
+        not kwargs and len(args) == len(tensors) and all(a is t for a, t in zip(args, tensors, strict=True))
+    )
+    classes = [t.__class__ for t in tensors] if positional else None
+    placeholders = {v.node for v in r.placeholders.values()}
+    wanted = dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
+    needs_tape = any(
+        v.needs_grad and not v.is_leaf and v not in r.differentiated and v.node not in placeholders
+        for v in r.values
+    )
+    order = toposort(wanted)
+    devices = {n.device for n in order if n.device is not None}
+    unbound = bool(signature(list(wanted)).variables)
+    pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
+    replay: Replay
+    meta = run.META in devices
+    if needs_tape or unbound or pieces or meta or len(devices) > 1 or any(n.op is Op.COPY for n in order):
+        computed = not needs_tape and not unbound and not meta
+        replay = LazyReplay(r, classes, realize=computed)
+    else:
+        device = open_device(devices.pop() if devices else run.default_device())
+        replay = PlanReplay(r, classes, device, list(wanted))
+    replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
+    replay.bind({k: replay.arguments[k] for k in shared})
+    return replay
+
+
+def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
+    """Whether what is to be computed has to be computed in pieces, from files larger than memory."""
+    from weft.scheduler.stream import needed_for
+
+    files = [r.placeholders[k].node for k, s in r.specs.items() if s.device.info.kind == "disk"]
+    return needed_for(list(wanted), files, open_device(next(iter(devices), run.default_device())))
+
+
+class Replay:
+    """A recording that can be run again. `classes` are those of the arguments if all are positional tensors."""
+
+    def __init__(self, r: Recording, classes: Sequence[type] | None) -> None:
+        self.recording = r
+        self.escapes = r.escapes
+        # Where an argument is not used, nothing of it is checked but by the key.
+        self._classes = tuple(classes) if classes and all(k in r.specs for k in range(r.arguments)) else None
+        if r.arguments == 0 and classes is not None:
+            self._classes = ()
+        self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
+        self._captured = r.captured
+        self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
+        self._records, self._casts = recording.grad, recording.casts
+        self._device_name = run.chosen_device()
+        mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
+        self._written = sorted(
+            {b.target for b in r.rebinds if isinstance(b.target, int)} | {g.target for g in r.set_grads}
+        )
+        self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
+        self.captured_ids = frozenset(map(id, r.captured))
+        self.arguments: Mapping[int, ref[Any]] = {}
+        """Those of the trace."""
+        self.bound: Mapping[int, ref[Any]] = {}
+        self.direct: DirectCall | None = None
+        """The shortest way, where there is one; see direct_call.py."""
+
+    def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
+        """Be for calls with just these tensors as the arguments of those numbers; see aliases.py."""
+        self.bound = arguments
+
+    @property
+    def lost(self) -> bool:
+        """Whether a tensor is gone that has to be an argument: no call can have it again."""
+        return any(tensor() is None for tensor in self.bound.values())
+
+    def modes(self) -> list[tuple[int, bool]]:
+        """The modules that were called, by identity, and whether each was training."""
+        return [(id(module), training) for module, training in self.recording.modes]
+
+    def is_for(self, tensors: Sequence[Any]) -> bool:
+        """Whether arguments are bound tensors where they have to be, and no others are captured."""
+        for k, tensor in self.bound.items():
+            if tensor() is not tensors[k]:
+                return False
+        return not self.captured_ids or self.captured_ids.isdisjoint(map(id, tensors))
+
+    def accepts(self, args: tuple[Any, ...]) -> bool:
+        """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
+        if tuple(map(type, args)) != self._classes or recording.grad is not self._records:
+            return False
+        if recording.casts is not self._casts:
+            return False
+        if self._distinct and len(set(map(id, args))) != len(args):
+            return False
+        return run.chosen_device() == self._device_name and tracing.current() is None
+
+    def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
+        """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
+        if not self.is_for(tensors):
+            return None
+        objects = [*tensors, *self._captured]
+        if self._reads_state:
+            r = self.recording
+            for module, training in r.modes:
+                if module.training is not training:
+                    return None
+            for k, had in r.had_grad:
+                if (objects[k].__dict__.get("_grad") is not None) is not had:
+                    return None
+            for k in r.grads_read:
+                objects.append(objects[k].__dict__["_grad"])
+        for k, device, shape, dtype, needs_grad in self._checks:
+            v = objects[k].value
+            s = v.node.storage
+            if s is None:
+                run.realize_value(v)
+                s = v.node.storage
+            if s.device is not device or s.shape != shape or s.dtype is not dtype:
+                return None
+            if v.needs_grad is not needs_grad:
+                return None
+        return objects
+
+    def run(self, objects: list[Any]) -> Any:
+        """Repeat the recording on the numbered tensors; the function's result."""
+        raise NotImplementedError
+
+    def _changed(self, objects: Sequence[Any]) -> frozenset[int]:
+        """The tensors of a call that it rebinds or whose gradient it sets, by identity."""
+        return frozenset([id(objects[k]) for k in self._written])
+
+    def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
+        """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
+        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
+        if any(t.look is not None for t in changed):
+            here = set(map(id, changed))
+            for t in changed:
+                views.written(t, here)
+        for result, k, steps in self.recording.looks:
+            now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
+            views.look_through(objects[k], results[result], now)
+
+    def profile(self, objects: list[Any]) -> Profile:
+        """Run, and the time of each step."""
+        raise NotImplementedError
+
+    def explain(self, objects: list[Any]) -> Explanation:
+        """Run, and the kernels of the run."""
+        raise NotImplementedError
+
+
+_NO_LOCK: nullcontext[None] = nullcontext()
+
+
+class PlanReplay(Replay):
+    """A recording as one plan for `nodes`."""
+
+    def __init__(
+        self, r: Recording, classes: Sequence[type] | None, device: Device, nodes: Sequence[Node]
+    ) -> None:
+        super().__init__(r, classes)
+        self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
+        self._plan, sig = _plan(r, device, nodes)
+        self._leaves = sig.leaves if sig is not None else ()
+        number = {v.node: k for k, v in r.placeholders.items()}
+        drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
+        self._template: list[Any] = _fixed_memory(sig, device)
+        self._from_tensor = [(i, number[n]) for i, n in enumerate(self._leaves) if n in number]
+        # What is on disk is at home on no device: it is lent, or copied, at each call.
+        self._from_disk = [(i, k) for i, k in self._from_tensor if r.specs[k].device.info.kind == "disk"]
+        self._from_draw = [(i, drawn[n]) for i, n in enumerate(self._leaves) if n in drawn]
+        # (output, leaf, tensor) for what is updated in place.
+        owner = dict(self._from_tensor)
+        outputs = self._plan.outputs if self._plan is not None else ()
+        self._in_place = [
+            (k, o.replaces, owner[o.replaces]) for k, o in enumerate(outputs) if o.replaces is not None
+        ]
+        updated = {i for _, i, _ in self._in_place}
+        self._only_read = [(i, k) for i, k in self._from_tensor if i not in updated]
+        # Whose writes in place are counted by steps, and whose one by one: see ownership.version.
+        state = {t: r.arguments <= t < r.arguments + len(r.captured) for _, _, t in self._in_place}
+        for t, captured in state.items():
+            if captured:
+                r.captured[t - r.arguments].__dict__["_stepped"] = True
+        self._counted = [t for t, captured in state.items() if not captured]
+        # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
+        self._passed = [number[v.node] for v in r.values if v.node in number]
+        computed = set(nodes)
+        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
+        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
+        where = {n: i for i, n in enumerate(places)}
+        self._source = [where[v.node] for v in r.values]
+        first = len(self._passed) + len(self._fixed)
+        moved = {first + k for k, _, _ in self._in_place}
+        self._rebinds = [b for b in r.rebinds if self._source[b.value] not in moved]
+        self._rebinds_in_place = {
+            self._source[b.value] - first: b for b in r.rebinds if self._source[b.value] in moved
+        }
+        leaf_flags = [v.needs_grad and v.is_leaf for v in r.values]
+        self._results = [(s, k, leaf_flags[k]) for k, s in zip(r.results, r.same, strict=True)]
+        self._pure = (
+            len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)]
+            and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads and not r.looks
+            and r.build(["result"]) == "result"
+        )  # fmt: skip
+        r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
+        r.differentiated = set()
+
+    def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
+        super().bind(arguments)
+        self.direct = self._direct_call() if self._pure else None
+
+    def _direct_call(self) -> DirectCall | None:
+        """The shortest way for a function of tensors, whose one result is computed and which does nothing else."""
+        if self._plan is None or self._classes is None or self._reads_state or self._device_name is not None:
+            return None
+        expected = [Expected(*check) for check in self._checks]
+        memories: list[Any] = self._template.copy()
+        for i, k in self._from_tensor:
+            memories[i] = k
+        if not expected or any(m is None for m in memories):
+            return None
+        return direct_call(
+            self._plan,
+            self._classes,
+            self._captured,
+            self.bound,
+            expected,
+            memories,
+            self._records,
+            self._casts,
+        )
+
+    def run(self, objects: list[Any]) -> Any:
+        plan = self._plan
+        if self._pure and plan is not None:
+            memories = self._template.copy()
+            for i, k in self._from_tensor:
+                memories[i] = objects[k].value.node.storage.memory
+            (storage,) = plan.run(memories)
+            return wrap(Value(graph.buffer(storage.shape, storage.dtype, self._device_full_name, storage)))
+        if not self._written or sole_thread():
+            return self._run(objects, None)
+        with exclusive(self._changed(objects)):
+            return self._run(objects, None, sole=False)
+
+    def profile(self, objects: list[Any]) -> Profile:
+        from weft.core.execute.explanation import Profile
+
+        times: list[int] = []
+        with exclusive(self._changed(objects)):
+            self._run(objects, times, sole=False)
+        return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
+
+    def explain(self, objects: list[Any]) -> Explanation:
+        from weft.core.execute.explanation import Explanation, explained
+
+        times: list[int] = []
+        start = time.perf_counter_ns()
+        with exclusive(self._changed(objects)):
+            self._run(objects, times, sole=False)
+        ns = time.perf_counter_ns() - start
+        if self._plan is None:
+            return Explanation(())
+        return explained(self._nodes, self._device, self._plan.steps, times, ns)
+
+    def _run(self, objects: list[Any], times: list[int] | None, sole: bool = True) -> Any:
+        """Run the plan, and have state stand for what it computed: all of it, or, where that fails or is interrupted,
+        nothing."""
+        # Before anything is overwritten: who is named here is not `alone`.
+        env: list[Node] = [objects[k].value.node for k in self._passed]
+        env += self._fixed
+        plan = self._plan
+        if plan is None:
+            return self._committed(objects, env, {}, ())
+        memories = self._inputs(objects)
+        executable, nodes, stays = plan.executable, list[Node](), dict[int, int]()
+        taken: list[Taken] = []
+        ran = broken = False
+        try:
+            # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
+            try:
+                if sole:
+                    for k, i, t in self._in_place:
+                        if alone(objects[t]):
+                            stays[k] = t
+                            memories[i] = objects[t].value.node.storage.memory
+                        else:
+                            memories[i] = self._copy(objects[t].value.node.storage.memory)
+                elif self._in_place:
+                    stays = self._taken(objects, memories, taken)
+                storages, given = plan.with_results(memories)
+                for k, s in enumerate(storages):
+                    if k in stays:
+                        nodes.append(objects[stays[k]].value.node)
+                    else:
+                        nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
+                env += nodes
+                with plan.updating if taken else _NO_LOCK:
+                    finished = executable.finished
+                    try:
+                        if times is None:
+                            plan.start(given)
+                        else:
+                            times.extend(plan.start_timed(given))
+                        ran = True
+                    except BaseException:
+                        ran = bool(stays) and executable.finished != finished
+                        broken = bool(stays) and not ran and executable.started != finished
+                        raise
+            finally:
+                for t in taken:
+                    t.give_back()
+            return self._committed(objects, env, stays, nodes)
+        except BaseException:
+            for t in taken:
+                t.give_back()
+            if ran:  # what is updated in place is: all else goes with it
+                self._committed(objects, env, stays, nodes)
+            elif broken:
+                self._give_up(objects, stays)
+            raise
+
+    def _taken(self, objects: list[Any], memories: list[Memory], taken: list[Taken]) -> dict[int, int]:
+        """Fill in the memories that are updated in place, which are taken from other threads, or copies of those that
+        somebody else refers to; the tensor by the output for those that are no copies."""
+        read = take([objects[t] for _, _, t in self._in_place], taken)
+        mine = {id(t.storage.memory) for t in taken}
+        stays = {k: t for (k, _, t), memory in zip(self._in_place, read, strict=True) if id(memory) in mine}
+        for (k, i, _), memory in zip(self._in_place, read, strict=True):
+            memories[i] = memory if k in stays else self._copy(memory)
+        return stays
+
+    def _inputs(self, objects: list[Any]) -> list[Memory]:
+        """The memory of the leaves, but for those that are updated in place."""
+        memories = self._template.copy()
+        for i, k in self._only_read:
+            memories[i] = objects[k].value.node.storage.memory
+        for i, k in self._from_disk:
+            node = objects[k].value.node
+            memories[i] = _memory_on(node, node.storage, self._device)
+        for i, k in self._from_draw:
+            generator, _, count = self.recording.draws[k]
+            words = np.array(generator.words(count), np.uint32)
+            memories[i] = from_numpy(words, uint32, self._device).memory
+        return memories
+
+    def _committed(
+        self, objects: list[Any], env: Sequence[Node], stays: Mapping[int, int], nodes: Sequence[Node]
+    ) -> Any:
+        """The results; state that did not stay where it was is rebound. May be done again, where it did not end."""
+        r = self.recording
+        if self._from_disk:
+            from weft.scheduler.realize import check_unchanged
+
+            check_unchanged([objects[k].value.node for _, k in self._from_disk])
+        if stays:
+            count_step()
+            for t in self._counted:
+                own = objects[t].__dict__
+                own["_writes"] = own.get("_writes", 0) + 1
+        for k, b in self._rebinds_in_place.items():
+            t = target(b, objects)
+            if k not in stays or t.value.needs_grad is not b.needs_grad:
+                rebind(t, nodes[k], b.needs_grad)
+        found = [env[i] for i in self._source]
+        results = [
+            objects[s] if s is not None else standing_for(Value(found[k], leaf))
+            for s, k, leaf in self._results
+        ]
+        for b in self._rebinds:
+            t = target(b, objects)
+            if t is not None:
+                rebind(t, found[b.value], b.needs_grad)
+        self.spread(objects, results)
+        for g in r.set_grads:
+            set_grad(g, objects, None if g.value is None else Value(found[g.value]))
+        return r.build(results)
+
+    def _give_up(self, objects: list[Any], stays: Mapping[int, int]) -> None:
+        """The device failed in the midst of updating tensors in place: nobody is to read what is there."""
+        for t in stays.values():
+            self._device.free(objects[t].value.node.storage.memory)
+
+    def _copy(self, memory: Memory) -> Memory:
+        """The same bytes in memory of their own: somebody else still needs the old value."""
+        fresh = self._device.allocate(memory.nbytes)
+        self._device.write(fresh, self._device.read(memory, memory.nbytes))
+        return fresh
+
+
+def _memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
+    """The leaf's value in memory that `device` can read."""
+    from weft.scheduler.realize import memory_on
+
+    return memory_on(leaf, stored, device)
+
+
+def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
+    """The memory of leaves that are the same at every call; None for the others."""
+    if sig is None:
+        return []
+    return [
+        None if s is None else _memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)
+    ]
+
+
+def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | None, Signature | None]:
+    """The plan for `nodes`, and their signature. A rebound tensor's new value may take the memory of the old one,
+    unless the new value goes elsewhere too, or the old one does."""
+    if not nodes:
+        return None, None
+    from weft.scheduler.realize import plan_for
+    from weft.scheduler.signature import signature
+
+    uses: dict[Node, int] = {}
+    new_tensors = [k for k, same in zip(r.results, r.same, strict=True) if same is None]
+    grads = [g.value for g in r.set_grads if g.value is not None]
+    for k in (*(b.value for b in r.rebinds), *grads, *new_tensors):
+        node = r.values[k].node
+        uses[node] = uses.get(node, 0) + 1
+    index = {n: k for k, n in enumerate(nodes)}
+    state: dict[int, Node] = {}
+    for b in r.rebinds:
+        new = r.values[b.value].node
+        if isinstance(b.target, int) and new in index and uses[new] == 1:
+            old = r.placeholders[b.target].node
+            if old not in uses and r.specs[b.target].device is device:
+                state[index[new]] = old
+    sig = signature(nodes)
+    return plan_for(sig, device, state), sig
+
+
+class LazyReplay(Replay):
+    """A recording whose results are computed lazily, for the reasons that `make_replay` states."""
+
+    def __init__(self, r: Recording, classes: Sequence[type] | None, realize: bool) -> None:
+        super().__init__(r, classes)
+        self._realize = realize
+
+    def run(self, objects: list[Any]) -> Any:
+        with exclusive(self._changed(objects)):
+            return self._run(objects)
+
+    def _run(self, objects: list[Any]) -> Any:
+        r = self.recording
+        known = {v: objects[k].value for k, v in r.placeholders.items()}
+        drawn = {
+            n: run.from_numpy(np.array(g.words(count), np.uint32), run.default_device())
+            for g, n, count in r.draws
+        }
+        values = instantiate(r.values, known, drawn)
+        if self._realize:
+            run.realize([v.node for v in values])
+        results = [
+            objects[s] if s is not None else standing_for(values[k])
+            for k, s in zip(r.results, r.same, strict=True)
+        ]  # fmt: skip
+        targets = [(t, values[b.value]) for b in r.rebinds if (t := target(b, objects)) is not None]
+        seen = [m for t, _ in targets if t.look is not None for m in t.look.shared.others(t)]
+        with restored_on_error([*(t for t, _ in targets), *seen], [objects[g.target] for g in r.set_grads]):
+            for t, value in targets:
+                t.rebind(value)
+            self.spread(objects, results)
+            for g in r.set_grads:
+                set_grad(g, objects, None if g.value is None else values[g.value])
+        return r.build(results)
+
+    def profile(self, objects: list[Any]) -> Profile:
+        """Run; there is no plan of its own whose steps could be timed."""
+        from weft.core.execute.explanation import Profile
+
+        self.run(objects)
+        return Profile(())
+
+    def explain(self, objects: list[Any]) -> Explanation:
+        """Run; the kernels of what was recorded, without times."""
+        from weft.core.execute.explanation import explain_nodes
+
+        self.run(objects)
+        return explain_nodes([v.node for v in self.recording.values])
+
+
+def target(b: Rebind, objects: Sequence[Any]) -> Any:
+    """The tensor to rebind; None where it was made by the function and nobody holds it any more."""
+    return objects[b.target] if isinstance(b.target, int) else b.target()
+
+
+def set_grad(g: SetGrad, objects: Sequence[Any], value: Value | None) -> None:
+    """Have `.grad` be another tensor of the call, a new tensor, or None."""
+    grad = objects[g.tensor] if g.tensor is not None else None if value is None else wrap(value)
+    objects[g.target].__dict__["_grad"] = grad

@@ -1,0 +1,4 @@
+"""Where core meets the scheduler and the backends: traces, pending changes, computing, devices, files.
+
+Imports `args` only.
+"""

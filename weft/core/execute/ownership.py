@@ -1,0 +1,233 @@
+"""Whether anybody but one tensor can see its memory: then, and only then, it may be written over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from weft.autograd.value import Value
+from weft.backends.storage import Storage
+from weft.core.args.handle import Handle
+from weft.core.execute import watched
+from weft.ir import graph
+from weft.ir.dtypes import uint32
+from weft.ir.forks import forkable
+from weft.ir.graph import Node
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Memory
+
+
+def rebind(t: Any, node: Node, needs_grad: bool) -> None:
+    """`t` stands for `node`. Where only `t` holds its value, that is kept, and with it who watches for gradients."""
+    v, own = t.value, t.__dict__
+    own["_writes"] = own.get("_writes", 0) + 1
+    if getrefcount(v) == _ALONE[0] and v.needs_grad is needs_grad and v.is_leaf:
+        v.node = node
+        return
+    del v
+    t.value = Value(node, needs_grad)
+    if needs_grad:
+        watched.watch(t)
+
+
+known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
+"""The smallest and the largest element of nodes in memory that were used as indices, until they are written over."""
+
+_written_steps = [0]
+
+
+def count_step() -> None:
+    """A step of a compiled function has written tensors over in place."""
+    _written_steps[0] += 1
+
+
+def version(t: Any) -> int:
+    """How often `t` was written to; for what compiled functions update, with all their steps that write in place."""
+    own = t.__dict__
+    return own.get("_writes", 0) + (_written_steps[0] if "_stepped" in own else 0)
+
+
+_steps = forkable(threading.Condition())
+"""Guards what steps of compiled functions have taken, below."""
+
+_busy: set[int] = set()
+"""The tensors, by identity, that some step is going to rebind: it goes from their old values to its end alone."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_busy.clear)  # whose threads are not there
+
+
+class exclusive:  # noqa: N801  (a context, read as a word)
+    """Within, no other step of a compiled function rebinds any of these tensors, given by identity. A block whose end
+    an interrupt prevents ends when it is forgotten."""
+
+    __slots__ = ("_held", "_mine")
+
+    def __init__(self, tensors: frozenset[int]) -> None:
+        self._mine, self._held = tensors, False
+
+    def __enter__(self) -> None:
+        with _steps:
+            while not _busy.isdisjoint(self._mine):
+                _steps.wait()
+            self._held = True
+            _busy.update(self._mine)
+
+    def __exit__(self, *error: object) -> None:
+        if self._held:
+            with _steps:
+                _busy.difference_update(self._mine)
+                self._held = False
+                _steps.notify_all()
+
+    __del__ = __exit__
+
+
+class _Overwritten(Storage):
+    """Stands for a storage whose memory is being written over: who asks for the memory waits until that is done."""
+
+    __slots__ = ("_after",)
+    _after: Storage | None
+
+    def __init__(self, before: Storage) -> None:
+        self.device, self.dtype, self.shape = before.device, before.dtype, before.shape
+        self._after = None
+
+    @property
+    def memory(self) -> Memory:  # pyright: ignore[reportIncompatibleVariableOverride]  (there when it is done)
+        if self._after is None:
+            with _steps:
+                while self._after is None:
+                    _steps.wait()
+        return self._after.memory
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is being written still."""
+        return self._after is None
+
+    def done(self, after: Storage) -> None:
+        """From here on this is `after`."""
+        with _steps:
+            self._after = after
+            _steps.notify_all()
+
+
+class Taken:
+    """The memory of a tensor that nobody else can see until it is given back, which may be done again."""
+
+    __slots__ = ("_node", "_stand_in", "storage")
+
+    def __init__(self, node: Node, storage: Storage) -> None:
+        self._node, self.storage = node, storage
+        self._stand_in = _Overwritten(storage)
+
+    def hide(self) -> None:
+        """Who looks at the tensor now waits for the end. What was known of the elements is forgotten."""
+        self._node.storage = self._stand_in
+        if known_ranges:
+            known_ranges.pop(self._node, None)
+
+    def give_back(self) -> None:
+        """The tensor has its storage again, and who waited for it goes on."""
+        self._node.storage = self.storage
+        self._stand_in.done(self.storage)
+
+
+def sole_thread() -> bool:
+    """Whether no other thread runs Python: then nobody can look at memory while it is written over."""
+    return len(_frames()) == 1
+
+
+_frames = sys._current_frames  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+"""Of all threads, also of those that Python did not start."""
+
+
+def alone(t: Any) -> bool:
+    """Whether only `t` can see the memory it stands for: asked where no other thread runs."""
+    v = t.value
+    n = v.node
+    s = n.storage
+    return (getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)) == _UNTAKEN
+
+
+def take(tensors: Sequence[Any], taken: list[Taken]) -> list[Memory]:
+    """The memories that tensors stand for, to be written over where they were added to `taken`, and only to be read
+    where anybody else refers to the value.
+
+    All are taken at once, when no other step has any, so that no two steps wait for each other: whoever has taken
+    something waits for no tensor before it is given back. What is in `taken` is to be given back also where this is
+    interrupted.
+    """
+    with _steps:
+        while any(_is_away(t) for t in tensors):
+            _steps.wait()
+        return [_take(t, taken) for t in tensors]
+
+
+def _is_away(t: Any) -> bool:
+    """Another step has taken what `t` stands for."""
+    storage = t.value.node.storage
+    return isinstance(storage, _Overwritten) and storage.is_open
+
+
+def _take(t: Any, taken: list[Taken]) -> Memory:
+    """First nobody new can get at the storage, then it is counted who has it: in this order, as other threads run."""
+    mine = Taken(t.value.node, t.value.node.storage)
+    taken.append(mine)
+    mine.hide()
+    if _holders(t, mine) != _ALONE:
+        mine.give_back()
+        taken.pop()
+    return mine.storage.memory
+
+
+def _holders(t: Any, taken: Taken) -> tuple[int, int, int, int]:
+    """How many references there are to what `t` stands for, its node, its storage and its memory."""
+    v = t.value
+    n = v.node
+    s = taken.storage
+    return getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)
+
+
+class _Probe:
+    nbytes = 0
+
+
+def _fresh_holders() -> tuple[int, int, int, int]:
+    """What `_holders` gives for a tensor that nobody shares: the interpreter's own references differ by version."""
+    t = Handle.__new__(Handle)
+    device: Any = None
+    probe: Any = _Probe()
+    storage = Storage(device, probe, uint32, ())
+    del probe
+    t.value = Value(graph.buffer((), uint32, "", storage))
+    taken = Taken(t.value.node, storage)
+    taken.hide()
+    del storage
+    return _holders(t, taken)
+
+
+_ALONE = _fresh_holders()
+
+
+def _fresh_untaken() -> tuple[int, int, int, int]:
+    """The same as `alone` counts them."""
+    t = Handle.__new__(Handle)
+    device: Any = None
+    probe: Any = _Probe()
+    t.value = Value(graph.buffer((), uint32, "", Storage(device, probe, uint32, ())))
+    del probe
+    v = t.value
+    n = v.node
+    s = n.storage
+    return getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)
+
+
+_UNTAKEN = _fresh_untaken()

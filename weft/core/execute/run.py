@@ -1,0 +1,304 @@
+"""The only place where core meets the scheduler and the backends: values are computed, data goes in and out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from weft import settings
+from weft.autograd.value import files_home
+from weft.core.args.defaults import ThreadDefault
+from weft.core.args.handle import describe
+from weft.core.execute import changes, tracing
+from weft.errors import DTypeError
+from weft.ir import dtypes, graph
+from weft.ir.dtypes import DType
+from weft.ir.graph import Node, Shape
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from weft.autograd.value import Value
+    from weft.backends.protocol import Device
+    from weft.backends.storage import Storage
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage]:
+    """Compute the nodes: afterwards each has storage, but for constants, whose values are returned: their nodes are the
+    whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
+    memory."""
+    pending = [n for n in nodes if n.storage is None]
+    if pending and tracing.traces():
+        pending = tracing.computable(pending)
+    if not pending:
+        return _NOTHING
+    try:
+        constants = _scheduler()(pending, None, held)
+    except BaseException as error:
+        changes.failed(pending, error)
+        raise
+    if len(changes.mine.changed) != changes.mine.left:
+        changes.settle()
+    return constants
+
+
+_NOTHING: Mapping[Node, Storage] = {}
+
+
+@cache
+def _scheduler() -> Callable[..., Mapping[Node, Storage]]:
+    """What computes nodes. Imported when it is first needed, and not looked up each time; no finalizer that computes
+    runs while the modules are half there."""
+    from weft.ir.garbage import not_collected
+
+    with not_collected():
+        from weft.scheduler.realize import realize
+
+    return realize
+
+
+def stored(node: Node) -> Storage:
+    """The value of a node, computed if need be. Leaves a trace; ArgumentError where there is no value to come."""
+    storage = node.storage
+    if storage is None:
+        constants = realize([node])
+        storage = node.storage or constants.get(node)
+    if storage is None:
+        tracing.need_value(node)
+        constants = realize([node])
+        storage = node.storage or constants.get(node)
+    return storage  # pyright: ignore[reportReturnType]  # what has no value was refused
+
+
+def value_of(node: Node) -> Storage:
+    """As `stored`, without the node's keeping what is computed for this."""
+    if node.storage is not None or tracing.current() is not None:
+        return stored(node)
+    if any(n.op is Op.COPY and n.storage is None for n in graph.toposort([node])):
+        return stored(node)
+    from weft.scheduler.realize import evaluate
+
+    return evaluate([node], {})[0]
+
+
+def to_numpy(node: Node) -> Array:
+    """The value of a node, computed if need be; read-only where it is the device's own memory."""
+    return stored(node).numpy()
+
+
+def fit_together(nodes: Sequence[Node]) -> bool:
+    """Whether there is ample memory for what is not computed yet of these nodes, on each device."""
+    from weft.backends.registry import available_bytes, open_device
+    from weft.ir.graph import elements
+    from weft.ir.index import high
+
+    wanted: dict[str, int] = {}
+    for n in nodes:
+        if n.storage is None:
+            name = n.device or configured_device()
+            wanted[name] = wanted.get(name, 0) + high(elements(n.shape)) * n.dtype.itemsize
+    return all(nbytes <= available_bytes(open_device(name)) // 4 for name, nbytes in wanted.items())
+
+
+def is_little(node: Node) -> bool:
+    """Whether the value of a node takes no more memory than a piece would: an eighth of what its device has left."""
+    from weft.backends.registry import available_bytes, open_device
+    from weft.ir.graph import elements
+    from weft.ir.index import high
+
+    nbytes = high(elements(node.shape)) * node.dtype.itemsize
+    return nbytes <= available_bytes(open_device(node.device or configured_device())) // 8
+
+
+def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
+    """Give the bytes of a value that is too large for memory to `sink`, piece by piece. False, with nothing done, for
+    one that is computed at once."""
+    if node.storage is not None or (tracing.current() is not None and tracing.is_traced(node)):
+        return False
+    from weft.backends.registry import open_device
+    from weft.scheduler import stream
+
+    return stream.write(node, open_device(node.device or configured_device()), sink)
+
+
+def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) -> None:
+    """Compute what `value` stands for, unless that is among `constants`, what `realize` gave. Unless recorded, it lets
+    go of what it was computed from. A constant is a leaf with memory of its own from here on."""
+    node = value.node
+    storage = node.storage
+    if storage is None:
+        storage = constants.get(node)
+        if storage is None:
+            storage = realize([node]).get(node) or node.storage
+    if storage is None or node.op is Op.BUFFER:
+        return
+    if (value.is_leaf or node.storage is None) and value.node is node:
+        value.node = graph.buffer(node.shape, node.dtype, storage.home, storage)
+
+
+def from_numpy(array: Array, device: str) -> Node:
+    """A leaf with a copy of `array` in the memory of `device`. The dtype must be one of weft's."""
+    from weft.backends.registry import open_device
+    from weft.backends.storage import from_numpy as store
+
+    dtype = dtypes.from_numpy(array.dtype)
+    if device == META:
+        return valueless(tuple(array.shape), dtype)
+    return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
+
+
+def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: Callable[[], memoryview]) -> Node:
+    """A leaf whose bytes `source` gives when they are first used."""
+    from weft.backends.deferred import DeferredStorage
+    from weft.backends.registry import open_device
+
+    return graph.buffer(shape, dtype, device, DeferredStorage(open_device(device), dtype, shape, source))
+
+
+def host_array(node: Node) -> Array | None:
+    """The value of a node if it is there already and in memory that the host can read; None otherwise."""
+    storage = node.storage
+    if storage is None or not storage.device.info.host_memory:
+        return None
+    return storage.numpy()
+
+
+class _DeviceStack(threading.local):
+    """The devices that this thread is in the contexts of."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+chosen = _DeviceStack()
+"""Which devices were chosen; read directly where a call takes a microsecond."""
+
+_base: ThreadDefault[str] = ThreadDefault([""])
+"""What set_default_device chose; empty for the configured device."""
+
+
+def named_device(x: object) -> str | None:
+    """The name that a name, or a `weft.device`, stands for; None for anything else."""
+    name = x if isinstance(x, str) else None if isinstance(x, DType | PathLike) else getattr(x, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def device_name(device: object) -> str:
+    """The full name of a device ("cpu" is "cpu:0"), given by name or as a `weft.device`. DeviceError when it is
+    malformed or there is no such device."""
+    name = named_device(device)
+    if name is None:
+        raise DTypeError(f"expected the name of a device, such as 'cpu' or 'cuda:1', got {describe(device)}")
+    from weft.backends.registry import canonical, open_device
+
+    full = canonical(name)
+    if full != META:
+        open_device(full)
+    return full
+
+
+META = "meta:0"
+"""The device of tensors that have a shape and a dtype, but no values."""
+
+
+def valueless(shape: Shape, dtype: DType) -> Node:
+    """A leaf on the device "meta"."""
+    return graph.buffer(shape, dtype, META, None)
+
+
+def named_only(device: str) -> str:
+    """The full name of a device that need not be there. DeviceError for one that is malformed, or of no known kind."""
+    from weft.backends.registry import NAMES, canonical, open_device
+
+    full = canonical(device)
+    if full.partition(":")[0] not in NAMES:
+        open_device(full)
+    return full
+
+
+def configured_device() -> str:
+    """The device that the environment names."""
+    name = settings.device()
+    return name if ":" in name else f"{name}:0"
+
+
+def chosen_device() -> str | None:
+    """The innermost `with weft.device(...)`, if there is one."""
+    return chosen.names[-1] if chosen.names else None
+
+
+def default_device() -> str:
+    """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
+    return chosen.names[-1] if chosen.names else _base.get() or configured_device()
+
+
+def set_default_device(name: str | None) -> None:
+    """New tensors are made on this device where no context says otherwise, on the configured one for None: in this
+    thread; from the main thread, in all that set none of their own."""
+    _base.set("" if name is None else device_name(name))
+
+
+def push_device(name: str) -> None:
+    """Make `name` the default device."""
+    chosen.names.append(device_name(name))
+
+
+def pop_device() -> None:
+    """Undo the last `push_device`."""
+    chosen.names.pop()
+
+
+def _home_of_files() -> str | None:
+    """Where what is computed from files alone is made: it is a new tensor, too. None for the configured device."""
+    name = default_device()
+    return None if name == configured_device() else name
+
+
+files_home.of = _home_of_files
+
+
+def synchronize() -> None:
+    """Wait until everything that was started on any open device is done."""
+    for device in _opened_devices()():
+        device.synchronize()
+
+
+@cache
+def _opened_devices() -> Callable[[], Sequence[Device]]:
+    """As `_scheduler`: not imported before it is needed, and not looked up each time."""
+    from weft.backends.registry import opened_devices
+
+    return opened_devices
+
+
+def set_memory_limit(name: str, nbytes: int | None) -> None:
+    """How many bytes may be in use on a device; None for what it has."""
+    from weft.backends import registry
+
+    registry.set_memory_limit(name, nbytes)
+
+
+def set_num_threads(n: int) -> None:
+    """How many threads the CPU backend uses from now on."""
+    from weft.backends.cpu.device import CpuDevice
+    from weft.backends.registry import open_device
+
+    device = open_device("cpu:0")
+    assert isinstance(device, CpuDevice)
+    device.runtime.set_threads(n)
+
+
+def get_num_threads() -> int:
+    """How many threads the CPU backend uses."""
+    from weft.backends.cpu.device import CpuDevice
+    from weft.backends.registry import open_device
+
+    device = open_device("cpu:0")
+    assert isinstance(device, CpuDevice)
+    return device.runtime.pool.threads

@@ -1,0 +1,501 @@
+"""What a function does to tensors, recorded while it runs once with placeholders in place of their values.
+
+While a thread traces, `Tensor.value` and `Tensor._grad` are descriptors that keep, for that thread, a shadow of every
+tensor that existed before: reads give a placeholder, writes stay in the shadow. The tensors themselves change only
+when the recorded plan runs, and other threads see nothing of it.
+
+A function that asks for a value while it is traced leaves the trace, as it does where it raises (`Trace.leave`): the
+placeholders get the values that they stand for, what was written to shadows is written to the tensors, and the rest of
+the call goes on as if nothing had been traced. Nothing is done twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import ref
+
+import numpy as np
+
+from weft.autograd.value import HOOKS, Value
+from weft.core.args.handle import Handle
+from weft.core.execute import watched
+from weft.errors import ArgumentError, GradError, user_call
+from weft.ir import graph
+from weft.ir.dtypes import uint32
+from weft.ir.forks import forkable
+from weft.ir.graph import Node, toposort
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.functions.random import Generator
+    from weft.core.tensor.tensor import Tensor
+
+
+Watch: TypeAlias = "Callable[[list[Node]], object]"
+"""What is told of nodes that are computed."""
+
+
+@dataclass(slots=True, eq=False)
+class Shadow:
+    """A tensor that existed before the trace: what it stood for, the placeholder for that, what it stands for now."""
+
+    handle: Tensor
+    before: Value
+    placeholder: Value
+    now: Value
+
+
+@dataclass(slots=True, eq=False)
+class GradShadow:
+    """The `.grad` of such a tensor: before, and now. `read` when the function looked at it before it set it."""
+
+    handle: Tensor
+    before: Tensor | None
+    now: Tensor | None
+    read: bool
+
+
+@dataclass(slots=True, eq=False)
+class Draws:
+    """Random numbers drawn from one generator: the placeholder of its state, and how many so far."""
+
+    generator: Generator
+    placeholder: Node
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """Where a function asked for a value while it was traced: what it called, and its file and line."""
+
+    op: str
+    location: str
+
+    def __str__(self) -> str:
+        return f"{self.op} at {self.location} needs a value"
+
+
+@dataclass(frozen=True, slots=True)
+class TracedState:
+    """The state of the default generator in a trace: how many numbers the trace had drawn."""
+
+    trace: Trace
+    count: int
+
+
+class Values(Protocol):
+    """Where a trace has values computed and puts new ones: `run`, which is built on this module."""
+
+    def realize_value(self, value: Value) -> None:
+        """Compute what `value` stands for."""
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: str) -> Node:
+        """A leaf with a copy of `array`."""
+        ...
+
+    def default_device(self) -> str:
+        """The device on which new tensors are made."""
+        ...
+
+
+class Modal(Protocol):
+    """What computes one thing while training and another afterwards: a module."""
+
+    training: bool
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """Everything one run of a function read and rebound."""
+
+    values: Values
+    generator: Generator
+    """The default one."""
+    shadows: dict[int, Shadow] = field(default_factory=dict[int, Shadow])
+    grads: dict[int, GradShadow] = field(default_factory=dict[int, GradShadow])
+    draws: dict[int, Draws] = field(default_factory=dict[int, Draws])
+    created: dict[int, ref[Any]] = field(default_factory=dict[int, "ref[Any]"])
+    differentiated: set[Value] = field(default_factory=set[Value])
+    modes: dict[int, tuple[Modal, bool]] = field(default_factory=dict[int, "tuple[Modal, bool]"])
+    whole: bool = False
+    """Whether to refuse what would leave the trace."""
+    breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
+    """Why the trace was left, and what was computed in the same call afterwards."""
+    left: bool = False
+    cause: Node | None = None
+    """The node for whose value it was left, until that is computed."""
+    random_state: tuple[int, int] = (0, 0)
+    """That of the default generator from which the numbers of a trace that was left were drawn."""
+    walks: int = 0
+    """Backward walks under way."""
+
+    def capture(self, t: Tensor) -> Shadow:
+        """The shadow of a tensor from before the trace."""
+        before: Value = _slot.__get__(t)
+        if before.node.op is not Op.BUFFER:
+            with _suspended():
+                self.values.realize_value(before)
+        node = before.node
+        # A result of other tensors is a leaf here: `went_back` refuses to differentiate past it.
+        placeholder = Value(graph.buffer(node.shape, node.dtype, node.storage.home, None), before.needs_grad)
+        shadow = self.shadows[id(t)] = Shadow(t, before, placeholder, placeholder)
+        if before.needs_grad and before.is_leaf:
+            watched.watch(t)
+        return shadow
+
+    def read(self, t: Tensor) -> Value:
+        """What `t` stands for at this point of the trace."""
+        key = id(t)
+        shadow = self.shadows.get(key)
+        if shadow is None:
+            if key in self.created or self.left_for_meta(t):
+                return _slot.__get__(t)
+            shadow = self.capture(t)
+        return shadow.now
+
+    def left_for_meta(self, t: Tensor) -> bool:
+        """Leave the trace for a tensor on "meta", which no plan can have; False for any other."""
+        if _slot.__get__(t).node.device != "meta:0":
+            return False
+        host_only("a tensor on the device 'meta'")
+        return True
+
+    def write(self, t: Tensor, value: Value) -> None:
+        """`t` stands for `value` from here on."""
+        key = id(t)
+        shadow = self.shadows.get(key)
+        if shadow is None and key not in self.created:
+            try:
+                _slot.__get__(t)
+            except AttributeError:  # being made
+                created = self.created
+                created[key] = ref(t, lambda _: created.pop(key, None))
+            else:
+                shadow = None if self.left_for_meta(t) else self.capture(t)
+        if shadow is None:
+            _slot.__set__(t, value)
+        else:
+            shadow.now = value
+
+    def grad_shadow(self, t: Tensor, read: bool) -> GradShadow | None:
+        """The shadow of `t.grad`; None where `t` is of the trace itself."""
+        key = id(t)
+        if key in self.created:
+            return None
+        shadow = self.grads.get(key)
+        if shadow is None:
+            before = t.__dict__.get("_grad")
+            shadow = self.grads[key] = GradShadow(t, before, before, read)
+        return shadow
+
+    def stands_for(self, placeholder: Node) -> bool:
+        """Whether the trace knows what a placeholder stands for."""
+        return any(s.placeholder.node is placeholder for s in self.shadows.values()) or any(
+            d.placeholder is placeholder for d in self.draws.values()
+        )
+
+    def draw(self, generator: Generator, n: int) -> tuple[Value, int]:
+        """The state [key0, key1, offset] of a generator before this function, of which `n` more numbers are drawn, and
+        how many were before."""
+        draws = self.draws.get(id(generator))
+        if draws is None:
+            state = graph.buffer((3,), uint32, self.values.default_device(), None)
+            draws = self.draws[id(generator)] = Draws(generator, state)
+        before = draws.count
+        draws.count += n
+        return Value(draws.placeholder), before
+
+    def leave(self) -> None:
+        """End the trace where the function is: the tensors become what the function has made of them so far."""
+        self.left, _current.trace = True, None
+        self.random_state = self.generator.get_state()
+        for s in self.shadows.values():
+            placeholder, before = s.placeholder, s.before
+            placeholder.node.storage = before.node.storage
+            if placeholder.needs_grad:  # its history goes on with that of the tensor
+                placeholder.op, placeholder.inputs = Op.RESHAPE, (before,)
+                watched.passed_on(s.handle, placeholder, before)
+        for d in self.draws.values():
+            words = np.array(d.generator.words(d.count), np.uint32)
+            home = d.placeholder.device or self.values.default_device()
+            d.placeholder.storage = self.values.from_numpy(words, home).storage
+        for s in self.shadows.values():
+            if s.now is not s.placeholder:
+                _slot.__set__(s.handle, s.now)
+        for g in self.grads.values():
+            if g.now is not g.before:
+                g.handle.__dict__["_grad"] = g.now
+        if not self.walks:
+            self.settle()
+
+    def refuse_or_leave(self, kind: str) -> None:
+        """Leave the trace for a result that no later call could make anew; ArgumentError where it must not be left."""
+        if not _left(self, f"a result of type {kind}"):
+            raise ArgumentError(
+                f"compile: the function returns an object of type {kind} that has tensors in it, or gives them later, "
+                "and that no other call can make anew; return them in tuples, lists, dicts or dataclasses, or compile "
+                "without fullgraph=True"
+            )
+
+    def settle(self) -> None:
+        """Have no hook called for a placeholder besides the tensor's: once no walk goes through them any more."""
+        for s in self.shadows.values():
+            HOOKS.pop(s.placeholder, None)
+
+    def went_back(self, values: Iterable[Value], keep: bool) -> None:
+        """backward() goes through `values`. As in torch they cannot be differentiated again unless kept, so that
+        results need no tape. Where it has to go on outside of the traced function, the trace is left; GradError if it
+        must not be."""
+        tape = set(values)
+        if not keep:
+            self.differentiated |= tape
+        outside = {
+            s.placeholder for s in self.shadows.values() if s.before.needs_grad and not s.before.is_leaf
+        }
+        if not outside.isdisjoint(tape) and not _left(self):
+            raise GradError(
+                "backward: inside a compiled function, gradients cannot reach past a tensor that was computed with "
+                "gradients outside of it; compute it inside too, or pass it as .detach()"
+            )
+
+
+class _Current(threading.local):
+    trace: Trace | None = None
+    watch: Watch | None = None
+
+
+_current = _Current()
+_slot: Any = Handle.__dict__["value"]
+_lock = forkable(threading.Lock())
+_traces: set[int] = set()
+"""The blocks that trace, by id."""
+
+_watching: set[int] = set()
+"""The blocks that watch, by id."""
+
+anywhere = 0
+"""How many blocks trace or watch."""
+
+
+def current() -> Trace | None:
+    """The trace that this thread is making."""
+    return _current.trace if anywhere else None
+
+
+def traces() -> bool:
+    """Whether any thread traces, or computes the rest of a call whose trace was left."""
+    return bool(anywhere)
+
+
+def computable(nodes: list[Node]) -> list[Node]:
+    """Those of the nodes that can be computed now, which whoever watches is told of."""
+    if _current.trace is not None:
+        return [n for n in nodes if not is_traced(n)]
+    if _current.watch is not None:
+        _current.watch(nodes)
+    return nodes
+
+
+def _count() -> None:
+    global anywhere
+    anywhere = len(_traces) + len(_watching)
+
+
+class watching:  # noqa: N801  (reads as what it does)
+    """Have `watch` called with the nodes whenever this thread computes some within the block."""
+
+    __slots__ = ("_before", "_watch")
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, self._before = watch, _current.watch
+
+    def __enter__(self) -> None:
+        with _lock:
+            _watching.add(id(self))
+            _count()
+        _current.watch = self._watch
+
+    def __exit__(self, *error: object) -> None:
+        _current.watch = self._before
+        with _lock:
+            _watching.discard(id(self))
+            _count()
+
+    def __del__(self) -> None:
+        if id(self) in _watching:  # an interrupt has prevented its end
+            with _lock:
+                _watching.discard(id(self))
+                _count()
+
+
+def note_mode(module: Modal) -> None:
+    """A compiled function that calls `module` is traced again when the module's `training` changes."""
+    trace = _current.trace
+    if trace is not None:
+        trace.modes[id(module)] = (module, module.training)
+
+
+class tracing:  # noqa: N801  (reads as what it does)
+    """Trace what this thread does to tensors of class `cls` within the block. Unless the trace has to be of the whole,
+    it may be left, as it is where the block raises; an interrupt leaves nothing behind. `end` may be called again: by
+    who makes sure that an interrupt does not leave a thread tracing."""
+
+    def __init__(self, cls: Any, whole: bool, values: Values, generator: Generator) -> None:
+        self._cls, self.trace, self._watch = cls, Trace(values, generator, whole=whole), _current.watch
+
+    def __enter__(self) -> Trace:
+        cls = self._cls
+        with _lock:
+            _traces.add(id(self))
+            _count()
+            cls.value, cls._grad = _VALUE, _GRAD
+        _current.trace = self.trace
+        return self.trace
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is not None and issubclass(kind, Exception) and not (self.trace.left or self.trace.whole):
+                self.trace.leave()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """The thread traces no more."""
+        cls = self._cls
+        if _current.trace is self.trace:
+            _current.trace = None
+        _current.watch = self._watch
+        with _lock:
+            _traces.discard(id(self))
+            _count()
+            if not _traces and "value" in cls.__dict__:
+                del cls.value
+                cls._grad = None
+
+
+class _suspended:  # noqa: N801  (reads as what it does)
+    """Not traced within the block."""
+
+    __slots__ = ("_trace",)
+
+    def __enter__(self) -> None:
+        self._trace, _current.trace = _current.trace, None
+
+    def __exit__(self, *error: object) -> None:
+        _current.trace = self._trace
+
+
+class _TracedValue:
+    """Stands in for the slot `Handle.value` while some thread traces."""
+
+    def __get__(self, t: Any, owner: Any = None) -> Any:
+        if t is None:
+            return self
+        trace = _current.trace
+        return _slot.__get__(t) if trace is None else trace.read(t)
+
+    def __set__(self, t: Any, value: Value) -> None:
+        trace = _current.trace
+        if trace is None:
+            _slot.__set__(t, value)
+        else:
+            trace.write(t, value)
+
+
+class _TracedGrad:
+    """Stands in for the attribute `Tensor._grad` while some thread traces."""
+
+    def __get__(self, t: Any, owner: Any = None) -> Any:
+        if t is None:
+            return None
+        trace = _current.trace
+        shadow = None if trace is None else trace.grad_shadow(t, read=True)
+        return t.__dict__.get("_grad") if shadow is None else shadow.now
+
+    def __set__(self, t: Any, grad: Any) -> None:
+        trace = _current.trace
+        shadow = None if trace is None else trace.grad_shadow(t, read=False)
+        if shadow is None:
+            t.__dict__["_grad"] = grad
+        else:
+            shadow.now = grad
+
+
+_VALUE, _GRAD = _TracedValue(), _TracedGrad()
+
+
+def is_traced(node: Node) -> bool:
+    """True where the value of `node` depends on a placeholder, so that it is known only when the plan runs."""
+    return any(is_placeholder(n) for n in toposort([node]))
+
+
+def is_placeholder(node: Node) -> bool:
+    """True for what stands for a tensor's value while a function is traced."""
+    return node.op is Op.BUFFER and node.storage is None and node.device != "meta:0"
+
+
+def need_value(node: Node) -> None:
+    """Leave the trace for the value of a traced node; ArgumentError where there is none to come."""
+    trace = current()
+    if trace is None or any(is_placeholder(n) and not trace.stands_for(n) for n in toposort([node])):
+        raise ArgumentError(
+            "this tensor has no value: it stands for one example or step in a function that vmap or scan runs, or "
+            "was made while weft.compile traced a function that failed or kept it to itself; return it from the "
+            "function, and use weft.where instead of if"
+        )
+    if not _left(trace):
+        raise ArgumentError(
+            "compile: the function asks for the value of a tensor (item, bool, numpy, tolist, print, a mask as index) "
+            "while it is traced, when there is none yet; use weft.where instead of if, return the tensor and read it "
+            "outside, leave this part uncompiled, or compile without fullgraph=True"
+        )
+    trace.cause = node if node.storage is None else None
+
+
+def host_only(op: str) -> None:
+    """Leave the trace for an operation that happens on the host at once; ArgumentError where it must not be left."""
+    trace = current()
+    if trace is not None and not _left(trace, op):
+        raise ArgumentError(
+            f"{op}: is computed at once, on the host, so a compiled function would repeat its first result; "
+            "call it outside and pass the tensor in, or compile without fullgraph=True"
+        )
+
+
+def _left(trace: Trace, op: str = "") -> bool:
+    """Leave the trace, unless it has to be of the whole function; whether that was done."""
+    if trace.whole:
+        return False
+    trace.breaks.append(graph_break(op))
+    trace.leave()
+    outer = _current.watch
+
+    def watch(nodes: list[Node]) -> None:
+        if outer is not None:
+            outer(nodes)
+        if trace.cause in nodes:
+            trace.cause = None
+        else:
+            trace.breaks.append(graph_break())
+
+    _current.watch = watch
+    return True
+
+
+_SYNTAX = {
+    "__bool__": "bool",
+    "__repr__": "print",
+    "__format__": "print",
+    "__index__": "int",
+    "__array__": "numpy",
+}
+
+
+def graph_break(op: str = "") -> GraphBreak:
+    """The call of the user's that is under way, unless its name is known."""
+    call = user_call()
+    name = op or call.function or "a call"
+    return GraphBreak(_SYNTAX.get(name, name.strip("_")), call.location)

@@ -1,0 +1,4 @@
+"""Functions of many elements: sums, products, running sums, orders, bins, rearrangements, random draws.
+
+Imports `views` and the rooms below it.
+"""

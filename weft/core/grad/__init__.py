@@ -1,0 +1,4 @@
+"""Derivatives: backward and its transformations, user-written rules, batching, loops that are differentiated.
+
+Imports `functions` and the rooms below it.
+"""

@@ -1,0 +1,112 @@
+"""Checkpoints: activations computed again in the backward pass instead of kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from weft.autograd.reverse import gradients as walk
+from weft.autograd.value import Value, apply, grad_enabled, grad_mode
+from weft.core.args import broadcast as bc
+from weft.core.args.handle import Handle, standing_for, wrap
+from weft.core.grad.differentiate import leaves_below
+from weft.core.grad.function import several_results
+from weft.core.grad.random_state import random_state, restore
+from weft.ir.graph import Along, Box, elements
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """function(*args), whose intermediate results are not kept for backward() but computed again there.
+
+    The function must do the same when it is called again. Random numbers are the same unless preserve_rng_state is
+    false. use_reentrant is accepted: there is one way. Source: Chen et al. 2016, arXiv:1604.06174.
+    """
+    if not grad_enabled():
+        return function(*args, **kwargs)
+    state = random_state()
+    result = function(*args, **kwargs)
+    several = isinstance(result, (tuple, list))
+    outputs: list[Any] = list(cast("Sequence[Any]", result)) if several else [result]
+    recorded = [t.value if isinstance(t, Handle) and t.value.needs_grad else None for t in outputs]
+    if not any(v is not None for v in recorded):
+        return result
+    given = [x.value for x in args if isinstance(x, Handle) and x.value.needs_grad]
+    captured = [v for v in leaves_below([v for v in recorded if v is not None], given) if v not in given]
+    inputs = (*given, *captured)
+
+    def rule(grads: list[Value | None]) -> tuple[Value | None, ...]:
+        before = random_state()
+        if preserve_rng_state:
+            restore(state)
+        fresh: list[Value] = []
+        again: list[Any] = []
+        for x in args:
+            if isinstance(x, Handle):
+                v = x.value if not x.value.needs_grad else given[len(fresh)]
+                node = _after(Value(v.node), next(g for g in grads if g is not None)).node
+                x = standing_for(Value(node, v.needs_grad))
+                if v.needs_grad:
+                    fresh.append(x.value)
+            again.append(x)
+        with grad_mode(True):
+            found = function(*again, **kwargs)
+        if preserve_rng_state:
+            restore(before)
+        results: list[Any] = list(cast("Sequence[Any]", found)) if several else [found]
+        pairs = [(t.value, g) for t, g in zip(results, grads, strict=True) if g is not None]
+        parts = walk([v for v, _ in pairs], [g for _, g in pairs], [*fresh, *captured], grad_enabled())
+        return tuple(parts.get(v) for v in (*fresh, *captured))
+
+    done = several_results(recorded, inputs, rule)
+    final: list[Any] = [t if v is None else wrap(v) for t, v in zip(outputs, done, strict=True)]
+    return (tuple(final) if isinstance(result, tuple) else final) if several else final[0]
+
+
+def _after(v: Value, g: Value) -> Value:
+    """The value in memory of its own, written once the gradient is known: both in one row, of which g's end is cut off.
+
+    Without memory of its own the second run would be the first one; and what does not wait for the gradient would be
+    computed again long before it is used, and be kept as if there were no checkpoint.
+    """
+    n = elements(v.shape)
+    if not v.dtype.is_float or n == 0 or elements(g.shape) == 0:
+        return apply(Op.CONTIGUOUS, (v,))
+    last = apply(Op.SHRINK, (bc.reshape(Value(g.node), (elements(g.shape),)),), Box((0,), (1,)), (1,))
+    row = apply(Op.CONCAT, (bc.reshape(v, (n,)), bc.cast(last, v.dtype)), Along(0))
+    own = apply(Op.SHRINK, (apply(Op.CONTIGUOUS, (row,)),), Box((0,), (1,)), (n,))
+    return bc.reshape(own, v.shape)
+
+
+def checkpoint_sequential(
+    functions: Sequence[Callable[[Any], Any]], segments: int, input: Tensor, **kwargs: Any
+) -> Tensor:
+    """Functions applied one after the other, in `segments` parts of which all but the last are checkpoints."""
+    fns = list(functions)
+    size = max(1, len(fns) // segments)
+
+    def part(first: int, last: int) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            for fn in fns[first:last]:
+                x = fn(x)
+            return x
+
+        return run
+
+    at = 0
+    for _ in range(segments - 1):
+        input = checkpoint(part(at, at + size), input, **kwargs)
+        at += size
+    return part(at, len(fns))(input)
+
+
+__all__ = ["checkpoint", "checkpoint_sequential"]

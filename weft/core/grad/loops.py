@@ -1,0 +1,521 @@
+"""Loops on values: one LOOP for the steps, and one that runs backwards for their gradients.
+
+    forward    c[t+1], y[t] = f(c[t], x[t])                                            w: what f uses besides
+    backward   dc[t], dx[t], dw += vjp of f at (c[t], x[t])  applied to (dc[t+1], dy[t])
+
+The function is traced once, and its gradient is a graph over the same placeholders. What that graph needs of the
+forward steps is read from where these put it: carries from their history, sums from stacks that the forward loop keeps
+for it; elementwise functions of those are computed again. A product's gradient by what all steps share, dw = sum over t
+of a[t]' b[t], is one product over all steps after the loop, where stacking what it lacks takes less memory than dw
+itself: a chain of steps that each read and write all of dw would take much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weft.autograd.batching import batched, placeholder, spread
+from weft.autograd.ops import reshape, sum_
+from weft.autograd.reverse import gradients, tape
+from weft.autograd.value import Value, apply, files_home, grad_enabled
+from weft.core.args import broadcast as bc
+from weft.core.composed.composite import without_calls
+from weft.core.grad.function import several_results
+from weft.ir import dtypes, graph
+from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
+from weft.ir.loop_body import Body, Loop, Part, normal
+from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.rewrite import rebuilt
+
+Fn: TypeAlias = Callable[[list[Value], list[Value]], tuple[list[Value], list[Value]]]
+"""(carries, a row of each sliced input) -> (the next carries, what is stacked). Called again for second derivatives."""
+
+_KEPT = REDUCE | {Op.SCATTER, Op.LOOP}
+"""What the backward loop reads from the forward one and does not compute again."""
+
+
+@without_calls
+def loop(
+    fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
+) -> tuple[list[Value], list[Value]]:
+    """The last carries, and the stacked results. Sizes are known, and `length` is at least 1."""
+    device = next((v.node.device for v in (*init, *xs) if v.node.device is not None), None)
+    records = grad_enabled()
+    carries = [_placeholder(v.shape, v, device, records and v.dtype.is_float) for v in init]
+    slices = [_placeholder(v.shape[1:], v, device, records and v.needs_grad) for v in xs]
+    nexts, outs = fn(list(carries), list(slices))
+    if not _is_plain([v.node for v in (*nexts, *outs)]):
+        return _laid_out(fn, init, xs, length, reverse)
+    trace = _Trace(fn, tuple(init), tuple(xs), carries, slices, nexts, outs, length, reverse)
+    return trace.recorded() if records else trace.plain()
+
+
+def _placeholder(shape: graph.Shape, v: Value, device: str | None, needs_grad: bool) -> Value:
+    return Value(graph.buffer(shape, v.dtype, device, None), needs_grad)
+
+
+def _is_plain(roots: Sequence[Node]) -> bool:
+    """All sizes and offsets are known, and something is in every tensor that a step makes."""
+    for n in toposort(roots):
+        where: tuple[object, ...] = ()
+        if isinstance(n.attrs, Box):
+            where = n.attrs.start
+        elif isinstance(n.attrs, Padding):
+            where = (*n.attrs.low, *n.attrs.high)
+        if not all(isinstance(s, int) for s in (*n.shape, *where)):
+            return False
+    return all(elements(r.shape) != 0 for r in roots)
+
+
+def _laid_out(
+    fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
+) -> tuple[list[Value], list[Value]]:
+    """The steps one by one, where sizes are only known when they run, or nothing is to be computed."""
+    carry = list(init)
+    rows: list[list[Value]] = []
+    for t in reversed(range(length)) if reverse else range(length):
+        carry, outs = fn(carry, [row(x, t) for x in xs])
+        rows.append(outs)
+    if reverse:
+        rows.reverse()
+    stacked = [
+        apply(Op.CONCAT, tuple(reshape(v, (1, *v.shape)) for v in column), graph.Along(0))
+        for column in zip(*rows, strict=True)
+    ]
+    return carry, stacked
+
+
+def row(x: Value, t: int) -> Value:
+    """x[t]"""
+    return reshape(_rows(x, t, 1), x.shape[1:])
+
+
+def _rows(x: Value, first: int, count: int) -> Value:
+    """x[first : first + count]"""
+    rest = x.shape[1:]
+    box = Box((first, *(0 for _ in rest)), (1,) * len(x.shape))
+    return apply(Op.SHRINK, (x,), box, (count, *rest))
+
+
+@dataclass(slots=True)
+class _Reached:
+    """What a gradient needs of a forward step: carries before it, carries after it, results, and sums."""
+
+    before: set[int] = field(default_factory=set[int])
+    after: set[int] = field(default_factory=set[int])
+    outs: set[int] = field(default_factory=set[int])
+    kept: dict[Node, None] = field(default_factory=dict["Node", None])
+
+
+@dataclass(slots=True)
+class _Trace:
+    """A step, and what it is applied to."""
+
+    fn: Fn
+    init: tuple[Value, ...]
+    xs: tuple[Value, ...]
+    carries: list[Value]
+    slices: list[Value]
+    nexts: list[Value]
+    outs: list[Value]
+    length: int
+    reverse: bool
+    captured: list[Value] = field(default_factory=list[Value])
+    live: list[int] = field(default_factory=list[int])  # carries that a gradient flows through
+    live_outs: list[int] = field(default_factory=list[int])
+    body: Body = field(init=False)
+    inputs: tuple[Node, ...] = ()
+    kept: dict[Node, int] = field(default_factory=dict["Node", int])  # sums that are stacked, too
+    histories: frozenset[int] = frozenset()
+
+    # --- forward
+
+    def make(self, more: Sequence[Node] = ()) -> None:
+        """The body, with `more` results beside those of the function."""
+        self.kept = {n: len(self.outs) + k for k, n in enumerate(more)}
+        self.body, self.inputs = normal(
+            [v.node for v in self.carries], [v.node for v in self.slices], [v.node for v in self.nexts],
+            [*(v.node for v in self.outs), *more], [v.node for v in (*self.init, *self.xs)],
+            self.length, self.reverse,
+        )  # fmt: skip
+
+    def result(self, part: Part, k: int) -> Value:
+        """A result, without history."""
+        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=files_home.of))
+
+    def carry_rows(self, i: int, first: int) -> Value:
+        """A row for each step of carry i's history, from `first` on."""
+        return _rows(self.result(Part.HISTORY, i), first, self.length)
+
+    def final(self, i: int) -> Value:
+        """Carry i after the last step."""
+        if i in self.histories:
+            return row(self.result(Part.HISTORY, i), self.body.last)
+        return self.result(Part.FINAL, i)
+
+    def stack(self, k: int) -> Value:
+        """Result k of all steps."""
+        for i in self.histories:
+            if k < len(self.outs) and self.nexts[i].node is self.outs[k].node:
+                return self.carry_rows(i, self.body.after)
+        return self.result(Part.STACK, k)
+
+    def plain(self) -> tuple[list[Value], list[Value]]:
+        """The results; nothing is recorded."""
+        self.make()
+        finals = [self.final(i) for i in range(len(self.nexts))]
+        return finals, [self.stack(k) for k in range(len(self.outs))]
+
+    def recorded(self) -> tuple[list[Value], list[Value]]:
+        """The results, with their gradient."""
+        self.follow()
+        if not self.live and not self.live_outs:
+            return self.plain()
+        found = self.pulled(
+            {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
+        )
+        reached = self.reached([v.node for v in found.values()], True)
+        self.make(list(reached.kept))
+        shown = {v.node for v in self.outs}
+        hidden = {i for i in reached.after if self.nexts[i].node not in shown}
+        self.histories = frozenset(reached.before | hidden)
+        finals = [self.final(i) for i in range(len(self.nexts))]
+        stacks = [self.stack(k) for k in range(len(self.outs))]
+        given = [finals[i] for i in self.live] + [stacks[k] for k in self.live_outs]
+        done = several_results(given, (*self.init, *self.xs, *self.captured), self.pull_back, False)
+        made = iter([v for v in done if v is not None])
+        for i in self.live:
+            finals[i] = next(made)
+        for k in self.live_outs:
+            stacks[k] = next(made)
+        return finals, stacks
+
+    def follow(self) -> None:
+        """Find what the step uses from outside, and through which carries and results gradients flow."""
+        number = {v: 1 << i for i, v in enumerate(self.carries)}
+        alive = 1 << len(self.carries)
+        number.update(dict.fromkeys(self.slices, alive))
+        inside: dict[Value, int] = {}
+        captured: dict[Value, None] = {}
+
+        order = tape([v for v in (*self.nexts, *self.outs) if v.needs_grad])
+        own = {v.node for v in (*self.carries, *self.slices)}
+        varying = _varying([v.node for v in order], own)
+
+        def of(v: Value) -> int:
+            """Which carries gradients reach through it, and whether they reach anything else."""
+            return inside.get(v, 0)
+
+        def outside(v: Value) -> None:
+            while v.op in MOVEMENT and v.inputs:
+                v = v.inputs[0]
+            captured[v] = None
+
+        for v in order:
+            bits = number.get(v, 0)
+            # the node alone does not say: the parent of several results is a constant
+            if bits or v.node in varying or any(x in inside for x in v.inputs):
+                for x in v.inputs:
+                    bits |= of(x)
+                    if x.needs_grad and x not in inside:
+                        outside(x)
+                        bits |= alive
+                inside[v] = bits
+        for v in (*self.nexts, *self.outs):
+            if v.needs_grad and v not in inside:
+                outside(v)
+                inside[v] = alive
+        bits = alive
+        for i, v in enumerate(self.init):
+            bits |= v.needs_grad << i
+
+        def is_live(v: Value) -> bool:
+            return v.needs_grad and bool(of(v) & bits)
+
+        changed = True
+        while changed:
+            changed = False
+            for i, v in enumerate(self.nexts):
+                if not bits >> i & 1 and is_live(v):
+                    bits, changed = bits | 1 << i, True
+        self.captured = list(captured)
+        self.live = [i for i in range(len(self.nexts)) if bits >> i & 1 and self.nexts[i].dtype.is_float]
+        self.live_outs = [k for k, v in enumerate(self.outs) if is_live(v)]
+
+    # --- backward
+
+    def like(self, i: int) -> Value:
+        """A placeholder for the gradient of carry i."""
+        v = self.carries[i]
+        return Value(graph.buffer(v.shape, v.dtype, v.node.device, None))
+
+    def like_out(self, k: int) -> Value:
+        """A placeholder for the gradient of a step's result k."""
+        v = self.outs[k]
+        return Value(graph.buffer(v.shape, v.dtype, v.node.device, None))
+
+    def wanted(self) -> list[Value]:
+        """What one step's gradients are asked for."""
+        return [
+            *(self.carries[i] for i in self.live),
+            *(v for v in self.slices if v.needs_grad),
+            *self.captured,
+        ]
+
+    def pulled(self, after: Mapping[int, Value], out: Mapping[int, Value]) -> dict[Value, Value]:
+        """The gradients of one step, from those of the carries after it and of its results."""
+        ends = [self.nexts[i] for i in after] + [self.outs[k] for k in out]
+        return gradients(ends, [*after.values(), *out.values()], self.wanted(), False, False)
+
+    def reached(self, roots: Sequence[Node], more: bool) -> _Reached:
+        """What the graph under `roots` needs of a forward step; unless `more`, no sums but those that are stacked."""
+        before = {v.node: i for i, v in enumerate(self.carries)}
+        after = {v.node: i for i, v in enumerate(self.nexts)}
+        outs = {v.node: k for k, v in enumerate(self.outs)}
+        forward = _varying([*after, *outs], {*before, *(v.node for v in self.slices)})
+        found = _Reached()
+        seen: set[Node] = set()
+        stack = list(reversed(roots))
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            if n in before:
+                found.before.add(before[n])
+            elif n in outs and n in forward:
+                found.outs.add(outs[n])
+            elif n in after and n in forward:
+                found.after.add(after[n])
+            elif n in forward and n.op in _KEPT and (more or n in self.kept):
+                found.kept[n] = None
+            elif n.storage is None:
+                stack.extend(reversed(n.inputs))
+        return found
+
+    @without_calls
+    def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
+        """The gradients of what the loop was applied to, and of what it captured."""
+        finals = dict(zip(self.live, grads, strict=False))
+        stacks = dict(zip(self.live_outs, grads[len(self.live) :], strict=True))
+        if grad_enabled():
+            return self.again(finals, stacks)
+        return _Back(self, finals, {k: g for k, g in stacks.items() if g is not None}).run()
+
+    def again(
+        self, finals: Mapping[int, Value | None], stacks: Mapping[int, Value | None]
+    ) -> tuple[Value | None, ...]:
+        """The same, to be differentiated itself: the steps are made again, on their carries."""
+        fn, live, count = self.fn, self.live, len(self.carries)
+
+        def steps(carry: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
+            return fn(carry, x)[0], list(carry)
+
+        _, before = loop(steps, self.init, self.xs, self.length, self.reverse)
+        given = {k: g for k, g in stacks.items() if g is not None}
+        own = [j for j, v in enumerate(self.slices) if v.needs_grad]
+
+        def back(carry: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
+            old, rows, out = x[:count], x[count : count + len(self.xs)], x[count + len(self.xs) :]
+            nexts, outs = fn(list(old), list(rows))
+            # what it uses from outside may have been made anew: equal values, in the same order
+            step = _Trace(fn, self.init, self.xs, old, rows, nexts, outs, self.length, self.reverse)
+            step.follow()
+            ends = [nexts[i] for i in live] + [outs[k] for k in given]
+            asked = [*(old[i] for i in live), *(rows[j] for j in own), *step.captured]
+            found = gradients(ends, [*carry[: len(live)], *out], asked, True, False)
+            sums = [
+                apply(Op.ADD, (acc, bc.cast(found[w], acc.dtype))) if w in found else acc
+                for acc, w in zip(carry[len(live) :], step.captured, strict=True)
+            ]
+            return (
+                [*(found.get(v) or _zeros(v) for v in asked[: len(live)]), *sums],
+                [found.get(rows[j]) or _zeros(rows[j]) for j in own],
+            )
+
+        start = [g if g is not None else _zeros(self.carries[i]) for i, g in finals.items()]
+        totals = [Value(graph.const(0, dtypes.accumulator(w.dtype), w.shape)) for w in self.captured]
+        ends, dxs = loop(
+            back, [*start, *totals], [*before, *self.xs, *given.values()], self.length, not self.reverse
+        )
+        dx = dict(zip(own, dxs, strict=True))
+        dc = dict(zip(live, ends, strict=False))
+        dw = [bc.cast(g, w.dtype) for g, w in zip(ends[len(live) :], self.captured, strict=True)]
+        return (*(dc.get(i) for i in range(count)), *(dx.get(j) for j in range(len(self.xs))), *dw)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Total:
+    """How the sum of a node over all steps is computed: the node is a rearrangement of `inside`, which is a sum of what
+    can be computed from `cuts`, or of `terms`."""
+
+    node: Node
+    inside: Node
+    cuts: tuple[Node, ...]
+    terms: tuple[_Total, ...] = ()
+
+
+@dataclass(slots=True)
+class _Back:
+    """The loop that runs backwards, being made."""
+
+    trace: _Trace
+    finals: Mapping[int, Value | None]
+    stacks: Mapping[int, Value]
+    rows: dict[Node, Value] = field(default_factory=dict["Node", Value])
+    """What steps read, and where: a row of which tensor."""
+    outs: dict[Node, None] = field(default_factory=dict["Node", None])
+    varying: set[Node] = field(default_factory=set["Node"])
+
+    def run(self) -> tuple[Value | None, ...]:
+        """Make it, and what is left to be done after it."""
+        t = self.trace
+        after = {i: t.like(i) for i in t.live}
+        out = {k: t.like_out(k) for k in self.stacks}
+        found = t.pulled(after, out)
+        self.sources([v.node for v in found.values()])
+        self.rows.update({out[k].node: g for k, g in self.stacks.items()})
+        self.varying = _varying(
+            [v.node for v in found.values()], {*self.rows, *(v.node for v in after.values())}
+        )
+        dx = {j: self.cut(found[v].node, False) for j, v in enumerate(t.slices) if v in found}
+        large = sorted((w for w in t.captured if w in found), key=lambda w: -_nbytes(w.node))
+        dw = {w: plan for w in large if (plan := self.hoisted(found[w].node)) is not None}
+        summed = [w for w in large if w not in dw]
+        accumulators = [
+            Value(graph.buffer(w.shape, dtypes.accumulator(w.dtype), w.node.device, None)) for w in summed
+        ]
+        nexts = [
+            (found[t.carries[i]] if t.carries[i] in found else _zeros(t.carries[i])).node for i in t.live
+        ]
+        nexts += [
+            graph.apply(Op.ADD, (a.node, bc.cast(found[w], a.dtype).node))
+            for a, w in zip(accumulators, summed, strict=True)
+        ]
+        start = [g if g is not None else _zeros(t.carries[i]) for i, g in self.finals.items()]
+        start += [_zeros(a) for a in accumulators]
+        carries = [*after.values(), *accumulators]
+        # forward values that are read from rows become placeholders
+        new = {n: graph.buffer(n.shape, n.dtype, n.device, None) for n in self.rows if n.op is not Op.BUFFER}
+        roots = rebuilt([*nexts, *self.outs], new)
+        used = set(toposort(roots))
+        rows = {p: v for n, v in self.rows.items() if (p := new.get(n, n)) in used}
+        body, inputs = normal(
+            [v.node for v in carries], list(rows), roots[: len(nexts)], roots[len(nexts) :],
+            [v.node for v in (*start, *rows.values())], t.length, not t.reverse,
+        )  # fmt: skip
+        stacked = {
+            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=files_home.of))
+            for k, n in enumerate(self.outs)
+        }
+        self.rows.update({n: v for n, v in stacked.items() if n not in self.rows})
+        ends = [
+            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=files_home.of))
+            for k in range(len(carries))
+        ]
+        dc = dict(zip(t.live, ends, strict=False))
+        totals = {w: bc.cast(v, w.dtype) for w, v in zip(summed, ends[len(t.live) :], strict=True)}
+        totals.update({w: self.total(plan) for w, plan in dw.items()})
+        return (
+            *(dc.get(i) if v.needs_grad else None for i, v in enumerate(t.init)),
+            *(self.stacked(found[v].node) if j in dx else None for j, v in enumerate(t.slices)),
+            *(totals.get(w) for w in t.captured),
+        )
+
+    def sources(self, roots: Sequence[Node]) -> None:
+        """Where the steps find what they need of the forward loop."""
+        t = self.trace
+        reached = t.reached(roots, False)
+        self.rows = {t.slices[j].node: x for j, x in enumerate(t.xs)}
+        self.rows.update({t.carries[i].node: t.carry_rows(i, t.body.before) for i in sorted(reached.before)})
+        self.rows.update({t.nexts[i].node: t.carry_rows(i, t.body.after) for i in sorted(reached.after)})
+        self.rows.update({t.outs[k].node: t.stack(k) for k in sorted(reached.outs)})
+        self.rows.update({n: t.stack(t.kept[n]) for n in reached.kept})
+
+    def cut(self, n: Node, free: bool) -> int:
+        """Have what `n` is a rearrangement of stacked by the steps (unless `free`: not yet); the bytes that takes."""
+        core = self.core(n)
+        if core in self.rows or core in self.outs or core not in self.varying:
+            return 0
+        if not free:
+            self.outs[core] = None
+        return _nbytes(core)
+
+    def core(self, n: Node) -> Node:
+        """What `n` is a rearrangement or repetition of."""
+        while n not in self.rows and n not in self.outs and n.op in _REARRANGED:
+            n = n.inputs[0]
+        return n
+
+    def hoisted(self, g: Node) -> _Total | None:
+        """How the sum of `g` over all steps is computed after the loop. None where it takes less memory to add it up
+        step by step."""
+        s = self.inside(g)
+        if s.op is Op.ADD and s not in self.rows:
+            terms = [self.hoisted(i) for i in s.inputs]
+            known = [t for t in terms if t is not None]
+            return _Total(g, s, (), tuple(known)) if len(known) == len(terms) else None
+        if s.op is not Op.SUM or s in self.rows:
+            return None
+        (x,) = s.inputs
+        parts = x.inputs if x.op is Op.MUL and x not in self.rows else (x,)
+        if sum(self.cut(p, True) for p in parts) > _nbytes(g):
+            return None
+        for p in parts:
+            self.cut(p, False)
+        return _Total(g, s, tuple([self.core(p) for p in parts]))
+
+    def inside(self, g: Node) -> Node:
+        """What `g` is a rearrangement of."""
+        while g.op in _LINEAR and g not in self.rows:
+            g = g.inputs[0]
+        return g
+
+    def stacked(self, n: Node) -> Value:
+        """A node's value in all steps."""
+        return self.over(n, [self.core(n)])
+
+    def over(self, n: Node, cuts: Sequence[Node]) -> Value:
+        """A node's value in all steps, computed from those of `cuts`."""
+        t = self.trace
+        marks = {c: placeholder(c.shape, c.dtype, c.device, False) for c in cuts if c in self.rows}
+        (again,) = rebuilt([n], {c: v.node for c, v in marks.items()})
+        ((value, has),) = batched([Value(again)], {v: self.rows[c] for c, v in marks.items()}, t.length)
+        return value if has else spread(value, t.length)
+
+    def total(self, plan: _Total) -> Value:
+        """The sum of a node's values over all steps."""
+        s = plan.inside
+        if s.op is Op.SUM:
+            assert isinstance(s.attrs, Axes)
+            whole = sum_(self.over(s.inputs[0], plan.cuts), (0, *(a + 1 for a in s.attrs.axes)))
+        else:
+            one, other = map(self.total, plan.terms)
+            whole = apply(Op.ADD, (one, other))
+        (again,) = rebuilt([plan.node], {s: whole.node})
+        return Value(again)
+
+
+_REARRANGED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND})
+_LINEAR = _REARRANGED | {Op.SHRINK, Op.FLIP}
+
+
+def _nbytes(n: Node) -> int:
+    size = elements(n.shape)
+    assert isinstance(size, int)
+    return size * n.dtype.itemsize
+
+
+def _zeros(v: Value) -> Value:
+    return Value(graph.const(0, v.dtype, v.shape))
+
+
+def _varying(roots: Sequence[Node], given: set[Node]) -> set[Node]:
+    """The nodes under `roots` that depend on `given`."""
+    found: set[Node] = set()
+    for n in toposort(roots):
+        if n in given or any(i in found for i in n.inputs):
+            found.add(n)
+    return found

@@ -1,0 +1,4 @@
+"""The Tensor, its methods, how it prints and how it meets other libraries.
+
+Imports `surface` and the rooms below it.
+"""
