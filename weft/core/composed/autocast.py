@@ -12,8 +12,7 @@ from functools import cache, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
-from weft.autograd.value import apply
+from weft.autograd.value import apply, mode
 from weft.core.args.contexts import DecoratingContext
 from weft.core.args.handle import Handle, describe, wrap
 from weft.errors import ArgumentError, DTypeError
