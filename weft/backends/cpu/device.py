@@ -20,7 +20,7 @@ from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
-from weft.ir.ops import ELEMENTWISE, Op
+from weft.ir.ops import ELEMENTWISE, EXPANDED
 
 from .allocator import Borrowed, MemoryBlock
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 _CLOCK = 3.0e9
 _BANDWIDTH = 40.0e9
 _LAUNCH_NS = 20.0
-
-NATIVE = ELEMENTWISE - {
-    Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.POW, Op.THREEFRY,
-}  # fmt: skip
-"""What the renderer knows as instructions; the rest is expanded into these by `weft.ir.math`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,7 +298,7 @@ def describe(machine: Machine) -> DeviceInfo:
         bandwidth=_BANDWIDTH,
         flops=flops,
         launch_ns=_LAUNCH_NS,
-        native=NATIVE,
+        native=ELEMENTWISE - EXPANDED,
         host_memory=True,
         link_bandwidth=_BANDWIDTH,
         bounds=Bounds(threads=1),

@@ -19,7 +19,7 @@ from weft.ir.math.power import power
 from weft.ir.math.threefry import threefry
 from weft.ir.math.trigonometric import cos, sin
 from weft.ir.math.value import FORMATS, ScalarExpr
-from weft.ir.ops import ELEMENTWISE, Op
+from weft.ir.ops import ELEMENTWISE, EXPANDED, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 
 Expansion: TypeAlias = Callable[[Call], Expr]
@@ -51,7 +51,7 @@ EXPANSIONS: dict[Op, Expansion] = {
 
 _INTEGER: dict[Op, Expansion] = {Op.POW: integer_power, Op.THREEFRY: threefry}
 
-NEEDED: frozenset[Op] = ELEMENTWISE - {*EXPANSIONS, *_INTEGER, Op.FMA}
+NEEDED: frozenset[Op] = ELEMENTWISE - EXPANDED - {Op.FMA}
 """Elementwise ops that every device renders, on every dtype that loops allow: nothing makes them of others."""
 
 WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {

@@ -8,7 +8,6 @@ from weft.ir.graph import Along, Axes, Box, Combine
 from weft.ir.index import NEVER, Guard, Int, Var, both, floordiv, high, in_range, mod, variables
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
-from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import Big
 from weft.scheduler.kernelize.groups import EMPTY, Kind, Site, Store, markers_in
@@ -27,7 +26,7 @@ def compute(sites: Sites, site: Site) -> None:
     elif node.op in ELEMENTWISE:
         site.kind = Kind.CALL
         site.inputs = [sites.need(i, group, site.index, site.frames) for i in node.inputs]
-        group.ops += len(site.frames) * cost.OPS.get(node.op, 1)
+        group.ops += len(site.frames) * node.op.info.cost
     else:
         _COMPUTE[node.op](sites, site)
 

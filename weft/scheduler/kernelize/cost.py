@@ -1,19 +1,12 @@
-"""The costs that fusion is decided by, in one place: what an operation, a byte and a kernel cost, and the limits.
+"""The costs that fusion is decided by, in one place: what a byte and a kernel cost, and the limits.
 
-The unit is one cheap scalar operation on one element. Only ratios matter, and they are much alike on all machines.
+The unit is one addition of one element, as of `OpInfo.cost`. Only ratios matter, and they are much alike on all
+machines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from weft.ir.ops import Op
-
-OPS: dict[Op, int] = {
-    Op.DIV: 4, Op.RECIP: 4, Op.SQRT: 4, Op.FLOORDIV: 16, Op.MOD: 16, Op.EXP: 16, Op.EXP2: 16, Op.LOG: 20, Op.LOG2: 20,
-    Op.SIN: 24, Op.COS: 24, Op.TANH: 24, Op.ERF: 24, Op.POW: 48, Op.THREEFRY: 100,
-}  # fmt: skip
-"""What an operation costs, in additions; those not listed cost 1."""
 
 OPS_PER_BYTE = 8
 """Operations in the time that one byte takes from or to memory: the machine balance of today's CPUs and GPUs."""
@@ -96,7 +89,8 @@ class Comparison:
         return self.fused.total <= self.limit.total
 
     def __str__(self) -> str:
-        return f"{self.fused} {'<=' if self.pays else '>'} {self.limit}"
+        rate = f", at {OPS_PER_BYTE} operations per byte" if self.fused.ops and self.limit.nbytes else ""
+        return f"{self.fused} {'<=' if self.pays else '>'} {self.limit}{rate}"
 
 
 _LAUNCH = Cost(OPS_PER_LAUNCH)

@@ -151,7 +151,7 @@ def describe(log: Iterable[Entry], groups: Sequence[Group]) -> Iterator[Logged]:
     homes = _homes(groups)
 
     def named(some: Iterable[Group]) -> str:
-        found = sorted(number[g] for g in some)
+        found = sorted({number[g] for g in some})
         return f"kernel{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}"
 
     for node, decision in log:
@@ -173,9 +173,11 @@ def describe(log: Iterable[Entry], groups: Sequence[Group]) -> Iterator[Logged]:
                 action = "copied from another device"
         cut = decision.cut
         costs = () if cut.costs is None else (str(cut.costs),)
-        refused = decision.refused if isinstance(decision, NewGroup) else ()
-        reasons = tuple(f"not in {named(r.groups)}: {r.why}" for r in refused)
-        yield Logged(repr(node), action, cut.why, cut.forced, costs, reasons)
+        reasons: dict[str, list[Group]] = {}
+        for r in decision.refused if isinstance(decision, NewGroup) else ():
+            reasons.setdefault(r.why, []).extend(r.groups)
+        refused = tuple(f"not in {named(some)}: {why}" for why, some in reasons.items())
+        yield Logged(repr(node), action, cut.why, cut.forced, costs, refused)
 
 
 def _homes(groups: Iterable[Group]) -> dict[int, Group]:

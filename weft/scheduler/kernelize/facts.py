@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import high
-from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.ops import REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import contraction
 
@@ -86,7 +86,7 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
         f.bases = f.leaves if f.big is Big.CONTRACTION else facts[id(node.inputs[0])].bases
         return
     leaves: frozenset[int] | None = _NONE
-    ops: float = 0 if op in MOVEMENT else cost.OPS.get(op, 1)
+    ops: float = op.info.cost
     for i in dict.fromkeys(node.inputs):
         g = facts[id(i)]
         f.reduced = f.reduced or g.reduced

@@ -128,13 +128,13 @@ def _widens(node: Node) -> bool:
 
 def _repeated(node: Node, f: Facts, sites: Sequence[Site], groups: int) -> Cut | Comparison | None:
     """One kernel reads the node at several places, in several passes, or in windows that overlap."""
-    times = sum(_times(f, s) for s in sites)
+    times = sum(_times(f, s) for s in sites) // groups
     if times == 1:
         return None
     why = "one kernel would compute it several times over"
     if len(sites) > cost.MAX_SITES * groups:
         return Cut(why, forced=False, in_reader=False)
-    costs = cost.repeat(times // groups, f.ops, node.dtype.itemsize, f.size)
+    costs = cost.repeat(times, f.ops, node.dtype.itemsize, f.size)
     return _by_cost(costs, why, in_reader=False)
 
 

@@ -97,8 +97,6 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     others = view.users(node, [s for s in sites if s.group is not group])
     if group in others:
         return "it updates a copy of the node in place"
-    if id(node) in group.online:
-        return "it computes the node for attention in one pass"
     if not view.has_room(group, node, 1):
         return "it has no buffer left"
     (site,) = mine

@@ -9,7 +9,7 @@ from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.arguments import items, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
-from weft.ir.kernel.transforms.find import alone, empty
+from weft.ir.kernel.transforms.find import empty
 from weft.ir.loops import LANE_KINDS, LoopKind, Scope
 
 
@@ -50,7 +50,9 @@ class ComputeAt(Transform):
             return Refusal(f"there is no item {self.item if nest is None else self.consumer}")
         if target.loop(self.loop) is None:
             return Refusal(f"{self.consumer} has no loop {self.loop}")
-        refusal = empty(k, self.item) or alone(k, self.item)
+        if nest.online is not None:
+            return Refusal(f"{self.item} runs in another's loop")
+        refusal = empty(k, self.item)
         if refusal is not None:
             return refusal
         users = readers(k.algorithm, self.item)

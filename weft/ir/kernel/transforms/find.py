@@ -33,19 +33,12 @@ def empty(k: Kernel, item: str) -> Refusal | None:
     return None
 
 
-def alone(k: Kernel, item: str) -> Refusal | None:
-    """Refuses the reductions that share a loop."""
-    if any(n.online is not None and item in (name, n.online.leader) for name, n in k.nests.items()):
-        return Refusal(f"{item} takes part in an online reduction")
-    return None
-
-
 def unscheduled(k: Kernel, item: Item) -> Refusal | None:
-    """Refuses items whose loops are no longer one per axis, which they are made anew as, or have a place."""
+    """Refuses items that have a place, or other loops than one per axis, which is what they are about to get anew."""
     nest, before = k.nests[item.name], initial_nest(item, set())
     if nest.at is not None or [s.extent for s in nest.loops] != [s.extent for s in before.loops]:
         return Refusal(f"{item.name} has been scheduled already")
-    return empty(k, item.name) or alone(k, item.name)
+    return empty(k, item.name)
 
 
 def serial(k: Kernel, spec: LoopSpec) -> Refusal | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var
-from weft.ir.kernel.algorithm import Item, Output, Value, readers
+from weft.ir.kernel.algorithm import Item, Output, Value
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -28,9 +28,6 @@ class Inline(Transform):
             return item
         if item.reduce is not None:
             return Refusal(f"{self.value} is a reduction")
-        users = readers(k.algorithm, self.value)
-        if any(isinstance(r, Output) and any(c.source == self.value for c in r.carries) for r in users):
-            return Refusal(f"{self.value} is carried by an output")
         return empty(k, self.value)
 
     def apply(self, k: Kernel) -> Kernel:

@@ -51,8 +51,6 @@ class Window(Transform):
             p = k.algorithm.param(load.source)
             if p is None:
                 return Refusal(f"{load.source} is no parameter")
-            if p.written:
-                return Refusal(f"{p.name} is written by this kernel")
             if not all(isinstance(n, int) for n in p.shape):
                 return Refusal("a size is only known at run time")
         if any(not isinstance(a.extent, int) for a in item.all_axes):
