@@ -13,7 +13,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
-from weft.scheduler.kernelize import LoopSpec, kernelize_all, kernels
+from weft.scheduler.kernelize import Logged, LoopSpec, kernelize_all, kernels
 from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.programs import lowered
 
@@ -21,13 +21,14 @@ from weft.scheduler.programs import lowered
 @dataclass(frozen=True, slots=True)
 class KernelDetail:
     """A kernel to come. `bytes` (what must at least move; `written` of them are written) and `flops` are for the
-    largest runtime sizes; `why`: what ended its fusion."""
+    largest runtime sizes; `why`: what ended its fusion; `decisions`: those about each of its nodes."""
 
     name: str
     bytes: int
     written: int
     flops: int
     why: tuple[str, ...]
+    decisions: tuple[Logged, ...]
     algorithm: Algorithm
     decided: Decided
     device: Device
@@ -61,10 +62,10 @@ class KernelDetail:
 
 def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
     """The kernels that computing `nodes` on `device` takes, in order."""
-    specs = kernelize_all(nodes, device.info.bounds.parameters)
+    specs = kernelize_all(nodes, device.info.bounds.parameters, logged=True)
     once = {
         s: KernelDetail(
-            s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.algorithm,
+            s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.decisions, s.algorithm,
             decide(s.algorithm, device.info), device,
         )
         for s in kernels(specs)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
 from weft.autograd.value import apply
@@ -135,18 +134,7 @@ def _casting(function: Callable[P, R], chosen: Callable[[Casts], DType | None]) 
         finally:
             mode.casts = casts
 
-    _CASTS[run] = (function, chosen)
     return run
-
-
-_CASTS: WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Any]] = WeakKeyDictionary()
-"""What each function that casts was made of."""
-
-
-def within_casts(decorator: Callable[[Callable[P, R]], Callable[P, R]], f: Callable[P, R]) -> Callable[P, R]:
-    """The function decorated; where it casts for `autocast`, what takes the tensors after that."""
-    found = _CASTS.get(f)
-    return decorator(f) if found is None else _casting(decorator(found[0]), found[1])
 
 
 def _cast(x: Any, kind: str, to: DType) -> Any:

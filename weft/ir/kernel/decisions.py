@@ -21,17 +21,17 @@ Option = TypeVar("Option")
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One decision: the options in the order of preference or with their estimated costs, in `unit` (relative to each
-    other, without one), and the index of the one that was taken."""
+    """One decision: the texts of the options, in the order of preference or with their estimated costs, in `unit`
+    (relative to each other, without one), and the index of the one that was taken."""
 
     name: str
-    options: tuple[object, ...]
+    options: tuple[str, ...]
     taken: int
     costs: tuple[float, ...] = ()
     unit: str = ""
 
     @property
-    def option(self) -> object:
+    def option(self) -> str:
         """The option taken."""
         return self.options[self.taken]
 
@@ -75,10 +75,11 @@ def pick(
 ) -> tuple[Kernel, Option]:
     """The kernel with one more decision, and the option that was taken."""
     taken = min(range(len(options)), key=costs.__getitem__) if costs else 0
+    texts = tuple(map(str, options))
     wish = k.decisions.record.get(name)
-    if wish is not None:
-        taken = next((n for n, option in enumerate(options) if str(option) == wish), taken)
-    found = Pick(name, tuple(options), taken, tuple(costs), unit)
+    if wish in texts:
+        taken = texts.index(wish)
+    found = Pick(name, texts, taken, tuple(costs), unit)
     return replace(k, decisions=replace(k.decisions, picks=(*k.decisions.picks, found))), options[taken]
 
 

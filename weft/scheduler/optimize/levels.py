@@ -181,7 +181,7 @@ def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Iterator[PartialSums
 
 
 def levels_of(extent: Int, inner: int, limit: int, chunk: int) -> tuple[int, ...]:
-    """After how many iterations of `inner` additions to set a sum aside, and after how many of those sums again."""
+    """Iterations of `inner` additions that share a partial sum, then how many of those sums share one, and so on."""
     found: list[int] = []
     left, limit, chunk = extent, max(limit // inner, 1), max(chunk // inner, 1)
     while high(left) > limit:

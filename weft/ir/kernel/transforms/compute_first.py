@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import reads
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 
 
@@ -18,6 +19,10 @@ class ComputeFirst(Transform):
     """
 
     value: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> ComputeFirst | None:
+        return cls(pick(values(k)).name)
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

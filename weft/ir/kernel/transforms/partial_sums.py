@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import Kernel, LoopSpec
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import FACTORS, one_of, reducing_loops, reductions
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
@@ -25,6 +26,14 @@ class PartialSums(Transform):
     value: str
     loop: str
     levels: tuple[int, ...]
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> PartialSums | None:
+        value = one_of(pick, reductions(k))
+        loop = None if value is None else one_of(pick, reducing_loops(k, value))
+        if value is None or loop is None:
+            return None
+        return cls(value.name, loop, tuple(pick(FACTORS) for _ in range(pick((1, 2)))))
 
     def check(self, k: Kernel) -> Refusal | None:
         item, spec = find_value(k, self.value), find(k, self.loop)

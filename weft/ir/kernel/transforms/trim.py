@@ -24,7 +24,8 @@ from weft.ir.index import (
 from weft.ir.kernel.algorithm import Value, place, readers
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
@@ -48,6 +49,12 @@ class Trim(Transform):
     value: str
     loop: str
     strict: bool = False
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Trim | None:
+        value = one_of(pick, reductions(k))
+        loop = None if value is None else one_of(pick, reducing_loops(k, value))
+        return None if value is None or loop is None else cls(value.name, loop, pick((False, True)))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

@@ -12,7 +12,7 @@ import weft
 from weft.backends.protocol import Device
 from weft.backends.registry import open_device
 from weft.backends.storage import Storage
-from weft.core.execute.explain import ExplainedKernel
+from weft.core.execute.explanation import ExplainedKernel
 from weft.scheduler import realize
 from weft.scheduler.plan import Plan
 
