@@ -292,11 +292,11 @@ class RuleOptimizer(Optimizer):
                     group.count += 1
                     changed.append(group.count)
                 self._complete(group)
-                remembered = (
-                    _Remembered.of(self, group) if type(self).__module__.startswith("weft.optim.") else None
+                rule = (
+                    _RecordedRule.of(self, group) if type(self).__module__.startswith("weft.optim.") else None
                 )
                 for p in learned:
-                    changed += self._update(group, p, remembered)
+                    changed += self._update(group, p, rule)
         return changed
 
     def _follow_rule(self) -> None:
@@ -308,10 +308,10 @@ class RuleOptimizer(Optimizer):
                 if step is not None:
                     group.count.copy_(as_tensor(step))
 
-    def _update(self, group: Group, p: Tensor, remembered: _Remembered | None) -> list[Tensor]:
+    def _update(self, group: Group, p: Tensor, rule: _RecordedRule | None) -> list[Tensor]:
         grad, state = p.grad, self.state[p]
         assert grad is not None
-        found = None if remembered is None else remembered.next(p, grad, state)
+        found = None if rule is None else rule.next(p, grad, state)
         if found is None:
             value, new = self.next(group, p.detach(), grad.detach(), state)
         else:
@@ -396,7 +396,7 @@ def _wide(t: Tensor) -> Tensor:
 
 
 @dataclass(slots=True)
-class _Remembered:
+class _RecordedRule:
     """What the rule makes of parameters of one group, recorded once for each shape."""
 
     optimizer: RuleOptimizer
@@ -407,7 +407,7 @@ class _Remembered:
     kept: dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]
 
     @classmethod
-    def of(cls, optimizer: RuleOptimizer, group: Group) -> _Remembered | None:
+    def of(cls, optimizer: RuleOptimizer, group: Group) -> _RecordedRule | None:
         """None where nothing is recorded: within a trace, or with options that are no plain values."""
         if not calls_are_made():
             return None
@@ -454,7 +454,7 @@ class _Remembered:
 _recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
     WeakKeyDictionary()
 )
-"""What `_Remembered` recorded for each optimizer."""
+"""What `_RecordedRule` recorded for each optimizer."""
 
 MANY = 256
 """So many recorded rules are kept; a schedule that changes an option makes new ones at each step."""

@@ -106,7 +106,7 @@ def test_gradients_of_gradients_and_batches() -> None:
         np.testing.assert_allclose(results[0].numpy(), results[1].numpy(), rtol=2e-4, atol=1e-6)
 
 
-def test_optimizers_remember_their_rule_and_follow_their_options() -> None:
+def test_optimizers_record_their_rule_and_follow_their_options() -> None:
     p = weft.nn.Parameter(weft.ones(4))
     q = weft.nn.Parameter(weft.ones(4))
     ours = weft.optim.AdamW([p], lr=0.1)
