@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import performance_forms
 import pytest
 
 from benchmarks import report
+from weft.ir.kernel import transforms
+from weft.ir.kernel.transforms.base import Transform
 
 ROOT = Path(__file__).parents[1]
 RECORDS = sorted((ROOT / "manuals" / "decisions").glob("[0-9]*.md"))
@@ -91,6 +95,19 @@ def test_architecture_is_short_and_states_no_times() -> None:
     text = (ROOT / "manuals" / "architecture.md").read_text(encoding="utf-8")
     assert text.count("\n") <= 450
     assert not re.findall(r"\d (?:ms|us)\b", text)
+
+
+def test_the_table_of_transforms_has_all_of_them() -> None:
+    for module in pkgutil.iter_modules(transforms.__path__):
+        importlib.import_module(f"{transforms.__name__}.{module.name}")
+    found: list[type[Transform]] = [Transform]
+    for kind in found:
+        found += kind.__subclasses__()
+    kinds = [kind.__name__ for kind in found[1:] if kind.__module__.startswith(transforms.__name__)]
+    names = {re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in kinds}
+    text = (ROOT / "manuals" / "performance.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?`) \|", text.partition("### The transforms")[2].partition("\n### ")[0], re.M)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == names
 
 
 def test_the_page_of_figures_is_what_benchmarks_write() -> None:

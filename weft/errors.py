@@ -27,20 +27,20 @@ _CALLS = frozenset({"Module._call_impl", "call_hooked"})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallSite:
     """Where a user called weft: file:line of the innermost frame outside weft, and the function called there."""
 
     location: str
     function: str
 
 
-def user_call() -> Call:
+def user_call() -> CallSite:
     """The user's call; "<unknown>" and no function when every frame is weft's."""
     frame, function = inspect.currentframe(), ""
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_HOME) and not name.startswith(("<frozen", "<weft")):
-            return Call(f"{name}:{frame.f_lineno}", function)
+            return CallSite(f"{name}:{frame.f_lineno}", function)
         code = frame.f_code
         if name in _WRAPPERS:
             frame = frame.f_back
@@ -50,7 +50,7 @@ def user_call() -> Call:
         elif code.co_name != "forward" and code.co_qualname not in _CALLS:
             function = code.co_name
         frame = frame.f_back
-    return Call("<unknown>", "")
+    return CallSite("<unknown>", "")
 
 
 def named(message: str, function: str) -> str:

@@ -15,7 +15,7 @@ from weft.autograd.reverse import gradients
 from weft.autograd.value import Value, apply
 from weft.ir import dtypes
 from weft.ir.ops import Op
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import programs
 
@@ -26,7 +26,7 @@ def test_every_op_has_a_rule() -> None:
     assert set(BATCH) == set(Op)
 
 
-def run(p: Program, leaves: list[Value]) -> Value:
+def run(p: GraphProgram, leaves: list[Value]) -> Value:
     values = list(leaves)
     for s in p.steps:
         if s.op in (Op.CONST, Op.RANGE):
@@ -57,7 +57,7 @@ def test_batched_programs_compute_every_example() -> None:
         programs(max_steps=7, allowed=(dtypes.float32, dtypes.float64, dtypes.int32, dtypes.bool_)),
         st.integers(0, 2**16),
     )
-    def compare(p: Program, seed: int) -> None:
+    def compare(p: GraphProgram, seed: int) -> None:
         assume(not any(s.op is Op.COPY for s in p.steps))
         note(repr(p))
         rng = np.random.default_rng(seed)

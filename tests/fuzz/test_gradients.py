@@ -17,7 +17,7 @@ from weft.core.execute import run
 from weft.ir import dtypes
 from weft.ir.graph import Node
 from weft.ir.ops import Op
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import programs
 from weft.testing.tolerance import allowed, difference
@@ -25,7 +25,7 @@ from weft.testing.tolerance import allowed, difference
 EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 
 
-def gradient_nodes(p: Program, leaf: Callable[[Any], Node]) -> list[Node]:
+def gradient_nodes(p: GraphProgram, leaf: Callable[[Any], Node]) -> list[Node]:
     """The gradients, for every float leaf, of the sum of the last value."""
     values: list[Value] = []
     for a in p.leaves:
@@ -55,7 +55,7 @@ def test_gradients_compute_what_the_reference_does(device: str) -> None:
         print_blob=True,
     )
     @given(programs(max_steps=7, allowed=(dtypes.float32, dtypes.float64, dtypes.int32, dtypes.bool_)))
-    def compare(p: Program) -> None:
+    def compare(p: GraphProgram) -> None:
         assume(not any(s.op is Op.COPY for s in p.steps))
         note(repr(p))
         plain = gradient_nodes(p, numpy_leaf)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from weft.core.execute import run
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import elementwise_programs, programs, reduction_programs, view_programs
 from weft.testing.tolerance import allowed, difference
@@ -44,7 +44,7 @@ def test_programs_compute_what_the_reference_does(kind: str, device: str) -> Non
         print_blob=True,
     )
     @given(KINDS[kind])
-    def compare(p: Program) -> None:
+    def compare(p: GraphProgram) -> None:
         note(repr(p))
         plain = p.build(numpy_leaf)
         want, bounds = evaluate(plain), allowed(plain)
@@ -68,13 +68,13 @@ def test_plans_serve_other_values_of_the_same_structure(device: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     @given(programs(max_steps=6), st.integers(0, 2**16))
-    def compare(p: Program, seed: int) -> None:
+    def compare(p: GraphProgram, seed: int) -> None:
         import numpy as np
 
         rng = np.random.default_rng(seed)
         shuffled = tuple(rng.permuted(a.ravel()).reshape(a.shape) if a.size else a for a in p.leaves)
         for leaves in (p.leaves, shuffled):
-            q = Program(leaves, p.steps, p.outputs)
+            q = GraphProgram(leaves, p.steps, p.outputs)
             note(repr(q))
             plain = q.build(numpy_leaf)
             nodes = q.build(lambda a: run.from_numpy(a, device), {"home": device, "away": device})

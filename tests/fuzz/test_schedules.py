@@ -16,7 +16,7 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.testing.kernelized import Launch, execute, on_device
 from weft.testing.kernels import CASES
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.schedules import Draw, picked_by, random_schedule
 from weft.testing.strategies import programs, reduction_programs
@@ -67,7 +67,7 @@ def test_kernels(name: str) -> None:
 def test_programs(kind: str) -> None:
     @few(30)
     @given(KINDS[kind], st.data())
-    def compare(p: Program, data: st.DataObject) -> None:
+    def compare(p: GraphProgram, data: st.DataObject) -> None:
         note(repr(p))
         nodes = p.build(numpy_leaf)
         want, bounds = evaluate(nodes), allowed(nodes)

@@ -18,7 +18,7 @@ from weft.ir.index import evaluate as index_value
 from weft.ir.movement import source
 from weft.ir.ops import MOVEMENT, Op
 from weft.ir.relations import RELATIONS, Region, dirties, needs, whole
-from weft.testing.programs import Program, Step, numpy_leaf
+from weft.testing.programs import GraphProgram, ProgramStep, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import programs
 
@@ -29,7 +29,7 @@ def test_every_op_has_a_relation() -> None:
     assert set(RELATIONS) == set(Op)
 
 
-def isolated(step: Step, inputs: list[Node]) -> tuple[Node, list[Node]]:
+def isolated(step: ProgramStep, inputs: list[Node]) -> tuple[Node, list[Node]]:
     """The op of `step` on leaves like `inputs` that hold distinct numbers (indices stay as they are)."""
     leaves: list[Node] = []
     for k, x in enumerate(inputs):
@@ -37,7 +37,7 @@ def isolated(step: Step, inputs: list[Node]) -> tuple[Node, list[Node]]:
         if x.op is not Op.BUFFER or not x.dtype.is_int:
             array = np.asarray(np.arange(array.size).reshape(array.shape) % 5 + k).astype(array.dtype)
         leaves.append(g.buffer(array.shape, x.dtype, "cpu:0", array))
-    return Step(step.op, tuple(range(len(leaves))), step.attrs, step.shape, step.dtype).apply(
+    return ProgramStep(step.op, tuple(range(len(leaves))), step.attrs, step.shape, step.dtype).apply(
         list(leaves)
     ), leaves
 
@@ -63,7 +63,7 @@ def influences(node: Node, leaf: Node, at: tuple[int, ...]) -> np.ndarray:
 
 @settings(max_examples=80, **QUIET)
 @given(programs(max_steps=5), st.randoms(use_true_random=False))
-def test_regions_contain_all_that_is_needed_and_reached(p: Program, random: Any) -> None:
+def test_regions_contain_all_that_is_needed_and_reached(p: GraphProgram, random: Any) -> None:
     values = [numpy_leaf(a) for a in p.leaves]
     for step in p.steps:
         node = step.apply(values)
@@ -144,7 +144,7 @@ def test_examples() -> None:
 
 @settings(max_examples=80, **QUIET)
 @given(programs(max_steps=5))
-def test_index_functions_move_data_as_the_reference_does(p: Program) -> None:
+def test_index_functions_move_data_as_the_reference_does(p: GraphProgram) -> None:
     """`movement.source`, element by element, against the reference."""
     values = [numpy_leaf(a) for a in p.leaves]
     moved = 0

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from weft.ir import dtypes
 from weft.ir.ops import Op
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import MOVES, programs
 from weft.testing.tolerance import allowed, difference
@@ -19,13 +19,13 @@ QUIET = {"suppress_health_check": list(HealthCheck), "deadline": None, "database
 
 @settings(max_examples=80, derandomize=True, **QUIET)
 @given(programs())
-def test_programs_evaluate_within_their_own_tolerance(p: Program) -> None:
+def test_programs_evaluate_within_their_own_tolerance(p: GraphProgram) -> None:
     nodes = p.build(numpy_leaf)
     want, again = evaluate(nodes), evaluate(p.build(numpy_leaf))
     for a, b, bound in zip(want, again, allowed(nodes), strict=True):
         assert difference(a, b, np.zeros_like(bound)) is None
         assert bound.shape == a.shape
-    assert repr(p).startswith("Program:\nv0 = ")
+    assert repr(p).startswith("GraphProgram:\nv0 = ")
 
 
 ROUNDS = 8
@@ -43,7 +43,7 @@ def test_every_op_and_dtype_turns_up() -> None:
             @seed(number)
             @settings(max_examples=tries, phases=[Phase.generate], **QUIET)
             @given(programs(6, moves=(move,)))
-            def count(p: Program) -> None:
+            def count(p: GraphProgram) -> None:
                 ops.update(s.op for s in p.steps)
                 kinds.update(dtypes.from_numpy(a.dtype) for a in p.leaves)
 

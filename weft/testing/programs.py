@@ -20,7 +20,7 @@ HERE = {"home": "cpu:0", "away": "dummy:0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One op. `inputs` number earlier values: leaves first, then steps."""
 
     op: Op
@@ -43,11 +43,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Program:
+class GraphProgram:
     """Leaves' values, steps, and the numbers of the values asked for."""
 
     leaves: tuple[Array, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[int, ...]
 
     def build(self, leaf: LeafMaker, devices: Mapping[str, str] = HERE) -> list[Node]:
@@ -67,7 +67,7 @@ class Program:
             args += [repr(x) for x in (s.attrs, s.shape, s.dtype) if x is not None]
             lines.append(f"v{k} = {s.op.symbol}({', '.join(args)})")
         lines.append("return " + ", ".join(f"v{i}" for i in self.outputs))
-        return "\n".join(["Program:", *lines])
+        return "\n".join(["GraphProgram:", *lines])
 
 
 def numpy_leaf(array: Array) -> Node:

@@ -20,7 +20,7 @@ from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
 from weft.ir.expr import bits, normalize
 from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Fill, Node, Padding, Shape, Target, Window
 from weft.ir.ops import COMPARE, CONVERSIONS, ELEMENTWISE, Op
-from weft.testing.programs import Array, Program, Step, numpy_leaf
+from weft.testing.programs import Array, GraphProgram, ProgramStep, numpy_leaf
 from weft.testing.tolerance import exact
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def _array(shape: tuple[int, ...], dtype: DType, style: str, seed: int) -> Array
 
 
 @dataclass(slots=True)
-class Value:
+class ProgramValue:
     """An earlier value: its number, its node (for shape and dtype), and whether it is known to the bit."""
 
     number: int
@@ -118,34 +118,34 @@ class Builder:
     draw: Draw
     dtypes: Sequence[DType]
     leaves: list[Array] = field(default_factory=list[Array])
-    steps: list[Step] = field(default_factory=list[Step])
-    leaf_values: list[Value] = field(default_factory=list[Value])
-    step_values: list[Value] = field(default_factory=list[Value])
+    steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
+    leaf_values: list[ProgramValue] = field(default_factory=list[ProgramValue])
+    step_values: list[ProgramValue] = field(default_factory=list[ProgramValue])
 
     @property
-    def values(self) -> list[Value]:
+    def values(self) -> list[ProgramValue]:
         return [*self.leaf_values, *self.step_values]
 
-    def leaf(self, shape: Shape, dtype: DType) -> Value:
+    def leaf(self, shape: Shape, dtype: DType) -> ProgramValue:
         return self.given(self.draw(arrays(shape, dtype)))
 
-    def given(self, array: Array) -> Value:
+    def given(self, array: Array) -> ProgramValue:
         """A leaf with these values."""
         self.leaves.append(array)
         clean = array.dtype.kind in "iub" or not bool(np.isnan(array.astype(np.float64)).any())
-        value = Value(-len(self.leaves), numpy_leaf(array), True, clean)
+        value = ProgramValue(-len(self.leaves), numpy_leaf(array), True, clean)
         self.leaf_values.append(value)
         return value
 
     def step(
-        self, op: Op, inputs: Sequence[Value] = (), attrs: Attrs = None, shape: Shape | None = None,
+        self, op: Op, inputs: Sequence[ProgramValue] = (), attrs: Attrs = None, shape: Shape | None = None,
         dtype: DType | None = None,
-    ) -> Value:  # fmt: skip
+    ) -> ProgramValue:  # fmt: skip
         """One more op."""
-        step = Step(op, tuple(v.number for v in inputs), attrs, shape, dtype)
+        step = ProgramStep(op, tuple(v.number for v in inputs), attrs, shape, dtype)
         node = replace(step, inputs=tuple(range(len(inputs)))).apply([v.node for v in inputs])
         moves_only = op not in _MAKES_NAN
-        value = Value(
+        value = ProgramValue(
             len(self.steps),
             node,
             exact(op, node.dtype, [v.exact for v in inputs]),
@@ -155,14 +155,14 @@ class Builder:
         self.step_values.append(value)
         return value
 
-    def pick(self, suits: Callable[[Value], bool] = lambda v: True) -> Value | None:
+    def pick(self, suits: Callable[[ProgramValue], bool] = lambda v: True) -> ProgramValue | None:
         """An earlier value, most often one of the last three; None when none suits."""
         found = [v for v in reversed(self.values) if suits(v)]
         if not found:
             return None
         return self.draw(choice(found if self.draw(st.integers(0, 3)) == 3 else found[:3]))
 
-    def partner(self, v: Value) -> Value:
+    def partner(self, v: ProgramValue) -> ProgramValue:
         """A value of the shape and dtype of `v`: an earlier one, a broadcast one, a constant or a new leaf."""
         twins = [w for w in self.values if w.shape == v.shape and w.dtype is v.dtype]
         kind = self.draw(choice(("twin", "constant", "broadcast", "leaf")))
@@ -175,11 +175,11 @@ class Builder:
         small = tuple(n if self.draw(st.booleans()) else 1 for n in v.shape)
         return self.step(Op.EXPAND, (self.leaf(small, v.dtype),), None, v.shape)
 
-    def constant(self, shape: Shape, dtype: DType) -> Value:
+    def constant(self, shape: Shape, dtype: DType) -> ProgramValue:
         number = normalize(dtype, self.draw(choice((1, 0, 2, 3, -1, 0.5))))
         return self.step(Op.CONST, (), Fill(bits(number), number), shape, dtype)
 
-    def finish(self) -> Program:
+    def finish(self) -> GraphProgram:
         """The program that computes the last value and up to two others, less what these do not need."""
         values = self.values
         outputs = (values[-1], *self.draw(st.lists(choice(values), max_size=2)))
@@ -190,7 +190,7 @@ class Builder:
         leaves = [v.number for v in self.leaf_values if v.number in used]
         steps = [k for k in range(len(self.steps)) if k in used]
         place = {number: k for k, number in enumerate((*leaves, *steps))}
-        return Program(
+        return GraphProgram(
             tuple(self.leaves[-number - 1] for number in leaves),
             tuple(
                 replace(self.steps[k], inputs=tuple(place[i] for i in self.steps[k].inputs)) for k in steps
@@ -403,7 +403,7 @@ def _windows(b: Builder) -> None:
             b.step(Op.UNSHEAR, (v,), Window(axis, window, stride, dilation), shape)
 
 
-def _index(b: Builder, v: Value, axis: int) -> Value:
+def _index(b: Builder, v: ProgramValue, axis: int) -> ProgramValue:
     """Indices along `axis` of `v`, some of them out of range."""
     shape = (*v.shape[:axis], b.draw(choice(SIZES[:7])), *v.shape[axis + 1 :])
     dtype = b.draw(choice((dtypes.int64, dtypes.int32, dtypes.uint8)))
@@ -491,7 +491,7 @@ def _softmax(b: Builder) -> None:
         return
     axes, kept = Axes((len(v.shape) - 1,)), (*v.shape[:-1], 1)
 
-    def along(op: Op, x: Value) -> Value:
+    def along(op: Op, x: ProgramValue) -> ProgramValue:
         return b.step(Op.EXPAND, (b.step(Op.RESHAPE, (b.step(op, (x,), axes),), None, kept),), None, v.shape)
 
     e = b.step(Op.EXP, (b.step(Op.SUB, (v, along(Op.REDUCE_MAX, v))),))
@@ -511,19 +511,21 @@ _REDUCE_MOVES: tuple[Move, ...] = (_reduce, _matmul, _softmax)
 
 def elementwise_programs(
     max_steps: int = 12, allowed: Sequence[DType] | None = None
-) -> st.SearchStrategy[Program]:
+) -> st.SearchStrategy[GraphProgram]:
     """Elementwise ops only: what becomes one kernel."""
     return programs(max_steps, allowed, _ELEMENTWISE_MOVES)
 
 
-def view_programs(max_steps: int = 12, allowed: Sequence[DType] | None = None) -> st.SearchStrategy[Program]:
+def view_programs(
+    max_steps: int = 12, allowed: Sequence[DType] | None = None
+) -> st.SearchStrategy[GraphProgram]:
     """Mostly views of views, and arithmetic on them."""
     return programs(max_steps, allowed, (*_VIEW_MOVES, *_VIEW_MOVES, _binary, _where))
 
 
 def reduction_programs(
     max_steps: int = 10, allowed: Sequence[DType] | None = None
-) -> st.SearchStrategy[Program]:
+) -> st.SearchStrategy[GraphProgram]:
     """Reductions of elementwise ops of reductions."""
     return programs(max_steps, allowed, (*_REDUCE_MOVES, *_ELEMENTWISE_MOVES, _reshape, _permute, _expand))
 
@@ -531,7 +533,7 @@ def reduction_programs(
 @st.composite
 def programs(
     draw: Draw, max_steps: int = 10, allowed: Sequence[DType] | None = None, moves: Sequence[Move] = MOVES
-) -> Program:
+) -> GraphProgram:
     """Programs of up to about `max_steps` ops over the dtypes `allowed` (all of them when None)."""
     b = Builder(draw, tuple(DTYPES.values()) if allowed is None else tuple(allowed))
     usual = [d for d in (dtypes.float32, dtypes.float64, dtypes.float32) if d in b.dtypes]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, note, settings
 from weft.backends.dummy.device import DummyDevice
 from weft.backends.registry import open_device
 from weft.core.execute import run
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import programs
 from weft.testing.tolerance import allowed, difference
@@ -34,7 +34,7 @@ def test_parallel_iterations_share_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         suppress_health_check=list(HealthCheck),
     )
     @given(programs())
-    def compare(p: Program) -> None:
+    def compare(p: GraphProgram) -> None:
         note(repr(p))
         plain = p.build(numpy_leaf)
         nodes = p.build(lambda a: run.from_numpy(a, "dummy:3"), {"home": "dummy:3", "away": "dummy:2"})

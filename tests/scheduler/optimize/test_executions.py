@@ -23,7 +23,7 @@ from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.executions import executed, stated
 from weft.testing.kernels import matmul, softmax
-from weft.testing.programs import Program, numpy_leaf
+from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.strategies import programs, reduction_programs
 
 MOST = 4.0
@@ -156,7 +156,7 @@ def test_schedules_compute_hardly_more_than_is_stated(name: str) -> None:
 def test_of_random_programs_too(kind: str) -> None:
     @settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given({"any": programs(), "reductions": reduction_programs()}[kind])
-    def check(p: Program) -> None:
+    def check(p: GraphProgram) -> None:
         for a in algorithms(p.build(numpy_leaf)):
             assert excess(a) <= MOST, f"{a.name}: {excess(a):.1f}"
 

@@ -16,7 +16,7 @@ from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Window
 from weft.ir.loop_body import Loop, Part, normal
 from weft.ir.ops import ELEMENTWISE, LEAVES, MOVEMENT, REDUCE, Op
 from weft.testing.conformance.harness import Array, Harness
-from weft.testing.programs import LeafMaker, Program, numpy_leaf
+from weft.testing.programs import GraphProgram, LeafMaker, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import elementwise_programs, programs, reduction_programs, view_programs
 from weft.testing.tolerance import allowed, difference
@@ -133,7 +133,7 @@ def test_random_graphs(harness: Harness, examples: Callable[[int], Any], kind: s
 
     @examples(count)
     @given(strategy(allowed=usable))
-    def check(p: Program) -> None:
+    def check(p: GraphProgram) -> None:
         note(repr(p))
         compare(lambda leaf: p.build(leaf, {"home": info.name, "away": away}), info.name)
 
