@@ -59,7 +59,13 @@ def steps(p: Program) -> list[Loop]:
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows and columns make several steps."""
-    for name, value in (("ROWS", (8, 4)), ("COLUMNS", (8, 4)), ("LANES", 4), ("OWN", 2), ("STEP", 4)):
+    for name, value in (
+        ("ROWS", (8, 4)),
+        ("COLUMNS", (8, 4)),
+        ("LANES", 4),
+        ("OWN_RESULTS", 2),
+        ("UNROLLED_TERMS", 4),
+    ):
         monkeypatch.setattr(gpu_online, name, value)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from weft.core.handle import wrap
 
 import weft
 from weft import Tensor
@@ -18,6 +17,7 @@ from weft.autograd.value import Value as GraphValue
 from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
+from weft.core.args.handle import wrap
 from weft.ir import expr as ex
 from weft.ir import graph
 from weft.ir.expr import Load

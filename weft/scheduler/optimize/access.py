@@ -11,8 +11,8 @@ from weft.ir.index import Int, Var, coefficient, flatten, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, reads
 from weft.ir.ops import EXPANDED, Op
 
-RUN = 16
-"""Neighbours that count as contiguous, where an axis is so in blocks only."""
+MIN_RUN = 16
+"""Elements side by side that count as contiguous, where an axis is so in blocks only: a vector of AVX-512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def vector_score(algorithm: Algorithm, item: Item, axis: Var) -> float:
     """How well the item vectorizes along `axis`: contiguous accesses count for it, strided ones against it."""
     score = 0.0
     for a in accesses(algorithm, item):
-        step = lane_step(a.offset, axis, RUN)
+        step = lane_step(a.offset, axis, MIN_RUN)
         weight = 2.0 if a.store else 1.0
         match step:
             case 1:

@@ -70,7 +70,7 @@ MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
 
 MAX_VECTORS = 6
-"""Vectors of a tile's row: more leave too few registers for rows."""
+"""Of a tile's row; four rows of them fill AVX-512's 32 registers."""
 
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""

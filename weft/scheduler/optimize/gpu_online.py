@@ -65,10 +65,10 @@ MAX_KEPT = 160
 LANES = 16
 """Rows and columns of threads where there are no matrix units."""
 
-OWN = 4
+OWN_RESULTS = 4
 """Neighbouring results of one such thread."""
 
-STEP = 8
+UNROLLED_TERMS = 8
 """Terms of a product that such a thread has written out."""
 
 
@@ -120,7 +120,7 @@ def by_threads(rows: int, columns: int, width: int) -> Shares:
     """A thread has rows of its own, every so manieth score of them, and neighbouring results."""
     lanes = min(LANES, columns)
     down = min(LANES, rows)
-    own = min(OWN, 1 << (max(1, width // lanes)).bit_length() - 1)
+    own = min(OWN_RESULTS, 1 << (max(1, width // lanes)).bit_length() - 1)
     element, lane = Role.ELEMENT, Role.LANE
     return Shares(
         rows, columns, rows, rows, (LayoutFactor(lane, down), LayoutFactor(element, rows // down)),
@@ -525,7 +525,7 @@ class _Blocks:
             spec = self.k.nests[name].loop(deep)
             assert spec is not None
             self.k, outer, term = split(
-                self.k, deep, STEP if high(spec.extent) % STEP == 0 else 1, "ks", "kt"
+                self.k, deep, UNROLLED_TERMS if high(spec.extent) % UNROLLED_TERMS == 0 else 1, "ks", "kt"
             )
             threads, own = self.share(i, j, wide, across)
             self.k = run(self.k, Permute(name, (*threads, outer, term, *own)))

@@ -53,7 +53,7 @@ MIN_WARP_ROWS_PER_CORE = 16
 """Rows per multiprocessor from which on a warp for each keeps the memory busy."""
 
 MAX_KEPT = 64
-"""Elements of a row that one thread may keep in registers."""
+"""Elements of a row that one thread may keep in registers, of which it has 255."""
 
 MAX_EASILY_KEPT = 32
 """The same, with room for what is computed of them in half of a thread's registers."""

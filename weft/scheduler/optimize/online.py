@@ -52,10 +52,10 @@ BLOCK_TILES = 16
 """Register tiles per block of rows."""
 
 MAX_TILE_ROWS = 8
-"""Rows of a register tile: of more, the code of a tile leaves the instruction cache."""
+"""Rows of a register tile."""
 
 MAX_WIDTH_VECTORS = 16
-"""Vectors of a row of results: it is rescaled whenever the maximum moves."""
+"""Of a row of results, which is rescaled whenever the maximum moves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
 from weft.scheduler.optimize.steps import split
 
-VECTORS = 4
+VECTORS_IN_FLIGHT = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
 
 STREAM_SHARE = 4
@@ -344,7 +344,7 @@ def _output_rows(
 
 def _in_flight(k: Kernel) -> tuple[Kernel, int]:
     """Independent vectors that are computed at a time."""
-    return pick(k, "rows.vectors", (VECTORS, 1, 2, 8))
+    return pick(k, "rows.vectors", (VECTORS_IN_FLIGHT, 1, 2, 8))
 
 
 def lanes(k: Kernel, loop: str, count: int) -> Kernel:
@@ -378,7 +378,7 @@ def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool) -> i
         width = min(width, ceildiv(extent, parallel.tasks(extent, info)))
         return width if width < lanes else ceildiv(width, lanes) * lanes
     if big:
-        width = min(width, max(lanes * VECTORS, ceildiv(extent, info.cores)))
+        width = min(width, max(lanes * VECTORS_IN_FLIGHT, ceildiv(extent, info.cores)))
     return ceildiv(width, lanes) * lanes
 
 

@@ -92,7 +92,7 @@ def _output(k: Kernel, out: Output, lane: str, info: DeviceInfo) -> Kernel:
         others = [s.var.name for s in k.nests[out.name].loops if s.var.name not in (task, lane)]
         k = attempt(run(k, Permute(out.name, (task, *others, lane))), Bind(task, info.task_kind))
         extent = share
-    whole = [n for n in (rows.VECTORS, 2, 1) if n == 1 or extent % (n * register) == 0]
+    whole = [n for n in (rows.VECTORS_IN_FLIGHT, 2, 1) if n == 1 or extent % (n * register) == 0]
     k, vectors = pick(k, "scatters.vectors", whole)
     return rows.lanes(k, lane, min(extent, vectors * register))
 

@@ -36,7 +36,7 @@ MAX_TAPS = 128
 """Elements of a window, at most: longer reductions run in levels."""
 
 MAX_VECTORS = 8
-"""Vectors of results in registers: half of AVX2's registers, the others are for operands."""
+"""Of results in registers: half of AVX2's 16."""
 
 MIN_USES = 5
 """Results that an element of the window is used for, at least: copying it costs as much as a few taps."""
