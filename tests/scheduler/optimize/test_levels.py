@@ -19,6 +19,9 @@ from weft.core.args.handle import wrap
 from weft.ir import graph
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
+from weft.ir.kernel.transforms.base import run
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE
 from weft.scheduler.generalize import generalize
@@ -27,6 +30,7 @@ from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.optimize.levels import CHAIN, DEEP, PRODUCTS, bounded
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.chains import chains
+from weft.testing.kernels import total
 
 F = weft.nn.functional
 M = 1_000_000
@@ -170,3 +174,9 @@ def test_as_accurate_as_pairwise() -> None:
     for name, (got, want) in cases.items():
         wrong = np.abs(got.numpy() / want - 1).max()
         assert wrong < 6e-7, (name, wrong)
+
+
+def test_only_loops_that_reduce_count() -> None:
+    """16 * 8 additions in sequence for each of many rows are left as they are."""
+    k = run(initial(total(M, 128, "j").algorithm), Split("j", 8), Permute("s", ("jo", "i", "ji")))
+    assert bounded(k, DESCRIPTIONS["avx2, 16 cores"]) == k
