@@ -28,7 +28,6 @@ from weft.ir.ops import (
     TRANSCENDENTAL,
     Op,
 )
-from weft.scheduler.kernelize.compute import COMPUTE
 from weft.scheduler.stream.slices import SLICE
 from weft.testing import reference
 
@@ -39,7 +38,6 @@ TOTAL: dict[str, tuple[Iterable[Op], frozenset[Op]]] = {
     "batching": (BATCH, EVERY),
     "relations": (relations.RELATIONS, EVERY),
     "slices": (SLICE, EVERY),
-    "sites": (COMPUTE, EVERY - LEAVES - ELEMENTWISE - {Op.CONTIGUOUS, Op.COPY, Op.LOOP}),
     "reference of graphs": (reference.REFERENCE, EVERY),
     "reference of calls": (reference_ops.REFERENCE, ELEMENTWISE - CONVERSIONS - {Op.WHERE}),
     "functions": (reference_ops.FUNCTIONS, TRANSCENDENTAL),

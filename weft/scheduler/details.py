@@ -14,7 +14,7 @@ from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
 from weft.scheduler.kernelize import Logged, LoopSpec, kernelize_all, kernels
-from weft.scheduler.optimize.rules import schedule
+from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.programs import lowered
 
 
@@ -30,8 +30,18 @@ class KernelDetail:
     why: tuple[str, ...]
     decisions: tuple[Logged, ...]
     algorithm: Algorithm
-    kernel: Kernel
+    decided: Decided
     device: Device
+
+    @property
+    def kernel(self) -> Kernel:
+        """The schedule."""
+        return self.decided.kernel
+
+    @property
+    def rules(self) -> str:
+        """What became of each schedule rule, a line for each."""
+        return str(self.decided)
 
     @property
     def summary(self) -> str:
@@ -56,7 +66,7 @@ def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
     once = {
         s: KernelDetail(
             s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.decisions, s.algorithm,
-            schedule(s.algorithm, device.info), device,
+            decide(s.algorithm, device.info), device,
         )
         for s in kernels(specs)
     }  # fmt: skip

@@ -13,7 +13,7 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
 from weft.ir.kernel.lower import lower
-from weft.ir.kernel.schedule import initial
+from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.loops_names import every
@@ -117,9 +117,9 @@ def test_matrix_units_for_both_products(
 def test_an_axis_is_extended_in_all_values_that_share_it() -> None:
     k = initial(attention(1, 6, 4, True).algorithm)
     chain = online.find(k)
-    assert chain is not None
+    assert isinstance(chain, online.Chain)
     shared = online.shared_tiles(k, chain)
-    assert shared is not None
+    assert isinstance(shared, Kernel)
     axes = {"s": "j", "m": "j1", "l": "j2", "o": "j3"}
     for name in ("scores", "weights"):
         axes[name] = shared.algorithm.item(name).all_axes[-1].var.name

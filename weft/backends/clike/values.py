@@ -21,6 +21,7 @@ LONGEST = 100
 """Expressions whose text is longer get a name."""
 
 _ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FMA})
+_REAL = _ARITHMETIC | {Op.DIV}
 
 
 class Values(Text):
@@ -267,11 +268,8 @@ class Values(Text):
                 texts = [
                     self._wide(a.dtype, v) if lanes else v.text for a, v in zip(e.args, values, strict=True)
                 ]
-                if e.op in _ARITHMETIC and e.dtype.is_float:
-                    texts = [
-                        t if isinstance(a, Const | Load) else self.language.rounded(a.dtype, lanes, t)
-                        for a, t in zip(e.args, texts, strict=True)
-                    ]
+                if e.dtype.is_float:
+                    texts = [self._operand(e, k, t, lanes) for k, t in enumerate(texts)]
                 site = Site(self.language, self.bind, e.args[0].dtype, lanes)
                 return TextValue(scalar.render(site, e.op, e.dtype, texts), lanes)
             case FromIndex():
@@ -282,6 +280,21 @@ class Values(Text):
                 return self._test(e.guard)
             case _:
                 raise TypeError(f"not a scalar expression: {type(e).__name__}")
+
+    def _operand(self, e: Call, position: int, text: str, lanes: int) -> str:
+        """An operand of a float op, where compilers that take floats for real numbers could drop it: of a sum that was
+        rounded before ((x + c) - c), taken away from itself (x - x), or zero (x * 0)."""
+        a = e.args[position]
+        if e.op is Op.SUB and position == 1:
+            return self.language.subtrahend(a.dtype, lanes, text)
+        match a:
+            case Const():
+                vanishes = e.op in _REAL and a.value == 0
+            case Load():
+                vanishes = False
+            case _:
+                vanishes = e.op in _ARITHMETIC
+        return self.language.rounded(a.dtype, lanes, text) if vanishes else text
 
     def _op(self, op: Op, dtype: DType, lanes: int, args: Sequence[str]) -> str:
         return scalar.render(Site(self.language, self.bind, dtype, lanes), op, dtype, args)

@@ -17,11 +17,13 @@ from weft.core.args import broadcast as bc
 from weft.core.args.argument_types import signature, taken_over
 from weft.core.args.handle import Handle, describe
 from weft.core.views import views
-from weft.errors import DTypeError, GradError
+from weft.errors import DTypeError, GradError, wraps_calls
 from weft.ir.dtypes import bool_, uint8
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 """NumPy's name -> torch's."""
@@ -171,7 +173,7 @@ def _offered(function: Callable[..., Any], name: str, home: str) -> Any:
 
 
 _MODULES = frozenset(f"weft.core.{m}" for m in (
-    "functions.arrangement", "functions.histograms", "functions.matmul", "functions.random",
+    "functions.arrangement", "functions.histograms", "functions.matmul", "functions.norms", "functions.random",
     "functions.reductions", "functions.scans", "functions.sorting", "layout.creation", "layout.gather",
     "layout.indexing", "layout.movement", "linear_algebra.cholesky_factors", "linear_algebra.inverse",
     "linear_algebra.ldl_factors", "linear_algebra.lu_factors", "linear_algebra.norms",

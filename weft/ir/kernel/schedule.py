@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.ir.index import Int, Var, high, substitute
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, Value
+from weft.ir.kernel.decisions import NONE, Decisions
 from weft.ir.loops import LoopKind, Scope
 
 if TYPE_CHECKING:
@@ -112,11 +113,13 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """An algorithm with its schedule; `history` lists the transforms that made it."""
+    """An algorithm with its schedule; `history` lists the transforms that made it, `decisions` what was decided on the
+    way, and what is to be."""
 
     algorithm: Algorithm
     nests: Mapping[str, Nest]
     history: tuple[Transform, ...] = ()
+    decisions: Decisions = NONE
 
     @property
     def name(self) -> str:

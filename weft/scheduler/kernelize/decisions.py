@@ -51,8 +51,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FuseInto:
-    """The node is computed at `sites`, where it is read, and not stored. `prologues`: the groups around a product that
-    compute it while staging an operand. `costs`: the comparisons that allow this."""
+    """Fusion: the node is computed at `sites`, where it is read, and not stored. `prologues`: the groups around a
+    product that compute it while staging an operand. `costs`: the comparisons that allow this."""
 
     sites: Sequence[Site]
     prologues: Sequence[Group] = ()
@@ -61,7 +61,7 @@ class FuseInto:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreIn:
-    """The node is computed by `group` at `index`, over an output domain of `axes`, and stored for its other readers."""
+    """A store beside others: `group` computes the node at `index`, over an output domain of `axes`, and stores it."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -73,7 +73,7 @@ class StoreIn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputeRedundantly:
-    """The node, a scalar, is computed by every group that reads it; `home` also stores it."""
+    """Recomputation of a scalar by every group that reads it; `home` also stores it."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -82,7 +82,7 @@ class ComputeRedundantly:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewGroup:
-    """The node is stored by a kernel of its own, since no other group could: see `refused`."""
+    """A store by a kernel made for it, since no other group could: see `refused`."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -91,7 +91,7 @@ class NewGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopResult:
-    """The node is stored by the loop that it is a result of."""
+    """A store by the loop that the node is a result of."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -99,7 +99,7 @@ class LoopResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceCopy:
-    """The node is stored by a copy from another device."""
+    """A store by a copy from another device."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -151,7 +151,7 @@ def describe(log: Iterable[Entry], groups: Sequence[Group]) -> Iterator[Logged]:
     homes = _homes(groups)
 
     def named(some: Iterable[Group]) -> str:
-        found = sorted(number[g] for g in some)
+        found = sorted({number[g] for g in some})
         return f"kernel{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}"
 
     for node, decision in log:
@@ -173,9 +173,11 @@ def describe(log: Iterable[Entry], groups: Sequence[Group]) -> Iterator[Logged]:
                 action = "copied from another device"
         cut = decision.cut
         costs = () if cut.costs is None else (str(cut.costs),)
-        refused = decision.refused if isinstance(decision, NewGroup) else ()
-        reasons = tuple(f"not in {named(r.groups)}: {r.why}" for r in refused)
-        yield Logged(repr(node), action, cut.why, cut.forced, costs, reasons)
+        reasons: dict[str, list[Group]] = {}
+        for r in decision.refused if isinstance(decision, NewGroup) else ():
+            reasons.setdefault(r.why, []).extend(r.groups)
+        refused = tuple(f"not in {named(some)}: {why}" for why, some in reasons.items())
+        yield Logged(repr(node), action, cut.why, cut.forced, costs, refused)
 
 
 def _homes(groups: Iterable[Group]) -> dict[int, Group]:

@@ -1,4 +1,4 @@
-"""weft.explain: the kernels to come, why each ends where it does, how long it takes and what it could take at best."""
+"""What weft.explain gives: kernels to come, why each ends where it does, how long it takes and could take at best."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from weft.core.args.handle import value_of
 from weft.core.execute import tracing
 from weft.errors import ArgumentError
 
@@ -134,6 +133,11 @@ class ExplainedKernel:
     def summary(self) -> str:
         """The schedule in one line."""
         return self.detail.summary
+
+    @property
+    def rules(self) -> str:
+        """What became of each schedule rule: what it chose and compared, or why it does not apply."""
+        return self.detail.rules
 
     @property
     def algorithm(self) -> str:
@@ -287,29 +291,8 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(*what: Any, time: bool = False) -> Explanation:
-    """The kernels that computing tensors together will take, or those of a call of a compiled function.
-
-        weft.explain(x @ w, x.sum())                 nothing is computed
-        weft.explain(x @ w, time=True)               computed a few times, with a clock at every kernel
-        weft.explain(step, x, y)                     step = weft.compile(f): the call step(x, y), made twice
-
-    Tensors stay unrealized. A compiled function is called, once to trace it and once with the clock, so what it
-    updates is updated twice. Printing the result shows each kernel's schedule, why its fusion ended where it did, and,
-    where it was timed: its rates, the share of what the machine does at best (measured once and kept in the cache
-    folder), and which limit that is. `weft.explain(...)[0].show("loops", "assembly")` shows a kernel itself.
-    """
-    from weft.core.compile.compile import Compiled
-
-    first = getattr(what[0], "_compiled", what[0]) if what else None
-    if isinstance(first, Compiled):
-        function = cast("Compiled[..., Any]", first)
-        return function.explain(*what[1:])
-    return explain_nodes([value_of("explain", t).node for t in what], time)
-
-
 def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
-    """`explain` for nodes of the graph."""
+    """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock."""
     from weft.backends.registry import open_device
     from weft.scheduler.realize import default_device
     from weft.scheduler.stages import stages
@@ -333,7 +316,7 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
 def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
     """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run."""
     from weft.ir.graph import Target, buffer
-    from weft.ir.loop_body import rebuilt
+    from weft.ir.rewrite import rebuilt
     from weft.scheduler.keeping import nbytes
 
     there: dict[Node, Node] = {}
