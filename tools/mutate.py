@@ -8,7 +8,7 @@ One thing at a time is changed: a comparison is another one, an integer is one m
 `max`, a condition is negated; a call or an assignment into an object is left out, and so is the return that stands
 alone under a condition. The tests, by default those in the file's place in tests/, run up to the first that fails, in a
 process that imports the mutant in place of the file; no file is changed. What came out stands in tests/mutants, where a
-later run goes on, and starts anew once the file has changed.
+later run goes on: it tries again what survived, and starts anew once the file has changed.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = (
         found if asked.sample is None else Random(asked.seed).sample(found, min(asked.sample, len(found)))
     )
-    left = [m for m in chosen if str(m) not in record.results]
+    left = [m for m in chosen if record.results.get(str(m), SURVIVED) == SURVIVED]
     sys.stdout.write(f"{len(left)} of {len(found)} mutants of {asked.file}, by {' '.join(tests)}\n")
     if not left:
         return 0

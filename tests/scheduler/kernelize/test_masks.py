@@ -56,6 +56,14 @@ MASKED: dict[str, tuple[Callable[[], weft.Tensor], str]] = {
         "0.0 unless 0 <= $0 - $1",
     ),
     "where, of zeros alone": (lambda: weft.where(CAUSAL, X, 0.0) + 0 * SCORES.sum(), ""),
+    "where, of a mask and data": (
+        lambda: weft.where(CAUSAL & (X < 0), X, LOWEST),
+        "-inf unless 0 <= $0 - $1",
+    ),
+    "where, of places that are moved by data": (
+        lambda: weft.where(COLUMNS + X.int() <= ROWS, X, LOWEST),
+        "",
+    ),
     "where, of data": (lambda: weft.where(X < 0, X, LOWEST), ""),
     "permute": (lambda: SCORES.T, "-inf unless 0 <= -$0 + $1"),
     "reshape": (lambda: SCORES[:, None], "-inf unless 0 <= $0 - $2"),

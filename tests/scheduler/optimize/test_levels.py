@@ -20,6 +20,9 @@ from weft.ir import graph
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
+from weft.ir.kernel.transforms.base import Refusal, run
+from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE
 from weft.scheduler.generalize import generalize
@@ -30,6 +33,7 @@ from weft.scheduler.optimize.levels import BLOCK_PRODUCT_CHAIN, PRODUCT_CHAIN, S
 from weft.scheduler.optimize.rule import Chosen
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.chains import chains
+from weft.testing.kernels import total
 
 F = weft.nn.functional
 M = 1_000_000
@@ -179,3 +183,9 @@ def test_as_accurate_as_pairwise() -> None:
     for name, (got, want) in cases.items():
         wrong = np.abs(got.numpy() / want - 1).max()
         assert wrong < 6e-7, (name, wrong)
+
+
+def test_only_loops_that_reduce_count() -> None:
+    """16 * 8 additions in sequence for each of many rows are left as they are."""
+    k = run(initial(total(M, 128, "j").algorithm), Split("j", 8), Permute("s", ("jo", "i", "ji")))
+    assert isinstance(levels.recognise(k, DESCRIPTIONS["avx2, 16 cores"]), Refusal)

@@ -18,6 +18,7 @@ from tests.ir.kernel.transforms.golden import (
     load,
     refuses,
     rows,
+    staged,
     value,
 )
 from weft.ir import dtypes
@@ -154,6 +155,11 @@ def test_a_sum_runs_over(name: str) -> None:
     k = run(rows(term, 8, 8, x=(8, 8), v=(8,)), Trim("s", "j"))
     nest, (axis,) = k.nests["s"], value(k, "s").all_axes[1:]
     assert (repr(nest.bind[axis.var]), repr(nest.loops[-1].extent)) == (first, count)
+
+
+def test_another_value_may_have_the_mask() -> None:
+    k = run(staged(MASKED, "s", "t"), Trim("s", "j"))
+    assert repr(k.nests["s"].loops[-1].extent) == "i + 1"
 
 
 KEPT: dict[str, tuple[Callable[[Var, Var], Expr], Op]] = {
