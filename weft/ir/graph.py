@@ -7,7 +7,7 @@ makers `const`, `arange` and `buffer`. Nodes live as long as something refers to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
@@ -16,10 +16,10 @@ from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.index import Int
 from weft.ir.interning import entering, first
-from weft.ir.loop_body import Loop
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
+    from weft.ir.loop_body import Loop
     from weft.ir.template import GraphTemplate
 
 Shape: TypeAlias = tuple[Int, ...]
@@ -192,6 +192,20 @@ def buffer(shape: Shape, dtype: DType, device: str | None, storage: Any) -> Node
     return node
 
 
+Result: TypeAlias = tuple[Shape, DType]
+Rule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
+Simplify: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape, DType], Node | None]
+
+_rules: Mapping[Op, Rule]
+_simplify: Simplify
+
+
+def set_rules(rules: Mapping[Op, Rule], simplify: Simplify) -> None:
+    """Called once, by `shape_rules`: the rules are about nodes, so they import this module."""
+    global _rules, _simplify
+    _rules, _simplify = rules, simplify
+
+
 def apply(
     op: Op,
     inputs: tuple[Node, ...],
@@ -204,7 +218,7 @@ def apply(
 
     `home()`: the device of what is computed from leaves in files, where no input is on one.
     """
-    out_shape, out_dtype = shape_rules.RULES[op](op, inputs, attrs, shape, dtype)
+    out_shape, out_dtype = _rules[op](op, inputs, attrs, shape, dtype)
     return made(op, inputs, attrs, out_shape, out_dtype, home)
 
 
@@ -217,7 +231,7 @@ def made(
     home: Callable[[], str | None] | None = None,
 ) -> Node:
     """`op` on `inputs`, simplified. The caller vouches for shape and dtype."""
-    simpler = shape_rules.simplify(op, inputs, attrs, shape, dtype)
+    simpler = _simplify(op, inputs, attrs, shape, dtype)
     if simpler is not None:
         return simpler
     device = attrs.device if isinstance(attrs, Target) else None
@@ -296,6 +310,3 @@ def live_nodes() -> Iterator[Node]:
         node = entry()
         if node is not None:
             yield node
-
-
-from weft.ir import shape_rules  # noqa: E402  (they are about nodes: they import this module first)

@@ -14,15 +14,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
+from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
+from weft.ir.graph import Box, Node, Shape, toposort
 from weft.ir.ops import LEAVES, Op
-
-if TYPE_CHECKING:
-    from weft.ir.graph import Node, Shape
-    from weft.ir.template import GraphTemplate
+from weft.ir.rewrite import over, rebuilt, rewritten
+from weft.ir.template import GraphTemplate
 
 
 class Part(Enum):
@@ -55,8 +54,6 @@ class Body:
     """The step on its placeholders, by number: bodies with equal ones are equal."""
 
     def __post_init__(self) -> None:
-        from weft.ir.template import GraphTemplate
-
         step = GraphTemplate.of((*self.carries, *self.slices, *self.fixed), (*self.nexts, *self.outs))
         if isinstance(step, str):
             raise IRError(f"a loop's body is a graph over its placeholders: {step}")
@@ -103,8 +100,6 @@ class Body:
     @property
     def height(self) -> int:
         """1, or one more than that of the loops inside."""
-        from weft.ir.graph import toposort
-
         inside = [
             n.attrs.body.height for n in toposort((*self.nexts, *self.outs)) if isinstance(n.attrs, Loop)
         ]
@@ -145,9 +140,6 @@ def normal(
     is copied. Inputs are in memory; a part of the rows of one is the whole one,
     with an offset.
     """
-    from weft.ir import graph
-    from weft.ir.rewrite import rebuilt
-
     own = {*carries, *slices}
     roots = [*nexts, *outs]
     order = graph.toposort(roots)
@@ -208,8 +200,6 @@ def whole_inputs(n: Node) -> tuple[Node, ...]:
 
 def _for_loops_inside(roots: Sequence[Node], rows: set[Node], slices: set[Node]) -> list[Node]:
     """The graph with rows copied for those that want them in memory of their own."""
-    from weft.ir import graph
-    from weft.ir.rewrite import over, rewritten
 
     def rule(n: Node, inputs: tuple[Node, ...]) -> Node:
         rowed, wanted = rows if n.op is Op.LOOP else slices, len(whole_inputs(n))
@@ -224,8 +214,6 @@ def _for_loops_inside(roots: Sequence[Node], rows: set[Node], slices: set[Node])
 
 def _rows(n: Node) -> tuple[Node, int]:
     """The tensor of which `n` is some rows, one after the other, and the number of the first."""
-    from weft.ir.graph import Box
-
     if n.op is Op.SHRINK and n.storage is None and isinstance(n.attrs, Box):
         (x,), start = n.inputs, n.attrs.start[0]
         if x.shape[1:] == n.shape[1:] and n.attrs.step[0] == 1 and isinstance(start, int):
@@ -236,6 +224,4 @@ def _rows(n: Node) -> tuple[Node, int]:
 
 def in_memory(n: Node) -> Node:
     """The value in memory, as a loop wants what it reads."""
-    from weft.ir import graph
-
     return graph.apply(Op.CONTIGUOUS, (n,)) if n.op in (Op.CONST, Op.RANGE) else n

@@ -7,8 +7,7 @@ broadcasting and promotion are made explicit by `weft.core` (EXPAND, CAST).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from weft.ir import dtypes, template
 from weft.ir.dtypes import DType
@@ -22,19 +21,21 @@ from weft.ir.graph import (
     Fill,
     Node,
     Padding,
+    Result,
+    Rule,
     Shape,
     Target,
     Window,
+    apply,
     const,
     elements,
+    set_rules,
 )  # fmt: skip
 from weft.ir.index import Int, high, low
 from weft.ir.loop_body import Loop
 from weft.ir.ops import BINARY, COMPARE, MOVEMENT, REDUCE, UNARY, Op, kind_error
 
 _T = TypeVar("_T")
-Result: TypeAlias = tuple[Shape, DType]
-Rule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
 
 
 def _bad(op: Op, why: str) -> IRError:
@@ -399,6 +400,7 @@ def _simplify_movement(op: Op, x: Node, attrs: Attrs, shape: Shape) -> Node | No
 
 
 def _reapply(op: Op, x: Node, shape: Shape) -> Node:
-    from weft.ir.graph import apply
-
     return apply(op, (x,), None, shape)
+
+
+set_rules(RULES, simplify)
