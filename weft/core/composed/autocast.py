@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
-from weft.autograd.value import apply
+from weft.autograd.value import apply, mode
 from weft.core.args.contexts import DecoratingContext
 from weft.core.args.handle import Handle, describe, wrap
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import ArgumentError, DTypeError, wraps_calls
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
 from weft.ir.ops import Op
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

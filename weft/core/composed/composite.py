@@ -27,7 +27,7 @@ from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, unnoted, wrap
 from weft.core.composed.precision import rounded_once
 from weft.core.execute import tracing
-from weft.errors import WeftError
+from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
 from weft.ir.calls import Call, recorded
 from weft.ir.dtypes import DType
@@ -36,6 +36,8 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -229,7 +231,7 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
         entry = _entries.get(whole)
         if entry is None:
             entry = _recorded(run, args, kwargs, values)
-            if len(_entries) >= KEPT:
+            while len(_entries) >= KEPT:
                 _forget_oldest()
             _entries[whole] = entry
         elif entry.checked_in:

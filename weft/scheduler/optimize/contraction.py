@@ -64,7 +64,7 @@ from weft.scheduler.optimize.depth import Deep, Sharing
 from weft.scheduler.optimize.dots import Dots, InnerProducts
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
-from weft.scheduler.optimize.steps import merge, split
+from weft.scheduler.optimize.steps import extent, merge, split
 
 MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
@@ -104,8 +104,8 @@ class Axes:
     stream: Axis
 
     def __str__(self) -> str:
-        """Lanes along the one, rows along the other; axes that were merged have names of both."""
-        return f"lanes along {self.panel.var.name}, rows along {self.stream.var.name}"
+        """lanes j, rows i"""
+        return f"lanes {self.panel.var.name}, rows {self.stream.var.name}"
 
 
 @dataclass(frozen=True)
@@ -157,20 +157,25 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
     tiles = [_tiles(x, info) for x in axes]
     stored = [_storing(x, info.costs) for x in axes]
     least = [min(t.values()) + extra for t, extra in zip(tiles, stored, strict=True)]
-    k, chosen = pick(form.kernel, "contraction.axes", axes, least, "cycles")
+    names = list(map(str, axes))
+    k, name = pick(form.kernel, "contraction.axes", names, least, "cycles")
+    number = names.index(name)
+    chosen = axes[number]
     along = [dots.options(g, c, info) for g, c in form.forms]
     inner = [ways for x in along if not isinstance(x, Refusal) for ways in x]
     refused: list[tuple[str, Refusal]] = []
     if inner:
-        k, ways = pick(k, "dots.axes", inner, [ways.cost for ways in inner], "cycles")
-        of = {"tiles": least[axes.index(chosen)], "inner products": ways.cost}
+        names = list(map(str, inner))
+        k, name = pick(k, "dots.axes", names, [ways.cost for ways in inner], "cycles")
+        ways = inner[names.index(name)]
+        of = {"tiles": least[number], "inner products": ways.cost}
         k, method = pick(k, "contraction.method", list(of), list(of.values()), "cycles")
         if method != "tiles":
             return dots.choose(with_decisions_of(ways.kernel, k), ways)
         refused.append(("dots", _dearer(ways, of)))
     else:
         refused += [("dots", x) for x in along[:1] if isinstance(x, Refusal)]
-    sizes = tiles[axes.index(chosen)]
+    sizes = tiles[number]
     k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
     return _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
 
@@ -214,9 +219,9 @@ def _shared(tiled: Tiles, info: DeviceInfo) -> Sharing | Refusal:
     """How to share out the depth, where it is much deeper than it is wide."""
     k, c = tiled.kernel, tiled.contraction
     if not tiled.in_blocks:
-        return Refusal(
-            f"a panel of the whole depth takes less than the second-level cache over {PANEL_SHARE}"
-        )
+        assert c.value.reduce is not None
+        length = prod(high(a.extent) for a in c.value.reduce.axes)
+        return Refusal(f"{length:,} products in a sum, for which a panel of the whole depth is taken")
     if reachable(k, c, 1 - tiled.side) is not None:
         return Refusal("the stream is copied by windows")
     return depth.options(
@@ -318,16 +323,15 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     return cycles
 
 
-def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> Iterator[TileSize]:
+def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> list[TileSize]:
     """Tiles whose accumulators, a row of the panel and one element of the stream are in registers."""
     height = high(stream.extent) if isinstance(stream.extent, int) else MAX_UNSIZED_ROWS
-    for vectors in range(1, MAX_VECTORS + 1):
-        if vectors > 1 and ((vectors - 1) * lanes >= panel or vectors * lanes > UNROLL_LIMIT):
-            return
-        for rows in range(1, min(height, info.vector_registers) + 1):
-            if vectors * rows + vectors + 1 > info.vector_registers:
-                break
-            yield TileSize(rows, vectors)
+    widths = (n for n in range(2, MAX_VECTORS + 1) if (n - 1) * lanes < panel and n * lanes <= UNROLL_LIMIT)
+    return [
+        TileSize(rows, vectors)
+        for vectors in (1, *widths)
+        for rows in range(1, min(height, (info.vector_registers - 1) // vectors - 1) + 1)
+    ]
 
 
 def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> tuple[float, bool]:
@@ -465,7 +469,7 @@ class _Tiled:
         stream_only = {c.loop_of(self.k, a): a for a in c.own(1 - choice.side)}
         around = [n for n in others if n not in stream_only]
         inside = [n for n in others if n in stream_only]
-        shared = prod(self.extent(n) for n in around) * panels
+        shared = prod(extent(self.k, n) for n in around) * panels
         big = parallel.pays(self.k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
         chunks, per_chunk = 1, tiles_s
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again
@@ -476,7 +480,7 @@ class _Tiled:
         part: list[str] = []
         if big and shared * chunks < info.cores and (cut := self.divisible(inside, shared * chunks)):
             axis, parts = cut
-            self.k, o, i = split(self.k, axis, self.extent(axis) // parts, f"{axis}_task", f"{axis}_in")
+            self.k, o, i = split(self.k, axis, extent(self.k, axis) // parts, f"{axis}_task", f"{axis}_in")
             inside, part = [i if n == axis else n for n in inside], [o]
             stream_only[i] = stream_only[axis]
         inside = self.blocked(inside, stream_only, choice.rows * per_chunk)
@@ -500,7 +504,7 @@ class _Tiled:
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
-        uses = prod(self.extent(n) for n in (*inside, so)) * chunks
+        uses = prod(extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
 
@@ -514,12 +518,12 @@ class _Tiled:
         sizes = {a.var: high(a.extent) for a in (self.c.value.reduce.axes if self.c.value.reduce else ())}
         sizes[self.choice.stream.var] = rows
         best: tuple[float, int, tuple[int, ...]] | None = None
-        for blocks in product(*(divisors(self.extent(n)) for n in inside)):
+        for blocks in product(*(divisors(extent(self.k, n)) for n in inside)):
             of = sizes | {axes[n].var: b for n, b in zip(inside, blocks, strict=True)}
             size = prod(
                 1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items()) for i in reached.index
             )
-            copied = size * prod(self.extent(n) / b for n, b in zip(inside, blocks, strict=True))
+            copied = size * prod(extent(self.k, n) / b for n, b in zip(inside, blocks, strict=True))
             if size <= room and (best is None or (copied, size) < best[:2]):
                 best = copied, size, blocks
         if best is None:
@@ -527,7 +531,7 @@ class _Tiled:
         outer: list[str] = []
         inner: list[str] = []
         for n, b in zip(inside, best[2], strict=True):
-            if 1 < b < self.extent(n):
+            if 1 < b < extent(self.k, n):
                 self.k, o, i = split(self.k, n, b, f"{n}_block", f"{n}_in")
                 outer.append(o)
                 inner.append(i)
@@ -539,8 +543,8 @@ class _Tiled:
         """The longest of these loops that can be cut into as many equal parts as make `tasks` tasks enough for all
         cores, and into how many."""
         found: tuple[str, int] | None = None
-        for loop in sorted(loops, key=self.extent):
-            n = self.extent(loop)
+        for loop in sorted(loops, key=lambda n: extent(self.k, n)):
+            n = extent(self.k, loop)
             least = ceildiv(self.info.cores, tasks)
             if self.fixed(loop) and (f := next((f for f in range(least, 2 * least + 1) if n % f == 0), 0)):
                 found = loop, f
@@ -572,7 +576,7 @@ class _Tiled:
         names = [s.var.name for s in self.k.nests[c.out.name].loops if s.var.name not in (tall, lane)]
         self.k = run(self.k, Permute(c.out.name, (*names, lane, tall)), Vectorize(tall))
         loops = [s.var.name for s in self.k.nests["turned"].loops]
-        wide = next(n for n in loops if self.extent(n) == self.width and self.runs_panel(n))
+        wide = next(n for n in loops if extent(self.k, n) == self.width and self.runs_panel(n))
         others = [n for n in loops if n != wide]
         self.k = run(
             self.k, Permute("turned", (*others, wide)), *(Unroll(n) for n in others), Vectorize(wide)
@@ -607,13 +611,6 @@ class _Tiled:
         assert isinstance(axis, Var)
         steps = [lane_step(self.k, x, axis) for x in _loads(out.stores[0].expr) if x.source != c.value.name]
         return out.stores[0].expr if all(x in (0, 1) for x in steps) else None
-
-    def extent(self, loop: str) -> int:
-        owner = self.k.owner(loop)
-        assert owner is not None
-        spec = self.k.nests[owner].loop(loop)
-        assert spec is not None
-        return high(spec.extent)
 
     def parallel(self, loops: list[str], big: bool) -> str:
         """The loops around a panel as one parallel loop, as far as their sizes are known; the innermost one's name."""
@@ -720,7 +717,7 @@ class _Tiled:
         others = [n for n in pure if n not in (*lane, *tall)]
         outer: list[str] = []
         for n in tall:
-            if self.extent(n) > choice.rows:
+            if extent(self.k, n) > choice.rows:
                 self.k, o, i = split(self.k, n, choice.rows, "to", "ti")
                 outer, tall = [o], [i]
         self.k = run(self.k, Permute(value, (*steps, *others, *outer, *tall, *lane)))
@@ -769,7 +766,7 @@ class _Tiled:
         pure = [x.var.name for x in nest.loops if not x.reduce]
         reduced = [x.var.name for x in nest.loops if x.reduce]
         lane = [
-            n for n in pure if self.extent(n) == self.width and self.runs(name, n, item.axes[at_panel].var)
+            n for n in pure if extent(self.k, n) == self.width and self.runs(name, n, item.axes[at_panel].var)
         ]
         tall = [n for n in pure if n not in lane]
         self.k = run(self.k, Permute(name, (*reduced, *tall, *lane)))

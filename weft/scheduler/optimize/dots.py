@@ -9,7 +9,6 @@ a few rows times a matrix need (a token, a small batch): packing the matrix woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -157,7 +156,7 @@ def _tiles(
     lane: Axis,
     info: DeviceInfo,
     work: tuple[float, float],
-) -> Iterator[tuple[TileSize, float]]:
+) -> list[tuple[TileSize, float]]:
     """Tiles that registers hold, and the cycles that each takes."""
     assert c.value.reduce is not None
     costs, load, width = info.costs, info.costs.vector_load_cycles, info.lanes(c.value.dtype)
@@ -165,12 +164,14 @@ def _tiles(
     results = prod(high(a.extent) for a in c.value.axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
+    found: list[tuple[TileSize, float]] = []
     for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
         for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
             if r * s + min(r, s) + 1 <= info.vector_registers:
                 tiles = results / (m * n) * ceildiv(m, r) * ceildiv(n, s)
                 step = max(r * s, costs.add_latency_cycles) + (load + work[0]) * r + (load + work[1]) * s
-                yield TileSize(r, s), tiles * (steps * step + costs.lane_sum_cycles * r * s)
+                found.append((TileSize(r, s), tiles * (steps * step + costs.lane_sum_cycles * r * s)))
+    return found
 
 
 def choose(k: Kernel, ways: Dots) -> InnerProducts:
