@@ -19,6 +19,7 @@ from weft.backends.cpu.compile import assembly
 from weft.backends.cpu.llvm import version
 from weft.backends.cpu.render import render_module
 from weft.backends.protocol import CopyBytes
+from weft.ir.calls import expand_calls
 from weft.ir.graph_text import show_graph
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
@@ -108,7 +109,7 @@ def show_plan(plan: Plan) -> str:
 
 
 FORMS: Forms = {
-    "graph": lambda: show_graph([layer().value.node]),
+    "graph": lambda: show_graph(expand_calls([layer().value.node])),
     "kernels": lambda: show_specs(kernelize([layer().value.node])),
     "initial": lambda: schedule_of(initial(algorithm(layer()))),
     "initial loops": lambda: show_program(lower(initial(algorithm(layer())))),
@@ -121,7 +122,7 @@ FORMS: Forms = {
 """Name -> what the code prints, in manuals/architecture.md."""
 
 WALKS: Forms = {
-    "softmax graph": lambda: show_graph([softmax().value.node]),
+    "softmax graph": lambda: show_graph(expand_calls([softmax().value.node])),
     "softmax schedule": lambda: show_kernel(schedule(algorithm(softmax()), INFO)),
     "softmax loops": lambda: show_program(lower(schedule(algorithm(softmax()), INFO))),
     "softmax loops after passes": lambda: show_program(lowered(algorithm(softmax()), INFO)),

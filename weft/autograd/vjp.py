@@ -474,5 +474,6 @@ VJP: dict[Op, VjpRule | None] = {
     Op.CONTIGUOUS: unary(_pass),
     Op.COPY: unary(_copy),
     Op.LOOP: None,  # all its results have one together: core/grad/loops.py
+    Op.CALL: None,  # its value has the rule of the function that it was recorded of: core/composed/composite.py
 }
 """Every op; None for those that no gradient passes."""

@@ -147,6 +147,9 @@ class Op(Enum):
     CONTIGUOUS = _structure(1)  # the same values, in memory of their own: a fusion barrier
     COPY = _structure(1)  # the same values on another device
     LOOP = _structure(None)  # one result of a body that is repeated with carried state; attrs: Loop
+    CALL = _structure(
+        None
+    )  # the result of a recorded graph on its inputs; attrs: GraphTemplate; see calls.py
 
     def __init__(self, info: OpInfo) -> None:
         self.info = info

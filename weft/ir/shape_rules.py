@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from weft.ir import dtypes
+from weft.ir import dtypes, template
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.graph import (
@@ -271,6 +271,16 @@ def _loop(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, d
     return b.result(loop.part, loop.number)
 
 
+def _call(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    graph = _attrs(op, attrs, template.GraphTemplate)
+    given = tuple([(i.shape, i.dtype) for i in inputs])
+    if given != graph.placeholders or len(graph.results) != 1:
+        raise _bad(op, f"one result of a graph on {graph.placeholders}, got {given}")
+    (result,) = graph.results
+    row = graph.rows[result - len(given)]
+    return row.shape, row.dtype
+
+
 def _attrs(op: Op, attrs: Attrs, kind: type[_T]) -> _T:
     if not isinstance(attrs, kind):
         raise _bad(op, f"needs {kind.__name__}, got {attrs!r}")
@@ -298,6 +308,7 @@ RULES: dict[Op, Rule] = {
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
     Op.LOOP: _loop,
+    Op.CALL: _call,
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from weft import settings
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
+from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
@@ -35,6 +36,7 @@ class Job:
 
 def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
+    job = replace(job, outputs=tuple(expand_calls(job.outputs)))
     specs = kernelize_all(job.outputs, device.info.bounds.parameters)
     single = kernels(specs)
     if settings.verify():

@@ -16,11 +16,12 @@ import numpy as np
 
 from weft.ir import dtypes, index
 from weft.ir.dtypes import DType, convert_array, from_numpy, to_numpy
-from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, toposort
+from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, buffer, toposort
 from weft.ir.index import Int
 from weft.ir.loop_body import Loop, Part
 from weft.ir.ops import Op
 from weft.ir.reference_ops import FUNCTIONS
+from weft.ir.template import GraphTemplate
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Bindings: TypeAlias = Mapping[str, int]
@@ -388,6 +389,13 @@ def _loop(c: Context, *inputs: Array) -> Array:
     return carry[k] if loop.part is Part.FINAL else out
 
 
+def _call(c: Context, *inputs: Array) -> Array:
+    template: GraphTemplate = c.attrs
+    leaves = [buffer(shape, dtype, None, None) for shape, dtype in template.placeholders]
+    (out,) = evaluate(template.build(leaves), c.bindings, dict(zip(leaves, inputs, strict=True)))
+    return out
+
+
 REFERENCE: dict[Op, Rule] = {
     Op.BUFFER: _buffer,
     Op.CONST: _const,
@@ -444,4 +452,5 @@ REFERENCE: dict[Op, Rule] = {
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
     Op.LOOP: _loop,
+    Op.CALL: _call,
 }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft.autograd.value import Value, VjpRule
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
+from weft.ir.rewrite import over
 
 
 def instantiate(
@@ -29,7 +30,8 @@ def instantiate(
     moved.update({old.node: new.node for old, new in known.items()})
     for n in toposort([v.node for v in order]):
         if n not in moved:
-            moved[n] = n if not n.inputs or n.storage is not None else _op_over(n, moved)
+            stays = not n.inputs or n.storage is not None
+            moved[n] = n if stays else over(n, tuple([moved[i] for i in n.inputs]))
     made = dict(known)
     for v in order:
         if v in made:
@@ -41,11 +43,6 @@ def instantiate(
         inputs = tuple([made[x] for x in v.inputs])
         made[v] = Value(moved[v.node], True, v.op, v.attrs, inputs, rule)
     return [made[v] for v in values]
-
-
-def _op_over(n: Node, moved: Mapping[Node, Node]) -> Node:
-    inputs = tuple([moved[i] for i in n.inputs])
-    return graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
 
 
 def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> VjpRule:

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
-from weakref import WeakKeyDictionary
 
-from weft.autograd.value import _mode as mode  # pyright: ignore[reportPrivateUsage]  # read on every call
-from weft.autograd.value import apply
+from weft.autograd.value import apply, mode
 from weft.core.args.contexts import DecoratingContext
 from weft.core.args.handle import Handle, describe, wrap
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import ArgumentError, DTypeError, wraps_calls
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
 from weft.ir.ops import Op
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,18 +135,7 @@ def _casting(function: Callable[P, R], chosen: Callable[[Casts], DType | None]) 
         finally:
             mode.casts = casts
 
-    _CASTS[run] = (function, chosen)
     return run
-
-
-_CASTS: WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Any]] = WeakKeyDictionary()
-"""What each function that casts was made of."""
-
-
-def within_casts(decorator: Callable[[Callable[P, R]], Callable[P, R]], f: Callable[P, R]) -> Callable[P, R]:
-    """The function decorated; where it casts for `autocast`, what takes the tensors after that."""
-    found = _CASTS.get(f)
-    return decorator(f) if found is None else _casting(decorator(found[0]), found[1])
 
 
 def _cast(x: Any, kind: str, to: DType) -> Any:

@@ -1,7 +1,7 @@
 """16-bit floats: a function of several steps takes them in float32 and rounds once, at its end.
 
-Functions that are `remembered` do so by themselves; others by `rounded_once`. A cast is computed where it is read, so
-that nothing is stored for it, and gradients pass through the same casts: they too are float32 inside.
+A `composite` function does so unless it says otherwise; others by `rounded_once`. A cast is computed where it is read,
+so that nothing is stored for it, and gradients pass through the same casts: they too are float32 inside.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from weft.autograd.value import Value, apply, grad_mode, no_arithmetic
 from weft.core.args.handle import Handle, unnoted, wrap
-from weft.errors import WeftError, user_call
+from weft.errors import WeftError, user_call, wraps_calls
 from weft.ir.dtypes import DType, accumulator, bfloat16, float16, float32
 from weft.ir.ops import Op
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -29,6 +29,7 @@ from weft.autograd.value import Value, grad_enabled, set_grad_enabled
 from weft.core.args import handle
 from weft.core.execute import tracing, watched
 from weft.errors import ArgumentError
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import MOVEMENT, Op
 
@@ -312,6 +313,7 @@ def _chain_of(found: dict[tuple[int, bool], _Chain], t: Any, is_grad: bool) -> _
 
 def _work(nodes: Sequence[Node]) -> set[Node]:
     """What there is to compute for these nodes: neither movements nor what is made of constants alone."""
+    nodes = [*nodes, *expand_calls(nodes)]
     of_data: set[Node] = set()
     work = {n for n in nodes if n.storage is None and n.inputs}
     for n in toposort(nodes):
@@ -325,7 +327,7 @@ def _work(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _shares(node: Node, work: set[Node]) -> bool:
-    return node.storage is None and any(n in work for n in toposort([node]))
+    return node.storage is None and any(n in work for n in toposort([node, *expand_calls([node])]))
 
 
 @dataclass(slots=True)

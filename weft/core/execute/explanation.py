@@ -316,7 +316,7 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
 def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
     """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run."""
     from weft.ir.graph import Target, buffer
-    from weft.ir.loop_body import rebuilt
+    from weft.ir.rewrite import rebuilt
     from weft.scheduler.keeping import nbytes
 
     there: dict[Node, Node] = {}

@@ -9,8 +9,8 @@ from weft.autograd.value import Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.composed.autocast import lowers
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered_as_given
 from weft.core.functional.activations import softmax
 from weft.core.functional.dropouts import dropout
 from weft.core.functional.linear_maps import linear
@@ -98,7 +98,7 @@ def _wide_product(x: Tensor, y: Tensor) -> Tensor:
     return matmul(wrap(widened(x.value)), wrap(widened(y.value))) if same else matmul(x, y)
 
 
-_attention_of_all = remembered_as_given(_attention)
+_attention_of_all = composite(rounds_once=False)(_attention)
 """Without dropout, it follows from its arguments."""
 
 

@@ -9,8 +9,8 @@ from weft.autograd.ops import mul
 from weft.autograd.value import Value, composed, stepwise
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Dims, value_of, wrap
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered
 from weft.core.functions.reductions import amax, amin, sum
 from weft.core.pointwise.elementwise import abs, eq, ne, pow, sqrt, where
 from weft.errors import DTypeError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
-@remembered
+@composite
 def vector_norm(
     x: Tensor, ord: float = 2, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:

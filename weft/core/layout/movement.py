@@ -12,7 +12,7 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, axes, axis, fill_in, is_int, sizes
 from weft.core.args.defaults import check_dtype
 from weft.core.args.handle import Dims, Handle, Number, describe, own, value_of, wrap
-from weft.core.composed.remembered import remembered_as_given
+from weft.core.composed.composite import composite
 from weft.core.pointwise.elementwise import where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import DType, bool_, int64, promote, uint8, uint16, uint32, uint64
@@ -521,13 +521,13 @@ def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:
     return where(keep, input, wrap(bc.scalar(0, v.dtype, ())))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of matrices, zero above `diagonal`."""
     return _triangle("tril", input, diagonal, lower=True)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of matrices, zero below `diagonal`."""
     return _triangle("triu", input, diagonal, lower=False)

@@ -9,8 +9,8 @@ from weft.autograd.value import stepwise
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
 from weft.core.args.handle import Dims, value_of, wrap
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered
 from weft.core.functions.norms import vector_norm
 from weft.core.functions.reductions import amax, amin, sum
 from weft.core.layout.movement import movedim, reshape
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
-@remembered
+@composite
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -76,7 +76,7 @@ def matrix_norm(
     return out if keepdim else reshape(out, shape)
 
 
-@remembered
+@composite
 def norm(
     A: Tensor,
     ord: float | str | None = None,

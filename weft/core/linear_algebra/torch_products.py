@@ -8,8 +8,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.handle import Dims, Number, describe, value_of, wrap
 from weft.core.args.requirements import at_least, at_most_dims, needs, no_bools, one_dtype, one_of
 from weft.core.composed.autocast import lowers, widens, widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered
 from weft.core.execute import run
 from weft.core.functions.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
 from weft.core.functions.norms import vector_norm
@@ -41,7 +41,7 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
     return dot(input, other)
 
 
-@remembered
+@composite
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: each element of input times the whole of other."""
     x, y = value_of("kron", input).shape, value_of("kron", other).shape
@@ -58,8 +58,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(one_dtype("input", "batch1", "batch2"), at_most_dims("input", 2))
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
@@ -71,8 +70,7 @@ def sum_first(x: Tensor) -> Tensor:
     return sum(x, 0, dtype=x.value.dtype)
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(at_most_dims("input", 2))
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
@@ -82,7 +80,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
     return mul_scaled(input, outer(vec1, vec2), beta, alpha)
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "other"), no_bools("input"))
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along dim, by default the first dimension of size 3."""
@@ -111,15 +109,13 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     return pow(unsqueeze(base, 1), order)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     return vector_norm(input - other, p)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 @needs(
     one_dtype("x1", "x2"),
     at_least("p", 0),
@@ -214,8 +210,7 @@ def corrcoef(input: Tensor) -> Tensor:
     return (c / unsqueeze(size, 1) / unsqueeze(size, 0)).clamp(-1, 1)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(at_least("p", 0, above=True), at_least("maxnorm", 0))
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
@@ -231,8 +226,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     return input * factor
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def norm(
     input: Tensor,
     p: float | str | None = "fro",

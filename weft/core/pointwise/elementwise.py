@@ -24,8 +24,8 @@ from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap
 from weft.core.args.requirements import at_least, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.composed.smooth import smooth
 from weft.core.pointwise.nonzeros import nonzero
 from weft.errors import ArgumentError, DTypeError
@@ -270,7 +270,7 @@ def _no_zero_divisor(name: str, other: object, dtype: DType) -> None:
         raise ArgumentError(f"{name}: division of an integer tensor by zero")
 
 
-@remembered
+@composite
 def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     """The quotient rounded toward -inf (Python's //). Integers by zero give 0 where torch raises."""
     x, y = operand("floor_divide", input), operand("floor_divide", other)
@@ -289,7 +289,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     return wrap(stepwise(Value(whole.node), a.value, b.value))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the divisor's sign (Python's %). Integers by zero give 0 where torch raises."""
     x, y = operand("remainder", input), operand("remainder", other)
@@ -301,14 +301,14 @@ def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     return _remainder(wrap(a), wrap(b))
 
 
-@remembered
+@composite
 def _remainder(a: Tensor, b: Tensor) -> Tensor:
     """The rest of floats of one dtype, with the divisor's sign."""
     rest = _binary(_MOD, a, b)
     return where(logical_and(rest != 0, xor_sign(rest, b)), rest + b, rest)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the dividend's sign (C's fmod)."""
     x, y = operand("fmod", input), operand("fmod", other)
@@ -512,8 +512,7 @@ def sqrt(input: Tensor) -> Tensor:
     return _float_unary("sqrt", Op.SQRT, input)
 
 
-@widens_on_gpus
-@rounded_once
+@composite(autocast=widens_on_gpus, recorded=False)
 def rsqrt(input: Tensor) -> Tensor:
     """1 / sqrt(input)."""
     return reciprocal(sqrt(input))
@@ -535,8 +534,7 @@ def exp2(input: Tensor) -> Tensor:
     return _float_unary("exp2", Op.EXP2, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def expm1(input: Tensor) -> Tensor:
     """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
     x = wrap(value_of("expm1", input))
@@ -557,15 +555,13 @@ def log2(input: Tensor) -> Tensor:
     return _float_unary("log2", Op.LOG2, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def log10(input: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return log(input) * (1.0 / math.log(10.0))
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def log1p(input: Tensor) -> Tensor:
     """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
     x = wrap(value_of("log1p", input))
@@ -594,8 +590,7 @@ def cos(input: Tensor) -> Tensor:
     return _float_unary("cos", Op.COS, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def tan(input: Tensor) -> Tensor:
     """sin / cos."""
     return sin(input) / cos(input)
@@ -606,8 +601,7 @@ def tanh(input: Tensor) -> Tensor:
     return _float_unary("tanh", Op.TANH, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
 
@@ -619,8 +613,7 @@ def sinh(input: Tensor) -> Tensor:
     return smooth("sinh", input, value, cosh)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
 
@@ -636,7 +629,7 @@ def erf(input: Tensor) -> Tensor:
     return _float_unary("erf", Op.ERF, input)
 
 
-@remembered
+@composite
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient, which is y (1 - y)."""
     v = value_of("sigmoid", input)
@@ -653,7 +646,7 @@ def sigmoid(input: Tensor) -> Tensor:
     return wrap(composed(y, (x,), slope))
 
 
-@remembered
+@composite
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given; outside of 0 to 1 there is no derivative."""
     x = _as_float("logit", input)
@@ -666,7 +659,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     )
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN. On bools: the input."""
     v = value_of("sign", input)
@@ -703,13 +696,13 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return _rounded_at(input, decimals)
 
 
-@remembered
+@composite
 def _rounded_at(input: Tensor, decimals: int) -> Tensor:
     ten = 10.0 ** (decimals if decimals > 0 else -decimals)
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 @needs(floats("input"))
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
@@ -739,7 +732,7 @@ def isfinite(input: Tensor) -> Tensor:
     return lt(abs(input), math.inf) if value_of("isfinite", input).dtype.is_float else eq(input, input)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -835,14 +828,14 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
     return logical_or(within(x, bound), isnan(x)) if x.dtype.is_float else within(x, bound)
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "end", "weight"))
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
     """input + weight * (end - input)."""
     return input + weight * (end - input)
 
 
-@remembered
+@composite
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
     """input + value * tensor1 * tensor2. Of integers, value is truncated, as in torch. Also in torch's older order
     (input, value, tensor1, tensor2)."""
@@ -853,7 +846,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, val
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 
-@remembered
+@composite
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
     """input + value * tensor1 / tensor2. Not defined on integers, as in torch. Also in torch's older order
     (input, value, tensor1, tensor2)."""
@@ -862,7 +855,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, val
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "other"), at_least("rtol", 0), at_least("atol", 0))
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False

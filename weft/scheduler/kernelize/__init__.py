@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft import settings
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
@@ -38,6 +39,7 @@ def kernelize_all(
     No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only. With
     `logged`, each kernel comes with the decisions about its nodes, as text.
     """
+    outputs = expand_calls(outputs)
     partition = Partition(outputs, buffers)
     masks = find_masks(partition.prepared.order, frozenset(map(id, outputs)))
     groups = ordered(partition)
@@ -58,7 +60,7 @@ def kernelize_all(
 
 def decision_log(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[Logged]:
     """The decisions about all nodes that computing `outputs` needs, in the order in which they are made."""
-    partition = Partition(outputs, buffers)
+    partition = Partition(expand_calls(outputs), buffers)
     log = list(describe(partition.log, ordered(partition)))
     partition.dissolve()
     return log
@@ -66,6 +68,6 @@ def decision_log(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[Logge
 
 def copies(outputs: Sequence[Node]) -> list[CopySpec]:
     """The copies between devices that computing `outputs` needs."""
-    partition = Partition(outputs)
+    partition = Partition(expand_calls(outputs))
     partition.dissolve()
     return [CopySpec(n.inputs[0], n) for n in partition.copies]

@@ -1,59 +1,64 @@
 """Functions of tensors that are composed of many ops: run once for each structure of their arguments, then called.
 
-    @remembered
+    @composite
     def softplus(input, beta=1.0, threshold=20.0): ...
 
 What such a function builds follows from the shapes, dtypes and devices of its tensors and from its other arguments. The
 first call with new ones runs it on placeholders and records the graph; this and every later call is one node (see
 ir/calls.py). Gradients are recorded in the same way, when they are first asked for, and are a node each.
 
-A function can be remembered if it reads nothing else: no values, no random numbers, no state, no modes but those that
-are part of the key here; and changes nothing. What it makes must be a tensor that is no view, or a tuple of such.
-
-16-bit floats are computed in float32 inside, recorded or not, and rounded once, at the end (see precision.py).
-`remembered_as_given` leaves that to the function: what moves, compares or takes apart elements, and what has operands
-that decide nothing on the dtype of its result.
+A function can be recorded if it reads nothing else: no values, no random numbers, no state, no modes but those that are
+part of the key here; and changes nothing. What it makes must be a tensor that is no view, or a tuple of such. Where
+forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, and both graphs are compared.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 
+from weft import settings
 from weft.autograd.value import Value, cast_mode, grad_enabled, grad_mode
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, unnoted, wrap
-from weft.core.composed.autocast import within_casts
 from weft.core.composed.precision import rounded_once
 from weft.core.execute import tracing
-from weft.errors import WeftError
+from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
 from weft.ir.calls import Call, recorded
 from weft.ir.dtypes import DType
+from weft.ir.errors import IRError
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
+wraps_calls(__file__)
+
 P = ParamSpec("P")
 R = TypeVar("R")
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 KEPT = 1024
-"""Structures that are remembered, some 30 KB each; then all are forgotten."""
+"""Structures whose graphs are kept, some 30 KB each; the least recently used goes first."""
+
+CHECKED_EVERY = 32
+"""After so many calls a function is recorded again, where forms are verified."""
 
 FEW = 1
 """A function that makes no more nodes than this is run: a call would save nothing."""
-
 
 _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 """What compares by what it is: arguments that are part of the key. (A zero is named, since 0.0 and -0.0 are equal.)"""
 
 
 class _State(threading.local):
-    plain = False
+    inline = False
+    """Whether composed functions are run, and no calls are made."""
     recording = False
 
 
@@ -75,6 +80,10 @@ class _Entry:
     records: tuple[Value, ...] = ()
     results: tuple[_Result, ...] = ()
     several: Callable[[list[Any]], Any] | None = None
+    used: int = 0
+    """When it was last used: a number that grows."""
+    checked_in: int = 0
+    """After so many calls it is recorded again; 0 for never."""
 
     def run(self, values: Sequence[Value]) -> Any:
         """The function itself, on these values."""
@@ -82,12 +91,7 @@ class _Entry:
         kwargs = {
             k: unnoted(values[a.number]) if isinstance(a, _Place) else a for k, a in self.kwargs.items()
         }
-        before = _state.plain
-        _state.plain = True
-        try:
-            return self.function(*args, **kwargs)
-        finally:
-            _state.plain = before
+        return without_calls(self.function)(*args, **kwargs)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +119,7 @@ class _Result:
             x.shape == y.shape and x.dtype is y.dtype and x.node.device == y.node.device
             for x, y in zip(inputs, self.entry.records, strict=True)
         )
-        if fits and self.whole and remembering() and not grad_enabled():
+        if fits and self.whole and calls_are_made() and not grad_enabled():
             if self.backward is None:
                 self.record_gradients()
             if self.backward is not None:
@@ -141,16 +145,12 @@ class _Result:
 
         out, records = self.made, self.entry.records
         seed = Value(graph.buffer(out.shape, out.dtype, out.node.device, None))
-        before = _state.plain
-        _state.plain = True
-        try:
-            found = gradients([out], [seed], [x for x in records if x.needs_grad], False, past=False)
-        finally:
-            _state.plain = before
+        wanted = [x for x in records if x.needs_grad]
+        found = without_calls(gradients)([out], [seed], wanted, False, past=False)
         # the result is an input too: where it is stored already it is read
         given = [seed.node, out.node, *(x.node for x in records)]
         calls = recorded(given, [v.node for v in found.values()])
-        if calls is None:
+        if isinstance(calls, str):
             self.whole = False
             return
         known = dict(zip(found, calls, strict=True))
@@ -165,24 +165,54 @@ class _Place:
 
 
 _entries: dict[tuple[Any, ...], _Entry] = {}
+_clock = itertools.count()
 
 
-def remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, recorded for each structure of its arguments, in float32 inside: see the top of this file."""
-    return remembered_as_given(within_casts(rounded_once, function))
+@overload
+def composite(function: Callable[P, R]) -> Callable[P, R]: ...
 
 
-def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
+@overload
+def composite(
+    *, autocast: Decorator | None = None, rounds_once: bool = True, recorded: bool = True
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def composite(
+    function: Callable[..., Any] | None = None,
+    *,
+    autocast: Decorator | None = None,
+    rounds_once: bool = True,
+    recorded: bool = True,
+) -> Any:
+    """Declare what holds for a function that is composed of several ops; the order is always this one.
+
+    recorded: its graph is recorded for each structure of its arguments, and its calls are nodes: see the top of this
+        file for what it must not do.
+    autocast: what `autocast` does with its tensors before they are looked at: `lowers`, `widens`, `widens_on_gpus`.
+    rounds_once: 16-bit floats are computed in float32 inside (see precision.py). False leaves that to the function:
+        what moves, compares or takes apart elements, and what has operands that do not decide the result's dtype.
+    """
+
+    def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+        run = rounded_once(function) if rounds_once else function
+        run = run if autocast is None else autocast(run)
+        return _recording(run) if recorded else run
+
+    return declared if function is None else declared(function)
+
+
+def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, recorded for each structure of its arguments."""
     run = function
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not remembering():
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not calls_are_made():
             return run(*args, **kwargs)
         values: list[Value] = []
-        key: list[Any] = [function]
-        for a in args:
+        key: list[Any] = [function, len(args), *kwargs]
+        for a in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(a, Handle):
                 v = a.value
                 n = v.node
@@ -192,22 +222,8 @@ def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
                 key += (n.shape, n.dtype, n.device, v.needs_grad)
             elif a.__class__ in _SIMPLE:
                 key += (a.__class__, a or repr(a))
-            elif a.__class__ is tuple and all(i.__class__ in _SIMPLE for i in cast("Any", a)):
+            elif a.__class__ is tuple and all(i.__class__ in _SIMPLE for i in a):
                 key.append(repr(a))
-            else:
-                return run(*args, **kwargs)
-        for name, a in kwargs.items():
-            if isinstance(a, Handle):
-                v = a.value
-                n = v.node
-                if n.device is None:
-                    return run(*args, **kwargs)
-                values.append(v)
-                key += (name, n.shape, n.dtype, n.device, v.needs_grad)
-            elif a.__class__ in _SIMPLE:
-                key += (name, a.__class__, a or repr(a))
-            elif a.__class__ is tuple and all(i.__class__ in _SIMPLE for i in cast("Any", a)):
-                key += (name, repr(a))
             else:
                 return run(*args, **kwargs)
         key += (get_default_dtype(), grad_enabled())
@@ -215,22 +231,25 @@ def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
         entry = _entries.get(whole)
         if entry is None:
             entry = _recorded(run, args, kwargs, values)
-            if len(_entries) >= KEPT:
-                _entries.clear()
+            while len(_entries) >= KEPT:
+                _forget_oldest()
             _entries[whole] = entry
+        elif entry.checked_in:
+            _count_down(entry, values)
+        entry.used = next(_clock)
         results = entry.results
         if not results:
             return run(*args, **kwargs)
         if entry.several is None:
-            return cast("R", results[0].on(values))
-        return cast("R", entry.several([r.on(values) for r in results]))
+            return results[0].on(values)
+        return entry.several([r.on(values) for r in results])
 
     def guarded_by(first: int, guard: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         """Look at arguments by `guard` before the function is run or recorded."""
         nonlocal run
         inner = run
 
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
             guard(args, kwargs)
             return inner(*args, **kwargs)
 
@@ -241,6 +260,29 @@ def remembered_as_given(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def _forget_oldest() -> None:
+    """Forget the structure that was used longest ago."""
+    oldest, _ = min(list(_entries.items()), key=lambda e: e[1].used)
+    _entries.pop(oldest, None)
+
+
+def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
+    """Where forms are verified: at the second call, and at every `CHECKED_EVERY`th after it, the function is run again.
+    IRError where it does not build what was recorded: it reads what is not among its arguments."""
+    entry.checked_in -= 1
+    if entry.checked_in:
+        return
+    entry.checked_in = CHECKED_EVERY
+    again = _record(_Entry(entry.function, entry.args, entry.kwargs), values)
+    if [r.call for r in again.results] != [r.call for r in entry.results]:
+        name = entry.function.__name__
+        raise IRError(
+            f"{name} builds another graph than when it was recorded, for the same structure of arguments: it reads "
+            f"a value, a flag or a mode that is not in the key of composite.py; pass it as an argument",
+            "composite",
+        )
+
+
 def _recorded(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Value]
 ) -> _Entry:
@@ -248,7 +290,14 @@ def _recorded(
     places = iter(range(len(values)))
     given = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
     named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
-    entry = _Entry(function, given, named)
+    entry = _record(_Entry(function, given, named), values)
+    if entry.results and settings.verify():
+        entry.checked_in = 1
+    return entry
+
+
+def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
+    """The entry with what its function makes of placeholders for these values, if that is calls."""
     if not values:
         return entry
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None), v.needs_grad) for v in values]
@@ -264,7 +313,7 @@ def _recorded(
     if not parts or not all(isinstance(t, Handle) and t.look is None for t in parts):
         return entry
     calls = recorded([v.node for v in stands], [t.value.node for t in parts])
-    if calls is not None and max(len(c.rows) for c in calls) > FEW:
+    if not isinstance(calls, str) and max(len(c.template.rows) for c in calls) > FEW:
         entry.records = tuple(stands)
         entry.results = tuple(
             [_Result(entry, k, t.value, c) for k, (t, c) in enumerate(zip(parts, calls, strict=True))]
@@ -280,34 +329,29 @@ def values_are_read() -> None:
         raise ReadsValuesError
 
 
-def remembering() -> bool:
+def calls_are_made() -> bool:
     """Whether calls are made: not where they would be looked into at once, nor where casts depend on a mode."""
-    return not _state.plain and cast_mode() is None and tracing.current() is None
+    return not _state.inline and cast_mode() is None and tracing.current() is None
 
 
-def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | None:
-    """What `build` makes of tensors like these values, without history, as calls; None where there are no such."""
+def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | str:
+    """What `build` makes of tensors like these values, without history, as calls; or why there are no such."""
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None)) for v in values]
-    before = _state.plain
-    _state.plain = True
-    try:
-        with grad_mode(False):
-            made = build([unnoted(v) for v in stands])
-    finally:
-        _state.plain = before
+    with grad_mode(False):
+        made = without_calls(build)([unnoted(v) for v in stands])
     return recorded([v.node for v in stands], [t.value.node for t in made])
 
 
-def plainly(function: Callable[P, R]) -> Callable[P, R]:
-    """A function within which remembered ones are run: for those who look into what they make."""
+def without_calls(function: Callable[P, R]) -> Callable[P, R]:
+    """A function within which composed ones are run: for those who look into what they make."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        before = _state.plain
-        _state.plain = True
+        before = _state.inline
+        _state.inline = True
         try:
             return function(*args, **kwargs)
         finally:
-            _state.plain = before
+            _state.inline = before
 
     return call
