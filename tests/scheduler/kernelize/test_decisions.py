@@ -144,6 +144,7 @@ CASES: dict[str, Case] = {
     "product beside a reduction": Case(lambda: [f32(8, 4) @ f32(4, 6) + f32(8, 5).sum(-1, keepdim=True)]),
     "reduction beside a product": Case(lambda: [f32(8, 5).sum(-1, keepdim=True) + f32(8, 4) @ f32(4, 6)]),
     "product in a piece": Case(lambda: [weft.cat([f32(8, 4) @ f32(4, 6), f32(2, 6)])]),
+    "function of a product, read twice": Case(lambda: sums(f32(8, 4) @ f32(4, 6) + 1)),
     "product, recomputed": Case(lambda: [(f32(8, 4) @ f32(4, 6)).reshape(8, 6, 1) * f32(3)]),
     "product, divided": Case(lambda: [(f32(8, 4) @ f32(4, 6)).reshape(16, 3).permute(1, 0) * f32(3, 16)]),
     "prologue": Case(lambda: [f32(64, 32).tanh() @ f32(32, 64)]),
@@ -159,12 +160,34 @@ CASES: dict[str, Case] = {
     "layout": Case(
         lambda: [(f32(2, 3, 8, 4) @ f32(2, 3, 4, 4)).permute(0, 2, 1, 3).reshape(16, 12) @ f32(12, 5)]
     ),
+    "layout of a reshaped product": Case(
+        lambda: [
+            (f32(6, 8, 4) @ f32(6, 4, 4)).reshape(2, 3, 8, 4).permute(0, 2, 1, 3).reshape(16, 12) @ f32(12, 5)
+        ]
+    ),
+    "layout of a result": Case(
+        lambda: [(p := f32(2, 3, 8, 4) @ f32(2, 3, 4, 4)), p.permute(0, 2, 1, 3).reshape(16, 12) @ f32(12, 5)]
+    ),
+    "layout of a reshaped result": Case(
+        lambda: [
+            (p := (f32(6, 8, 4) @ f32(6, 4, 4)).reshape(2, 3, 8, 4)),
+            p.permute(0, 2, 1, 3).reshape(16, 12) @ f32(12, 5),
+        ]
+    ),
+    "layout of a part": Case(
+        lambda: [
+            (f32(2, 3, 8, 4) @ f32(2, 3, 4, 4))[:, :, 1:5].permute(0, 2, 1, 3).reshape(8, 12) @ f32(12, 5)
+        ]
+    ),
     "layout without division": Case(
         lambda: [(f32(2, 3, 8, 4) @ f32(2, 3, 4, 4)).permute(0, 2, 3, 1) @ f32(3, 5)]
     ),
     "attention": Case(lambda: [scores(f32(8, 6))]),
     "attention with few buffers": Case(
         lambda: [scores(f32(8, 6)) + f32(8, 5) * f32(8, 5, seed=1)], buffers=6
+    ),
+    "attention that runs out of buffers": Case(
+        lambda: [scores(total([f32(8, 6, seed=k) for k in range(6)]))], buffers=6
     ),
     "attention without buffers": Case(lambda: [scores(f32(8, 6))], buffers=4),
     # costs

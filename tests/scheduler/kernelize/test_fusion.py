@@ -208,7 +208,7 @@ def test_an_optimizer_step_is_one_kernel_per_parameter(make: Callable[..., weft.
     assert len(specs) <= len(params)
 
 
-def test_a_scalar_rides_along_in_one_of_its_readers() -> None:
+def test_a_scalar_is_computed_by_all_its_readers_and_stored_by_one() -> None:
     count, x, y = tensor(), tensor(6, 4), tensor(9)
     after = count + 1
     assert len(kernels(after, x * after, y / after)) == 2

@@ -12,7 +12,7 @@ from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.cost import Comparison
 from weft.scheduler.kernelize.decisions import Cut, FuseInto
-from weft.scheduler.kernelize.facts import Facts, is_leaf, leaf_bytes
+from weft.scheduler.kernelize.facts import Facts, leaf_bytes
 from weft.scheduler.kernelize.groups import Group, Site
 from weft.scheduler.kernelize.place import WAITS, refusal
 from weft.scheduler.kernelize.view import View
@@ -77,11 +77,9 @@ def _layout(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> Cut | No
     if node.op is not Op.PERMUTE or f.big is None:
         return None
     below = node.inputs[0]
-    while (
-        below.op in (Op.RESHAPE, Op.PERMUTE) and view.facts[id(below)].consumers == 1 and not is_leaf(below)
-    ):
+    while below.op in (Op.RESHAPE, Op.PERMUTE) and view.facts[id(below)].consumers == 1:
         below = below.inputs[0]
-    if is_leaf(below) or view.facts[id(below)].consumers != 1 or below.op in MOVEMENT:
+    if view.facts[id(below)].consumers != 1 or below.op in MOVEMENT:
         return None
     if any(s.in_contraction and any(divided(i) for i in s.index) for s in sites):
         return Cut("a product reads it in this order", forced=False, in_reader=False)

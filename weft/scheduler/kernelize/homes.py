@@ -33,7 +33,7 @@ MAX_SIBLINGS = 4
 """Groups of the same key that are considered as siblings at most, the newest ones."""
 
 _Home: TypeAlias = StoreIn | ComputeRedundantly
-_Rule: TypeAlias = Callable[[View, Node, Sequence[Site], Cut], "_Home | list[Refused]"]
+_Proposal: TypeAlias = Callable[[View, Node, Sequence[Site], Cut], "_Home | list[Refused]"]
 
 
 def choose_home(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> Stored:
@@ -43,8 +43,8 @@ def choose_home(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> Stor
     if isinstance(node.attrs, Loop):
         return LoopResult(cut, sites)
     refused: list[Refused] = []
-    for rule in _IN_READERS if cut.in_reader else _ELSEWHERE:
-        found = rule(view, node, sites, cut)
+    for propose in _IN_READERS if cut.in_reader else _ELSEWHERE:
+        found = propose(view, node, sites, cut)
         if not isinstance(found, list):
             return found
         refused += found
@@ -231,5 +231,5 @@ def _by_number(sites: Sequence[Site]) -> list[Group]:
     return sorted({s.group for s in sites}, key=lambda g: g.number)
 
 
-_ELSEWHERE: tuple[_Rule, ...] = (sibling_group,)
-_IN_READERS: tuple[_Rule, ...] = (store_in_reader, store_in_reducer, compute_redundantly, *_ELSEWHERE)
+_ELSEWHERE: tuple[_Proposal, ...] = (sibling_group,)
+_IN_READERS: tuple[_Proposal, ...] = (store_in_reader, store_in_reducer, compute_redundantly, *_ELSEWHERE)
