@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import weft
 from weft import overrides
 from weft.core.surface import overrides as mechanism
 
+HAVE_TORCH = importlib.util.find_spec("torch") is not None
 LOG: list[Any] = []
 
 
@@ -148,6 +150,18 @@ def test_classes_that_are_no_tensors() -> None:
 
     HANDLED[public] = lambda x: "taken over"
     assert public(d) == "taken over" and public(t) == "plain"
+
+
+@pytest.mark.skipif(not HAVE_TORCH, reason="PyTorch is not installed")
+def test_tensors_of_pytorch_take_nothing_over() -> None:
+    import torch
+
+    class Theirs(torch.Tensor):
+        pass
+
+    assert Plain([1.0]).sum().item() == 1  # from here on calls may be taken over
+    x = torch.arange(3.0)
+    assert weft.from_torch(x).tolist() == weft.from_torch(x.as_subclass(Theirs)).tolist() == [0, 1, 2]
 
 
 def test_modes_see_every_call() -> None:

@@ -101,9 +101,11 @@ class BaseTorchFunctionMode(TorchFunctionMode):
 
 @lru_cache(4096)
 def overrides(kind: type) -> bool:
-    """Whether objects of a class take calls over."""
+    """True where objects of a class take calls over. PyTorch's own tensors do so for PyTorch's functions only."""
     handler = getattr(kind, "__torch_function__", None)
-    return handler is not None and handler is not disabled and kind is not tensor_class()
+    if handler is None or handler is disabled or kind is tensor_class():
+        return False
+    return issubclass(kind, Handle) or all(c.__module__.partition(".")[0] != "torch" for c in kind.__mro__)
 
 
 def _type(x: Any) -> Any:
