@@ -1,12 +1,14 @@
 """The native runtime: the pool covers every iteration once, the runner calls what it is told, nothing hangs."""
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -419,3 +421,11 @@ def test_the_runtime_takes_its_object_from_a_cache() -> None:
     parallel = ctypes.CFUNCTYPE(None, body, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
     parallel(record, None, 10, 4)
     assert calls == [(0, 10)]
+
+
+def test_the_code_of_a_forgotten_runtime_stays_for_forks_and_the_end_of_the_process() -> None:
+    runtime = load_runtime(host())
+    code = weakref.ref(runtime.code._tracker)
+    del runtime
+    gc.collect()
+    assert code() is not None

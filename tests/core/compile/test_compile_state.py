@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -104,3 +105,19 @@ def test_a_counter_that_many_kernels_read_is_updated_in_place_after_them() -> No
         for g, w in zip(got, want, strict=True):
             np.testing.assert_allclose(g, w, rtol=1e-5)
         assert count.item() == before + 1
+
+
+def test_indices_that_a_compiled_step_has_overwritten_are_checked_again() -> None:
+    x = weft.arange(4.0)
+
+    @weft.compile
+    def advance(index: weft.Tensor) -> weft.Tensor:
+        index.add_(5)
+        return index.sum()
+
+    for _ in range(3):  # recorded, repeated, called directly
+        index = weft.tensor([0, 1])
+        assert x.gather(0, index).tolist() == [0.0, 1.0]
+        advance(index)
+        with pytest.raises(IndexError, match="index 6 is out of range for dimension 0 of size 4"):
+            x.gather(0, index)

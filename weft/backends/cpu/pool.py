@@ -34,11 +34,12 @@ _JOIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PoolFunctions:
-    """Addresses of the native pool's entries (see native.py)."""
+    """Addresses of the native pool's entries (see native.py), and what owns the code behind them."""
 
     worker: int
     resize: int
     reset: int
+    code: object
 
 
 class Pool:
@@ -54,6 +55,9 @@ class Pool:
             functions.resize
         )
         self._reset = ctypes.CFUNCTYPE(None, ctypes.c_int32)(functions.reset)
+        self._code = (
+            functions.code
+        )  # workers are inside of it, and `guard` calls it when the process forks or ends
         self._cores = cores
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []

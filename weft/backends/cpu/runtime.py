@@ -69,13 +69,16 @@ class Runtime:
 
 
 def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool = True) -> Runtime:
-    """A runtime of its own, single-threaded until `set_threads`. `build` may answer from a cache."""
+    """A runtime of its own, single-threaded until `set_threads`. `build` may answer from a cache.
+
+    Its code is kept until the process ends, which calls it then and when it forks.
+    """
     text = runtime_ir(machine.target.triple, futex=futex, python=direct.AVAILABLE)
     native = build(text, machine.target, _OPTIMIZATION)
     imports = _system_symbols() | (direct.symbols() if direct.AVAILABLE else {})
     code = load_object(native, (*EXPORTS, *(["weft_direct"] if direct.AVAILABLE else [])), imports)
     at = code.address
-    pool = Pool(PoolFunctions(at("weft_worker"), at("weft_resize"), at("weft_reset")), machine.cores)
+    pool = Pool(PoolFunctions(at("weft_worker"), at("weft_resize"), at("weft_reset"), code), machine.cores)
     guard(pool)
     runner = RunnerFunctions(
         at("weft_run_plan"), at("weft_run_timed"), at("weft_copy"), at("weft_copy_variable")
