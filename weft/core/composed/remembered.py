@@ -17,18 +17,17 @@ that decide nothing on the dtype of its result.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from weft.autograd.value import Value, cast_mode, grad_enabled, grad_mode
+from weft.autograd.context import context, grad_enabled, grad_mode, switched
+from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, unnoted, wrap
 from weft.core.composed.autocast import within_casts
 from weft.core.composed.precision import rounded_once
-from weft.core.execute import tracing
 from weft.errors import WeftError
 from weft.ir import graph
 from weft.ir.calls import Call, recorded
@@ -52,16 +51,8 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 """What compares by what it is: arguments that are part of the key. (A zero is named, since 0.0 and -0.0 are equal.)"""
 
 
-class _State(threading.local):
-    plain = False
-    recording = False
-
-
 class ReadsValuesError(LookupError):
     """A function that is recorded wants to look at values."""
-
-
-_state = _State()
 
 
 @dataclass(slots=True, eq=False)
@@ -82,12 +73,8 @@ class _Entry:
         kwargs = {
             k: unnoted(values[a.number]) if isinstance(a, _Place) else a for k, a in self.kwargs.items()
         }
-        before = _state.plain
-        _state.plain = True
-        try:
+        with switched(inline=True):
             return self.function(*args, **kwargs)
-        finally:
-            _state.plain = before
 
 
 @dataclass(slots=True, eq=False)
@@ -141,12 +128,8 @@ class _Result:
 
         out, records = self.made, self.entry.records
         seed = Value(graph.buffer(out.shape, out.dtype, out.node.device, None))
-        before = _state.plain
-        _state.plain = True
-        try:
+        with switched(inline=True):
             found = gradients([out], [seed], [x for x in records if x.needs_grad], False, past=False)
-        finally:
-            _state.plain = before
         # the result is an input too: where it is stored already it is read
         given = [seed.node, out.node, *(x.node for x in records)]
         calls = recorded(given, [v.node for v in found.values()])
@@ -252,14 +235,12 @@ def _recorded(
     if not values:
         return entry
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None), v.needs_grad) for v in values]
-    before, _state.recording = _state.recording, True
     try:
-        out: Any = entry.run(stands)
+        with switched(recording=True):
+            out: Any = entry.run(stands)
     except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # what is wrong is said by the function that is run on the arguments themselves
         return entry
-    finally:
-        _state.recording = before
     parts = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
     if not parts or not all(isinstance(t, Handle) and t.look is None for t in parts):
         return entry
@@ -276,25 +257,21 @@ def _recorded(
 
 def values_are_read() -> None:
     """Said by what looks at values: the function that is recorded here, if any, has to be run each time."""
-    if _state.recording:
+    if context().recording:
         raise ReadsValuesError
 
 
 def remembering() -> bool:
     """Whether calls are made: not where they would be looked into at once, nor where casts depend on a mode."""
-    return not _state.plain and cast_mode() is None and tracing.current() is None
+    now = context()
+    return not now.inline and now.casts is None and now.trace is None
 
 
 def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | None:
     """What `build` makes of tensors like these values, without history, as calls; None where there are no such."""
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None)) for v in values]
-    before = _state.plain
-    _state.plain = True
-    try:
-        with grad_mode(False):
-            made = build([unnoted(v) for v in stands])
-    finally:
-        _state.plain = before
+    with switched(inline=True, grad=False):
+        made = build([unnoted(v) for v in stands])
     return recorded([v.node for v in stands], [t.value.node for t in made])
 
 
@@ -303,11 +280,7 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        before = _state.plain
-        _state.plain = True
-        try:
+        with switched(inline=True):
             return function(*args, **kwargs)
-        finally:
-            _state.plain = before
 
     return call

@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from weft.autograd.value import Value, files_home
+from weft.autograd.context import device_of_files
+from weft.autograd.value import Value
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Node, Shape
@@ -38,7 +39,7 @@ def templated(build: Callable[..., Value], x: Value, *arguments: Hashable) -> Va
     nodes: list[Node] = [x.node]
     device = x.node.device
     if device is None and graph.in_files(nodes):
-        device = files_home.of()
+        device = device_of_files()
     for s in _template(build, x.shape, x.dtype, arguments):
         inputs = tuple([nodes[k] for k in s.inputs])
         nodes.append(graph.intern(s.op, inputs, s.attrs, s.shape, s.dtype, device if s.placed else None))
