@@ -79,6 +79,16 @@ def test_the_page_lists_every_table() -> None:
         assert int(name.replace(",", "")) in {*values, *(v + 1 for v in values)}, (value, name, values)
 
 
+def test_the_page_lists_what_asks_for_reference_counts() -> None:
+    listed = re.findall(r"^\| `(core/[\w/]+\.py)`(?:, `[^|]*)? \|", PAGE.read_text(encoding="utf-8"), re.M)
+    home = Path(weft.__file__).parent
+    asking = re.compile(r"getrefcount|get_referrers")
+    found = {
+        str(p.relative_to(home)) for p in home.rglob("*.py") if asking.search(p.read_text(encoding="utf-8"))
+    }
+    assert set(listed) == found
+
+
 def test_a_thread_keeps_data_of_its_own_and_no_modes() -> None:
     """Modes are fields of the context (autograd/context.py)."""
     known = {"_Recent", "_Changes", "_Noted", "_Local", "_Managers"}
