@@ -10,12 +10,16 @@ JOBS   ?= 2
 BENCH ?=
 # How many examples `make fuzz` tries for each property.
 FUZZ_EXAMPLES ?= 2000
+# The file that `make mutate` changes, the tests that are to notice (its own by default), and options: see the tool.
+FILE   ?=
+TESTS  ?=
+MUTATE ?=
 
 # The devices that have to pass: those whose drivers are installed. What is named here must be there.
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt test lint pytest fuzz bench clean
+.PHONY: help demo minilm pretrained gpt test lint pytest fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
@@ -24,6 +28,7 @@ help:
 	@echo "make gpt     train a small GPT on a text, character by character (stopped, it goes on where it was)"
 	@echo "make test    ruff, pyright, the import contract, and every test"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
+	@echo "make mutate  changes of a file that no test notices (FILE=weft/ir/index.py TESTS=tests/ir MUTATE=--sample=20)"
 	@echo "make bench   weft beside what else is installed, and the machine's limits (BENCH=--fast: three minutes)"
 
 demo: $(VENV)/demo.stamp
@@ -56,6 +61,9 @@ fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \
 	    tests/core/composed/test_halves.py tests/core/compile/test_compile_breaks.py tests/core/execute/test_changes.py \
 	    tests/core/test_torch_samples.py tests/optim/test_schedulers.py
+
+mutate: $(VENV)/dev.stamp
+	$(BIN)/python tools/mutate.py $(FILE) $(TESTS) $(MUTATE)
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -7,12 +7,12 @@ python -m benchmarks --only startup,phases
 python -m benchmarks --compare old.json    weft now and then
 python -m benchmarks --resume              go on where an interrupted run stopped
 python -m benchmarks --report              no measuring: the report of the results that are there
+python -m benchmarks --page                writes manuals/measured.md as well; with --report, of the same results
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -25,9 +25,8 @@ from benchmarks.variants import QUICK, USUAL, VARIANTS, Variant
 from benchmarks.workloads import SWEEP, WORKLOADS
 
 OUT = ROOT / "out" / "benchmarks"
-MANUAL = ROOT / "manuals" / "performance.md"
+PAGE = ROOT / "manuals" / "measured.md"
 PARTS = ("workloads", "sweep", "startup", "phases")
-MARKS = ("<!-- measured -->\n", "<!-- end of measured -->\n")
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -47,9 +46,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--resume", action="store_true", help="keep what the results file has already")
     p.add_argument("--report", action="store_true", help="only write the report of the results file")
     p.add_argument("--compare", type=Path, help="results of an earlier run to compare with")
-    p.add_argument(
-        "--manual", action="store_true", help="write the tables into manuals/performance.md as well"
-    )
+    p.add_argument("--page", action="store_true", help="write manuals/measured.md as well")
     p.add_argument(
         "--list", action="store_true", help="name all workloads and variants, and what is not installed"
     )
@@ -131,17 +128,10 @@ def write(r: Results, chosen: argparse.Namespace) -> None:
     print("\n".join(report.summary(r)))
     if chosen.compare is not None:
         print("\n" + report.compare(r, Results.load(chosen.compare)))
-    if chosen.manual:
-        into_manual("\n".join(report.summary(r)) + "\n")
-        written.append(str(MANUAL))
+    if chosen.page:
+        PAGE.write_text(report.page(r), encoding="utf-8")
+        written.append(str(PAGE))
     say(f"written to {chosen.out}: {', '.join(written)}")
-
-
-def into_manual(text: str) -> None:
-    """Replace what stands between the marks in the manual."""
-    manual = MANUAL.read_text(encoding="utf-8")
-    pattern = re.compile(re.escape(MARKS[0]) + ".*?" + re.escape(MARKS[1]), re.DOTALL)
-    MANUAL.write_text(pattern.sub(lambda _: f"{MARKS[0]}\n{text}\n{MARKS[1]}", manual), encoding="utf-8")
 
 
 def main(given: Sequence[str] | None = None) -> None:

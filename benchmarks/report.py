@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.results import Results, ratio
 from benchmarks.workloads import SWEEP, WORKLOADS, Workload
-from weft.backends.limits import Level, Limits
+from weft.backends.roofline import Level, Limits
 
 NOISE = 0.05
 """Two results differ when their medians do by more than this, and their ranges do not meet."""
@@ -236,6 +236,22 @@ def summary(r: Results) -> Iterator[str]:
     for part in (gains(r), startup(r), phases(r)):
         lines = list(part)
         yield from ("", *lines) if lines else ()
+
+
+PAGE = """# Measured
+
+Written by `python -m benchmarks --page`, which measures weft and what else is installed on the same workloads; nothing
+here is written by hand. Each framework runs in a process of its own, pinned to as many cores as it has threads. They
+take turns, round by round, because a shared machine's memory gets faster and slower within minutes. Every result is
+compared with the other frameworks' before anything is timed. How to read a single kernel's report:
+[performance.md](performance.md).
+"""
+"""The head of manuals/measured.md."""
+
+
+def page(r: Results) -> str:
+    """The page of the manual: its head, and the summary."""
+    return PAGE + "\n" + "\n".join(summary(r)).replace("\n### ", "\n## ") + "\n"
 
 
 def markdown(r: Results) -> str:

@@ -57,7 +57,9 @@ def tables(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def test_the_page_lists_every_table() -> None:
-    rows = re.findall(r"^\| `(\w+\.[\w.]+)` \|[^|]+\|([^|]+)\|[^|]+\|$", PAGE.read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| `(\w+\.[\w.]+)` \|[^|]+\|([^|]+)\|[^|]+\|$", PAGE.read_text(encoding="utf-8"), re.M
+    )
     listed = dict(rows)
     found: dict[int, list[str]] = {}
     sizes: dict[str, Any] = {}

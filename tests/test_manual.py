@@ -1,4 +1,4 @@
-"""The printed forms in the manuals are what the code prints now; links in the manuals lead somewhere."""
+"""Printed forms in the manuals are what the code prints now; links lead somewhere; decision records are complete."""
 
 from __future__ import annotations
 
@@ -10,9 +10,25 @@ import forms
 import performance_forms
 import pytest
 
+from benchmarks import report
+
 ROOT = Path(__file__).parents[1]
-MANUALS = sorted((ROOT / "manuals").glob("*.md"))
-PAGES = {"architecture.md": architecture_forms.FORMS, "performance.md": performance_forms.FORMS}
+RECORDS = sorted((ROOT / "manuals" / "decisions").glob("[0-9]*.md"))
+TEXTS = [*sorted((ROOT / "manuals").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = {
+    "architecture.md": architecture_forms.FORMS,
+    "walks.md": architecture_forms.WALKS,
+    "performance.md": performance_forms.FORMS,
+}
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
+"""A link within the repository: a file, and a heading in it; either may be empty."""
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 @pytest.mark.parametrize(("page", "name"), [(page, name) for page, made in PAGES.items() for name in made])
@@ -30,20 +46,52 @@ def test_every_form_stands_in_the_manual_once(page: str) -> None:
     assert re.findall(r"<!-- form: (.+) -->", text) == list(PAGES[page])
 
 
-@pytest.mark.parametrize("page", MANUALS, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda p: p.name)
 def test_files_that_a_manual_names_are_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    links = [page.parent / t for t in re.findall(r"\]\((?!https?:)([^)#]+)\)", text)]
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    named = re.findall(r"`((?:weft/|tests/|tools/)?[a-z_/]+/[a-z_]+(?:\.py)?)`", prose)
-    missing = [n for n in named if not any((base / n).exists() for base in (ROOT, ROOT / "weft"))]
-    assert not missing and not [link for link in links if not link.exists()]
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = re.findall(r"`((?:weft/|tests/|tools/)?[a-z_0-9/]+/[a-z_0-9]+(?:\.py)?)`", prose)
+    assert not [n for n in named if not any((base / n).exists() for base in (ROOT, ROOT / "weft"))]
 
 
-@pytest.mark.parametrize("page", MANUALS, ids=lambda p: p.name)
-def test_anchors_of_a_manual_are_headings_in_it(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    headings = {
-        re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
+@pytest.mark.parametrize("page", TEXTS, ids=lambda p: p.name)
+def test_links_of_a_manual_lead_to_files_and_headings(page: Path) -> None:
+    broken: list[str] = []
+    for file, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{file}#{anchor}")
+    assert not broken
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda p: p.name)
+def test_a_record_has_its_headings_and_stands_in_the_index(record: Path) -> None:
+    text = record.read_text(encoding="utf-8")
+    head = re.match(
+        r"# (\d{3}): (.+)\n\nStatus: (holds|superseded by \d{3})\. Recorded: \d{4}-\d\d-\d\d.*\.\n", text
+    )
+    assert head is not None and record.name.startswith(head[1] + "-")
+    assert re.findall(r"^## (.+)$", text, re.M) == [
+        "Context",
+        "Choice",
+        "Rejected",
+        "Measured",
+        "Consequences",
+    ]
+    index = (record.parent / "README.md").read_text(encoding="utf-8")
+    assert f"\n| [{head[1]}]({record.name}) | {head[2]} | {head[3]} | " in index
+
+
+def test_records_are_numbered_from_one_and_the_index_has_no_other() -> None:
+    assert [int(r.name[:3]) for r in RECORDS] == list(range(1, len(RECORDS) + 1))
+    index = (ROOT / "manuals" / "decisions" / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[\d{3}\]\((.+?)\)", index, re.M) == [r.name for r in RECORDS]
+
+
+def test_architecture_is_short_and_states_no_times() -> None:
+    text = (ROOT / "manuals" / "architecture.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 450
+    assert not re.findall(r"\d (?:ms|us)\b", text)
+
+
+def test_the_page_of_figures_is_what_benchmarks_write() -> None:
+    assert (ROOT / "manuals" / "measured.md").read_text(encoding="utf-8").startswith(report.PAGE)

@@ -1,6 +1,6 @@
 """The printed forms in the manuals: every intermediate form of a few small tensors, and the schedules of larger ones.
 
-    python tools/architecture_forms.py            write them into manuals/architecture.md and manuals/performance.md
+    python tools/architecture_forms.py            write them into the pages of manuals/ that have some
     python tools/architecture_forms.py --check    say, by the exit status, whether the manuals show what is printed now
 
 They are made for one described device (two cores, AVX2), so they do not depend on this machine.
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 
 from described import INFO, TARGET, Described, algorithm, leaf, schedule_of
-from forms import MANUALS, filled
+from forms import MANUALS, Forms, filled
 
 from weft import Tensor
 from weft.backends.cpu.compile import assembly
 from weft.backends.cpu.llvm import version
 from weft.backends.cpu.render import render_module
 from weft.backends.protocol import CopyBytes
+from weft.ir.calls import expand_calls
 from weft.ir.graph_text import show_graph
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
@@ -108,8 +108,8 @@ def show_plan(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-FORMS: dict[str, Callable[[], str]] = {
-    "graph": lambda: show_graph([layer().value.node]),
+FORMS: Forms = {
+    "graph": lambda: show_graph(expand_calls([layer().value.node])),
     "kernels": lambda: show_specs(kernelize([layer().value.node])),
     "initial": lambda: schedule_of(initial(algorithm(layer()))),
     "initial loops": lambda: show_program(lower(initial(algorithm(layer())))),
@@ -118,7 +118,11 @@ FORMS: dict[str, Callable[[], str]] = {
     "loops after passes": lambda: show_program(lowered(algorithm(layer()), INFO)),
     "llvm": llvm_loop,
     "machine": machine_loop,
-    "softmax graph": lambda: show_graph([softmax().value.node]),
+}
+"""Name -> what the code prints, in manuals/architecture.md."""
+
+WALKS: Forms = {
+    "softmax graph": lambda: show_graph(expand_calls([softmax().value.node])),
     "softmax schedule": lambda: show_kernel(schedule(algorithm(softmax()), INFO)),
     "softmax loops": lambda: show_program(lower(schedule(algorithm(softmax()), INFO))),
     "softmax loops after passes": lambda: show_program(lowered(algorithm(softmax()), INFO)),
@@ -129,14 +133,14 @@ FORMS: dict[str, Callable[[], str]] = {
     "network kernels": lambda: show_specs(kernelize([network().value.node])),
     "network plan": lambda: show_plan(plan_of(network())),
 }
-"""Name -> what the code prints."""
+"""Name -> what the code prints, in manuals/walks.md."""
 
 
 def main() -> int:
-    """Rewrites this and the other manuals with printed forms, or checks them."""
+    """Rewrite the pages with printed forms, or check them."""
     import performance_forms
 
-    pages = {"architecture.md": FORMS, "performance.md": performance_forms.FORMS}
+    pages = {"architecture.md": FORMS, "walks.md": WALKS, "performance.md": performance_forms.FORMS}
     stale = 0
     for page, forms in pages.items():
         path = MANUALS / page

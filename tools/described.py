@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from weft import Tensor
 from weft.autograd.value import Value
 from weft.backends.cpu.compile import assembly
-from weft.backends.cpu.device import NATIVE
 from weft.backends.cpu.llvm import Target
 from weft.backends.cpu.render import render_module
-from weft.backends.limits import Limits, described
+from weft.backends.llvm.scalar import NATIVE
 from weft.backends.protocol import Code, Commands, DeviceInfo, Memory
+from weft.backends.roofline import Limits, described
 from weft.core.args.handle import wrap
 from weft.ir.dtypes import float32
 from weft.ir.graph import buffer

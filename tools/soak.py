@@ -31,9 +31,8 @@ from weft.backends.cpu import llvm
 from weft.core.args import broadcast, handle
 from weft.core.compile import compile as compiling
 from weft.core.compile.compile import Compiled
-from weft.core.composed import remembered, templates
-from weft.core.execute import changes, ownership, realization
-from weft.core.grad.differentiate import _watched
+from weft.core.composed import composite, templates
+from weft.core.execute import changes, ownership, realization, watched
 from weft.core.views import views
 from weft.ir import graph, index, interning, movement
 from weft.scheduler import disk_cache, programs, realize
@@ -49,7 +48,7 @@ SMALL: dict[tuple[Any, str], int] = {
     (realize, "STEPS_KEPT"): 400,
     (programs, "PROGRAMS_KEPT"): 64,
     (disk_cache, "IMAGES_KEPT"): 24,
-    (remembered, "KEPT"): 24,
+    (composite, "KEPT"): 24,
     (llvm, "OBJECTS_PER_LINKER"): 16,
     (compiling, "TRACES_KEPT"): 4,
 }
@@ -64,12 +63,12 @@ def tables() -> dict[str, tuple[int, int]]:
         "steps of plans": (steps, realize.STEPS_KEPT),
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
-        "remembered": (len(remembered._entries), remembered.KEPT),
+        "composites": (len(composite._entries), composite.KEPT),
         "scalars": (len(broadcast._scalars), 2049),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent.tensors), handle.RECENT),
         "wanted": (len(realization._noted.wanted), 1000),
-        "watched": (len(_watched), 1000),
+        "watched": (len(watched.tensors), 1000),
         "ranges": (len(ownership.known_ranges), 1000),
         "nodes": (len(graph._nodes), graph._sweep_at + 1),
         "interned": (len(interning._known), interning._sweep_at + 1),

@@ -77,14 +77,13 @@ from weft.core.functions.reductions import (
     min,
     nanmean,
     nansum,
-    norm,
     prod,
     std,
     std_mean,
     sum,
     var,
     var_mean,
-)  # fmt: skip
+)
 from weft.core.grad.differentiate import grad, gradients, value_and_grad
 from weft.core.layout.creation import (
     arange,
@@ -111,7 +110,6 @@ from weft.core.layout.creation import (
 )  # fmt: skip  # fmt: skip
 from weft.core.layout.creation import range_ as range
 from weft.core.layout.gather import (
-    argwhere,
     bincount,
     gather,
     index_add,
@@ -119,15 +117,16 @@ from weft.core.layout.gather import (
     index_fill,
     index_select,
     masked_fill,
-    masked_select,
-    nonzero,
+    repeat_interleave,
     scatter,
     scatter_add,
     scatter_reduce,
     take,
     take_along_dim,
-)  # fmt: skip
-from weft.core.layout.indexing import index_put
+)
+from weft.core.layout.indexing import index_put, masked_select, select, unbind
+from weft.core.layout.indexing import select as select_copy
+from weft.core.layout.indexing import unbind as unbind_copy
 from weft.core.layout.movement import (
     broadcast_tensors,
     broadcast_to,
@@ -143,10 +142,8 @@ from weft.core.layout.movement import (
     narrow,
     permute,
     ravel,
-    repeat_interleave,
     reshape,
     roll,
-    select,
     shrink,
     split,
     squeeze,
@@ -156,11 +153,10 @@ from weft.core.layout.movement import (
     transpose,
     tril,
     triu,
-    unbind,
     unflatten,
     unsqueeze,
     vstack,
-)  # fmt: skip
+)
 from weft.core.layout.movement import cat as concat
 from weft.core.layout.movement import (
     cat as concatenate,
@@ -188,9 +184,6 @@ from weft.core.layout.movement import (
 )
 from weft.core.layout.movement import (
     permute as permute_copy,
-)
-from weft.core.layout.movement import (
-    select as select_copy,
 )
 from weft.core.layout.movement import (
     split as split_copy,
@@ -221,9 +214,6 @@ from weft.core.layout.movement import (
 )
 from weft.core.layout.movement import (
     transpose as transpose_copy,
-)
-from weft.core.layout.movement import (
-    unbind as unbind_copy,
 )
 from weft.core.layout.movement import (
     unfold as unfold_copy,
@@ -335,6 +325,7 @@ from weft.core.pointwise.elementwise import sub as subtract
 from weft.core.pointwise.elementwise import (
     trunc as fix,
 )
+from weft.core.pointwise.nonzeros import argwhere, nonzero
 from weft.core.surface.keywords import offer, offer_out, offered
 from weft.core.surface.overrides import offer_namespace, offered_late
 from weft.core.tensor.tensor import Tensor
@@ -380,6 +371,7 @@ if TYPE_CHECKING:
 
     from weft import amp, array_api, distributions, io, linalg, nn, optim, quantization, signal, special
     from weft.core.compile.compile import compile
+    from weft.core.compile.explain import explain
     from weft.core.execute.devices import (
         device,
         devices,
@@ -389,7 +381,6 @@ if TYPE_CHECKING:
         set_default_device,
         set_num_threads,
     )
-    from weft.core.execute.explain import explain
     from weft.core.execute.variables import Variable, bind
     from weft.core.functions.arrangement import (
         as_strided,
@@ -499,6 +490,7 @@ if TYPE_CHECKING:
         dist,
         inner,
         kron,
+        norm,
         renorm,
         vander,
         vdot,
@@ -518,6 +510,7 @@ if TYPE_CHECKING:
         rsub,
         sgn,
     )  # fmt: skip
+    from weft.core.pointwise.dtype_info import finfo, iinfo
     from weft.core.pointwise.float_format import (
         copysign,
         frexp,
@@ -525,7 +518,6 @@ if TYPE_CHECKING:
         nextafter,
         signbit,
     )  # fmt: skip
-    from weft.core.pointwise.limits import finfo, iinfo
     from weft.core.pointwise.special_functions import (
         digamma,
         erfc,
@@ -675,7 +667,7 @@ _IN_MODULES = {
     ),
     "linear_algebra.low_rank": ("pca_lowrank svd_lowrank "),
     "linear_algebra.torch_products": (
-        "addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron renorm vander vdot "
+        "addbmm addr cdist chain_matmul corrcoef cov cross dist inner kron norm renorm vander vdot "
     ),
     "functions.scans": (
         "cummax cummin cumprod cumsum cumulative_trapezoid diff gradient logcumsumexp trapezoid "
@@ -727,14 +719,14 @@ _LAZY = {
     "devices": "weft.core.execute.devices",
     "memory_limit": "weft.core.execute.devices",
     "set_num_threads": "weft.core.execute.devices",
-    "explain": "weft.core.execute.explain",
+    "explain": "weft.core.compile.explain",
     "vmap": "weft.core.grad.vmap",
     "scan": "weft.core.grad.scan",
-    "finfo": "weft.core.pointwise.limits",
+    "finfo": "weft.core.pointwise.dtype_info",
     "set_printoptions": "weft.core.tensor.display",
     "get_default_device": "weft.core.execute.devices",
     "get_num_threads": "weft.core.execute.devices",
-    "iinfo": "weft.core.pointwise.limits",
+    "iinfo": "weft.core.pointwise.dtype_info",
     "set_default_device": "weft.core.execute.devices",
     "default_generator": "weft.core.functions.random",
     **dict.fromkeys(_SWITCHES, "weft.core.args.switches"),

@@ -15,7 +15,7 @@ _HOME = str(Path(__file__).parent)
 
 # Wrappers around what the user calls.
 _AROUND = frozenset(f"{_HOME}/core/{name}.py" for name in (
-    "args/argument_types", "args/requirements", "composed/autocast", "composed/precision", "composed/remembered",
+    "args/argument_types", "args/requirements", "composed/autocast", "composed/precision", "composed/composite",
     "surface/keywords", "surface/lazy", "surface/overrides", "views/views",
 ))  # fmt: skip
 

@@ -48,7 +48,7 @@ class Weft:
 
     def limits(self) -> Any:
         """What the machine does at best, measured now."""
-        from weft.backends.cpu.limits import measure
+        from weft.backends.cpu.roofline import measure
         from weft.backends.registry import open_device
 
         device: Any = open_device("cpu:0")

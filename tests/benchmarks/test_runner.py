@@ -18,7 +18,7 @@ from benchmarks.variants import VARIANTS
 from benchmarks.worker import check_of
 from benchmarks.workloads import WORKLOADS, normal
 from weft.__main__ import main as weft_main
-from weft.backends.limits import Level, Limits
+from weft.backends.roofline import Level, Limits
 
 
 def test_processes_take_turns(tmp_path: Path) -> None:
@@ -147,12 +147,11 @@ def test_the_command_line(
     r.path, other.path = tmp_path / "results.json", tmp_path / "old.json"
     r.save()
     other.save()
-    manual = tmp_path / "manual.md"
-    manual.write_text(f"before\n{command.MARKS[0]}old\n{command.MARKS[1]}after\n")
-    monkeypatch.setattr(command, "MANUAL", manual)
-    command.main(["--report", "--out", str(tmp_path), "--compare", str(tmp_path / "old.json"), "--manual"])
+    page = tmp_path / "measured.md"
+    monkeypatch.setattr(command, "PAGE", page)
+    command.main(["--report", "--out", str(tmp_path), "--compare", str(tmp_path / "old.json"), "--page"])
     assert "faster" in capsys.readouterr().out and (tmp_path / "report.md").exists()
-    assert "matmul 512" in manual.read_text() and manual.read_text().endswith("after\n")
+    assert page.read_text().startswith(report.PAGE) and "\n## 2 threads\n\n| workload |" in page.read_text()
 
 
 def test_the_command_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

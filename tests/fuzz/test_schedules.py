@@ -18,7 +18,7 @@ from weft.testing.kernelized import Launch, execute, on_device
 from weft.testing.kernels import CASES
 from weft.testing.programs import Program, numpy_leaf
 from weft.testing.reference import evaluate
-from weft.testing.schedules import Draw, random_schedule
+from weft.testing.schedules import Draw, picked_by, random_schedule
 from weft.testing.strategies import programs, reduction_programs
 from weft.testing.tolerance import allowed, difference
 
@@ -37,7 +37,7 @@ def randomly(draw: Draw, steps: int) -> Launch:
     """Kernels with random schedules, on the CPU."""
 
     def scheduler(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
-        kernel = random_schedule(draw, initial(algorithm), steps)
+        kernel = random_schedule(picked_by(draw), initial(algorithm), steps)
         note(f"{algorithm.name}: {', '.join(map(str, kernel.history))}")
         return kernel
 

@@ -144,10 +144,10 @@ BROKEN: dict[str, tuple[list[Stmt], str]] = {
     "accumulate in 16 bits": ([Accumulate("h", 0, Op.ADD, Const(H, 1))], "add cannot accumulate in float16"),
     "sum of bools": ([Accumulate("b", 0, Op.ADD, TRUE)], "add cannot accumulate in bool"),
     "16-bit arithmetic": ([put(two(Op.ADD, H), to="h")], "narrow floats are only loaded, stored and cast"),
-    "division of integers": ([put(two(Op.DIV, I), to="k")], "div needs floats, got int32, int32"),
-    "floor division of floats": ([put(two(Op.FLOORDIV, F))], "floordiv needs integers"),
-    "shift of floats": ([put(two(Op.SHL, F))], "shl needs integers"),
-    "bits of floats": ([put(two(Op.AND, F))], "and needs bool or integers"),
+    "division of integers": ([put(two(Op.DIV, I), to="k")], "div needs a float dtype, got int32"),
+    "floor division of floats": ([put(two(Op.FLOORDIV, F))], "floordiv needs an integer dtype"),
+    "shift of floats": ([put(two(Op.SHL, F))], "shl needs an integer dtype"),
+    "bits of floats": ([put(two(Op.AND, F))], "and needs a bool or integer dtype"),
     "sum of two bools": ([put(two(Op.ADD, B), to="b")], "add is not defined on bool"),
     "comparison that is no bool": ([put(two(Op.LT, F, F))], "lt of float32, float32 gives bool, not float32"),
     "operands of two dtypes": (
@@ -161,7 +161,7 @@ BROKEN: dict[str, tuple[list[Stmt], str]] = {
         "float16 and float32 differ in width",
     ),
     "threefry of floats": ([put(Call(F, Op.THREEFRY, (ONE, ONE, ONE)))], "threefry needs uint32"),
-    "fma of integers": ([put(Call(I, Op.FMA, (Const(I, 1),) * 3), to="k")], "fma needs float32 or float64"),
+    "fma of integers": ([put(Call(I, Op.FMA, (Const(I, 1),) * 3), to="k")], "fma needs a float dtype"),
     "reduction as an expression": ([put(Call(F, Op.SUM, (ONE,)))], "sum is not elementwise"),
     "index as a float": ([loop(put(FromIndex(F, i)))], "an index has an integer dtype, not float32"),
     "index computed as a float": (

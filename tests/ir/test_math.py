@@ -21,14 +21,10 @@ from weft.ir.loops import Buffer, Let, Loop, Program, Scope, Store
 from weft.ir.loops_names import every, roots
 from weft.ir.math.expand import EXPANSIONS, WITHOUT_UINT64, expand, expand_expr
 from weft.ir.ops import Op
-from weft.ir.reference_ops import apply, threefry
+from weft.ir.reference_ops import FUNCTIONS, apply, threefry
 
 BOUND = 4.0
 UNARY = [op for op in EXPANSIONS if op is not Op.POW]
-IN_FLOAT64: dict[Op, Callable[..., Any]] = {
-    Op.EXP: np.exp, Op.EXP2: np.exp2, Op.LOG: np.log, Op.LOG2: np.log2, Op.SIN: np.sin, Op.COS: np.cos,
-    Op.TANH: np.tanh, Op.ERF: lambda x: np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64), Op.POW: np.power,
-}  # fmt: skip
 EXACT: dict[Op, Callable[..., Any]] = {
     Op.EXP: mpmath.exp, Op.EXP2: lambda x: mpmath.mpf(2) ** x, Op.LOG: mpmath.log,
     Op.LOG2: lambda x: mpmath.log(x) / mpmath.ln2, Op.SIN: mpmath.sin, Op.COS: mpmath.cos, Op.TANH: mpmath.tanh,
@@ -157,7 +153,7 @@ def samples(op: Op, n: int) -> np.ndarray:
 def exact(op: Op, *inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The true value as an unevaluated sum of two float64; where float64's own function is exact, that."""
     with np.errstate(all="ignore"):
-        high = IN_FLOAT64[op](*inputs)
+        high = FUNCTIONS[op](*inputs)
     low = np.zeros_like(high)
     plain = (
         np.isfinite(high) & (high != 0) if op is not Op.POW else np.isfinite(high) & np.isfinite(inputs[1])
@@ -185,7 +181,7 @@ def test_float32(op: Op) -> None:
     dense = [rng.uniform(lo, hi, 200_000).astype(np.float32) for lo, hi in INTERESTING[op]]
     x = np.concatenate([every_exponent(2147), *dense, special])
     with np.errstate(all="ignore"):
-        truth = IN_FLOAT64[op](x.astype(np.float64))
+        truth = FUNCTIONS[op](x.astype(np.float64))
     e = expansion(op, dtypes.float32)
     report(f"{op.symbol} f32", e, errors(evaluate(e, x), truth, 0.0), x)
     some = np.arange(len(x)) % 7 == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.array_api.promotion import Axes, index_of, together
-from weft.core.layout import movement
+from weft.core.layout import gather, indexing, movement
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 
@@ -62,7 +62,7 @@ def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
 
 def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
     """Each element repeated in place."""
-    return movement.repeat_interleave(x, repeats, axis)
+    return gather.repeat_interleave(x, repeats, axis)
 
 
 def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: bool | None = None) -> Tensor:
@@ -99,4 +99,4 @@ def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """All slices along an axis."""
-    return movement.unbind(x, axis)
+    return indexing.unbind(x, axis)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from weft.array_api.promotion import Axes, Operand, over_axes, result_type, together
 from weft.core.functions import reductions, sorting
-from weft.core.layout import creation, movement
-from weft.core.layout.gather import argwhere
+from weft.core.layout import creation, indexing
 from weft.core.pointwise import elementwise
+from weft.core.pointwise.nonzeros import argwhere
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import int64
@@ -33,7 +33,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The indices of the nonzero elements, one vector per axis. Computes the input."""
     if not x.ndim:
         raise ArgumentError("nonzero: needs at least 1 axis")
-    return tuple(movement.unbind(argwhere(x), 1))
+    return tuple(indexing.unbind(argwhere(x), 1))
 
 
 def searchsorted(x1: Tensor, x2: Operand, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:

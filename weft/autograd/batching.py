@@ -18,25 +18,16 @@ from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Node, Padding, Shape, Window, toposort
 from weft.ir.index import Int
-from weft.ir.loop_body import Loop, Part, normal, rebuilt
+from weft.ir.loop_body import Loop, Part, normal
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.ir.rewrite import rebuilt
+from weft.ir.template import GraphTemplate, Row
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One op to batch: what it was, and the size of the batch."""
-
-    op: Op
-    attrs: Attrs
-    shape: Shape
-    dtype: DType
-    size: Int
-
-
-Rule: TypeAlias = Callable[[Step, list[Value]], Value]
-"""rule(step, inputs): the op on inputs that all have the batch axis in front."""
+Rule: TypeAlias = Callable[[Row, Int, list[Value]], Value]
+"""rule(row, size, inputs): the op on inputs that all have the batch axis, of that size, in front."""
 
 
 def placeholder(shape: Shape, dtype: DType, device: str | None, needs_grad: bool) -> Value:
@@ -44,57 +35,55 @@ def placeholder(shape: Shape, dtype: DType, device: str | None, needs_grad: bool
     return Value(graph.buffer(shape, dtype, device or "cpu:0", None), needs_grad)
 
 
-def _attrs(step: Step, kind: type[_T]) -> _T:
-    assert isinstance(step.attrs, kind), step
-    return step.attrs
+def _attrs(row: Row, kind: type[_T]) -> _T:
+    assert isinstance(row.attrs, kind), row
+    return row.attrs
 
 
-def _elementwise(step: Step, xs: list[Value]) -> Value:
-    return apply(
-        step.op, tuple(xs), step.attrs, None, step.dtype if step.op in (Op.CAST, Op.BITCAST) else None
-    )
+def _elementwise(row: Row, size: Int, xs: list[Value]) -> Value:
+    return apply(row.op, tuple(xs), row.attrs, None, row.dtype if row.op in (Op.CAST, Op.BITCAST) else None)
 
 
-def _over_axes(step: Step, xs: list[Value]) -> Value:
-    return apply(step.op, tuple(xs), Axes(tuple(a + 1 for a in _attrs(step, Axes).axes)))
+def _over_axes(row: Row, size: Int, xs: list[Value]) -> Value:
+    return apply(row.op, tuple(xs), Axes(tuple(a + 1 for a in _attrs(row, Axes).axes)))
 
 
-def _permute(step: Step, xs: list[Value]) -> Value:
-    return apply(step.op, tuple(xs), Axes((0, *(a + 1 for a in _attrs(step, Axes).axes))))
+def _permute(row: Row, size: Int, xs: list[Value]) -> Value:
+    return apply(row.op, tuple(xs), Axes((0, *(a + 1 for a in _attrs(row, Axes).axes))))
 
 
-def _to_shape(step: Step, xs: list[Value]) -> Value:
-    return apply(step.op, tuple(xs), None, (step.size, *step.shape))
+def _to_shape(row: Row, size: Int, xs: list[Value]) -> Value:
+    return apply(row.op, tuple(xs), None, (size, *row.shape))
 
 
-def _pad(step: Step, xs: list[Value]) -> Value:
-    p = _attrs(step, Padding)
-    return apply(step.op, tuple(xs), Padding((0, *p.low), (0, *p.high), (0, *p.interior), p.fill))
+def _pad(row: Row, size: Int, xs: list[Value]) -> Value:
+    p = _attrs(row, Padding)
+    return apply(row.op, tuple(xs), Padding((0, *p.low), (0, *p.high), (0, *p.interior), p.fill))
 
 
-def _box(step: Step, xs: list[Value]) -> Value:
-    b = _attrs(step, Box)
-    size = (step.size, *step.shape) if step.op is Op.SHRINK else None
-    return apply(step.op, tuple(xs), Box((0, *b.start), (1, *b.step)), size)
+def _box(row: Row, size: Int, xs: list[Value]) -> Value:
+    b = _attrs(row, Box)
+    shape = (size, *row.shape) if row.op is Op.SHRINK else None
+    return apply(row.op, tuple(xs), Box((0, *b.start), (1, *b.step)), shape)
 
 
-def _window(step: Step, xs: list[Value]) -> Value:
-    w = _attrs(step, Window)
+def _window(row: Row, size: Int, xs: list[Value]) -> Value:
+    w = _attrs(row, Window)
     shifted = Window(w.axis + 1, w.window + 1, w.stride, w.dilation)
-    return apply(step.op, tuple(xs), shifted, (step.size, *step.shape))
+    return apply(row.op, tuple(xs), shifted, (size, *row.shape))
 
 
-def _along(step: Step, xs: list[Value]) -> Value:
-    return apply(step.op, tuple(xs), Along(_attrs(step, Along).axis + 1))
+def _along(row: Row, size: Int, xs: list[Value]) -> Value:
+    return apply(row.op, tuple(xs), Along(_attrs(row, Along).axis + 1))
 
 
-def _scatter(step: Step, xs: list[Value]) -> Value:
-    c = _attrs(step, Combine)
-    return apply(step.op, tuple(xs), Combine(c.axis + 1, c.op))
+def _scatter(row: Row, size: Int, xs: list[Value]) -> Value:
+    c = _attrs(row, Combine)
+    return apply(row.op, tuple(xs), Combine(c.axis + 1, c.op))
 
 
-def _same(step: Step, xs: list[Value]) -> Value:
-    return apply(step.op, tuple(xs), step.attrs)
+def _same(row: Row, size: Int, xs: list[Value]) -> Value:
+    return apply(row.op, tuple(xs), row.attrs)
 
 
 BATCH: dict[Op, Rule | None] = {
@@ -118,8 +107,9 @@ BATCH: dict[Op, Rule | None] = {
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
     Op.LOOP: None,  # see `_Batch._loop`: what is the same for all examples stays so in it
+    Op.CALL: None,  # see `_Batch._call`: what it stands for is batched
 }
-"""Every op; None for leaves, which never have a batch axis of their own, and for loops."""
+"""Every op; None for leaves, which never have a batch axis of their own, for loops, and for calls."""
 
 
 def spread(x: Value, size: Int) -> Value:
@@ -144,6 +134,9 @@ class _Batch:
             self.nodes[node] = self._streams(node)
         elif isinstance(node.attrs, Loop) and any(i in self.nodes for i in node.inputs):
             self.nodes[node] = self._loop(node, node.attrs)
+        elif isinstance(node.attrs, GraphTemplate):
+            if self.streams or any(i in self.nodes for i in node.inputs):
+                self._call(node, node.attrs)
         elif any(i in self.nodes for i in node.inputs):
             xs = [self.nodes[i] if i in self.nodes else spread(Value(i), self.size) for i in node.inputs]
             self.nodes[node] = self._apply(node.op, node.attrs, node, xs)
@@ -151,7 +144,16 @@ class _Batch:
     def _apply(self, op: Op, attrs: Attrs, node: Node, xs: list[Value]) -> Value:
         rule = BATCH[op]
         assert rule is not None, op
-        return rule(Step(op, attrs, node.shape, node.dtype, self.size), xs)
+        return rule(Row(op, (), attrs, node.shape, node.dtype), self.size, xs)
+
+    def _call(self, node: Node, template: GraphTemplate) -> None:
+        """What the call stands for, batched."""
+        nodes = template.nodes(node.inputs)
+        for n in nodes:
+            self.node(n)
+        (root,) = [nodes[k] for k in template.results]
+        if root in self.nodes:
+            self.nodes[node] = self.nodes[root]
 
     def _loop(self, node: Node, loop: Loop) -> Value:
         """A loop of the batched body. All carries and slices have the batch axis; fixed inputs where they had it."""

@@ -109,16 +109,25 @@ class switched:  # noqa: N801  (reads as what it does)
     def __init__(self, **fields: Any) -> None:
         assert fields.keys() <= _NAMES, fields
         self._fields = fields
-        self._before: list[dict[str, Any]] = []
+        self._before: list[tuple[Context, Context]] = []
 
     def __enter__(self) -> Self:
-        now = context()
-        self._before.append({name: getattr(now, name) for name in self._fields})
-        enter(**self._fields)
+        before = context()
+        within = _replaced(before, self._fields)
+        self._before.append((before, within))
+        try:
+            _set(within)
+        except BaseException:  # as in `enter`, written out: blocks are entered at every step
+            _set(before)
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        _set(_replaced(context(), self._before[-1]))
+        now = context()
+        before, within = self._before[-1]
+        if now is not within:  # something else has changed, and stays so
+            before = _replaced(now, {name: getattr(before, name) for name in self._fields})
+        _set(before)
         self._before.pop()
 
 

@@ -18,7 +18,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Combine, Node, Shape
 from weft.ir.ops import MOVEMENT, Op
 
-Rule: TypeAlias = "Callable[..., tuple[Value | None, ...]]"
+VjpRule: TypeAlias = "Callable[..., tuple[Value | None, ...]]"
 """(gradient of the result, the result, *inputs) -> the gradient of each input, None where there is none."""
 
 
@@ -34,7 +34,7 @@ class Value:
         op: Op | None = None,
         attrs: Attrs = None,
         inputs: tuple[Value, ...] = (),
-        rule: Rule | None = None,
+        rule: VjpRule | None = None,
     ) -> None:
         self.node = node
         self.needs_grad = needs_grad
@@ -111,7 +111,7 @@ def record(node: Node, op: Op, attrs: Attrs, inputs: tuple[Value, ...]) -> Value
     return Value(node)
 
 
-def composed(node: Node, inputs: tuple[Value, ...], rule: Rule) -> Value:
+def composed(node: Node, inputs: tuple[Value, ...], rule: VjpRule) -> Value:
     """A value computed from `inputs` in several steps, whose gradient has a formula of its own."""
     if context().grad and any(v.needs_grad for v in inputs):
         return Value(node, True, None, None, inputs, rule)

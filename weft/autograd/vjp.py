@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from weft.autograd.context import grad_enabled
 from weft.autograd.ops import (
@@ -45,19 +45,16 @@ from weft.autograd.ops import (
     where,
     zeros,
 )  # fmt: skip
-from weft.autograd.value import Value, apply, composed, constant, stepwise
+from weft.autograd.value import Value, VjpRule, apply, composed, constant, stepwise
 from weft.ir import dtypes
 from weft.ir.graph import Along, Axes, Box, Combine, Padding, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low
 from weft.ir.ops import COMPARE, Op
 
-Rule: TypeAlias = Callable[..., tuple[Value | None, ...]]
-"""rule(g, out, *inputs): the gradient of each input; None where none flows or none is needed."""
-
 _T = TypeVar("_T")
 
 
-def unary(f: Callable[[Value, Value, Value], Value]) -> Rule:
+def unary(f: Callable[[Value, Value, Value], Value]) -> VjpRule:
     """The rule of an op with one input, from its gradient as a function of (g, out, x)."""
 
     def rule(g: Value, out: Value, x: Value) -> tuple[Value | None, ...]:
@@ -72,7 +69,7 @@ def _wide(v: Value) -> Value:
     return v if v.dtype is dtype else cast(v, dtype)
 
 
-def steps(f: Callable[[Value, Value, Value], Value]) -> Rule:
+def steps(f: Callable[[Value, Value, Value], Value]) -> VjpRule:
     """As `unary`, for a gradient that takes more than one step."""
 
     def wide(g: Value, out: Value, x: Value) -> Value:
@@ -96,7 +93,7 @@ def _steps2(
 
 def binary(
     left: Callable[[Value, Value, Value, Value], Value], right: Callable[[Value, Value, Value, Value], Value]
-) -> Rule:
+) -> VjpRule:
     """The rule of an op with two inputs, from their gradients as functions of (g, out, x, y)."""
 
     def rule(g: Value, out: Value, x: Value, y: Value) -> tuple[Value | None, ...]:
@@ -412,7 +409,7 @@ def _pass(g: Value, out: Value, x: Value) -> Value:
     return g
 
 
-VJP: dict[Op, Rule | None] = {
+VJP: dict[Op, VjpRule | None] = {
     Op.BUFFER: None,
     Op.CONST: None,
     Op.RANGE: None,
@@ -478,5 +475,6 @@ VJP: dict[Op, Rule | None] = {
     Op.CONTIGUOUS: unary(_pass),
     Op.COPY: unary(_copy),
     Op.LOOP: None,  # all its results have one together: core/grad/loops.py
+    Op.CALL: None,  # its value has the rule of the function that it was recorded of: core/composed/composite.py
 }
 """Every op; None for those that no gradient passes."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from weft.backends.limits import Limits
+    from weft.backends.roofline import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import math
 
 from weft.core.args.handle import Number
 from weft.core.functions.random import rand, randn
+from weft.core.pointwise.dtype_info import finfo
 from weft.core.pointwise.elementwise import abs as absolute
 from weft.core.pointwise.elementwise import clamp, erf, exp, expm1, log, log1p, sign, square, tan, where
-from weft.core.pointwise.limits import finfo
 from weft.core.pointwise.special_functions import erfinv
 from weft.core.pointwise.trigonometry import atan
 from weft.core.tensor.tensor import Tensor

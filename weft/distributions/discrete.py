@@ -11,8 +11,8 @@ from weft.core.functional import binary_cross_entropy_with_logits, log_softmax, 
 from weft.core.functions.random import bernoulli, binomial, multinomial, poisson
 from weft.core.layout.creation import arange
 from weft.core.layout.gather import gather
+from weft.core.pointwise.dtype_info import finfo
 from weft.core.pointwise.elementwise import clamp, exp, floor, log, log1p, logical_and, sigmoid, where
-from weft.core.pointwise.limits import finfo
 from weft.core.pointwise.special_functions import lgamma, xlogy
 from weft.core.tensor.tensor import Tensor
 from weft.distributions.continuous import open_uniform

@@ -15,7 +15,7 @@ from weft.distributions.discrete import Bernoulli, Binomial, Categorical, Geomet
 from weft.distributions.distribution import Distribution, sum_last
 from weft.distributions.gammas import Beta, Dirichlet, Gamma
 
-Rule = Callable[[Any, Any], Tensor]
+DivergenceRule = Callable[[Any, Any], Tensor]
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
@@ -29,10 +29,12 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     )
 
 
-def register_kl(type_p: type[Distribution], type_q: type[Distribution]) -> Callable[[Rule], Rule]:
+def register_kl(
+    type_p: type[Distribution], type_q: type[Distribution]
+) -> Callable[[DivergenceRule], DivergenceRule]:
     """A decorator that has a function be the formula for two types; it comes before those that are there."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: DivergenceRule) -> DivergenceRule:
         others = dict(RULES)
         RULES.clear()
         RULES[type_p, type_q] = rule
@@ -133,7 +135,7 @@ def _independent(p: Independent, q: Independent) -> Tensor:
     return sum_last(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
 
 
-RULES: dict[tuple[type[Distribution], type[Distribution]], Rule] = {
+RULES: dict[tuple[type[Distribution], type[Distribution]], DivergenceRule] = {
     (Normal, Normal): _normal,
     (LogNormal, LogNormal): _normal,
     (HalfNormal, HalfNormal): _half_normal,

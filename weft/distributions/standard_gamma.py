@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft.core.functions.random import randn
 from weft.core.layout.gather import gather
+from weft.core.pointwise.dtype_info import finfo
 from weft.core.pointwise.elementwise import log, square, where
-from weft.core.pointwise.limits import finfo
 from weft.core.tensor.tensor import Tensor
 from weft.distributions.continuous import open_uniform
 

@@ -6,11 +6,6 @@ from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
 from weft.ir.index import Guard
 from weft.ir.ops import Op
 
-_INFIX: dict[Op, str] = {
-    Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.FLOORDIV: "//", Op.MOD: "%", Op.LT: "<", Op.LE: "<=",
-    Op.EQ: "==", Op.NE: "!=", Op.AND: "&", Op.OR: "|", Op.XOR: "^", Op.SHL: "<<", Op.SHR: ">>",
-}  # fmt: skip
-
 
 def show_guard(g: Guard) -> str:
     """A guard as text; "true" when empty."""
@@ -20,7 +15,9 @@ def show_guard(g: Guard) -> str:
 def show(e: Expr) -> str:
     """One expression as text, shared parts repeated; in parentheses where an operand needs them."""
     text = bare(e)
-    grouped = (isinstance(e, Call) and e.op in _INFIX) or (isinstance(e, Load | Test) and e.guard)
+    grouped = (isinstance(e, Call) and e.op.info.infix is not None) or (
+        isinstance(e, Load | Test) and e.guard
+    )
     return f"({text})" if grouped else text
 
 
@@ -52,8 +49,8 @@ def bare(e: Expr) -> str:
             return f"{e.dtype.short}({bare(e.args[0])})"
         case Call(op=Op.BITCAST):
             return f"bitcast_{e.dtype.short}({bare(e.args[0])})"
-        case Call() if e.op in _INFIX:
-            return f"{show(e.args[0])} {_INFIX[e.op]} {show(e.args[1])}"
+        case Call() if e.op.info.infix is not None:
+            return f"{show(e.args[0])} {e.op.info.infix} {show(e.args[1])}"
         case Call():
             return f"{e.op.symbol}({', '.join(bare(a) for a in e.args)})"
         case _:

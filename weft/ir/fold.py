@@ -14,11 +14,14 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, Scalar, normalize
 from weft.ir.float8 import decode, encode
 from weft.ir.ops import Op
+from weft.ir.reference_ops import FUNCTIONS
 
 _FORMAT = {
     dtypes.uint8: "B", dtypes.uint16: "H", dtypes.uint32: "I", dtypes.uint64: "Q", dtypes.int8: "b",
@@ -111,23 +114,24 @@ def _to_odd(exact: Fraction) -> float:
     return math.nextafter(near, math.inf if Fraction(near) < exact else -math.inf)
 
 
-def _total(f: Callable[..., float], *, overflow: float = math.inf) -> Callable[..., float]:
-    """`f` of Python's math, giving NaN and infinity where that raises."""
+def _total(f: Callable[..., float]) -> Callable[..., float]:
+    """`f` of Python's math, giving NaN where that raises."""
 
     def g(*args: float) -> float:
         try:
             return f(*args)
-        except OverflowError:
-            return overflow
         except ValueError:
             return _NAN
 
     return g
 
 
-def _log(f: Callable[[float], float]) -> Callable[[float], float]:
-    def g(x: float) -> float:
-        return f(x) if x > 0 else -math.inf if x == 0 else _NAN
+def _numpy(f: Callable[..., Any]) -> Callable[..., float]:
+    """`f` of NumPy on Python numbers."""
+
+    def g(*args: float) -> float:
+        with np.errstate(all="ignore"):
+            return float(f(*map(np.float64, args)))
 
     return g
 
@@ -143,18 +147,6 @@ def _div(a: float, b: float) -> float:
     if b != 0:
         return a / b
     return _NAN if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
-
-
-def _pow(a: float, b: float) -> float:
-    odd = math.isfinite(b) and b == math.floor(b) and math.fmod(b, 2.0) != 0
-    try:
-        return math.pow(a, b)
-    except OverflowError:
-        return -math.inf if a < 0 and odd else math.inf
-    except ValueError:
-        if a == 0:
-            return math.copysign(math.inf, a) if odd else math.inf
-        return _NAN
 
 
 def _int_pow(a: int, b: int) -> int:
@@ -214,23 +206,15 @@ _INTEGER: dict[Op, Callable[..., Any]] = {
 
 _FLOAT: dict[Op, Callable[..., Any]] = {
     **_ARITHMETIC,
+    **{op: _numpy(f) for op, f in FUNCTIONS.items()},
     Op.RECIP: partial(_div, 1.0),
     Op.DIV: _div,
     Op.SQRT: _total(math.sqrt),
-    Op.EXP: _total(math.exp),
-    Op.EXP2: _total(math.exp2),
-    Op.LOG: _log(math.log),
-    Op.LOG2: _log(math.log2),
-    Op.SIN: _total(math.sin),
-    Op.COS: _total(math.cos),
-    Op.TANH: math.tanh,
-    Op.ERF: math.erf,
     Op.FLOOR: _integral(math.floor),
     Op.CEIL: _integral(math.ceil),
     Op.TRUNC: _integral(math.trunc),
     Op.ROUND: _integral(round),
     Op.MOD: _total(math.fmod),
-    Op.POW: _pow,
     Op.MAX: partial(_extreme, 1),
     Op.MIN: partial(_extreme, -1),
 }

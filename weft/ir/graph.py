@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from weft.ir.dtypes import DType, int64
@@ -20,7 +20,7 @@ from weft.ir.loop_body import Loop
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.ir.calls import Call
+    from weft.ir.template import GraphTemplate
 
 Shape: TypeAlias = tuple[Int, ...]
 
@@ -109,23 +109,12 @@ class Target:
 
 
 Attrs: TypeAlias = (
-    "Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | Loop | Call | None"
+    "Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | Loop | GraphTemplate | None"
 )
 
 
-class _Unexpanded:
-    """Stands where an op stands in a node that is not made yet."""
-
-    name, symbol = "CALL", "call"
-
-
-CALL = cast("Op", _Unexpanded())
-"""The op of a call: see calls.py. No primitive: `toposort` never gives a node that has it."""
-
-
 class Node:
-    """One operation of the graph. Immutable, but for a call that is expanded; `storage` is filled in when its value has
-    been computed."""
+    """One operation of the graph. Immutable; `storage` is filled in when its value has been computed."""
 
     __slots__ = ("__weakref__", "attrs", "device", "dtype", "inputs", "op", "shape", "storage")
 
@@ -182,19 +171,6 @@ _threads: dict[int, object] = _python._active  # noqa: SLF001
 """The threads that run, by identity; asked for its length alone, at each node."""
 
 
-def known(
-    op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType, device: str | None
-) -> Node | None:
-    """The node with these fields, if there is one."""
-    entry = _nodes.get((op, attrs, shape, dtype, device, *map(id, inputs)))
-    return None if entry is None else entry()
-
-
-def enter(node: Node) -> None:
-    """Make a node whose fields no other has the one with these fields; under `entering`, as the look for another."""
-    _nodes[(node.op, node.attrs, node.shape, node.dtype, node.device, *map(id, node.inputs))] = ref(node)
-
-
 def const(value: Scalar, dtype: DType, shape: Shape = ()) -> Node:
     """`value` in every element."""
     value = normalize(dtype, value)
@@ -229,7 +205,19 @@ def apply(
     `home()`: the device of what is computed from leaves in files, where no input is on one.
     """
     out_shape, out_dtype = shape_rules.RULES[op](op, inputs, attrs, shape, dtype)
-    simpler = shape_rules.simplify(op, inputs, attrs, out_shape, out_dtype)
+    return made(op, inputs, attrs, out_shape, out_dtype, home)
+
+
+def made(
+    op: Op,
+    inputs: tuple[Node, ...],
+    attrs: Attrs,
+    shape: Shape,
+    dtype: DType,
+    home: Callable[[], str | None] | None = None,
+) -> Node:
+    """`op` on `inputs`, simplified. The caller vouches for shape and dtype."""
+    simpler = shape_rules.simplify(op, inputs, attrs, shape, dtype)
     if simpler is not None:
         return simpler
     device = attrs.device if isinstance(attrs, Target) else None
@@ -240,7 +228,7 @@ def apply(
                 break
         else:
             device = home() if home is not None and in_files(inputs) else None
-    return intern(op, inputs, attrs, out_shape, out_dtype, device)
+    return intern(op, inputs, attrs, shape, dtype, device)
 
 
 def device_over(n: Node, inputs: Sequence[Node]) -> str | None:
@@ -258,17 +246,13 @@ def in_files(inputs: Sequence[Node]) -> bool:
     return any(i.op is Op.BUFFER and i.device is None for i in inputs)
 
 
-def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:
-    """All nodes under `roots`, inputs before users; nodes that already have storage count as leaves if asked. Calls are
-    expanded."""
-    without_calls: set[int] = set()
+def toposort(roots: Iterable[Node], stop_at_storage: bool = True, known: Iterable[Node] = ()) -> list[Node]:
+    """All nodes under `roots`, inputs before users; nodes that already have storage count as leaves if asked. Those
+    that are `known`, and what only they need, are left out."""
     order: list[Node] = []
-    seen: set[int] = set()
+    seen = {id(n) for n in known}
     stack: list[Node | None] = []
     path: list[Node] = []
-    roots = list(roots)
-    if any(r.op is CALL for r in roots):
-        calls.expand_all(roots, without_calls)
     for root in roots:
         stack.append(root)
         while stack:
@@ -282,8 +266,6 @@ def toposort(roots: Iterable[Node], stop_at_storage: bool = True) -> list[Node]:
             if not node.inputs or (stop_at_storage and node.storage is not None):
                 order.append(node)
                 continue
-            if node.op is CALL:
-                calls.expand(node, without_calls)
             path.append(node)
             stack.append(None)
             stack.extend(i for i in reversed(node.inputs) if id(i) not in seen)
@@ -316,4 +298,4 @@ def live_nodes() -> Iterator[Node]:
             yield node
 
 
-from weft.ir import calls, shape_rules  # noqa: E402  (these are about nodes: they import this module first)
+from weft.ir import shape_rules  # noqa: E402  (they are about nodes: they import this module first)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from weft.ir.calls import Call
 from weft.ir.graph import Attrs, Fill, Leaf, Node, toposort
 from weft.ir.loop_body import Loop
+from weft.ir.template import GraphTemplate
 
 
 def show_graph(roots: Sequence[Node], stop_at_storage: bool = True) -> str:
@@ -35,7 +35,7 @@ def show_attrs(attrs: Attrs) -> str:
             return attrs.device or "anywhere"  # in a file, which every device reads
         case Loop():
             return f"{attrs.part.value} {attrs.number} of {attrs.body!r}"
-        case Call():
+        case GraphTemplate():
             return repr(attrs)
         case _:
             return ", ".join(

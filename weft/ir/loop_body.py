@@ -11,16 +11,18 @@ the scheduler, which runs it once and computes only what somebody asks for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.ir.dtypes import DType
+from weft.ir.errors import IRError
 from weft.ir.ops import LEAVES, Op
 
 if TYPE_CHECKING:
     from weft.ir.graph import Node, Shape
+    from weft.ir.template import GraphTemplate
 
 
 class Part(Enum):
@@ -49,23 +51,33 @@ class Body:
     outs: tuple[Node, ...]
     length: int
     reverse: bool
-    key: tuple[Any, ...] = field(init=False, repr=False)
-    hashed: int = field(init=False, repr=False)
+    template: GraphTemplate = field(init=False, repr=False)
+    """The step on its placeholders, by number: bodies with equal ones are equal."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _key(self))
-        object.__setattr__(self, "hashed", hash(self.key))
+        from weft.ir.template import GraphTemplate
+
+        step = GraphTemplate.of((*self.carries, *self.slices, *self.fixed), (*self.nexts, *self.outs))
+        if isinstance(step, str):
+            raise IRError(f"a loop's body is a graph over its placeholders: {step}")
+        object.__setattr__(self, "template", step)
+
+    @property
+    def key(self) -> tuple[GraphTemplate, int, int, tuple[int, ...], int, bool]:
+        """What equal bodies have in common."""
+        counts = (len(self.carries), len(self.slices), self.offsets)
+        return (self.template, *counts, self.length, self.reverse)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Body) and self.hashed == other.hashed and self.key == other.key
+        return isinstance(other, Body) and self.key == other.key
 
     def __hash__(self) -> int:
-        return self.hashed
+        return hash(self.key)
 
     def __repr__(self) -> str:
         """The same in every process, and another one for every other body."""
-        text = repr([(r[0].name, *r[1:]) if isinstance(r[0], Op) else r for r in self.key])
         way = " backwards" if self.reverse else ""
+        text = repr((self.template.digest, *self.key[1:4]))
         return f"{self.length} steps{way} of {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
@@ -117,42 +129,6 @@ class Loop:
     number: int
 
 
-def _key(body: Body) -> tuple[Any, ...]:
-    """The body's structure, placeholders by their role."""
-    from weft.ir.graph import toposort
-
-    roles = {n: k for k, n in enumerate((*body.carries, *body.slices, *body.fixed))}
-    rows: list[Any] = []
-    number: dict[Node, int] = {}
-    for n in toposort((*body.nexts, *body.outs)):
-        number[n] = len(rows)
-        if n in roles:
-            rows.append(("placeholder", roles[n]))
-        else:
-            rows.append((n.op, n.attrs, n.dtype, n.shape, *[number[i] for i in n.inputs]))
-    kinds = [(n.dtype, n.shape) for n in roles]
-    ends = ([number[n] for n in body.nexts], [number[n] for n in body.outs])
-    counts = (len(body.carries), len(body.slices), body.offsets, body.length, body.reverse)
-    rows.append(("loop", *kinds, *map(tuple, ends), *counts))
-    return tuple(rows)
-
-
-def rebuilt(roots: Sequence[Node], new: Mapping[Node, Node]) -> list[Node]:
-    """The graph under `roots` with some nodes replaced by others of the same shape and dtype."""
-    from weft.ir import graph
-
-    made = dict(new)
-    for n in graph.toposort(roots):
-        if n in made:
-            continue
-        inputs = tuple([made[i] for i in n.inputs]) if n.storage is None else n.inputs
-        same = all(a is b for a, b in zip(inputs, n.inputs, strict=True))
-        made[n] = (
-            n if same else graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
-        )
-    return [made[r] for r in roots]
-
-
 def normal(
     carries: Sequence[Node],
     slices: Sequence[Node],
@@ -170,6 +146,7 @@ def normal(
     with an offset.
     """
     from weft.ir import graph
+    from weft.ir.rewrite import rebuilt
 
     own = {*carries, *slices}
     roots = [*nexts, *outs]
@@ -208,8 +185,8 @@ def normal(
         base, offset = _rows(n) if k >= len(carries) else (n, 0)
         if k >= len(carries):
             offsets.append(offset)
-        inputs.append(_stored(base))
-    inputs += [_stored(n) for n in fixed]
+        inputs.append(in_memory(base))
+    inputs += [in_memory(n) for n in fixed]
     body = Body(
         tuple(carries), tuple(slices), tuple(offsets), tuple(fixed.values()), tuple(roots[: len(nexts)]),
         tuple(roots[len(nexts) :]), length, reverse,
@@ -232,20 +209,17 @@ def whole_inputs(n: Node) -> tuple[Node, ...]:
 def _for_loops_inside(roots: Sequence[Node], rows: set[Node], slices: set[Node]) -> list[Node]:
     """The graph with rows copied for those that want them in memory of their own."""
     from weft.ir import graph
+    from weft.ir.rewrite import over, rewritten
 
-    made: dict[Node, Node] = {}
-    for n in graph.toposort(roots):
-        rowed = rows if n.op is Op.LOOP else slices
-        wanted = whole_inputs(n)
-        inputs: list[Node] = []
-        for k, i in enumerate(n.inputs):
-            new = made[i] if n.storage is None else i
-            if k < len(wanted) and i in rowed:
-                new = graph.intern(Op.CONTIGUOUS, (i,), None, i.shape, i.dtype, i.device)
-            inputs.append(new)
-        same = all(a is b for a, b in zip(inputs, n.inputs, strict=True))
-        made[n] = n if same else graph.intern(n.op, tuple(inputs), n.attrs, n.shape, n.dtype, n.device)
-    return [made[r] for r in roots]
+    def rule(n: Node, inputs: tuple[Node, ...]) -> Node:
+        rowed, wanted = rows if n.op is Op.LOOP else slices, len(whole_inputs(n))
+        copied = [
+            graph.intern(Op.CONTIGUOUS, (i,), None, i.shape, i.dtype, i.device) if i in rowed else i
+            for i in inputs[:wanted]
+        ]
+        return over(n, (*copied, *inputs[wanted:]))
+
+    return rewritten(roots, rule)
 
 
 def _rows(n: Node) -> tuple[Node, int]:
@@ -260,8 +234,8 @@ def _rows(n: Node) -> tuple[Node, int]:
     return n, 0
 
 
-def _stored(n: Node) -> Node:
-    """The value in memory."""
+def in_memory(n: Node) -> Node:
+    """The value in memory, as a loop wants what it reads."""
     from weft.ir import graph
 
     return graph.apply(Op.CONTIGUOUS, (n,)) if n.op in (Op.CONST, Op.RANGE) else n

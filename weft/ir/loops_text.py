@@ -29,9 +29,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.ops import Op
 
-_COMBINE = {Op.ADD: "+=", Op.MUL: "*=", Op.MAX: "max=", Op.MIN: "min="}
 _WIDEST_ALIGNED = 24
 _LONGEST_TREE = 200
 _LONGEST_PART = 20
@@ -77,7 +75,7 @@ def _block(body: Block, indent: str) -> Iterator[str]:
             case Barrier():
                 yield f"{indent}barrier"
             case Combine():
-                sign = _COMBINE.get(s.op, f"{s.op.symbol}=")
+                sign = f"{s.op.info.infix or s.op.symbol}="
                 yield f"{indent}combine {s.buffer}[{s.offset!r}] {sign} of {s.group} threads"
             case Prefetch():
                 yield f"{indent}prefetch {s.buffer}[{s.offset!r}]"
@@ -95,7 +93,7 @@ def _assignment(s: Let | Store | Accumulate, e: Expr) -> tuple[str, str, str]:
         value = f"({value})"
     target = f"{s.buffer}[{s.offset!r}]"
     if isinstance(s, Accumulate):
-        return target, _COMBINE.get(s.op, f"{s.op.symbol}="), value + guard
+        return target, f"{s.op.info.infix or s.op.symbol}=", value + guard
     return ("stream " if s.stream else "") + target, "=", value + guard
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.ir import dtypes
-from weft.ir.dtypes import DType, Kind
+from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, indices, opaque_values
 from weft.ir.index import NEVER, Guard, Int, Opaque, Sum, Var, atoms, bounds, high, in_range
@@ -31,14 +31,8 @@ from weft.ir.loops import (
 )
 from weft.ir.loops_names import every, guard_indices
 from weft.ir.loops_text import show_head
-from weft.ir.ops import BINARY, COMPARE, ELEMENTWISE, FLOAT_ONLY, TERNARY, Op
+from weft.ir.ops import COMBINE, COMPARE, ELEMENTWISE, Op, kind_error
 
-_INT_ONLY = frozenset({Op.FLOORDIV, Op.SHL, Op.SHR})
-_BITS = frozenset({Op.AND, Op.OR, Op.XOR, Op.NOT})
-_NO_BOOL = frozenset(
-    {Op.NEG, Op.ABS, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.ADD, Op.SUB, Op.MUL, Op.MOD, Op.POW}
-)
-_ACCUMULATE = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 _INDEPENDENT = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
 _CONSTANT = LANE_KINDS | {LoopKind.UNROLL, LoopKind.MATRIX}
 _FORBIDDEN_INSIDE: dict[LoopKind, frozenset[LoopKind]] = {
@@ -221,9 +215,9 @@ class _Verifier:
                 )
             self.access(b, s.offset)
             if isinstance(s, Accumulate):
-                if s.op not in _ACCUMULATE:
+                if s.op not in COMBINE.values():
                     raise self.fail(f"{s.op.symbol} cannot accumulate")
-                if b.dtype.is_narrow or (b.dtype.kind is Kind.BOOL and s.op in _NO_BOOL):
+                if b.dtype.is_narrow or kind_error(s.op, b.dtype):
                     raise self.fail(f"{s.op.symbol} cannot accumulate in {b.dtype.name}")
 
     def barrier(self, what: str) -> None:
@@ -246,7 +240,7 @@ class _Verifier:
             raise self.fail("threads combine elements at different offsets", s.offset)
         if s.group < 1 or s.group & (s.group - 1) or not isinstance(count, int) or count % s.group:
             raise self.fail(f"{count!r} threads are not groups of {s.group}, a power of two")
-        if s.op not in _ACCUMULATE or b.dtype.is_narrow or (b.dtype.kind is Kind.BOOL and s.op in _NO_BOOL):
+        if s.op not in COMBINE.values() or b.dtype.is_narrow or kind_error(s.op, b.dtype):
             raise self.fail(f"{s.op.symbol} cannot combine {b.dtype.name}")
         self.access(b, s.offset)
 
@@ -350,9 +344,8 @@ def call_error(e: Call) -> str | None:
     op, out = e.op, e.dtype
     if op not in ELEMENTWISE:
         return f"{op.symbol} is not elementwise"
-    arity = 3 if op in TERNARY else 2 if op in BINARY else 1
-    if len(e.args) != arity:
-        return f"{op.symbol} takes {arity} operands, not {len(e.args)}"
+    if len(e.args) != op.info.arity:
+        return f"{op.symbol} takes {op.info.arity} operands, not {len(e.args)}"
     given = [a.dtype for a in e.args]
     first = given[0]
     match op:
@@ -374,16 +367,7 @@ def call_error(e: Call) -> str | None:
         return f"{op.symbol} of {listed} gives {expected.name}, not {out.name}"
     if first.is_narrow:
         return f"{op.symbol} on {first.name}: narrow floats are only loaded, stored and cast"
-    if op in FLOAT_ONLY and not first.is_float:
-        return f"{op.symbol} needs floats, got {listed}"
-    if op in _INT_ONLY and not first.is_int:
-        return f"{op.symbol} needs integers, got {listed}"
-    if op in _BITS and first.is_float:
-        return f"{op.symbol} needs bool or integers, got {listed}"
-    if op in _NO_BOOL and first.kind is Kind.BOOL:
-        return f"{op.symbol} is not defined on bool"
     if op is Op.THREEFRY and first is not dtypes.uint32:
         return f"threefry needs uint32, got {listed}"
-    if op is Op.FMA and first is not dtypes.float32 and first is not dtypes.float64:
-        return f"fma needs float32 or float64, got {listed}"
-    return None
+    why = kind_error(op, first)
+    return why and f"{op.symbol} {why}"

@@ -2,10 +2,10 @@
 
     c (m x n) += a (m x k) @ b (k x n)
 
-How the elements of c lie in the threads' registers is data: each axis of c is written as digits, outermost first, of
-which some count threads (LANE) and some count the registers of one thread (ELEMENT). For an axis of 16 rows,
+How the elements of c lie in the threads' registers is data: each axis of c is a product of factors, outermost first,
+of which some count threads (LANE) and some count the registers of one thread (ELEMENT). For an axis of 16 rows,
 `(ELEMENT 2, LANE 8)` says: row 8 * e + g is element e of the threads with number g. Threads are numbered by the row's
-LANE digits, then the column's. A schedule that splits its loops into these digits keeps every element of the result in
+LANE factors, then the column's. A schedule that splits its loops by these factors keeps every element of the result in
 the registers of the one thread that its unit puts it in, and reads it there like any other value.
 """
 
@@ -19,14 +19,14 @@ from weft.ir.dtypes import DType
 
 
 class Role(Enum):
-    """What a digit of a row's or column's number counts."""
+    """What a factor of a row's or column's number counts."""
 
     ELEMENT = "element"
     LANE = "lane"
 
 
 @dataclass(frozen=True, slots=True)
-class Digit:
+class LayoutFactor:
     """`extent` values of one role."""
 
     role: Role
@@ -42,8 +42,8 @@ class MatrixUnit:
     k: int
     operand: DType
     accumulator: DType
-    rows: tuple[Digit, ...]
-    columns: tuple[Digit, ...]
+    rows: tuple[LayoutFactor, ...]
+    columns: tuple[LayoutFactor, ...]
     row_bytes: int = 0
     """Of the rows in which panels lie one after the other in LOCAL memory, where the unit reads them there by itself;
     0: threads load their elements from panels of any layout."""

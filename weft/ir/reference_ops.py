@@ -89,7 +89,7 @@ def _mod(a: Array, b: Array) -> Array:
 
 def _pow(a: Array, b: Array) -> Array:
     if _is_float(a):
-        return _in_f64(np.power)(a, b)
+        return _in_f64(_float_pow)(a, b)
     a, b = np.broadcast_arrays(a, b)
     result, base, left = np.ones_like(a), a.copy(), _where(b < 0, b * 0, b)
     while np.any(left):
@@ -97,6 +97,12 @@ def _pow(a: Array, b: Array) -> Array:
         base, left = base * base, left >> 1
     unit = _where(a == 1, result, _where(b & 1, a, a * a))
     return _where(b >= 0, result, _where((a == 1) | (a + 1 == 0), unit, a * 0))
+
+
+def _float_pow(a: Array, b: Array) -> Array:
+    """IEEE 754's pow. For numbers 1/2 as exponents NumPy takes the square root, which is another of -0.0 and -inf."""
+    root = _where(np.isinf(a), np.inf, np.sqrt(a) + 0.0)
+    return _where(b == 0.5, root, np.power(a, b))
 
 
 def _maximum(a: Array, b: Array) -> Array:
@@ -173,19 +179,25 @@ def _fma_f64(a: float, b: float, c: float) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
+FUNCTIONS: dict[Op, Callable[..., Array]] = {
+    Op.EXP: np.exp,
+    Op.EXP2: np.exp2,
+    Op.LOG: np.log,
+    Op.LOG2: np.log2,
+    Op.SIN: np.sin,
+    Op.COS: np.cos,
+    Op.TANH: np.tanh,
+    Op.ERF: _erf,
+    Op.POW: _float_pow,
+}
+"""The function of real numbers that each transcendental op approximates, on arrays of float64."""
+
 REFERENCE: dict[Op, Callable[..., Array]] = {
+    **{op: _in_f64(f) for op, f in FUNCTIONS.items()},
     Op.NEG: operator.neg,
     Op.ABS: np.abs,
     Op.RECIP: _recip,
     Op.SQRT: np.sqrt,
-    Op.EXP: _in_f64(np.exp),
-    Op.EXP2: _in_f64(np.exp2),
-    Op.LOG: _in_f64(np.log),
-    Op.LOG2: _in_f64(np.log2),
-    Op.SIN: _in_f64(np.sin),
-    Op.COS: _in_f64(np.cos),
-    Op.TANH: _in_f64(np.tanh),
-    Op.ERF: _in_f64(_erf),
     Op.FLOOR: _integral(np.floor),
     Op.CEIL: _integral(np.ceil),
     Op.TRUNC: _integral(np.trunc),
@@ -212,4 +224,4 @@ REFERENCE: dict[Op, Callable[..., Array]] = {
     Op.THREEFRY: threefry,
     Op.FMA: fma,
 }
-"""Every elementwise op but CAST, BITCAST and WHERE, which `apply` does."""
+"""Every elementwise op but CAST, BITCAST and WHERE, which `apply` does. POW is one for integers, too."""

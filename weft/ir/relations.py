@@ -282,4 +282,5 @@ RELATIONS: dict[Op, Relation] = {
     Op.CONTIGUOUS: Relation(_alike, _same),
     Op.COPY: Relation(_alike, _same),
     Op.LOOP: Relation(_all, _everything),
+    Op.CALL: Relation(_all, _everything),
 }

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from weft.ir import dtypes
-from weft.ir.dtypes import DType, Kind
+from weft.ir import dtypes, template
+from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.graph import (
     Along,
@@ -30,15 +30,11 @@ from weft.ir.graph import (
 )  # fmt: skip
 from weft.ir.index import Int, high, low
 from weft.ir.loop_body import Loop
-from weft.ir.ops import BINARY, COMPARE, FLOAT_ONLY, MOVEMENT, REDUCE, UNARY, Op
+from weft.ir.ops import BINARY, COMPARE, MOVEMENT, REDUCE, UNARY, Op, kind_error
 
 _T = TypeVar("_T")
 Result: TypeAlias = tuple[Shape, DType]
 Rule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
-
-_BITS = frozenset({Op.AND, Op.OR, Op.XOR, Op.NOT})
-_INT_ONLY = frozenset({Op.FLOORDIV, Op.SHL, Op.SHR})
-_NO_BOOL = frozenset({Op.NEG, Op.SUB, Op.ADD, Op.MUL, Op.MOD, Op.POW, Op.ABS})
 
 
 def _bad(op: Op, why: str) -> IRError:
@@ -46,14 +42,9 @@ def _bad(op: Op, why: str) -> IRError:
 
 
 def _check_kind(op: Op, d: DType) -> None:
-    if op in FLOAT_ONLY and not d.is_float:
-        raise _bad(op, f"needs a float dtype, got {d.name}")
-    if op in _INT_ONLY and not d.is_int:
-        raise _bad(op, f"needs an integer dtype, got {d.name}")
-    if op in _BITS and d.is_float:
-        raise _bad(op, f"needs a bool or integer dtype, got {d.name}")
-    if op in _NO_BOOL and d.kind is Kind.BOOL:
-        raise _bad(op, "is not defined on bool")
+    why = kind_error(op, d)
+    if why is not None:
+        raise _bad(op, why)
 
 
 def _unary(
@@ -109,8 +100,7 @@ def _reduce(
         raise _bad(op, f"axes {axes} do not fit rank {len(x.shape)}")
     if op in (Op.REDUCE_MAX, Op.REDUCE_MIN) and any(low(x.shape[a]) == 0 for a in axes):
         raise _bad(op, f"axes {axes} of shape {x.shape} may be empty, which has no maximum")
-    if x.dtype.kind is Kind.BOOL and op in (Op.SUM, Op.PROD):
-        raise _bad(op, "is not defined on bool")
+    _check_kind(op, x.dtype)
     return tuple(n for k, n in enumerate(x.shape) if k not in axes), x.dtype
 
 
@@ -281,6 +271,16 @@ def _loop(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, d
     return b.result(loop.part, loop.number)
 
 
+def _call(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
+    graph = _attrs(op, attrs, template.GraphTemplate)
+    given = tuple([(i.shape, i.dtype) for i in inputs])
+    if given != graph.placeholders or len(graph.results) != 1:
+        raise _bad(op, f"one result of a graph on {graph.placeholders}, got {given}")
+    (result,) = graph.results
+    row = graph.rows[result - len(given)]
+    return row.shape, row.dtype
+
+
 def _attrs(op: Op, attrs: Attrs, kind: type[_T]) -> _T:
     if not isinstance(attrs, kind):
         raise _bad(op, f"needs {kind.__name__}, got {attrs!r}")
@@ -308,6 +308,7 @@ RULES: dict[Op, Rule] = {
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
     Op.LOOP: _loop,
+    Op.CALL: _call,
 }
 
 

@@ -10,7 +10,7 @@ from weft.core.compile.compile import Compiled, offer_form
 from weft.nn.module import Module
 
 if TYPE_CHECKING:
-    from weft.core.execute.explain import Explanation, Profile
+    from weft.core.execute.explanation import Explanation, Profile
 
 _OWN = frozenset({"training"})
 

@@ -19,7 +19,7 @@ from weft.nn.module import Module, Parameter
 from weft.nn.utils.rnn import PackedSequence, pack_with, pad_packed_sequence
 
 State: TypeAlias = tuple[Tensor, ...]
-Step: TypeAlias = Callable[[Tensor, State, Tensor, "Tensor | None"], State]
+CellStep: TypeAlias = Callable[[Tensor, State, Tensor, "Tensor | None"], State]
 """(the input's share of the gates, state, weight_hh, bias_hh) -> the next state, the hidden one first."""
 
 
@@ -269,7 +269,7 @@ class RNNBase(Module):
         return ", ".join(parts)
 
 
-_STEPS: dict[str, Step] = {
+_STEPS: dict[str, CellStep] = {
     "RNN_TANH": _tanh_step,
     "RNN_RELU": _relu_step,
     "LSTM": _lstm_step,
@@ -410,7 +410,7 @@ class RNNCellBase(Module):
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
-    def next_state(self, step: Step, x: Tensor, state: State | None, count: int) -> State:
+    def next_state(self, step: CellStep, x: Tensor, state: State | None, count: int) -> State:
         """One step from `state`, or from zeros."""
         name = type(self).__name__
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from weft.autograd.context import grad_enabled, grad_mode
 from weft.core.compile.lifting import Lifted, lifting
-from weft.core.composed.remembered import plainly
+from weft.core.composed.composite import without_calls
 from weft.core.execute import tracing
 from weft.core.execute.realization import realize
 from weft.core.grad.differentiate import RemovableHandle
@@ -207,7 +207,7 @@ class Optimizer(Hooked):
             self.__dict__["_stepping"] = True
             try:
                 with lifting(self.__dict__.setdefault("_lifted", Lifted())):
-                    out = plainly(func)(self, *args, **kwargs)
+                    out = without_calls(func)(self, *args, **kwargs)
             finally:
                 del self.__dict__["_stepping"]
             self.compute()

@@ -14,7 +14,7 @@ import numpy as np
 from weft.autograd.value import Value
 from weft.core.args.handle import wrap
 from weft.core.args.modes import enable_grad, no_grad
-from weft.core.composed.remembered import calls_of, remembering
+from weft.core.composed.composite import calls_are_made, calls_of
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import as_tensor, tensor
@@ -409,7 +409,7 @@ class _Remembered:
     @classmethod
     def of(cls, optimizer: RuleOptimizer, group: Group) -> _Remembered | None:
         """None where nothing is recorded: within a trace, or with options that are no plain values."""
-        if not remembering():
+        if not calls_are_made():
             return None
         options = [(k, repr(v)) for k, v in group.items() if k not in ("params", "lr")]
         shared = [t.value for t in (group.rate, group.count, *group.all_factors())]
@@ -448,7 +448,7 @@ class _Remembered:
             return [value, *new.values()]
 
         calls = calls_of(build, values)
-        return None if calls is None else (calls, changed)
+        return None if isinstance(calls, str) else (calls, changed)
 
 
 _recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (

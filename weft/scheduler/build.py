@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from weft import settings
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
+from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
@@ -18,8 +19,8 @@ from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
-from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace, verify_plan
-from weft.scheduler.programs import Compiled, compiled
+from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace, verify_plan
+from weft.scheduler.programs import CompiledProgram, compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Job:
 
 def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
+    job = replace(job, outputs=tuple(expand_calls(job.outputs)))
     specs = kernelize_all(job.outputs, device.info.bounds.parameters)
     single = kernels(specs)
     if settings.verify():
@@ -82,7 +84,7 @@ class _Assembly:
         for o, n in enumerate(job.outputs):
             self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
-        self.traces: list[Trace] = []  # of the steps, where they are to be verified
+        self.traces: list[StepAccesses] = []  # of the steps, where they are to be verified
         self.requests = self.lay_out()
 
     # --- whose memory may be overwritten
@@ -227,7 +229,7 @@ class _Assembly:
         values = sorted(found.union(*(constants(self.loops[k].spec) for k in self.loops)))
         return {x: len(self.job.variables) + k for k, x in enumerate(values)}
 
-    def programs(self) -> dict[Compiled, int]:
+    def programs(self) -> dict[CompiledProgram, int]:
         """The distinct programs, numbered."""
         return {c: i for i, c in enumerate(dict.fromkeys(c for c, _ in self.chosen.values()))}
 

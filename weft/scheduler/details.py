@@ -13,24 +13,35 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
-from weft.scheduler.kernelize import LoopSpec, kernelize_all, kernels
-from weft.scheduler.optimize.rules import schedule
+from weft.scheduler.kernelize import Logged, LoopSpec, kernelize_all, kernels
+from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.programs import lowered
 
 
 @dataclass(frozen=True, slots=True)
 class KernelDetail:
     """A kernel to come. `bytes` (what must at least move; `written` of them are written) and `flops` are for the
-    largest runtime sizes; `why`: what ended its fusion."""
+    largest runtime sizes; `why`: what ended its fusion; `decisions`: those about each of its nodes."""
 
     name: str
     bytes: int
     written: int
     flops: int
     why: tuple[str, ...]
+    decisions: tuple[Logged, ...]
     algorithm: Algorithm
-    kernel: Kernel
+    decided: Decided
     device: Device
+
+    @property
+    def kernel(self) -> Kernel:
+        """The schedule."""
+        return self.decided.kernel
+
+    @property
+    def rules(self) -> str:
+        """What became of each schedule rule, a line for each."""
+        return str(self.decided)
 
     @property
     def summary(self) -> str:
@@ -51,11 +62,11 @@ class KernelDetail:
 
 def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
     """The kernels that computing `nodes` on `device` takes, in order."""
-    specs = kernelize_all(nodes, device.info.bounds.parameters)
+    specs = kernelize_all(nodes, device.info.bounds.parameters, logged=True)
     once = {
         s: KernelDetail(
-            s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.algorithm,
-            schedule(s.algorithm, device.info), device,
+            s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.decisions, s.algorithm,
+            decide(s.algorithm, device.info), device,
         )
         for s in kernels(specs)
     }  # fmt: skip

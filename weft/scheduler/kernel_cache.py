@@ -20,7 +20,7 @@ from weft.scheduler.disk_cache import device_key, image_codes
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A kernel's code, as `programs.Compiled` has it."""
+    """A kernel's code, as `programs.CompiledProgram` has it."""
 
     name: str
     variables: tuple[str, ...]

@@ -16,11 +16,11 @@ from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
 from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
 from weft.scheduler.plan import KernelInfo
-from weft.scheduler.plan_verify import Trace, What, copy_trace, launch_trace
-from weft.scheduler.programs import Compiled
+from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace
+from weft.scheduler.programs import CompiledProgram
 
 Slot = int
-Chosen = Mapping[KernelSpec, tuple[Compiled, Mapping[str, int]]]
+Chosen = Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, int]]]
 """The program of each kernel, and the values of those of its variables that are constants of the plan."""
 
 
@@ -117,7 +117,7 @@ class Run:
     slot: Callable[[Node], Slot]
     take: Callable[[int], Slot]
     number: Callable[[int], int]
-    program: Callable[[Compiled], int]
+    program: Callable[[CompiledProgram], int]
     variables: Mapping[str, int]
     info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
 
@@ -152,7 +152,7 @@ class Run:
             else:
                 yield from self._launch(k, s, variables, places)
 
-    def trace(self, step: Step, info: KernelInfo) -> Trace:
+    def trace(self, step: Step, info: KernelInfo) -> StepAccesses:
         """What a step does with the memory, to be verified."""
         if isinstance(step, CopyBytes):
             return copy_trace(step)

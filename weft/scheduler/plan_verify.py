@@ -39,7 +39,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class StepAccesses:
     """The accesses of one step, and the (written, read) pairs of them that may be the same memory."""
 
     accesses: tuple[Access, ...]
@@ -52,18 +52,18 @@ def launch_trace(
     updated: Collection[int],
     shared: frozenset[tuple[int, int]],
     whats: Sequence[What | None],
-) -> Trace:
+) -> StepAccesses:
     """The trace of a launch; `updated` are the numbers of parameters that start as something."""
     accesses: list[Access] = []
     for k, (p, slot) in enumerate(zip(algorithm.params, slots, strict=True)):
         nbytes = high(elements(p.shape)) * p.dtype.itemsize
         accesses.append(Access(slot, nbytes, p.written, k in updated, whats[k]))
-    return Trace(tuple(accesses), shared)
+    return StepAccesses(tuple(accesses), shared)
 
 
-def copy_trace(step: CopyBytes) -> Trace:
+def copy_trace(step: CopyBytes) -> StepAccesses:
     """The trace of a copy."""
-    return Trace((Access(step.target, step.nbytes, True), Access(step.source, step.nbytes, False)))
+    return StepAccesses((Access(step.target, step.nbytes, True), Access(step.source, step.nbytes, False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Held:
 
 
 def verify_plan(
-    commands: Commands, traces: Sequence[Trace], leaves: Sequence[Node], replaces: Mapping[int, int]
+    commands: Commands, traces: Sequence[StepAccesses], leaves: Sequence[Node], replaces: Mapping[int, int]
 ) -> None:
     """IRError for a step that reads what is not there (any more), writes what it has yet to read, or leaves
     the workspace. `replaces`: the slots of outputs -> those of the leaves whose memory they take."""
@@ -123,7 +123,7 @@ def _others(a: What | None, b: What | None) -> bool:
     return a is not None and b is not None and a.of == b.of and a.name != b.name
 
 
-def _slots_agree(n: int, step: Launch | CopyBytes, trace: Trace) -> None:
+def _slots_agree(n: int, step: Launch | CopyBytes, trace: StepAccesses) -> None:
     slots = step.slots if isinstance(step, Launch) else (step.target, step.source)
     if tuple([a.slot for a in trace.accesses]) != slots:
         raise IRError(f"step {n} is on the slots {slots}, not on those of its tensors", "plan")

@@ -32,7 +32,7 @@ from weft.scheduler.supported import check_supported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
+class CompiledProgram:
     """A program's name, the runtime variables that it takes, its code, and the name of the image that it is in (None:
     it cannot be stored). `in_place`: (written, read) parameters that may be one memory."""
 
@@ -47,7 +47,7 @@ PROGRAMS_KEPT = 2048
 """Programs in memory, for other plans that need them; the least recently used goes first."""
 
 _lock = forkable(threading.Lock())
-_compiled: OrderedDict[tuple[Algorithm, Device], Compiled] = OrderedDict()
+_compiled: OrderedDict[tuple[Algorithm, Device], CompiledProgram] = OrderedDict()
 _numbers = itertools.count()
 
 Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
@@ -67,7 +67,7 @@ def optimized(program: Program, info: DeviceInfo) -> Program:
     return pipeline.run(program, passes, settings.verify())
 
 
-def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
+def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledProgram]:
     """Code for all algorithms; what is neither here nor on disk yet is compiled together."""
     distinct = list(dict.fromkeys(algorithms))
     with _lock:
@@ -76,7 +76,7 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
             kept = None if key is None else kernel_cache.load(key, device)
             if kept is not None:
                 names = (kept.name, kept.variables, kept.code, kept.image, kept.in_place)
-                _compiled[a, device] = Compiled(*names)
+                _compiled[a, device] = CompiledProgram(*names)
                 del missing[a]
         if missing:
             plain = [lower(schedule(a, device.info)) for a in missing]
@@ -86,7 +86,7 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[Compiled]:
             for (a, key), p, program, code in zip(missing.items(), plain, programs, codes, strict=True):
                 variables = tuple([v.name for v in program.variables])
                 # asked before loops were split, for one store: no pass reads an element later than it was read there
-                made = Compiled(program.name, variables, code, at, in_place_pairs(p))
+                made = CompiledProgram(program.name, variables, code, at, in_place_pairs(p))
                 _compiled[a, device] = made
                 if key is not None and at is not None:
                     kernel_cache.store(key, at, made.name, variables, made.in_place)

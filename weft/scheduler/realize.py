@@ -13,9 +13,10 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError
+from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node, Target, toposort
+from weft.ir.graph import Node, Target
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements
 from weft.scheduler.keeping import FREE_BYTES, nbytes
@@ -129,11 +130,10 @@ def values_of(
         from weft.scheduler import stream
 
         own = snapshot(sig)
-        nodes = own.outputs
+        nodes = expand_calls(own.outputs)
         sig = Signature(
             sig.key, own.leaves, sig.storages, sig.variables, sig.copies, sig.homeless, sig.elements
         )  # fmt: skip
-        toposort(nodes)  # which expands calls: what follows reads the graph in its own ways
         if not isinstance(device, Borrower):
             nodes, sig, known = _without_rows(nodes, stream.with_rows_read(nodes, device), sig)
             if known is not None:

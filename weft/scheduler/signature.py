@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.storage import Storage
-from weft.ir import calls, graph
-from weft.ir.calls import Call
+from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import CALL, Attrs, Box, Node, Padding, Shape
+from weft.ir.graph import Attrs, Box, Node, Padding, Shape
 from weft.ir.index import Var, variables
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
@@ -95,14 +94,10 @@ def signature(
         if node in numbers:
             stack.pop()
             continue
-        # Once: another thread may fill in the storage, or expand a call, at any time. A node's op is the last field
-        # that expanding it changes.
-        storage = node.storage
+        storage = node.storage  # once: another thread may fill it in at any time
         op = node.op
         inputs = node.inputs
         attrs = node.attrs
-        if op is CALL and attrs.__class__ is not Call:
-            op, inputs, attrs = calls.fields(node)
         if (storage is not None and node not in computed) or (not inputs and op is Op.BUFFER):
             if inputs and node in outputs:  # stored since it was asked for
                 return signature(outputs, held, frozenset(outputs))
@@ -168,8 +163,8 @@ class Snapshot:
 
 
 def snapshot(sig: Signature) -> Snapshot:
-    """The graph of a signature, made anew on leaves of its own, so that no other thread stores a value in it or expands
-    a call of it while it is planned. Only constants are shared, which never hold a value (see `realize.run`)."""
+    """The graph of a signature, made anew on leaves of its own, so that no other thread stores a value in it while it
+    is planned. Only constants are shared, which never hold a value (see `realize.run`)."""
     made: list[Node] = []
     leaves: list[Node] = []
     given = iter(zip(sig.leaves, sig.storages, strict=True))
@@ -188,8 +183,7 @@ def snapshot(sig: Signature) -> Snapshot:
 
 def _remade(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType) -> Node:
     """The node with these fields, on the device of its inputs."""
-    placed = not isinstance(attrs, Call) or attrs.placed
-    device = next((i.device for i in inputs if i.device is not None), None) if placed else None
+    device = next((i.device for i in inputs if i.device is not None), None)
     return graph.intern(op, inputs, attrs, shape, dtype, device)
 
 

@@ -14,11 +14,8 @@ from weft.ir.graph import elements
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loops import Accumulate, Block, If, Let, Loop, Program, Stmt, Store
-from weft.ir.ops import Op
-from weft.scheduler.kernelize.cost import OPS
+from weft.ir.ops import CONVERSIONS
 from weft.scheduler.kernelize.count import operations
-
-_FREE = frozenset({Op.CAST, Op.BITCAST})
 
 
 def stated(a: Algorithm) -> int:
@@ -46,8 +43,8 @@ def _statement(s: Stmt, around: tuple[Loop, ...]) -> int:
         case Store() | Accumulate() | Let():
             total = _times(around)
             for e in ex.walk([s.value]):
-                if isinstance(e, Call) and e.op not in _FREE:
-                    total += OPS.get(e.op, 1) * _times(_needed(e, around))
+                if isinstance(e, Call) and e.op not in CONVERSIONS:
+                    total += e.op.info.cost * _times(_needed(e, around))
             return total
         case _:
             return 0

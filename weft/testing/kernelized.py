@@ -11,6 +11,7 @@ import numpy as np
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import Commands, Device, DeviceInfo
 from weft.backends.protocol import Launch as Step
+from weft.ir.calls import expand_calls
 from weft.ir.dtypes import to_numpy
 from weft.ir.graph import Node, elements, toposort
 from weft.ir.index import evaluate
@@ -83,6 +84,7 @@ def run(
     launch: Launch = unscheduled,
 ) -> list[Array]:
     """The values of `outputs`, computed by `specs` in their order."""
+    outputs = expand_calls(outputs)
     env = dict(bindings or {})
     memory: dict[int, Array] = {}
 

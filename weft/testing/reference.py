@@ -1,6 +1,7 @@
 """The reference: what a graph means, in NumPy, one plain function per op.
 
-It is slow and shares nothing with what it checks: movement ops move data here, they are not index functions.
+It is slow and shares nothing with what it checks but `FUNCTIONS`, which names what transcendental ops approximate:
+movement ops move data here, they are not index functions.
 Narrow floats are computed in float32 and rounded after each op; reductions over them accumulate in float32.
 """
 
@@ -15,10 +16,12 @@ import numpy as np
 
 from weft.ir import dtypes, index
 from weft.ir.dtypes import DType, convert_array, from_numpy, to_numpy
-from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, toposort
+from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, buffer, toposort
 from weft.ir.index import Int
 from weft.ir.loop_body import Loop, Part
 from weft.ir.ops import Op
+from weft.ir.reference_ops import FUNCTIONS
+from weft.ir.template import GraphTemplate
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Bindings: TypeAlias = Mapping[str, int]
@@ -151,10 +154,6 @@ def _bitcast(c: Context, x: Array) -> Array:
     return np.ascontiguousarray(x).view(to_numpy(c.dtype)).reshape(c.shape)
 
 
-def _erf(x: Array) -> Array:
-    return np.array([math.erf(v) for v in x.ravel().tolist()], np.float64).reshape(x.shape)
-
-
 def _floordiv(a: Array, b: Array) -> Array:
     return np.where(b == 0, 0, a // np.where(b == 0, 1, b).astype(b.dtype)).astype(a.dtype)
 
@@ -167,7 +166,7 @@ def _mod(a: Array, b: Array) -> Array:
 
 def _pow(c: Context, a: Array, b: Array) -> Array:
     if c.dtype.is_float:
-        return _precise(np.power)(c, a, b)
+        return _precise(FUNCTIONS[Op.POW])(c, a, b)
     modulus = 1 << c.dtype.bits
     signed = modulus if c.dtype.min == 0 else modulus // 2  # values from here on stand for negative ones
 
@@ -390,22 +389,22 @@ def _loop(c: Context, *inputs: Array) -> Array:
     return carry[k] if loop.part is Part.FINAL else out
 
 
+def _call(c: Context, *inputs: Array) -> Array:
+    template: GraphTemplate = c.attrs
+    leaves = [buffer(shape, dtype, None, None) for shape, dtype in template.placeholders]
+    (out,) = evaluate(template.build(leaves), c.bindings, dict(zip(leaves, inputs, strict=True)))
+    return out
+
+
 REFERENCE: dict[Op, Rule] = {
     Op.BUFFER: _buffer,
     Op.CONST: _const,
     Op.RANGE: _range,
+    **{op: _precise(f) for op, f in FUNCTIONS.items()},
     Op.NEG: _elementwise(np.negative),
     Op.ABS: _elementwise(np.abs),
     Op.RECIP: _elementwise(np.reciprocal),
     Op.SQRT: _elementwise(np.sqrt),
-    Op.EXP: _precise(np.exp),
-    Op.EXP2: _precise(np.exp2),
-    Op.LOG: _precise(np.log),
-    Op.LOG2: _precise(np.log2),
-    Op.SIN: _precise(np.sin),
-    Op.COS: _precise(np.cos),
-    Op.TANH: _precise(np.tanh),
-    Op.ERF: _precise(_erf),
     Op.FLOOR: _integral(np.floor),
     Op.CEIL: _integral(np.ceil),
     Op.TRUNC: _integral(np.trunc),
@@ -453,4 +452,5 @@ REFERENCE: dict[Op, Rule] = {
     Op.CONTIGUOUS: _same,
     Op.COPY: _same,
     Op.LOOP: _loop,
+    Op.CALL: _call,
 }

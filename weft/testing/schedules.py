@@ -1,23 +1,25 @@
 """Random legal schedules: whatever transforms apply, in any order. A backend must be right under all of them.
 
-`random_schedule(draw, kernel, steps)` proposes transforms and applies those whose check passes; the result computes
-what the kernel computed (up to the order of floating-point additions).
+`random_schedule(pick, kernel, steps)` proposes transforms and applies those whose check passes; the result computes
+what the kernel computed (up to the order of floating-point additions). What is chosen is for `pick` to say:
+`picked_by(data.draw)` in a property of Hypothesis, `random.Random(seed).choice` for schedules that are always the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from weft.ir import expr as ex
-from weft.ir.expr import Call, Const, Expr, Load
-from weft.ir.kernel.algorithm import Value
-from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.algorithm import readers, reads
+from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.across import Across
-from weft.ir.kernel.transforms.base import Transform, run
+from weft.ir.kernel.transforms.arguments import items, loops, values
+from weft.ir.kernel.transforms.base import Pick, Transform, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.compute_first import ComputeFirst
+from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.hint import PrefetchNext, Stream
 from weft.ir.kernel.transforms.inline import Inline
@@ -27,120 +29,74 @@ from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.order_reduce import OrderReduce
 from weft.ir.kernel.transforms.pad import Pad
+from weft.ir.kernel.transforms.partial_sums import PartialSums
 from weft.ir.kernel.transforms.permute import Permute
-from weft.ir.kernel.transforms.set_aside import SetAside
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
-from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.stage import Arrange, PadRows, Stage
+from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
-from weft.ir.loops import Scope
-from weft.ir.ops import Op
+from weft.ir.loops import LoopKind
+from weft.testing.kernels import CASES, Case
 
+T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-KINDS: tuple[str, ...] = (
-    "split", "split", "pad", "merge", "permute", "unroll", "vectorize", "bind", "compute_at", "compute_at",
-    "inline", "stage", "arrange", "split_reduce", "merge_axes", "factor", "share", "online", "stream", "prefetch",
-    "window", "order_reduce", "trim", "across", "set_aside",
+KINDS: tuple[type[Transform], ...] = (
+    Split, Split, ComputeAt, ComputeAt, Across, Arrange, Bind, ComputeFirst, Extend, Factor, Inline, Merge, MergeAxes,
+    OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext, Share, SplitReduce, Stage, Stream,
+    Tensorize, Trim, Unroll, Vectorize, Window,
 )  # fmt: skip
+"""What is proposed, each as often as it stands here."""
 
 
-def random_schedule(draw: Draw, kernel: Kernel, steps: int = 12) -> Kernel:
+def picked_by(draw: Draw) -> Pick:
+    """Choices that Hypothesis makes, and makes smaller."""
+
+    def pick(among: Sequence[T], /) -> T:
+        return draw(st.sampled_from(among))
+
+    return pick
+
+
+def starts() -> dict[str, tuple[Case, Kernel]]:
+    """Kernels to begin with: the initial ones, and some in which transforms apply that random steps seldom prepare."""
+    softmax, matmul = (initial(CASES[name].algorithm) for name in ("softmax", "matmul"))
+    weights = run(softmax, Stage("total", values(softmax)[1].expr, "weights"))
+    rows = run(softmax, Permute("top", ("j", "i")))
+    panels = run(matmul, *(Stage("c", load, f"panel_{load.source}") for load in reads(values(matmul)[0])))
+    threads = run(panels, Bind("i", LoopKind.THREAD), Unroll("j"))
+    return {
+        **{name: (case, initial(case.algorithm)) for name, case in CASES.items()},
+        "softmax with weights": (CASES["softmax"], weights),
+        "softmax by columns": (CASES["softmax"], rows),
+        "matmul in threads": (CASES["matmul"], threads),
+    }
+
+
+def random_schedule(pick: Pick, kernel: Kernel, steps: int = 12) -> Kernel:
     """`kernel` after up to `steps` random legal transforms."""
-    for number in range(draw(st.integers(0, steps))):
-        step = _propose(draw, kernel, number)
+    for _ in range(pick(range(steps + 1))):
+        if not loops(kernel) or not values(kernel):
+            break
+        step = pick(KINDS).propose(kernel, pick)
         if step is not None and step.check(kernel) is None:
-            kernel = run(kernel, step)
+            kernel = _completed(run(kernel, step)) or kernel
     return kernel
 
 
-def _propose(draw: Draw, k: Kernel, number: int) -> Transform | None:
-    loops = [s.var.name for n in k.nests.values() for s in n.loops]
-    items = [i.name for i in k.algorithm.items]
-    values = [i for i in k.algorithm.items if isinstance(i, Value)]
-    factor = st.sampled_from([1, 2, 3, 4, 5, 8])
-
-    def one(of: list[Any]) -> Any:
-        return draw(st.sampled_from(of))
-
-    if not loops or not values:
-        return None
-    kind = draw(st.sampled_from(KINDS))
-    loop: str = one(loops)
-    value: Value = one(values)
-    match kind:
-        case "split":
-            return Split(loop, draw(factor))
-        case "pad":
-            return Pad(loop, draw(factor))
-        case "merge":
-            return Merge(loop, one(loops))
-        case "permute":
-            item = one(items)
-            return Permute(item, tuple(draw(st.permutations([s.var.name for s in k.nests[item].loops]))))
-        case "unroll":
-            return Unroll(loop)
-        case "vectorize":
-            return Vectorize(loop)
-        case "across":
-            return Across(loop)
-        case "bind":
-            return Bind(loop)
-        case "compute_at":
-            owner = k.owner(loop)
-            assert owner is not None
-            return ComputeAt(one(items), owner, loop, draw(st.sampled_from([Scope.LOCAL, Scope.REGISTER])))
-        case "inline":
-            return Inline(value.name)
-        case "stage":
-            parts = _parts(value.expr)
-            return Stage(value.name, one(parts), f"stage{number}") if parts else None
-        case "arrange":
-            rank = len(value.axes)
-            order = tuple(draw(st.permutations(range(rank))))
-            return Arrange(value.name, Scope.LOCAL, order, tuple(draw(factor) for _ in range(rank)))
-        case "split_reduce":
-            axes = value.reduce.axes if value.reduce else ()
-            if not axes:
-                return None
-            count = draw(st.sampled_from([0, 2, 3, 4]))
-            axis: str = one([a.var.name for a in axes])
-            others = [a.var.name for a in axes if a.var.name != axis]
-            whole = tuple(n for n in others if draw(st.booleans()))
-            return SplitReduce(value.name, axis, count, f"part{number}", draw(st.booleans()), whole)
-        case "order_reduce":
-            names = [a.var.name for a in value.reduce.axes] if value.reduce else []
-            return OrderReduce(value.name, tuple(draw(st.permutations(names)))) if names else None
-        case "window":
-            parts = [e for e in ex.walk(value.exprs()) if isinstance(e, Load | Call)]
-            return Window(value.name, one(parts), f"window{number}") if parts else None
-        case "merge_axes":
-            names = [a.var.name for a in value.axes]
-            if len(names) < 2:
-                return None
-            at: int = draw(st.integers(0, len(names) - 2))
-            return MergeAxes(value.name, names[at], names[at + 1])
-        case "factor":
-            return Factor(value.name, one([Op.DIV, Op.MUL]))
-        case "share":
-            item = one(items)
-            axes = [a.var.name for a in k.algorithm.item(item).all_axes]
-            if len(axes) < len(value.axes):
-                return None
-            return Share(item, value.name, tuple(draw(st.permutations(axes))[: len(value.axes)]))
-        case "trim":
-            return Trim(value.name, loop)
-        case "set_aside":
-            return SetAside(value.name, loop, tuple(draw(st.lists(factor, min_size=1, max_size=2))))
-        case "stream":
-            return Stream(one(items))
-        case "prefetch":
-            return PrefetchNext(one(items), loop, draw(st.sampled_from((1, 3))))
-        case _:
-            return OnlineReduce(value.name, one(values).name, loop, one(loops))
-
-
-def _parts(e: Expr) -> list[Expr]:
-    return [x for x in ex.walk([e], into_indices=False) if not isinstance(x, Const)]
+def _completed(k: Kernel) -> Kernel | None:
+    """`k` with what online sums read computed in the loop that they run in, unless it is before; None where it cannot
+    be."""
+    order = items(k)
+    for name in reversed(order):
+        for reader in readers(k.algorithm, name):
+            for around, count in k.path(reader.name):
+                if k.nests[name].at == k.nests[around].at and order.index(name) > order.index(around):
+                    step = ComputeAt(name, around, k.nests[around].loops[count - 1].var.name)
+                    if step.check(k) is not None:
+                        return None
+                    k = run(k, step)
+    return k

@@ -19,7 +19,7 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
 from weft.ir.expr import bits, normalize
 from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Fill, Node, Padding, Shape, Target, Window
-from weft.ir.ops import COMPARE, Op
+from weft.ir.ops import COMPARE, CONVERSIONS, ELEMENTWISE, Op
 from weft.testing.programs import Array, Program, Step, numpy_leaf
 from weft.testing.tolerance import exact
 
@@ -35,25 +35,22 @@ class Draw(Protocol):
 SIZES = (3, 1, 2, 4, 0, 5, 7, 8, 16, 17, 33)
 MAX_ELEMENTS = 4096
 
-_ROUND = (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND)
-_SMOOTH = (
-    Op.NEG,
-    Op.ABS,
-    Op.RECIP,
-    Op.SQRT,
-    Op.EXP,
-    Op.EXP2,
-    Op.LOG,
-    Op.LOG2,
-    Op.SIN,
-    Op.COS,
-    Op.TANH,
-    Op.ERF,
-)
-_FLOAT_BINARY = (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.MAX, Op.MIN, Op.POW)
-_INT_BINARY = (Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.MAX, Op.MIN, Op.POW,
-               Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR)  # fmt: skip
-_BOOL_BINARY = (Op.AND, Op.OR, Op.XOR, Op.MAX, Op.MIN)
+
+def _ops(arity: int, kind: Kind, *, jumps: bool = False) -> tuple[Op, ...]:
+    """The elementwise ops on operands of a kind that give results of their dtype, continuous ones or others."""
+    ops = ELEMENTWISE - COMPARE - CONVERSIONS
+    return tuple(
+        op
+        for op in Op
+        if op in ops and (op.info.arity, op.info.jumps, kind in op.info.kinds) == (arity, jumps, True)
+    )
+
+
+_ROUND, _SMOOTH = _ops(1, Kind.FLOAT, jumps=True), _ops(1, Kind.FLOAT)
+_INT_UNARY = (*_ops(1, Kind.INT), *_ROUND)
+_FLOAT_BINARY, _FLOAT_JUMPS = _ops(2, Kind.FLOAT), _ops(2, Kind.FLOAT, jumps=True)
+_INT_BINARY = (*_ops(2, Kind.INT), *_ops(2, Kind.INT, jumps=True))
+_BOOL_BINARY = _ops(2, Kind.BOOL)
 
 
 def choice(options: Sequence[T]) -> st.SearchStrategy[T]:
@@ -202,22 +199,8 @@ class Builder:
         )
 
 
-_MAKES_NAN = frozenset(
-    {
-        Op.ADD,
-        Op.SUB,
-        Op.MUL,
-        Op.DIV,
-        Op.MOD,
-        Op.POW,
-        Op.SUM,
-        Op.PROD,
-        Op.SCATTER,
-        *_SMOOTH,
-        Op.BITCAST,
-        Op.CAST,
-    }
-)
+_NO_NAN = frozenset({Op.MAX, Op.MIN})
+_MAKES_NAN = CONVERSIONS | {*_SMOOTH, *_FLOAT_BINARY, *_FLOAT_JUMPS, Op.SUM, Op.PROD, Op.SCATTER} - _NO_NAN
 
 
 Move: TypeAlias = Callable[[Builder], object]
@@ -235,7 +218,7 @@ def _unary(b: Builder) -> None:
     if v.dtype.is_float:
         b.step(b.draw(choice(_SMOOTH + (_ROUND if v.exact else ()))), (v,))
     else:
-        b.step(b.draw(choice((Op.NEG, Op.ABS, Op.NOT, *_ROUND))), (v,))
+        b.step(b.draw(choice(_INT_UNARY)), (v,))
 
 
 def _binary(b: Builder) -> None:
@@ -244,7 +227,7 @@ def _binary(b: Builder) -> None:
     w = b.partner(v)
     ops: tuple[Op, ...] = _BOOL_BINARY if v.dtype.kind is Kind.BOOL else _INT_BINARY
     if v.dtype.is_float:
-        ops = (*_FLOAT_BINARY, Op.MOD) if v.exact and w.exact else _FLOAT_BINARY
+        ops = (*_FLOAT_BINARY, *_FLOAT_JUMPS) if v.exact and w.exact else _FLOAT_BINARY
     pair = (v, w) if b.draw(st.booleans()) else (w, v)
     b.step(b.draw(choice(ops)), pair)
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from weft.backends.clike.scalar import NATIVE
 from weft.backends.interrupts import shielded
-from weft.backends.limits import Limits, described
 from weft.backends.protocol import (
     Bounds,
     Code,
@@ -28,6 +27,7 @@ from weft.backends.protocol import (
     Memory,
     Step,
 )
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.loops import Program
 

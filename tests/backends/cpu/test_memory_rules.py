@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.backends.cpu.device import NATIVE
+from weft.backends.llvm.scalar import NATIVE
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.index import high

@@ -23,7 +23,7 @@ from weft.ir.expr import Call, Const, Load, Temp
 from weft.ir.index import Var, in_range
 from weft.ir.loops import Block, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.loops_verify import call_error
-from weft.ir.ops import BINARY, COMPARE, TERNARY, UNARY, Op
+from weft.ir.ops import COMPARE, TERNARY, Op
 
 N = 21
 LANES = 16
@@ -53,9 +53,10 @@ def cases() -> dict[str, tuple[Op, tuple[DType, ...], DType]]:
             out[name] = (op, src, dst)
 
     for op in sorted(NATIVE - {Op.CAST, Op.BITCAST, Op.WHERE}, key=lambda o: o.name):
-        count = 1 if op in UNARY else 2 if op in BINARY else 3
         for d in ALL:
-            add(f"{op.symbol}_{d.name}", op, (d,) * count, dtypes.bool_ if op in COMPARE else d)
+            add(
+                f"{op.symbol}_{d.name}", op, (d,) * (op.info.arity or 0), dtypes.bool_ if op in COMPARE else d
+            )
     for d in ALL:
         add(f"where_{d.name}", Op.WHERE, (dtypes.bool_, d, d), d)
         for e in ALL:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from weft.backends.cpu.device import NATIVE
+from weft.backends.llvm.scalar import NATIVE
 from weft.ir.loops import Block, If, Loop, LoopKind, Stmt
 from weft.ir.math.expand import expand
 from weft.ir.passes import pipeline

@@ -26,7 +26,7 @@ from weft.testing.conformance.harness import difference
 from weft.testing.conformance.test_loops import in_order
 from weft.testing.kernels import CASES
 from weft.testing.loop_programs import loop_inputs, loop_programs
-from weft.testing.schedules import random_schedule
+from weft.testing.schedules import picked_by, random_schedule
 
 EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 F = dtypes.float32
@@ -68,7 +68,7 @@ def test_random_schedules(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     @fuzz(3)
     @given(st.data())
     def compare(data: st.DataObject) -> None:
-        p = lower(random_schedule(data.draw, initial(case.algorithm), 16))
+        p = lower(random_schedule(picked_by(data.draw), initial(case.algorithm), 16))
         note(show_program(p))
         monkeypatch.setattr(vectorized, "LANES", data.draw(st.sampled_from([64, 1 << 20])))
         inputs = case.inputs(0)

@@ -148,3 +148,27 @@ def test_threads_combine_registers(combining: WgpuDevice, shape: tuple[int, int]
     for name, y in programs.items():
         want = COMBINED[name](weft.tensor(a, device="cpu")).numpy()
         np.testing.assert_allclose(y.numpy(), want, rtol=2e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, y: x - x,
+        lambda x, y: (x + 1) - (1 + x),
+        lambda x, y: x * y - y * x,
+        lambda x, y: x.exp() - x.exp(),
+        lambda x, y: x * 0.0,
+        lambda x, y: 0.0 / x,
+        lambda x, y: 0.0 - x,
+        lambda x, y: x + 0.0,
+        lambda x, y: x * 0.0 + y,
+        lambda x, y: (x - x).sum(),
+    ],
+)
+def test_infinities_nans_and_signs_of_zeros_are_not_simplified_away(wgpu: WgpuDevice, compute: Any) -> None:
+    x = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1.5, -2.0]
+    y = [1.0, 2.0, np.nan, np.inf, -np.inf, 3.0, 0.0]
+    got, want = (compute(weft.tensor(x, device=d), weft.tensor(y, device=d)).numpy() for d in ("wgpu", "cpu"))
+    np.testing.assert_array_equal(got, want)
+    known = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])

@@ -21,7 +21,7 @@ from weft.ir.kernel.transforms.stage import PadRows
 from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.loops_names import every
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.grid import launches
 from weft.scheduler.optimize import gpu_matrix
@@ -29,11 +29,11 @@ from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.programs import optimized
 from weft.testing.kernels import axis, mul
 
-E, L = Role.ELEMENT, Role.LANE
+E, L = LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 2)
 F, H = dtypes.float32, dtypes.float16
 
-SMALL = MatrixUnit(4, 4, 4, H, F, (Digit(E, 2), Digit(L, 2)), (Digit(L, 2), Digit(E, 2)))
-STRIPED = MatrixUnit(8, 4, 2, H, F, (Digit(E, 2), Digit(L, 2), Digit(E, 2)), (Digit(L, 4),))
+SMALL = MatrixUnit(4, 4, 4, H, F, (E, L), (L, E))
+STRIPED = MatrixUnit(8, 4, 2, H, F, (E, L, E), (LayoutFactor(Role.LANE, 4),))
 
 INFO = DeviceInfo(
     name="gpu:0", kind="gpu", description="", cores=2, vector_bytes=16, vector_registers=255, l1_bytes=1 << 17,

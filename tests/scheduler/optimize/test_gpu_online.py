@@ -13,11 +13,11 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
 from weft.ir.kernel.lower import lower
-from weft.ir.kernel.schedule import initial
+from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.loops_names import every
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import ELEMENTWISE
 from weft.ir.passes.grid import launches
 from weft.scheduler.kernelize import kernelize
@@ -26,10 +26,8 @@ from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.programs import optimized
 from weft.testing.kernels import Case, attention
 
-E, L = Role.ELEMENT, Role.LANE
-SMALL = MatrixUnit(
-    4, 4, 4, dtypes.float16, dtypes.float32, (Digit(E, 2), Digit(L, 2)), (Digit(L, 2), Digit(E, 2))
-)
+E, L = LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 2)
+SMALL = MatrixUnit(4, 4, 4, dtypes.float16, dtypes.float32, (E, L), (L, E))
 INFO = DeviceInfo(
     name="gpu:0", kind="gpu", description="", cores=2, vector_bytes=16, vector_registers=255, l1_bytes=1 << 17,
     l2_bytes=1 << 22, l3_bytes=0, memory_bytes=1 << 34, local_bytes=1 << 16, bandwidth=1e12, flops=1e13,
@@ -119,9 +117,9 @@ def test_matrix_units_for_both_products(
 def test_an_axis_is_extended_in_all_values_that_share_it() -> None:
     k = initial(attention(1, 6, 4, True).algorithm)
     chain = online.find(k)
-    assert chain is not None
+    assert isinstance(chain, online.Chain)
     shared = online.shared_tiles(k, chain)
-    assert shared is not None
+    assert isinstance(shared, Kernel)
     axes = {"s": "j", "m": "j1", "l": "j2", "o": "j3"}
     for name in ("scores", "weights"):
         axes[name] = shared.algorithm.item(name).all_axes[-1].var.name

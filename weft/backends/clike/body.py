@@ -19,7 +19,7 @@ from typing import Protocol
 
 from weft.backends.clike.lane_loops import LaneLoops
 from weft.backends.clike.language import Language, Place, Where
-from weft.backends.clike.text import Group, Value
+from weft.backends.clike.text import Group, TextValue
 from weft.backends.clike.values import opaques
 from weft.ir import dtypes
 from weft.ir.expr import names_of
@@ -196,17 +196,17 @@ class Body(LaneLoops):
             with self._over_lanes():
                 (value,) = self.evaluate((s.value,))
                 self._put(array, value.text)
-            self.temps[s.name] = {None: Value(self._get(array))}
+            self.temps[s.name] = {None: TextValue(self._get(array))}
             return
-        values: dict[int | None, Value] = {}
+        values: dict[int | None, TextValue] = {}
         for group in self.each():
             values[group.start] = self._named(s, *self.evaluate((s.value,)))
         self.temps[s.name] = values
 
-    def _named(self, s: Let, value: Value) -> Value:
+    def _named(self, s: Let, value: TextValue) -> TextValue:
         name = self.fresh.fresh(s.name)
         self.do(self.language.constant(s.value.dtype, value.lanes, name, value.text))
-        return Value(name, value.lanes)
+        return TextValue(name, value.lanes)
 
     def _prefetch(self, s: Prefetch) -> None:
         if self.looped:

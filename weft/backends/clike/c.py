@@ -121,6 +121,9 @@ class C:
     def rounded(self, dtype: DType, lanes: int, x: str) -> str:
         return x
 
+    def subtrahend(self, dtype: DType, lanes: int, x: str) -> str:
+        return x
+
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         a, b = _TYPES[src], _TYPES[dst]
         return x if a == b else f"(((union {{ {a} from; {b} to; }}){{ .from = {x} }}).to)"

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from weft.backends.clike.language import Place, Where
-from weft.backends.clike.text import Value
+from weft.backends.clike.text import TextValue
 from weft.backends.clike.values import opaques
 from weft.backends.clike.writing import Writing, factors, identity
 from weft.ir import dtypes
@@ -79,7 +79,7 @@ class LaneLoops(Writing):
             else:
                 self._add_to(s.op, place, at, self._get(kept))
 
-    def _one(self, s: Store | Accumulate, values: Sequence[Value]) -> None:
+    def _one(self, s: Store | Accumulate, values: Sequence[TextValue]) -> None:
         place = self.places[s.buffer]
         base = self.index.bare(self.offset(place, s.offset).base)
         if isinstance(s, Store):

@@ -141,7 +141,11 @@ class Language(Protocol):
         ...
 
     def rounded(self, dtype: DType, lanes: int, x: str) -> str:
-        """An operand of `+ - *` that was computed: as it was rounded, where compilers would put both into one."""
+        """An operand of `+ - * /` as it was rounded, where compilers would take floats for real numbers otherwise."""
+        ...
+
+    def subtrahend(self, dtype: DType, lanes: int, x: str) -> str:
+        """The second operand of `-` in the same way, and not known to be equal to the first."""
         ...
 
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:

@@ -58,17 +58,17 @@ class Site:
         return self.language.binary("|", dtypes.bool_, self.lanes, a, b)
 
 
-Rule: TypeAlias = Callable[[Site, Sequence[str]], str]
+RenderRule: TypeAlias = Callable[[Site, Sequence[str]], str]
 
 
-def _symbol(symbol: str, on_bool: str | None = None) -> Rule:
+def _symbol(symbol: str, on_bool: str | None = None) -> RenderRule:
     def rule(s: Site, args: Sequence[str]) -> str:
         return s(on_bool if on_bool is not None and s.dtype is dtypes.bool_ else symbol, *args)
 
     return rule
 
 
-def _function(name: str) -> Rule:
+def _function(name: str) -> RenderRule:
     """A function of floats; integers are already what it gives."""
     return lambda s, args: s.language.function(name, s.dtype, s.lanes, args) if s.dtype.is_float else args[0]
 
@@ -89,7 +89,7 @@ def _abs(s: Site, args: Sequence[str]) -> str:
             return args[0]
 
 
-def _extremum(wins: str, on_bool: str) -> Rule:
+def _extremum(wins: str, on_bool: str) -> RenderRule:
     """MAX or MIN. On floats the zeros are equal and a NaN wins."""
 
     def rule(s: Site, args: Sequence[str]) -> str:
@@ -105,7 +105,7 @@ def _extremum(wins: str, on_bool: str) -> Rule:
     return rule
 
 
-def _compare(symbol: str) -> Rule:
+def _compare(symbol: str) -> RenderRule:
     def rule(s: Site, args: Sequence[str]) -> str:
         if s.dtype is not dtypes.bool_:
             return s.compare(symbol, *args)
@@ -165,7 +165,7 @@ def _mod(s: Site, args: Sequence[str]) -> str:
     return s.select(off, s("+", rest, safe), rest) if off else rest
 
 
-def _shift(symbol: str) -> Rule:
+def _shift(symbol: str) -> RenderRule:
     def rule(s: Site, args: Sequence[str]) -> str:
         a, b = args[0], s.name(args[1])
         arithmetic = symbol == ">>" and s.dtype.kind is Kind.INT
@@ -180,7 +180,7 @@ def _shift(symbol: str) -> Rule:
     return rule
 
 
-RULES: dict[Op, Rule] = {
+RULES: dict[Op, RenderRule] = {
     Op.NEG: _neg,
     Op.ABS: _abs,
     Op.RECIP: lambda s, args: s("/", s.const(1.0), args[0]),

@@ -12,7 +12,7 @@ from weft.ir.dtypes import DType
 from weft.ir.index import Guard, Int
 
 
-class Value(NamedTuple):
+class TextValue(NamedTuple):
     """A scalar's or, with lanes, a vector's text."""
 
     text: str
@@ -87,7 +87,7 @@ class Text:
         self.names: dict[str, str] = {}
         """What index variables are called; an unrolled loop's is a number."""
         self.helpers: set[str] = set()
-        self.read: dict[tuple[str, Int, Guard, Group], Value] = {}
+        self.read: dict[tuple[str, Int, Guard, Group], TextValue] = {}
         """Elements that have been read, by buffer, offset, guard and group: unrolled loops read them again."""
         self._counter = 0
 

@@ -10,7 +10,7 @@ from weft.backends.clike import scalar
 from weft.backends.clike.index import IndexText
 from weft.backends.clike.language import Language, Place, Where
 from weft.backends.clike.scalar import Site
-from weft.backends.clike.text import Condition, Group, Offset, Text, Value
+from weft.backends.clike.text import Condition, Group, Offset, Text, TextValue
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, names_of, opaque_values, walk
@@ -21,6 +21,7 @@ LONGEST = 100
 """Expressions whose text is longer get a name."""
 
 _ARITHMETIC = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FMA})
+_REAL = _ARITHMETIC | {Op.DIV}
 
 
 class Values(Text):
@@ -30,15 +31,15 @@ class Values(Text):
     def __init__(self, language: Language, taken: Iterable[str] = (), depth: int = 1) -> None:
         super().__init__(language, taken, depth)
         self.constants: dict[Var, Int] = {}
-        self.temps: dict[str, dict[int | None, Value]] = {}
+        self.temps: dict[str, dict[int | None, TextValue]] = {}
         self.lane: Var | None = None
         self.lanes = 0
         self.varying: set[str] = set()
         """Names, in a vector loop, of what may differ between its lanes."""
         self.groups: list[Group] = [Group()]
         self.now: Group = self.groups[0]
-        self.memo: dict[Expr, Value] = {}
-        self.shared: dict[Expr, Value] = {}
+        self.memo: dict[Expr, TextValue] = {}
+        self.shared: dict[Expr, TextValue] = {}
         self.index_dtype = dtypes.int64 if language.index_bits == 64 else dtypes.int32
         self.index = IndexText(self.names, self._opaque, self.helpers)
         self._component_of = 0
@@ -221,7 +222,7 @@ class Values(Text):
 
     # values
 
-    def evaluate(self, wanted: Sequence[Expr], at: Sequence[Expr] = ()) -> list[Value]:
+    def evaluate(self, wanted: Sequence[Expr], at: Sequence[Expr] = ()) -> list[TextValue]:
         """The values of expressions for the current group; those of `at`, which indices depend on, get names."""
         order = list(walk((*at, *wanted)))
         uses: dict[Expr, int] = {}
@@ -246,16 +247,16 @@ class Values(Text):
             self.memo[e] = known
         return [self.memo[e] for e in wanted]
 
-    def _bound(self, dtype: DType, value: Value) -> Value:
+    def _bound(self, dtype: DType, value: TextValue) -> TextValue:
         """The value under a name."""
         if value.text.replace(".", "_").isidentifier():
             return value
-        return Value(self.bind(dtype, value.lanes, value.text), value.lanes)
+        return TextValue(self.bind(dtype, value.lanes, value.text), value.lanes)
 
-    def _expression(self, e: Expr) -> Value:
+    def _expression(self, e: Expr) -> TextValue:
         match e:
             case Const():
-                return Value(self.language.literal(e.dtype, e.value))
+                return TextValue(self.language.literal(e.dtype, e.value))
             case Temp():
                 found = self.temps[e.name]
                 return found[None] if None in found else found[self.now.start]
@@ -267,26 +268,38 @@ class Values(Text):
                 texts = [
                     self._wide(a.dtype, v) if lanes else v.text for a, v in zip(e.args, values, strict=True)
                 ]
-                if e.op in _ARITHMETIC and e.dtype.is_float:
-                    texts = [
-                        t if isinstance(a, Const | Load) else self.language.rounded(a.dtype, lanes, t)
-                        for a, t in zip(e.args, texts, strict=True)
-                    ]
+                if e.dtype.is_float:
+                    texts = [self._operand(e, k, t, lanes) for k, t in enumerate(texts)]
                 site = Site(self.language, self.bind, e.args[0].dtype, lanes)
-                return Value(scalar.render(site, e.op, e.dtype, texts), lanes)
+                return TextValue(scalar.render(site, e.op, e.dtype, texts), lanes)
             case FromIndex():
                 if self._uniform(self.at(e.index)):
-                    return Value(self.language.from_index(self.index(self.at(e.index)), e.dtype))
-                return Value(self._index_vector(e.index, e.dtype), self.now.lanes)
+                    return TextValue(self.language.from_index(self.index(self.at(e.index)), e.dtype))
+                return TextValue(self._index_vector(e.index, e.dtype), self.now.lanes)
             case Test():
                 return self._test(e.guard)
             case _:
                 raise TypeError(f"not a scalar expression: {type(e).__name__}")
 
+    def _operand(self, e: Call, position: int, text: str, lanes: int) -> str:
+        """An operand of a float op, where compilers that take floats for real numbers could drop it: of a sum that was
+        rounded before ((x + c) - c), taken away from itself (x - x), or zero (x * 0)."""
+        a = e.args[position]
+        if e.op is Op.SUB and position == 1:
+            return self.language.subtrahend(a.dtype, lanes, text)
+        match a:
+            case Const():
+                vanishes = e.op in _REAL and a.value == 0
+            case Load():
+                vanishes = False
+            case _:
+                vanishes = e.op in _ARITHMETIC
+        return self.language.rounded(a.dtype, lanes, text) if vanishes else text
+
     def _op(self, op: Op, dtype: DType, lanes: int, args: Sequence[str]) -> str:
         return scalar.render(Site(self.language, self.bind, dtype, lanes), op, dtype, args)
 
-    def _wide(self, dtype: DType, value: Value) -> str:
+    def _wide(self, dtype: DType, value: TextValue) -> str:
         """In all lanes of the group."""
         n = self.now.lanes
         return value.text if value.lanes or not n else self.language.broadcast(dtype, n, value.text)
@@ -295,27 +308,27 @@ class Values(Text):
         text = self.language.literal(dtype, value)
         return self.language.broadcast(dtype, lanes, text) if lanes else text
 
-    def _component(self, dtype: DType, value: Value, k: int) -> str:
+    def _component(self, dtype: DType, value: TextValue, k: int) -> str:
         """Lane k of a value, as a scalar."""
         if not value.lanes:
             return value.text
         own = self.language.lane(value.text, k)
         return self.language.truth(own) if dtype is dtypes.bool_ else own
 
-    def _test(self, guard: Guard) -> Value:
+    def _test(self, guard: Guard) -> TextValue:
         when = self.condition(guard)
         if when.never:
-            return Value(self.language.literal(dtypes.bool_, False))
+            return TextValue(self.language.literal(dtypes.bool_, False))
         if when.mask is None:
-            return Value(when.shared or self.language.literal(dtypes.bool_, True))
+            return TextValue(when.shared or self.language.literal(dtypes.bool_, True))
         if when.shared is None:
-            return Value(when.mask, self.now.lanes)
+            return TextValue(when.mask, self.now.lanes)
         shared = self.language.broadcast(dtypes.bool_, self.now.lanes, when.shared)
-        return Value(
+        return TextValue(
             self.language.binary("&", dtypes.bool_, self.now.lanes, when.mask, shared), self.now.lanes
         )
 
-    def _load_once(self, e: Load) -> Value:
+    def _load_once(self, e: Load) -> TextValue:
         """As `_load`; what unrolled iterations read again under a guard, or piece by piece, is read once."""
         group, place = self.now, self.places[e.source]
         plain = not group.lanes or not self.constants or place.where is Where.PRIVATE
@@ -328,23 +341,23 @@ class Values(Text):
             self.read[key] = self._bound(e.dtype, self._load(e))
         return self.read[key]
 
-    def _load(self, e: Load) -> Value:
+    def _load(self, e: Load) -> TextValue:
         """The elements at the offset, zero where the guard fails; nothing is read there."""
         language, place, group, dtype = self.language, self.places[e.source], self.now, e.dtype
         zero = language.literal(dtype, False if dtype is dtypes.bool_ else 0)
         when = self.condition(e.guard)
         if when.never:
-            return Value(zero)
+            return TextValue(zero)
         at = self.offset(place, e.index[0])
         if not group.lanes and group.mask is None and place.where is not Where.PRIVATE:
-            return Value(self._read_once(e, place, at.base, when.shared, zero))
+            return TextValue(self._read_once(e, place, at.base, when.shared, zero))
         if not group.lanes:
             own = group.mask if self.lane is not None and language.widths else None
             conditions = [c for c in (own, when.shared) if c is not None]
             if not conditions:
-                return Value(language.load(place, self.index.bare(at.base)))
+                return TextValue(language.load(place, self.index.bare(at.base)))
             condition = conditions[0] if len(conditions) == 1 else f"({' && '.join(conditions)})"
-            return Value(self._load_if(place, condition, at.base, zero))
+            return TextValue(self._load_if(place, condition, at.base, zero))
         n = group.lanes
         mask = self._both(group.mask, when.mask)
         if at.uniform:
@@ -354,12 +367,12 @@ class Values(Text):
         if at.contiguous:
             whole = language.load(place, self.index.bare(at.base), n)
             if mask is None and when.shared is None:
-                return Value(whole, n)
+                return TextValue(whole, n)
             if place.where is Where.PRIVATE and when.shared is None and mask is not None:
-                return Value(language.select(dtype, n, mask, whole, zeros), n)
+                return TextValue(language.select(dtype, n, mask, whole, zeros), n)
         elif mask is None and when.shared is None:
             parts = [language.load(place, self.index.bare(self._lane_index(at, k))) for k in range(n)]
-            return Value(language.vector(dtype, parts), n)
+            return TextValue(language.vector(dtype, parts), n)
         if not whole:
             parts: list[str] = []
             for k in range(n):
@@ -367,7 +380,7 @@ class Values(Text):
                 both = [c for c in (when.shared, own) if c is not None]
                 condition = both[0] if len(both) == 1 else f"({' && '.join(both)})"
                 parts.append(self._load_if(place, condition, self._lane_index(at, k), zero))
-            return Value(language.vector(dtype, parts), n)
+            return TextValue(language.vector(dtype, parts), n)
         got = self.variable(dtype, n, zeros)
         with self.where(when.shared):
             if mask is None:
@@ -378,7 +391,7 @@ class Values(Text):
                 with self.inside("else {"):
                     base = self.index.bare(at.base)
                     self.do(language.assign(got, language.load_some(place, base, n, mask)))
-        return Value(got, n)
+        return TextValue(got, n)
 
     def _read_once(self, e: Load, place: Place, at: Int, condition: str | None, zero: str) -> str:
         """The name of an element, read now or before."""
@@ -394,7 +407,7 @@ class Values(Text):
             text = self._load_if(place, condition, at, zero)
         if again:
             text = self.bind(e.dtype, 0, text)
-            self.read[key] = Value(text)
+            self.read[key] = TextValue(text)
         return text
 
     def _load_if(self, place: Place, condition: str, at: Int, zero: str) -> str:
@@ -409,7 +422,7 @@ class Values(Text):
             text = language.load(place, "0")
         return language.select(dtype, 0, condition, text, zero)
 
-    def _load_one(self, place: Place, at: Offset, when: Condition, mask: str | None, zero: str) -> Value:
+    def _load_one(self, place: Place, at: Offset, when: Condition, mask: str | None, zero: str) -> TextValue:
         """One element for all lanes."""
         language, dtype, n = self.language, place.buffer.dtype, self.now.lanes
         text = language.load(place, self.index.bare(at.base))
@@ -420,9 +433,11 @@ class Values(Text):
             condition = conditions[0] if len(conditions) == 1 else f"({' && '.join(conditions)})"
             text = self.bind(dtype, 0, self._load_if(place, condition, at.base, zero))
         if when.mask is None:
-            return Value(text)
+            return TextValue(text)
         every_lane = language.broadcast(dtype, n, text)
-        return Value(language.select(dtype, n, when.mask, every_lane, language.broadcast(dtype, n, zero)), n)
+        return TextValue(
+            language.select(dtype, n, when.mask, every_lane, language.broadcast(dtype, n, zero)), n
+        )
 
 
 def ends(c: InRange) -> list[Int]:

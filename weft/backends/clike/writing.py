@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.backends.clike.language import Place, Where
-from weft.backends.clike.text import Group, Offset, Value
+from weft.backends.clike.text import Group, Offset, TextValue
 from weft.backends.clike.values import Values, opaques
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -28,7 +28,7 @@ class Writing(Values):
                         (value,) = self.evaluate((s.value,), opaques(s.offset))
                         self._write(s.buffer, s.offset, value, s.stream)
             return
-        ready: list[tuple[Group, dict[Expr, Value], Value]] = []
+        ready: list[tuple[Group, dict[Expr, TextValue], TextValue]] = []
         for _ in self.each():
             if self._fold(s.guard):
                 (value,) = self.evaluate((s.value,), opaques(s.offset))
@@ -49,7 +49,7 @@ class Writing(Values):
                         self._combine(op, place, s.offset, self.evaluate(parts, opaques(s.offset)))
             return
         wanted = (s.value,) if whole else parts
-        ready: list[tuple[Group, dict[Expr, Value], list[Value]]] = []
+        ready: list[tuple[Group, dict[Expr, TextValue], list[TextValue]]] = []
         for _ in self.each():
             if self._fold(s.guard):
                 values = self.evaluate(wanted, opaques(s.offset))
@@ -86,7 +86,7 @@ class Writing(Values):
             return False
         return s.buffer in names_of(s.value) | names_of_index(s.offset) | names_of_guard(s.guard)
 
-    def _write(self, buffer: str, offset: Int, value: Value, stream: bool = False) -> None:
+    def _write(self, buffer: str, offset: Int, value: TextValue, stream: bool = False) -> None:
         """The group's values into its active lanes' elements, in order."""
         language, place, group = self.language, self.places[buffer], self.now
         dtype = place.buffer.dtype
@@ -106,7 +106,7 @@ class Writing(Values):
                 new = language.select(dtype, group.lanes, group.mask, text, old)
                 self.do(language.store(place, base, new, group.lanes))
             else:
-                name = self._bound(dtype, Value(text, group.lanes))
+                name = self._bound(dtype, TextValue(text, group.lanes))
                 with self.inside(language.branch(language.all_lanes(group.mask))):
                     self.do(language.store(place, base, name.text, group.lanes))
                 with self.inside("else {"):
@@ -114,7 +114,7 @@ class Writing(Values):
         else:
             self._write_each(place, at, self._bound(dtype, value))
 
-    def _write_last(self, place: Place, at: Offset, value: Value) -> None:
+    def _write_last(self, place: Place, at: Offset, value: TextValue) -> None:
         """All lanes write one element: the last active one stays."""
         language, group, base = self.language, self.now, self.index.bare(at.base)
         if group.mask is None:
@@ -128,7 +128,7 @@ class Writing(Values):
         else:
             self._write_each(place, at, self._bound(place.buffer.dtype, value))
 
-    def _write_each(self, place: Place, at: Offset, value: Value) -> None:
+    def _write_each(self, place: Place, at: Offset, value: TextValue) -> None:
         """Lane by lane."""
         for k in range(self.now.lanes):
             with self.where(self._active(k)):
@@ -141,22 +141,22 @@ class Writing(Values):
         place: Place,
         dtype: DType,
         offset: Int,
-        ready: Sequence[tuple[Group, dict[Expr, Value], list[Value]]],
+        ready: Sequence[tuple[Group, dict[Expr, TextValue], list[TextValue]]],
     ) -> None:
         """All lanes combined as a tree, the first half with the second, and that into the element."""
         language = self.language
-        values: list[Value] = []
+        values: list[TextValue] = []
         for group, memo, (value,) in ready:
             self.now, self.memo = group, memo
             text = self._wide(dtype, value)
             if group.mask is not None:
                 neutral = self._spread_const(dtype, group.lanes, identity(op, dtype))
                 text = language.select(dtype, group.lanes, group.mask, text, neutral)
-            values.append(Value(text, group.lanes))
+            values.append(TextValue(text, group.lanes))
         while len(values) > 1 and values[0].lanes == values[-1].lanes and len(values) % 2 == 0:
             half = len(values) // 2
             values = [self._two(op, dtype, a, b) for a, b in zip(values[:half], values[half:], strict=True)]
-        totals: list[Value] = []
+        totals: list[TextValue] = []
         for value in values:
             while value.lanes:
                 name = self._bound(dtype, value).text
@@ -164,7 +164,7 @@ class Writing(Values):
                 if value.lanes == 2 and dtype is dtypes.bool_:
                     low, high = language.truth(low), language.truth(high)
                 n = value.lanes // 2 if value.lanes > 2 else 0
-                value = self._two(op, dtype, Value(low, n), Value(high, n))
+                value = self._two(op, dtype, TextValue(low, n), TextValue(high, n))
             totals.append(value)
         while len(totals) > 1:
             totals = [self._two(op, dtype, totals[0], totals[1]), *totals[2:]]
@@ -187,10 +187,10 @@ class Writing(Values):
         old = self.language.load(place, base)
         self.do(self.language.store(place, base, self._op(op, place.buffer.dtype, 0, [value, old])))
 
-    def _two(self, op: Op, dtype: DType, a: Value, b: Value) -> Value:
-        return self._bound(dtype, Value(self._op(op, dtype, a.lanes, [a.text, b.text]), a.lanes))
+    def _two(self, op: Op, dtype: DType, a: TextValue, b: TextValue) -> TextValue:
+        return self._bound(dtype, TextValue(self._op(op, dtype, a.lanes, [a.text, b.text]), a.lanes))
 
-    def _combine(self, op: Op, place: Place, offset: Int, values: Sequence[Value]) -> None:
+    def _combine(self, op: Op, place: Place, offset: Int, values: Sequence[TextValue]) -> None:
         """place[offset] = op(values, place[offset]) in the group's active lanes."""
         language, dtype, group = self.language, place.buffer.dtype, self.now
         at = self.offset(place, offset)
@@ -214,7 +214,7 @@ class Writing(Values):
         else:
             self._combine_each(op, place, at, bound)
 
-    def _combine_run(self, op: Op, place: Place, at: Offset, values: Sequence[Value]) -> None:
+    def _combine_run(self, op: Op, place: Place, at: Offset, values: Sequence[TextValue]) -> None:
         """In neighbouring elements."""
         language, dtype, n, mask = self.language, place.buffer.dtype, self.now.lanes, self.now.mask
         base = self.index.bare(at.base)
@@ -226,7 +226,7 @@ class Writing(Values):
             new = language.select(dtype, n, mask, new, old)
         self.do(language.store(place, base, new, n))
 
-    def _combine_each(self, op: Op, place: Place, at: Offset, values: Sequence[Value]) -> None:
+    def _combine_each(self, op: Op, place: Place, at: Offset, values: Sequence[TextValue]) -> None:
         """Lane by lane, in order: several may have the same element."""
         dtype = place.buffer.dtype
         for k in range(self.now.lanes):

@@ -61,7 +61,7 @@ class MemoryUse:
     mapped: int
 
 
-class Block:
+class MemoryBlock:
     """`nbytes` bytes at `address`, of `size` that are its own; they return to the allocator when this object dies or
     is released. A released block has no address, so that every use of it fails."""
 
@@ -90,10 +90,10 @@ class Block:
 
     def __repr__(self) -> str:
         where = f"at {self.address:#x}" if hasattr(self, "address") else "released"
-        return f"Block({self.nbytes} bytes {where})"
+        return f"MemoryBlock({self.nbytes} bytes {where})"
 
 
-class Borrowed(Block):
+class Borrowed(MemoryBlock):
     """Bytes of somebody else, to be read: `owner` keeps them alive."""
 
     __slots__ = ("owner",)
@@ -147,7 +147,7 @@ class Allocator:
         self._idle = 0
         self._mapped = 0
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         """A block of at least `nbytes` bytes, contents arbitrary. Raises OutOfMemoryError, ValueError if negative."""
         if 0 <= nbytes <= SMALL_BYTES:
             take, give_back, size = self._small[(nbytes + 63) >> 6]
@@ -158,7 +158,7 @@ class Allocator:
                     self._check_limit(size, nbytes)
                     address = self._carve(size, nbytes)
                     self._count(size)
-            block = _new(Block)  # its constructor would take twice as long, in every call
+            block = _new(MemoryBlock)  # its constructor would take twice as long, in every call
             block.give_back = give_back
             block.size = size
             block.address = address
@@ -171,7 +171,7 @@ class Allocator:
             self._check_limit(size, nbytes)
             address = self._take(size, nbytes)
             self._count(size)
-        return Block(partial(self._large_died, size), address, nbytes, size)
+        return MemoryBlock(partial(self._large_died, size), address, nbytes, size)
 
     def _check_limit(self, size: int, nbytes: int) -> None:
         if self._limit is not None and self._live + size > self._limit:
@@ -293,7 +293,12 @@ class Allocator:
 
 
 def as_numpy(
-    block: Block, dtype: npt.DTypeLike, shape: tuple[int, ...], *, offset: int = 0, writable: bool = True
+    block: MemoryBlock,
+    dtype: npt.DTypeLike,
+    shape: tuple[int, ...],
+    *,
+    offset: int = 0,
+    writable: bool = True,
 ) -> npt.NDArray[Any]:
     """The block's bytes from `offset` on as a C-contiguous array, without a copy. The array keeps the block alive.
 

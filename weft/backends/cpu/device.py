@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from weft import disk_cache, settings
-from weft.backends.limits import Limits, from_json, to_json
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
+from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
-from weft.ir.ops import ELEMENTWISE, Op
+from weft.ir.ops import ELEMENTWISE, EXPANDED
 
-from .allocator import Block, Borrowed
+from .allocator import Borrowed, MemoryBlock
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 _CLOCK = 3.0e9
 _BANDWIDTH = 40.0e9
 _LAUNCH_NS = 20.0
-
-NATIVE = ELEMENTWISE - {
-    Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.POW, Op.THREEFRY,
-}  # fmt: skip
-"""What the renderer knows as instructions; the rest is expanded into these by `weft.ir.math`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +116,7 @@ class CpuExecutable:
         """What is wrong with the arguments of a run."""
         for k, m in enumerate(memories):
             if not hasattr(m, "address"):
-                state = "freed" if isinstance(m, Block) else "not of cpu:0"
+                state = "freed" if isinstance(m, MemoryBlock) else "not of cpu:0"
                 return ValueError(f"memory {k} of the run is {state}: {m!r}")
         c = self._commands
         return ValueError(
@@ -141,7 +136,7 @@ class CpuDevice:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._info = describe(runtime.machine)
-        self._workspace: Block | None = None
+        self._workspace: MemoryBlock | None = None
         self._limits: dict[int, Limits] = {}
         self.lock = forkable(threading.RLock())
         """Held by a run that uses the workspace."""
@@ -158,7 +153,7 @@ class CpuDevice:
             block = self._workspace = self.runtime.allocator.allocate(nbytes)
         return block.address
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         try:
             return self.runtime.allocator.allocate(nbytes)
         except MemoryError:
@@ -260,7 +255,7 @@ class CpuDevice:
                 try:
                     self._limits[threads] = from_json(kept or b"")
                 except ValueError:
-                    from .limits import measure  # only who asks needs the loops
+                    from .roofline import measure  # only who asks needs the loops
 
                     self._limits[threads] = measure(self.runtime)
                     disk_cache.put("limits", key, to_json(self._limits[threads]))
@@ -273,9 +268,9 @@ class CpuDevice:
         """Runs are finished when they return."""
 
 
-def _block(memory: Memory) -> Block:
+def _block(memory: Memory) -> MemoryBlock:
     """`memory` as this device's. ValueError when it is another's, or freed."""
-    if not isinstance(memory, Block):
+    if not isinstance(memory, MemoryBlock):
         raise ValueError(f"not memory of cpu:0: {memory!r}")
     if not hasattr(memory, "address"):
         raise ValueError(f"memory of cpu:0 is used after it was freed: {memory!r}")
@@ -303,7 +298,7 @@ def describe(machine: Machine) -> DeviceInfo:
         bandwidth=_BANDWIDTH,
         flops=flops,
         launch_ns=_LAUNCH_NS,
-        native=NATIVE,
+        native=ELEMENTWISE - EXPANDED,
         host_memory=True,
         link_bandwidth=_BANDWIDTH,
         bounds=Bounds(threads=1),

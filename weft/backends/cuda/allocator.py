@@ -17,7 +17,7 @@ def rounded(nbytes: int) -> int:
     return max(step, -(-nbytes // step) * step)
 
 
-class Block:
+class MemoryBlock:
     """`nbytes` bytes of device memory at `address`; it goes back to the allocator when this object dies or is freed.
     A freed block has no address, so that every use of it fails."""
 
@@ -57,7 +57,7 @@ class Allocator:
     limit_bytes: int | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         """Uninitialized memory. MemoryError when there is none, even after giving back what was kept."""
         size = rounded(nbytes)
         with self.lock:
@@ -72,7 +72,7 @@ class Allocator:
             else:
                 address = self._fresh(size)
             self.used_bytes += size
-        return Block(self, address, nbytes)
+        return MemoryBlock(self, address, nbytes)
 
     def _fresh(self, size: int) -> int:
         try:

@@ -23,7 +23,6 @@ from typing import Any, cast
 from weft import settings
 from weft.backends.cpu.llvm import version
 from weft.backends.interrupts import shielded
-from weft.backends.limits import Limits, described
 from weft.backends.llvm import scalar
 from weft.backends.protocol import (
     Bounds,
@@ -36,6 +35,7 @@ from weft.backends.protocol import (
     Launch,
     Memory,
 )
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.dtypes import float32
@@ -44,7 +44,7 @@ from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import ELEMENTWISE
 
 from . import trial, warpgroups
-from .allocator import Allocator, Block
+from .allocator import Allocator, MemoryBlock
 from .compile import Entry, compile_programs, describe, parse, target
 from .driver import CudaError, Driver, open_driver
 from .matrix import units
@@ -117,7 +117,7 @@ class CudaDevice:
         self.stream = self.driver.call("cuStreamCreate", 1)  # not ordered with the legacy stream
         self._capturing = self.driver.call("cuStreamCreate", 1)
         self.allocator = Allocator(self.driver)
-        self._workspace: Block | None = None
+        self._workspace: MemoryBlock | None = None
         self._staging: list[tuple[int, Any]] = []
         self.lock = threading.RLock()
 
@@ -159,7 +159,7 @@ class CudaDevice:
             block = self._workspace = self.allocate(nbytes)
         return block.address
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         self.enter()
         return self.allocator.allocate(nbytes)
 
@@ -316,9 +316,9 @@ class CudaDevice:
         self.driver.call("cuStreamSynchronize", self.stream)
 
 
-def _block(memory: Memory) -> Block:
+def _block(memory: Memory) -> MemoryBlock:
     """`memory` as this backend's. ValueError when it is another's, or freed."""
-    if not isinstance(memory, Block):
+    if not isinstance(memory, MemoryBlock):
         raise ValueError(f"not memory of a GPU: {memory!r}")
     if not hasattr(memory, "address"):
         raise ValueError(f"memory of a GPU is used after it was freed: {memory.nbytes} bytes")

@@ -22,12 +22,12 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, Load, walk
 from weft.ir.index import Int, Var, coefficient, floordiv, mod, substitute
 from weft.ir.loops import Accumulate, Buffer, Loop, LoopKind, Scope
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import Op
 
 WARP = 32
-_ROWS = (Digit(Role.ELEMENT, 2), Digit(Role.LANE, 8))
-_COLUMNS = (Digit(Role.LANE, 4), Digit(Role.ELEMENT, 2))
+_ROWS = (LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 8))
+_COLUMNS = (LayoutFactor(Role.LANE, 4), LayoutFactor(Role.ELEMENT, 2))
 
 UNITS: tuple[MatrixUnit, ...] = tuple(
     MatrixUnit(16, 8, k, operand, dtypes.float32, _ROWS, _COLUMNS)
@@ -61,14 +61,14 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class MatrixLoops:
     """The loops around the sum, outermost first, and the sum."""
 
     loops: tuple[Loop, ...]
     sum: Accumulate
 
 
-def chain(loop: Loop) -> Chain | None:
+def chain(loop: Loop) -> MatrixLoops | None:
     """Unrolled loops, each the only statement of the one around it, down to one on matrix units."""
     loops: list[Loop] = []
     at = loop
@@ -76,14 +76,14 @@ def chain(loop: Loop) -> Chain | None:
         loops.append(at)
         inner = at.body[0]
         if at.kind is LoopKind.MATRIX:
-            return Chain(tuple(loops), inner) if isinstance(inner, Accumulate) else None
+            return MatrixLoops(tuple(loops), inner) if isinstance(inner, Accumulate) else None
         if not isinstance(inner, Loop):
             return None
         at = inner
     return None
 
 
-def multiply(body: Body, found: Chain, thread: Loop | None) -> None:
+def multiply(body: Body, found: MatrixLoops, thread: Loop | None) -> None:
     """The instructions of a chain. IRError where it is not what a unit computes."""
     names = [e.source for e in walk([found.sum.value]) if isinstance(e, Load)]
     buffers = {n: body.frame.place(n).buffer for n in names}
@@ -93,7 +93,7 @@ def multiply(body: Body, found: Chain, thread: Loop | None) -> None:
 class Product:
     """How the loops of a chain share a product out among threads. IRError where it is not as a unit does."""
 
-    def __init__(self, found: Chain, thread: Loop | None, buffers: Mapping[str, Buffer]) -> None:
+    def __init__(self, found: MatrixLoops, thread: Loop | None, buffers: Mapping[str, Buffer]) -> None:
         self.sum, self.loops = found.sum, found.loops[:-1]
         self.term = found.loops[-1]
         factors = self._factors()

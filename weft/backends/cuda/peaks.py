@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.backends.limits import Peak
 from weft.backends.protocol import DeviceInfo
+from weft.backends.roofline import Peak
 
 PER_CLOCK: Mapping[tuple[int, int], Mapping[str, int]] = {
     (8, 0): {"float16": 2048, "bfloat16": 2048, "tfloat32": 1024, "float32": 128, "float64": 128, "int8": 4096},

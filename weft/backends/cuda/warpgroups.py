@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
-from weft.backends.cuda.matrix import WARP, Chain, Operand, Product, chain
+from weft.backends.cuda.matrix import WARP, MatrixLoops, Operand, Product, chain
 from weft.backends.cuda.ring import PIECE, Copy, Wait
 from weft.backends.llvm import memory
 from weft.backends.llvm.body import Body, Own
@@ -31,7 +31,7 @@ from weft.ir.expr import Load, walk
 from weft.ir.index import Int, Sum, Var, floordiv, high, substitute
 from weft.ir.loops import Alloc, Block, Buffer, If, Loop, LoopKind, Program, Scope, Stmt
 from weft.ir.loops_names import every, names_of_stmt, roots, written
-from weft.ir.matrix import Digit, MatrixUnit, Role
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.passes.grid import grid_parts
 
 GROUP = 4
@@ -51,8 +51,9 @@ TYPES = {dtypes.bfloat16: "bf16", dtypes.float16: "f16"}
 UNITS: tuple[MatrixUnit, ...] = tuple(
     MatrixUnit(
         64, n, 16, operand, dtypes.float32,
-        (Digit(Role.LANE, GROUP), Digit(Role.ELEMENT, 2), Digit(Role.LANE, 8)),
-        (Digit(Role.ELEMENT, n // 64), Digit(Role.ELEMENT, 8), Digit(Role.LANE, 4), Digit(Role.ELEMENT, 2)),
+        (LayoutFactor(Role.LANE, GROUP), LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 8)),
+        (LayoutFactor(Role.ELEMENT, n // 64), LayoutFactor(Role.ELEMENT, 8),
+         LayoutFactor(Role.LANE, 4), LayoutFactor(Role.ELEMENT, 2)),
         ROW_BYTES,
     )
     for operand in TYPES
@@ -239,10 +240,10 @@ class _Products:
         self.touched = {e.source for s in plain for e in walk(roots(s)) if isinstance(e, Load)}
         self.touched |= {n for s in plain if not isinstance(s, Loop | If) for n in written((s,))}
 
-    def panels(self, c: Chain) -> set[str]:
+    def panels(self, c: MatrixLoops) -> set[str]:
         return {e.source for e in walk([c.sum.value]) if isinstance(e, Load)}
 
-    def fitting(self, c: Chain) -> GroupProduct | None:
+    def fitting(self, c: MatrixLoops) -> GroupProduct | None:
         """The product of a chain, where its panels are as the unit takes them."""
         names = self.panels(c)
         if not names <= self.copied - self.touched or not names <= self.local.keys():
@@ -311,7 +312,7 @@ def _patterned(b: Buffer) -> bool:
     return high(b.size) * b.dtype.itemsize % PATTERN_BYTES == 0
 
 
-def _chains(body: Block) -> Iterator[Chain]:
+def _chains(body: Block) -> Iterator[MatrixLoops]:
     for s in body:
         if isinstance(s, Loop) and (found := chain(s)) is not None:
             yield found

@@ -9,8 +9,8 @@ from typing import NoReturn
 import numpy as np
 
 from weft.backends.disk.file import MappedFile
-from weft.backends.limits import Limits
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Executable, Memory
+from weft.backends.roofline import Limits
 from weft.backends.storage import Storage
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.errors import DeviceError, FileFormatError

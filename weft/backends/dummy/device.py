@@ -22,8 +22,8 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.dummy.pool import DummyMemory, Pool
 from weft.backends.dummy.queues import DummyQueue, Host
 from weft.backends.dummy.vectorized import Vectorized
-from weft.backends.limits import Limits, described
 from weft.backends.protocol import Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory, Step
+from weft.backends.roofline import Limits, described
 from weft.errors import DeviceError
 from weft.ir.dtypes import to_numpy
 from weft.ir.index import evaluate

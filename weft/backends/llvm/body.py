@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from weft.backends.llvm import memory, scalar
-from weft.backends.llvm.frame import Condition, Frame, Group, Place, Term, Value, groups_of
+from weft.backends.llvm.frame import Condition, Frame, Group, Place, RegisterValue, Term, groups_of
 from weft.backends.llvm.index import Affine, affine, condition, materialize, ref, uniform
 from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.turn import turned
@@ -263,7 +263,7 @@ class Body:
 
     def _let(self, s: Let) -> None:
         self.frame.forget()
-        values: dict[int, Value] = {}
+        values: dict[int, RegisterValue] = {}
         for group in self.frame.each():
             self.expressions((s.value,))
             values[group.start] = group.memo[s.value]
@@ -354,7 +354,7 @@ class Body:
             trees = [self._tree(op, dtype, g.lanes, x) for g, x in zip(groups, totals, strict=True)]
             total = self._pairs(op, dtype, trees)
         mask, frame.now.mask = frame.now.mask, None
-        self._combine(op, place, at, Value(total))
+        self._combine(op, place, at, RegisterValue(total))
         frame.now.mask = mask
 
     def _extremum(self, op: Op, dtype: DType, lanes: list[int], groups: list[str]) -> str:
@@ -371,7 +371,7 @@ class Body:
         t = register_type(dtype)
         return f.emit(f"select i1 {nan}, {t} {literal(dtype, math.nan)}, {t} {total}")
 
-    def _combine(self, op: Op, place: Place, at: Affine, *values: Value) -> None:
+    def _combine(self, op: Op, place: Place, at: Affine, *values: RegisterValue) -> None:
         """place[at] = op(values, place[at]); the operands' order matters to no op but to a NaN's bits."""
         frame, dtype = self.frame, place.buffer.dtype
         old = memory.load(frame, place, at, Condition())
@@ -397,7 +397,7 @@ class Body:
             else:
                 x = scalar.render(f, s.op, (dtype, dtype), dtype, 0, (x, other))
             distance //= 2
-        memory.store(frame, place, at, Value(x))
+        memory.store(frame, place, at, RegisterValue(x))
         frame.touch((s.buffer,))
 
     def _exchanged(self, dtype: DType, x: str, distance: int) -> str:
@@ -460,7 +460,7 @@ class Body:
             ]
         return left[0]
 
-    def _one_by_one(self, op: Op, place: Place, at: Affine, value: Value) -> None:
+    def _one_by_one(self, op: Op, place: Place, at: Affine, value: RegisterValue) -> None:
         """Lanes may hit the same element, so each takes its turn."""
         frame, f, dtype = self.frame, self.frame.f, place.buffer.dtype
         n, mask = frame.now.lanes, frame.now.mask
@@ -512,7 +512,7 @@ class Body:
             frame.now = group
             mask = frame.both_masks(group.mask, when.mask)
             if may is None and when.shared is not None:
-                own = frame.broadcast(Value(when.shared), "i1", group.lanes)
+                own = frame.broadcast(RegisterValue(when.shared), "i1", group.lanes)
                 mask = frame.both_masks(mask, own)
             inside.append(replace(group, mask=mask))
         frame.groups, frame.now = inside, inside[0]
@@ -574,7 +574,7 @@ class Body:
             if e not in memo:
                 memo[e] = self._shared(e)
 
-    def _shared(self, e: Expr) -> Value:
+    def _shared(self, e: Expr) -> RegisterValue:
         """A value that is there already, else computed."""
         frame = self.frame
         if isinstance(e, Const | Temp) or not (frame.unrolled or len(frame.groups) > 1):
@@ -586,11 +586,11 @@ class Body:
             frame.remember(frame.values, key, found)
         return found
 
-    def _expression(self, e: Expr) -> Value:
+    def _expression(self, e: Expr) -> RegisterValue:
         frame = self.frame
         match e:
             case Const():
-                return Value(literal(e.dtype, e.value))
+                return RegisterValue(literal(e.dtype, e.value))
             case Temp():
                 return frame.temp(e.name)
             case Load():
@@ -616,36 +616,36 @@ class Body:
                 return extent - frame.consts[v]
         return 1
 
-    def _op(self, op: Op, src: Iterable[DType], dst: DType, args: Iterable[Value]) -> Value:
+    def _op(self, op: Op, src: Iterable[DType], dst: DType, args: Iterable[RegisterValue]) -> RegisterValue:
         src, args = list(src), list(args)
         lanes = max(a.lanes for a in args)
         refs = [self.frame.broadcast(a, register_type(d), lanes) for d, a in zip(src, args, strict=True)]
-        return Value(scalar.render(self.frame.f, op, src, dst, lanes, refs), lanes)
+        return RegisterValue(scalar.render(self.frame.f, op, src, dst, lanes, refs), lanes)
 
-    def _from_index(self, e: FromIndex) -> Value:
+    def _from_index(self, e: FromIndex) -> RegisterValue:
         frame = self.frame
         a = affine(frame, e.index)
         bits = e.dtype.bits
         if a.uniform:
             value = uniform(frame, e.index)
             if isinstance(value, int):
-                return Value(literal(e.dtype, value))
+                return RegisterValue(literal(e.dtype, value))
             if bits == 64:
-                return Value(value.name)
-            return Value(frame.share(value.level, f"trunc i64 {value.name} to i{bits}").name)
-        return Value(materialize(frame, a, bits).name, frame.now.lanes)
+                return RegisterValue(value.name)
+            return RegisterValue(frame.share(value.level, f"trunc i64 {value.name} to i{bits}").name)
+        return RegisterValue(materialize(frame, a, bits).name, frame.now.lanes)
 
-    def _test(self, guard: Guard) -> Value:
+    def _test(self, guard: Guard) -> RegisterValue:
         frame = self.frame
         when = condition(frame, guard)
         if when.never:
-            return Value("false")
+            return RegisterValue("false")
         if when.mask is None:
-            return Value(when.shared or "true")
+            return RegisterValue(when.shared or "true")
         if when.shared is None:
-            return Value(when.mask, frame.now.lanes)
-        every = frame.broadcast(Value(when.shared), "i1", frame.now.lanes)
-        return Value(
+            return RegisterValue(when.mask, frame.now.lanes)
+        every = frame.broadcast(RegisterValue(when.shared), "i1", frame.now.lanes)
+        return RegisterValue(
             frame.f.emit(f"and {vector('i1', frame.now.lanes)} {when.mask}, {every}"), frame.now.lanes
         )
 

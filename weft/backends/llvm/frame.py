@@ -17,7 +17,7 @@ from weft.ir.loops_names import Names
 T = TypeVar("T")
 
 
-class Value(NamedTuple):
+class RegisterValue(NamedTuple):
     """A scalar expression's value in registers; `lanes` 0 when all lanes share it."""
 
     ref: str
@@ -70,7 +70,7 @@ class Group:
     lanes: int = 0
     mask: str | None = None
     """Where only some lanes are active: which. At least one of all groups is."""
-    memo: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
+    memo: dict[Expr, RegisterValue] = field(default_factory=dict[Expr, RegisterValue])
     """The values of the current statement's subexpressions."""
 
 
@@ -111,8 +111,8 @@ class Frame:
     """Outermost first."""
     bindings: dict[str, int | Term] = field(default_factory=dict[str, "int | Term"])
     consts: dict[Var, int] = field(default_factory=dict[Var, int])
-    temps: dict[str, tuple[DType, dict[int, Value]]] = field(
-        default_factory=dict[str, "tuple[DType, dict[int, Value]]"]
+    temps: dict[str, tuple[DType, dict[int, RegisterValue]]] = field(
+        default_factory=dict[str, "tuple[DType, dict[int, RegisterValue]]"]
     )
     """What `Let` names stand for, per group by its first lane."""
     places: dict[str, Place] = field(default_factory=dict[str, Place])
@@ -128,7 +128,7 @@ class Frame:
     """The groups that may have active lanes."""
     now: Group = field(default_factory=Group)
     """The group being rendered."""
-    values: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
+    values: dict[Hashable, RegisterValue] = field(default_factory=dict[Hashable, RegisterValue])
     """Values in scope, by expression and what its names stand for: unrolled iterations share what they can."""
     conditions: dict[Hashable, Condition] = field(default_factory=dict[Hashable, Condition])
     """The same for guards."""
@@ -262,12 +262,12 @@ class Frame:
             self.bindings[name] = found
         return found
 
-    def temp(self, name: str) -> Value:
+    def temp(self, name: str) -> RegisterValue:
         """What a `Let` name stands for."""
         values = self.typed_temp(name)[1]
         return values.get(self.now.start) or values[0]
 
-    def typed_temp(self, name: str) -> tuple[DType, dict[int, Value]]:
+    def typed_temp(self, name: str) -> tuple[DType, dict[int, RegisterValue]]:
         """Its dtype and what it stands for in each group."""
         found = self.temps.get(name)
         if found is None:
@@ -276,7 +276,7 @@ class Frame:
             dtype, values = self.outer.typed_temp(name)
             if values[0].lanes:
                 raise ValueError(f"temporary {name} of a vector loop is used inside a parallel one")
-            found = dtype, {0: Value(self._captured_value(dtype, values[0].ref))}
+            found = dtype, {0: RegisterValue(self._captured_value(dtype, values[0].ref))}
             self.temps[name] = found
         return found
 
@@ -317,7 +317,7 @@ class Frame:
             return "<" + ", ".join(f"i1 {int(p and q)}" for p, q in zip(known_a, known_b, strict=True)) + ">"
         return self.f.emit(f"and {vector('i1', self.now.lanes)} {a}, {b}")
 
-    def broadcast(self, value: Value, scalar: str, lanes: int) -> str:
+    def broadcast(self, value: RegisterValue, scalar: str, lanes: int) -> str:
         """`value`, of register type `scalar`, in all lanes."""
         if value.lanes or not lanes:
             return value.ref

@@ -8,7 +8,7 @@ from math import gcd
 from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
-from weft.backends.llvm.frame import Condition, Frame, Place, Value
+from weft.backends.llvm.frame import Condition, Frame, Place, RegisterValue
 from weft.backends.llvm.index import Affine, lane_bounds, lane_part, shared
 from weft.backends.llvm.types import constant_mask, memory_type, register_type, suffix, vector
 from weft.ir import dtypes
@@ -28,14 +28,14 @@ ALIGNMENT = 64
 """Of every buffer's base, in bytes."""
 
 
-def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int = 1) -> Value:
+def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int = 1) -> RegisterValue:
     """The elements at `offset`, zero where the guard fails; nothing is read there.
 
     `ahead`: so many elements from there on may be read, and will be asked for.
     """
     dtype = place.buffer.dtype
     if when.never:
-        return Value(zero(dtype))
+        return RegisterValue(zero(dtype))
     offset = _in_lane(frame, place, offset)
     if offset.uniform:
         return _load_one(frame, place, offset, when)
@@ -53,10 +53,10 @@ def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int
         got = _load_block(frame, place, offset, stride, ahead)
     else:
         got = _gather(frame, place, offset, when.shared, mask)
-    return Value(from_memory(frame, dtype, n, got), n)
+    return RegisterValue(from_memory(frame, dtype, n, got), n)
 
 
-def store(frame: Frame, place: Place, offset: Affine, value: Value, stream: bool = False) -> None:
+def store(frame: Frame, place: Place, offset: Affine, value: RegisterValue, stream: bool = False) -> None:
     """Write `value` in the active lanes. Lanes that hit the same element write in order."""
     dtype = place.buffer.dtype
     mask = frame.now.mask
@@ -206,7 +206,7 @@ def any_lane(frame: Frame, mask: str, lanes: int = 0) -> str:
     return frame.f.call(f"llvm.vector.reduce.or.v{n}i1", "i1", [(vector("i1", n), mask)])
 
 
-def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Value:
+def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> RegisterValue:
     """One element for all lanes."""
     dtype, f = place.buffer.dtype, frame.f
     may = when.shared
@@ -219,10 +219,10 @@ def _load_one(frame: Frame, place: Place, offset: Affine, when: Condition) -> Va
         at = _or_zeros(frame, may, at, dtype.itemsize)
     got = from_memory(frame, dtype, 0, f.emit(f"load {memory}, ptr {at}, align {dtype.itemsize}"))
     if when.mask is None:
-        return Value(got)
+        return RegisterValue(got)
     n, t = frame.now.lanes, register_type(dtype, frame.now.lanes)
-    every = frame.broadcast(Value(got), register_type(dtype), n)
-    return Value(f.emit(f"select {vector('i1', n)} {when.mask}, {t} {every}, {t} zeroinitializer"), n)
+    every = frame.broadcast(RegisterValue(got), register_type(dtype), n)
+    return RegisterValue(f.emit(f"select {vector('i1', n)} {when.mask}, {t} {every}, {t} zeroinitializer"), n)
 
 
 def _or_zeros(frame: Frame, when: str, at: str, size: int) -> str:
@@ -367,7 +367,7 @@ def _gather(frame: Frame, place: Place, offset: Affine, when: str | None, mask: 
     dtype, n = place.buffer.dtype, frame.now.lanes
     memory = memory_type(dtype, n)
     if when is not None:
-        mask = frame.both_masks(mask, frame.broadcast(Value(when), "i1", n))
+        mask = frame.both_masks(mask, frame.broadcast(RegisterValue(when), "i1", n))
     return _masked(
         frame,
         memory,
@@ -393,7 +393,7 @@ def _addresses(frame: Frame, place: Place, offset: Affine) -> str:
     return frame.f.emit(f"getelementptr {element}, ptr {base}, {vector(f'i{bits}', n)} {own.name}")
 
 
-def _store_one(frame: Frame, place: Place, offset: Affine, value: Value, mask: str | None) -> None:
+def _store_one(frame: Frame, place: Place, offset: Affine, value: RegisterValue, mask: str | None) -> None:
     """All lanes write one element: the last one that may, stays."""
     dtype, f, n = place.buffer.dtype, frame.f, frame.now.lanes
     memory = memory_type(dtype)

@@ -52,10 +52,10 @@ class Site:
         return self.f.emit(f"call {flags} {self.type} @{full}({', '.join(f'{self.type} {a}' for a in args)})")
 
 
-Rule: TypeAlias = Callable[[Site, Sequence[str]], str]
+RenderRule: TypeAlias = Callable[[Site, Sequence[str]], str]
 
 
-def _plain(floats: str | None, signed: str | None, unsigned: str | None, bools: str | None) -> Rule:
+def _plain(floats: str | None, signed: str | None, unsigned: str | None, bools: str | None) -> RenderRule:
     """One instruction, chosen by the operands' kind."""
     names = {Kind.FLOAT: floats, Kind.INT: signed, Kind.UINT: unsigned, Kind.BOOL: bools}
 
@@ -68,7 +68,7 @@ def _plain(floats: str | None, signed: str | None, unsigned: str | None, bools: 
     return rule
 
 
-def _rounding(name: str) -> Rule:
+def _rounding(name: str) -> RenderRule:
     """A rounding to integral values; integers are already."""
     return lambda s, args: s.intrinsic(name, args) if s.dtype.is_float else args[0]
 
@@ -100,7 +100,7 @@ def _not(s: Site, args: Sequence[str]) -> str:
     return s.f.emit(f"xor {s.type} {args[0]}, {ones}")
 
 
-def _extremum(name: str, compare: str) -> Rule:
+def _extremum(name: str, compare: str) -> RenderRule:
     """MAX or MIN. On floats the zeros are equal and a NaN wins."""
 
     def rule(s: Site, args: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def _nan(ref: str) -> bool:
     return (word >> 52) & 0x7FF == 0x7FF and word & ((1 << 52) - 1) != 0
 
 
-def _compare(floats: str, signed: str, unsigned: str) -> Rule:
+def _compare(floats: str, signed: str, unsigned: str) -> RenderRule:
     def rule(s: Site, args: Sequence[str]) -> str:
         match s.dtype.kind:
             case Kind.FLOAT:
@@ -220,7 +220,7 @@ def _mod(s: Site, args: Sequence[str]) -> str:
     return rest
 
 
-def _shift(left: bool) -> Rule:
+def _shift(left: bool) -> RenderRule:
     def rule(s: Site, args: Sequence[str]) -> str:
         a, b = args
         arithmetic = not left and s.dtype.kind is Kind.INT
@@ -237,7 +237,7 @@ def _shift(left: bool) -> Rule:
     return rule
 
 
-RULES: dict[Op, Rule] = {
+RULES: dict[Op, RenderRule] = {
     Op.NEG: _neg,
     Op.ABS: _abs,
     Op.RECIP: _recip,

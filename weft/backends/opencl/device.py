@@ -17,8 +17,8 @@ from typing import Any, cast
 from weft._version import __version__
 from weft.backends.clike.parts import Entry, parse, split
 from weft.backends.clike.parts import describe as describe_entries
-from weft.backends.limits import Limits, described
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.loops import Program
@@ -27,7 +27,7 @@ from .describe import RESERVED, describe
 from .driver import failed, is_cpu, keeps_text, pyopencl
 from .executable import OpenCLExecutable
 from .language import OpenCL
-from .memory import Block, Pool
+from .memory import MemoryBlock, Pool
 from .queues import OpenCLQueue
 from .render import kernel_names, render_module
 
@@ -62,7 +62,7 @@ class OpenCLDevice:
         self._queues: dict[int, OpenCLQueue] = {}
         self._context: Any = None
         self._pool: Pool | None = None
-        self._workspace: Block | None = None
+        self._workspace: MemoryBlock | None = None
         self.lock = threading.RLock()
         """Held while work is put on a queue."""
         self.workspace_queue = 0
@@ -94,7 +94,7 @@ class OpenCLDevice:
 
     # memory
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         # a block that died may still be in use on another queue than the next user's
         queues = list(self._queues.values())
         for queue in queues if len(queues) > 1 else ():
@@ -119,7 +119,7 @@ class OpenCLDevice:
     def set_memory_limit(self, nbytes: int | None) -> None:
         self.pool.set_limit(nbytes)
 
-    def workspace(self, nbytes: int) -> Block:
+    def workspace(self, nbytes: int) -> MemoryBlock:
         """Memory of at least `nbytes` bytes that plans share, one run at a time."""
         block = self._workspace
         if block is None or block.nbytes < nbytes:
@@ -129,9 +129,9 @@ class OpenCLDevice:
             block = self._workspace = self.pool.allocate(nbytes)
         return block
 
-    def block(self, memory: Memory) -> Block:
+    def block(self, memory: Memory) -> MemoryBlock:
         """`memory` as this device's. ValueError when it is another's, or freed."""
-        if not isinstance(memory, Block):
+        if not isinstance(memory, MemoryBlock):
             raise ValueError(f"not memory of {self._info.name}: {memory!r}")
         if not hasattr(memory, "buffer"):
             raise ValueError(f"memory of {self._info.name} is used after it was freed: {memory!r}")

@@ -15,7 +15,7 @@ from weft.backends.protocol import Commands, CopyBytes, Launch, Memory
 from weft.ir.index import Int, evaluate
 
 from .driver import failed, pyopencl
-from .memory import Block
+from .memory import MemoryBlock
 
 if TYPE_CHECKING:
     from .device import OpenCLCode, OpenCLDevice
@@ -59,7 +59,7 @@ class OpenCLExecutable:
             self._cells[own] = commands.externals + len(self._regions)
             self._regions += [self._scratch_at + s for s in starts]
         self._table: list[Any] = [None] * (commands.externals + len(self._regions))
-        self._workspace: Block | None = None
+        self._workspace: MemoryBlock | None = None
         self._steps: list[tuple[list[_Call], CopyBytes | None]] = []
         for s in commands.steps:
             if isinstance(s, CopyBytes):
@@ -183,6 +183,6 @@ class OpenCLExecutable:
         return [sum(e.profile.end - e.profile.start for e in own) for own in events]
 
 
-def _region(workspace: Block, at: int, nbytes: int) -> Any:
+def _region(workspace: MemoryBlock, at: int, nbytes: int) -> Any:
     """The part of the workspace from `at` on, as a buffer."""
     return workspace.buffer.get_sub_region(at, max(1, nbytes))

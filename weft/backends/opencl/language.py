@@ -161,6 +161,9 @@ class OpenCL:
     def rounded(self, dtype: DType, lanes: int, x: str) -> str:
         return x
 
+    def subtrahend(self, dtype: DType, lanes: int, x: str) -> str:
+        return x
+
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         t = self.type(dst, lanes)
         return x if t == self.type(src, lanes) else f"as_{t}({x})"

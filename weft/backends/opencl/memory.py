@@ -18,13 +18,13 @@ SMALL = 1 << 20
 """Up to here sizes of the driver's buffers are rounded to 512 bytes, beyond to 2 MiB."""
 
 
-class Block:
+class MemoryBlock:
     """`nbytes` bytes as an OpenCL buffer, and as the host's block under it where it is the host's memory. A freed block
     has no buffer, so that every use of it fails."""
 
     __slots__ = ("__weakref__", "_pool", "buffer", "host", "nbytes")
 
-    def __init__(self, pool: Pool, buffer: Any, nbytes: int, block: host.Block | None) -> None:
+    def __init__(self, pool: Pool, buffer: Any, nbytes: int, block: host.MemoryBlock | None) -> None:
         self._pool, self.buffer, self.nbytes, self.host = pool, buffer, nbytes, block
 
     def free(self) -> None:
@@ -43,7 +43,7 @@ class Block:
             self._pool.release(self.buffer)
 
     def __repr__(self) -> str:
-        return f"Block({self.nbytes} bytes{'' if hasattr(self, 'buffer') else ', freed'})"
+        return f"MemoryBlock({self.nbytes} bytes{'' if hasattr(self, 'buffer') else ', freed'})"
 
 
 class Pool:
@@ -57,13 +57,13 @@ class Pool:
         self._used = 0
         self._limit: int | None = None
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         """Uninitialized memory. MemoryError when there is none."""
         if nbytes > self._largest:
             raise MemoryError(f"the device has no buffers of {nbytes:,} bytes, only up to {self._largest:,}")
         if self._host is not None:
             block = self._host.allocate(nbytes)
-            return Block(self, self._wrap(block.address, max(64, nbytes)), nbytes, block)
+            return MemoryBlock(self, self._wrap(block.address, max(64, nbytes)), nbytes, block)
         return self._from_driver(nbytes)
 
     def _wrap(self, address: int, nbytes: int) -> Any:
@@ -71,7 +71,7 @@ class Pool:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         return cl.Buffer(self._context, flags, hostbuf=(ctypes.c_char * nbytes).from_address(address))
 
-    def _from_driver(self, nbytes: int) -> Block:
+    def _from_driver(self, nbytes: int) -> MemoryBlock:
         cl = pyopencl()
         step = 512 if nbytes <= SMALL else 2 << 20
         size = max(step, -(-nbytes // step) * step)
@@ -91,7 +91,7 @@ class Pool:
             except cl.Error as error:
                 raise failed("allocate memory", error) from error
             self._used += size
-            return Block(self, buffer, nbytes, None)
+            return MemoryBlock(self, buffer, nbytes, None)
 
     def release(self, buffer: Any) -> None:
         """Keep a buffer of the driver's for the next request of its size."""

@@ -13,8 +13,8 @@ from weft._version import __version__
 from weft.backends.clike.parts import Entry, parse, split
 from weft.backends.clike.parts import describe as describe_entries
 from weft.backends.clike.scalar import NATIVE
-from weft.backends.limits import Limits, described
 from weft.backends.protocol import Bounds, Code, Commands, Device, DeviceInfo, Event, Memory
+from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir import dtypes
@@ -28,7 +28,7 @@ from .driver import FEATURES, INT64, SUBGROUPS, wgpu
 from .executable import WgpuExecutable
 from .language import DTYPES
 from .loop_limit import LIMITED_DRIVERS, iterations, shortened, too_long
-from .memory import Block, Pool
+from .memory import MemoryBlock, Pool
 from .render import WIDE, render
 
 _MAGIC = b"weft-wgpu-1\n"
@@ -62,7 +62,7 @@ class WgpuDevice:
         self._info = describe(adapter, index, self.features)
         self._handle: Any = None
         self._pool: Pool | None = None
-        self._workspace: Block | None = None
+        self._workspace: MemoryBlock | None = None
         self._mark: Any = None
         self.lock = threading.RLock()
         """Held while the driver is called."""
@@ -109,7 +109,7 @@ class WgpuDevice:
 
     # memory
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         with self.lock:
             return self.pool.allocate(nbytes)
 
@@ -122,16 +122,16 @@ class WgpuDevice:
     def set_memory_limit(self, nbytes: int | None) -> None:
         self.pool.limit = nbytes
 
-    def workspace(self, nbytes: int) -> Block:
+    def workspace(self, nbytes: int) -> MemoryBlock:
         """Memory of at least `nbytes` bytes that plans share."""
         if self._workspace is None or self._workspace.nbytes < nbytes:
             self._workspace = None
             self._workspace = self.allocate(nbytes)
         return self._workspace
 
-    def block(self, memory: Memory) -> Block:
+    def block(self, memory: Memory) -> MemoryBlock:
         """`memory` as this device's. ValueError when it is another's, or freed."""
-        if not isinstance(memory, Block):
+        if not isinstance(memory, MemoryBlock):
             raise ValueError(f"not memory of {self._info.name}: {memory!r}")
         if not hasattr(memory, "buffer"):
             raise ValueError(f"memory of {self._info.name} is used after it was freed: {memory!r}")

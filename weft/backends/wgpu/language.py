@@ -57,6 +57,7 @@ HELPERS = {
     # a zero that no compiler knows is in `weft_zero`; a constant that is no number would be an error
     "weft_float": "fn weft_float(bits: u32) -> f32 { return bitcast<f32>(bits | weft_zero); }",
     "weft_rounded": "fn weft_rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) | weft_zero); }",
+    "weft_apart": "fn weft_apart(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ weft_zero); }",
     **{
         name: text
         for t, high in (("i64", "i32"), ("u64", "u32"))
@@ -246,8 +247,11 @@ class Wgsl:
         return text
 
     def rounded(self, dtype: DType, lanes: int, x: str) -> str:
-        # drivers take (x + c) - c for x: nothing in WGSL forbids it
+        # drivers take (x + c) - c for x, and x - x and x * 0 for 0: nothing in WGSL forbids it
         return f"weft_rounded({x})" if dtype is dtypes.float32 else x
+
+    def subtrahend(self, dtype: DType, lanes: int, x: str) -> str:
+        return f"weft_apart({x})" if dtype is dtypes.float32 else x
 
     def reinterpret(self, src: DType, dst: DType, lanes: int, x: str) -> str:
         a, b = self.type(src), self.type(dst)

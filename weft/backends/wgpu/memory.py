@@ -11,7 +11,7 @@ SMALL = 1 << 20
 """Up to here sizes are rounded to 256 bytes, beyond to 1 MiB."""
 
 
-class Block:
+class MemoryBlock:
     """`nbytes` bytes as a buffer. A freed block has none, so that every use of it fails."""
 
     __slots__ = ("__weakref__", "_pool", "_size", "buffer", "nbytes")
@@ -32,7 +32,7 @@ class Block:
             self._pool.release(self.buffer, self._size)
 
     def __repr__(self) -> str:
-        return f"Block({self.nbytes} bytes{'' if hasattr(self, 'buffer') else ', freed'})"
+        return f"MemoryBlock({self.nbytes} bytes{'' if hasattr(self, 'buffer') else ', freed'})"
 
 
 class Pool:
@@ -47,7 +47,7 @@ class Pool:
         self.used = 0
         self.limit: int | None = None
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         """Uninitialized memory. MemoryError when there is none."""
         step = 256 if nbytes <= SMALL else 1 << 20
         size = max(step, -(-nbytes // step) * step)
@@ -64,7 +64,7 @@ class Pool:
             buffer = found.pop() if found else self._fresh(size)
             self._alive[id(buffer)] = buffer
             self.used += size
-        return Block(self, buffer, nbytes, size)
+        return MemoryBlock(self, buffer, nbytes, size)
 
     def _fresh(self, size: int) -> Any:
         usage = wgpu().BufferUsage

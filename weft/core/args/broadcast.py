@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+import numpy as np
 
 from weft.autograd.context import context
 from weft.autograd.value import Value, apply
 from weft.core.args.defaults import get_default_dtype
-from weft.core.args.handle import Handle, Number, describe
+from weft.core.args.handle import Handle, Number, describe, wrap
 from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promote, uint8, uint16, uint32
-from weft.ir.graph import Node, Shape
+from weft.ir.graph import Axes, Node, Shape
+from weft.ir.index import Int
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -35,14 +38,21 @@ def operand(op: str, x: object) -> Operand:
 
 
 def _from_numpy(op: str, x: Any) -> Operand:
-    from weft.core.layout.creation import is_array, tensor
-
     if is_array(x):
-        return tensor(x).value
+        return _read_array(x)
     item = x.item() if hasattr(x, "item") else x
     if isinstance(item, _NUMBERS):
         return item
     raise DTypeError(f"{op}: cannot combine a Tensor with {describe(x)}; convert it with weft.tensor(...)")
+
+
+_read_array: Callable[[np.ndarray[Any, Any]], Value]
+
+
+def set_array_reader(read: Callable[[np.ndarray[Any, Any]], Value]) -> None:
+    """Called once, where tensors are made of arrays, which takes operands."""
+    global _read_array
+    _read_array = read
 
 
 def number_dtype(x: Number) -> DType:
@@ -213,3 +223,13 @@ def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]
         else scalar(x, dtype, shape, values[0].node.device)
         for x in operands
     ]
+
+
+def size_tensor(n: Int, dtype: DType) -> Tensor | int:
+    """A size as an operand: a number, or, when only known at run time, the sum of that many ones."""
+    return n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(scalar(1, dtype, (n,)).node),), Axes((0,))))
+
+
+def is_array(x: Any) -> TypeGuard[np.ndarray[Any, Any]]:
+    """True for a NumPy array."""
+    return isinstance(x, np.ndarray)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft import settings
 from weft.core.args import defaults
 from weft.core.args.axes import is_int
-from weft.core.args.handle import Handle, describe
+from weft.core.args.handle import Handle, describe, tensor_class
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -91,9 +91,7 @@ class TensorType(type):
         super().__init__(name, (), {})
 
     def __call__(cls, *data: Any, device: Any = None) -> Tensor:
-        from weft.core.tensor.tensor import Tensor
-
-        return Tensor(*data, dtype=cls.dtype, device=device)
+        return tensor_class()(*data, dtype=cls.dtype, device=device)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, Handle) and instance.value.dtype is cls.dtype

@@ -23,7 +23,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir.forks import forkable
 
 if TYPE_CHECKING:
-    from weft.core.execute.explain import Explanation, Profile
+    from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
 
 P = ParamSpec("P")
@@ -225,7 +225,7 @@ class Compiled(Generic[P, R]):
         return replay.explain(objects)
 
     def _explain_segments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-        from weft.core.execute.explain import ExplainedKernel, Explanation, explain_nodes
+        from weft.core.execute.explanation import ExplainedKernel, Explanation, explain_nodes
 
         kernels: list[ExplainedKernel] = []
         asked, fn = self._asked(args, kwargs), self.fn
@@ -240,7 +240,7 @@ class Compiled(Generic[P, R]):
         """Make the call, and say how long each kernel took: none where it runs in segments."""
         self(*args, **kwargs)
         if self._broken.get(self._asked(args, kwargs)) is not None:
-            from weft.core.execute.explain import Profile
+            from weft.core.execute.explanation import Profile
 
             return Profile(())
         replay, objects = self._current(args, kwargs)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.autograd.value import Rule, Value
+from weft.autograd.value import Value, VjpRule
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
+from weft.ir.rewrite import over
 
 
 def instantiate(
@@ -29,7 +30,8 @@ def instantiate(
     moved.update({old.node: new.node for old, new in known.items()})
     for n in toposort([v.node for v in order]):
         if n not in moved:
-            moved[n] = n if not n.inputs or n.storage is not None else _op_over(n, moved)
+            stays = not n.inputs or n.storage is not None
+            moved[n] = n if stays else over(n, tuple([moved[i] for i in n.inputs]))
     made = dict(known)
     for v in order:
         if v in made:
@@ -43,12 +45,7 @@ def instantiate(
     return [made[v] for v in values]
 
 
-def _op_over(n: Node, moved: Mapping[Node, Node]) -> Node:
-    inputs = tuple([moved[i] for i in n.inputs])
-    return graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
-
-
-def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> Rule:
+def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]) -> VjpRule:
     """The rule of a traced value, over the tensors of a call.
 
     A rule may hold values of the trace besides those that it is given, as what a Function saved for its backward: it

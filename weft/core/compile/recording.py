@@ -12,7 +12,8 @@ from weakref import ref
 from weft.autograd.value import Value
 from weft.core.args.handle import Handle
 from weft.core.args.structure import Build, builder
-from weft.core.execute import tracing
+from weft.core.execute import run, tracing
+from weft.core.functions.random import default_generator
 from weft.core.tensor.tensor import Tensor
 from weft.core.views import views
 from weft.core.views.views import Step
@@ -144,7 +145,7 @@ def record(
 ) -> Recording | Left:
     """Run `fn` once on placeholders. `tensors` are those among its arguments, each once. With `whole` it is an error
     for it to ask for values."""
-    block = tracing.tracing(Tensor, whole)
+    block = tracing.tracing(Tensor, whole, run, default_generator)
     try:
         return _recorded(block, fn, args, kwargs, tensors)
     finally:  # again: Ctrl-C may have come between

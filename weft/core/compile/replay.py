@@ -31,7 +31,7 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.backends.storage import Storage
-    from weft.core.execute.explain import Explanation, Profile
+    from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
@@ -296,7 +296,7 @@ class PlanReplay(Replay):
             return self._run(objects, None, sole=False)
 
     def profile(self, objects: list[Any]) -> Profile:
-        from weft.core.execute.explain import Profile
+        from weft.core.execute.explanation import Profile
 
         times: list[int] = []
         with exclusive(self._changed(objects)):
@@ -304,7 +304,7 @@ class PlanReplay(Replay):
         return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
 
     def explain(self, objects: list[Any]) -> Explanation:
-        from weft.core.execute.explain import Explanation, explained
+        from weft.core.execute.explanation import Explanation, explained
 
         times: list[int] = []
         start = time.perf_counter_ns()
@@ -519,14 +519,14 @@ class LazyReplay(Replay):
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run; there is no plan of its own whose steps could be timed."""
-        from weft.core.execute.explain import Profile
+        from weft.core.execute.explanation import Profile
 
         self.run(objects)
         return Profile(())
 
     def explain(self, objects: list[Any]) -> Explanation:
         """Run; the kernels of what was recorded, without times."""
-        from weft.core.execute.explain import explain_nodes
+        from weft.core.execute.explanation import explain_nodes
 
         self.run(objects)
         return explain_nodes([v.node for v in self.recording.values])

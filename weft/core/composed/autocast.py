@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from weft.autograd.context import Casts, context, switched
 from weft.autograd.value import apply
@@ -114,18 +113,7 @@ def _casting(function: Callable[P, R], chosen: Callable[[Casts], DType | None]) 
                 **{k: _cast(a, casts.kind, to) for k, a in kwargs.items()},
             )  # pyright: ignore[reportCallIssue]  (the same arguments in other dtypes)
 
-    _CASTS[run] = (function, chosen)
     return run
-
-
-_CASTS: WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Any]] = WeakKeyDictionary()
-"""What each function that casts was made of."""
-
-
-def within_casts(decorator: Callable[[Callable[P, R]], Callable[P, R]], f: Callable[P, R]) -> Callable[P, R]:
-    """The function decorated; where it casts for `autocast`, what takes the tensors after that."""
-    found = _CASTS.get(f)
-    return decorator(f) if found is None else _casting(decorator(found[0]), found[1])
 
 
 def _cast(x: Any, kind: str, to: DType) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft.autograd.value import Value
-from weft.core.composed.remembered import values_are_read
+from weft.core.composed.composite import values_are_read
 from weft.core.execute import run
 from weft.errors import ArgumentError
 from weft.ir.ops import Op

@@ -1,7 +1,7 @@
 """16-bit floats: a function of several steps takes them in float32 and rounds once, at its end.
 
-Functions that are `remembered` do so by themselves; others by `rounded_once`. A cast is computed where it is read, so
-that nothing is stored for it, and gradients pass through the same casts: they too are float32 inside.
+A `composite` function does so unless it says otherwise; others by `rounded_once`. A cast is computed where it is read,
+so that nothing is stored for it, and gradients pass through the same casts: they too are float32 inside.
 """
 
 from __future__ import annotations

@@ -7,57 +7,31 @@ what the operand is, so the second call repeats the first one's nodes instead of
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from weft.autograd.context import device_of_files
 from weft.autograd.value import Value
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Attrs, Node, Shape
-from weft.ir.ops import Op
+from weft.ir.graph import Shape
+from weft.ir.template import GraphTemplate
 
 _KEPT = 64
-"""Templates that are remembered."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A node to be; inputs by number, the operand being number 0."""
-
-    op: Op
-    inputs: tuple[int, ...]
-    attrs: Attrs
-    shape: Shape
-    dtype: DType
-    placed: bool
-    """On the operand's device, not at home anywhere."""
+"""Templates that are kept."""
 
 
 def templated(build: Callable[..., Value], x: Value, *arguments: Hashable) -> Value:
     """build(x, *arguments), which must be a function of x's shape and dtype, and differentiate nothing."""
-    nodes: list[Node] = [x.node]
-    device = x.node.device
-    if device is None and graph.in_files(nodes):
-        device = device_of_files()
-    for s in _template(build, x.shape, x.dtype, arguments):
-        inputs = tuple([nodes[k] for k in s.inputs])
-        nodes.append(graph.intern(s.op, inputs, s.attrs, s.shape, s.dtype, device if s.placed else None))
-    return Value(nodes[-1])
+    (root,) = _template(build, x.shape, x.dtype, arguments).build([x.node], device_of_files)
+    return Value(root)
 
 
 @lru_cache(_KEPT)
 def _template(
     build: Callable[..., Value], shape: Shape, dtype: DType, arguments: tuple[Hashable, ...]
-) -> tuple[_Step, ...]:
-    """The nodes that `build` makes of an operand, inputs before users."""
+) -> GraphTemplate:
+    """What `build` makes of an operand."""
     operand = graph.buffer(shape, dtype, "template", None)
-    root = build(Value(operand), *arguments).node
-    numbers = {id(operand): 0}
-    steps: list[_Step] = []
-    for node in graph.toposort([root]):
-        if node is not operand:
-            inputs = tuple([numbers[id(i)] for i in node.inputs])
-            steps.append(_Step(node.op, inputs, node.attrs, node.shape, node.dtype, node.device is not None))
-            numbers[id(node)] = len(steps)
-    return tuple(steps)
+    template = GraphTemplate.of([operand], [build(Value(operand), *arguments).node])
+    assert isinstance(template, GraphTemplate), template
+    return template

@@ -28,8 +28,9 @@ from weakref import ref
 from weft.autograd.context import context, restore
 from weft.autograd.value import Value
 from weft.core.args import handle
-from weft.core.execute import tracing
+from weft.core.execute import tracing, watched
 from weft.errors import ArgumentError
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import MOVEMENT, Op
 
@@ -191,9 +192,7 @@ def _undo(t: Any, before: Any, look: Any) -> None:
     t.value = before
     handle.made(t)
     if before.needs_grad and before.is_leaf:
-        from weft.core.grad import differentiate
-
-        differentiate.watch(t)
+        watched.watch(t)
 
 
 def _look_again(t: Any, before: Any) -> None:
@@ -287,8 +286,6 @@ def _computed(nodes: list[Node]) -> bool:
 
 def _chains() -> list[_Chain]:
     """What is not computed yet and was changed in place, or is a gradient that backward() made."""
-    from weft.core.grad.differentiate import watched_tensors
-
     found: dict[tuple[int, bool], _Chain] = {}
     for entry in list(mine.changed):
         group: list[Change] | None = cast("list[Change]", entry) if isinstance(entry, list) else None
@@ -299,7 +296,7 @@ def _chains() -> list[_Chain]:
             chain = _chain_of(found, t, change[2] is GRAD)
             if chain is not None:
                 chain.changes.append((change, group))
-    for t in watched_tensors():
+    for t in watched.living():
         _chain_of(found, t, True)
     return list(found.values())
 
@@ -317,6 +314,7 @@ def _chain_of(found: dict[tuple[int, bool], _Chain], t: Any, is_grad: bool) -> _
 
 def _work(nodes: Sequence[Node]) -> set[Node]:
     """What there is to compute for these nodes: neither movements nor what is made of constants alone."""
+    nodes = [*nodes, *expand_calls(nodes)]
     of_data: set[Node] = set()
     work = {n for n in nodes if n.storage is None and n.inputs}
     for n in toposort(nodes):
@@ -330,7 +328,7 @@ def _work(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _shares(node: Node, work: set[Node]) -> bool:
-    return node.storage is None and any(n in work for n in toposort([node]))
+    return node.storage is None and any(n in work for n in toposort([node, *expand_calls([node])]))
 
 
 @dataclass(slots=True)

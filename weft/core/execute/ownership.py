@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
-from weft.core.grad import differentiate
+from weft.core.execute import watched
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.forks import forkable
@@ -33,7 +33,7 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
     del v
     t.value = Value(node, needs_grad)
     if needs_grad:
-        differentiate.watch(t)
+        watched.watch(t)
 
 
 known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()

@@ -21,7 +21,8 @@ import numpy as np
 
 from weft.autograd.context import change, context, default_device, switched
 from weft.autograd.value import HOOKS, Value
-from weft.core.args.handle import Handle, wrap
+from weft.core.args.handle import Handle
+from weft.core.execute import watched
 from weft.errors import ArgumentError, GradError, user_call
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -86,6 +87,17 @@ class TracedState:
     count: int
 
 
+class Values(Protocol):
+    """Where a trace has values computed and puts new ones: `run`, which is built on this module."""
+
+    def realize_value(self, value: Value) -> None:
+        """Compute what `value` stands for."""
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: str) -> Node:
+        """A leaf with a copy of `array`."""
+        ...
+
+
 class Modal(Protocol):
     """What computes one thing while training and another afterwards: a module."""
 
@@ -96,6 +108,9 @@ class Modal(Protocol):
 class Trace:
     """Everything one run of a function read and rebound."""
 
+    values: Values
+    generator: Generator
+    """The default one."""
     shadows: dict[int, Shadow] = field(default_factory=dict[int, Shadow])
     grads: dict[int, GradShadow] = field(default_factory=dict[int, GradShadow])
     draws: dict[int, Draws] = field(default_factory=dict[int, Draws])
@@ -118,19 +133,16 @@ class Trace:
 
     def capture(self, t: Tensor) -> Shadow:
         """The shadow of a tensor from before the trace."""
-        from weft.core.execute import run
-        from weft.core.grad import differentiate
-
         before: Value = _slot.__get__(t)
         if before.node.op is not Op.BUFFER:
             with switched(trace=None):
-                run.realize_value(before)
+                self.values.realize_value(before)
         node = before.node
         # A result of other tensors is a leaf here: `went_back` refuses to differentiate past it.
         placeholder = Value(graph.buffer(node.shape, node.dtype, node.storage.home, None), before.needs_grad)
         shadow = self.shadows[id(t)] = Shadow(t, before, placeholder, placeholder)
         if before.needs_grad and before.is_leaf:
-            differentiate.watch(t)
+            watched.watch(t)
         return shadow
 
     def read(self, t: Tensor) -> Value:
@@ -184,38 +196,32 @@ class Trace:
             d.placeholder is placeholder for d in self.draws.values()
         )
 
-    def draw(self, generator: Generator, n: int) -> Value:
-        """The state [key0, key1, offset] of a generator for its next `n` numbers in this function."""
-        from weft.core.layout.creation import tensor
-
+    def draw(self, generator: Generator, n: int) -> tuple[Value, int]:
+        """The state [key0, key1, offset] of a generator before this function, of which `n` more numbers are drawn, and
+        how many were before."""
         draws = self.draws.get(id(generator))
         if draws is None:
             state = graph.buffer((3,), uint32, default_device(), None)
             draws = self.draws[id(generator)] = Draws(generator, state)
-        state = wrap(Value(draws.placeholder))
-        if draws.count:
-            state = state + tensor([0, 0, draws.count % (1 << 32)], dtype=uint32)
+        before = draws.count
         draws.count += n
-        return state.value
+        return Value(draws.placeholder), before
 
     def leave(self) -> None:
         """End the trace where the function is: the tensors become what the function has made of them so far."""
-        from weft.core.execute import run
-        from weft.core.functions.random import default_generator
-        from weft.core.grad import differentiate
-
         self.left, self.runs = True, False
         change(trace=None)
-        self.random_state = default_generator.get_state()
+        self.random_state = self.generator.get_state()
         for s in self.shadows.values():
             placeholder, before = s.placeholder, s.before
             placeholder.node.storage = before.node.storage
             if placeholder.needs_grad:  # its history goes on with that of the tensor
                 placeholder.op, placeholder.inputs = Op.RESHAPE, (before,)
-                differentiate.passed_on(s.handle, placeholder, before)
+                watched.passed_on(s.handle, placeholder, before)
         for d in self.draws.values():
             words = np.array(d.generator.words(d.count), np.uint32)
-            d.placeholder.storage = run.from_numpy(words, d.placeholder.device or default_device()).storage
+            home = d.placeholder.device or default_device()
+            d.placeholder.storage = self.values.from_numpy(words, home).storage
         for s in self.shadows.values():
             if s.now is not s.placeholder:
                 _slot.__set__(s.handle, s.now)
@@ -295,8 +301,8 @@ class tracing:  # noqa: N801  (reads as what it does)
     it may be left, as it is where the block raises; an interrupt leaves nothing behind. `end` may be called again: by
     who makes sure that an interrupt does not leave a thread tracing."""
 
-    def __init__(self, cls: Any, whole: bool) -> None:
-        self._cls, self.trace, self._watch = cls, Trace(whole=whole), context().watch
+    def __init__(self, cls: Any, whole: bool, values: Values, generator: Generator) -> None:
+        self._cls, self.trace, self._watch = cls, Trace(values, generator, whole=whole), context().watch
 
     def __enter__(self) -> Trace:
         cls = self._cls

@@ -12,8 +12,8 @@ from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, describe, value_of, wrap
 from weft.core.args.requirements import at_least, finite, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.composed.smooth import smooth
 from weft.core.functions.reductions import reduce
 from weft.core.layout.movement import chunk, positions
@@ -93,7 +93,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return into(input, where(gt(input, 0), input, input * negative_slope), inplace)
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "weight"), floats("input"))
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x for x > 0, else weight * x; one weight, or one per channel (dimension 1)."""
@@ -129,7 +129,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return into(input, _elu(input, alpha), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _elu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input)) * alpha, input)
@@ -145,7 +145,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return into(input, _celu(input, alpha), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _celu(input: Tensor, alpha: float) -> Tensor:
     return where(le(input, 0), expm1(_not_above_zero(input) / alpha) * alpha, input)
@@ -156,13 +156,13 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _selu(input), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _selu(input: Tensor) -> Tensor:
     return _elu(input, 1.6732632423543772848) * 1.0507009873554804934
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x * Phi(x), Phi the normal distribution function; "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))).
@@ -182,7 +182,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _silu(input), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _silu(input: Tensor) -> Tensor:
     return input * sigmoid(input)
@@ -193,14 +193,13 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _mish(input), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _mish(input: Tensor) -> Tensor:
     return input * tanh(softplus(input))
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, and x where beta x > threshold."""
     y = input * beta if beta != 1.0 else input
@@ -208,7 +207,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return where(gt(y, threshold), input, curve / beta if beta != 1.0 else curve)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))."""
@@ -220,13 +219,13 @@ def log_one_plus_exp(x: Tensor) -> Tensor:
     return smooth("softplus", x, lambda x: maximum(x, 0.0) + log1p(exp(neg(abs(x)))), sigmoid)
 
 
-@remembered
+@composite
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return div(input, abs(input) + 1)
 
 
-@remembered
+@composite
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x), near 0 by Lambert's continued fraction tanh(x) = x / (1 + q), q = x**2 / (3 + x**2 / (5 + ...))."""
 
@@ -244,7 +243,7 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _hardsigmoid(input), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _hardsigmoid(input: Tensor) -> Tensor:
     return hardtanh(input + 3, 0.0, 6.0) / 6
@@ -255,7 +254,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return into(input, _hardswish(input), inplace)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def _hardswish(input: Tensor) -> Tensor:
     def slope(x: Tensor) -> Tensor:
@@ -264,7 +263,7 @@ def _hardswish(input: Tensor) -> Tensor:
     return smooth("hardswish", input, lambda x: x * (clamp(x + 3, 0.0, 6.0) / 6), slope)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along dim times the sigmoid of the second."""
@@ -276,14 +275,14 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return a * sigmoid(b)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 @needs(floats("input"))
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return where(logical_and(ge(input, -lambd), le(input, lambd)), 0.0, input)
 
 
-@remembered
+@composite
 @needs(floats("input"), at_least("lambd", 0), finite("lambd"))
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by lambd toward 0, and 0 where |x| <= lambd."""
@@ -318,7 +317,7 @@ def rrelu(
     return into(input, where(gt(input, 0), input, input * slope), inplace)
 
 
-@remembered
+@composite
 def _leaking(input: Tensor, drawn: Tensor, lower: float, upper: float) -> Tensor:
     return where(le(input, 0), input * (drawn * (upper - lower) + lower), input)
 
@@ -349,7 +348,7 @@ def gumbel_softmax(
     return with_gradient_of(picked, soft * 1.0)
 
 
-@remembered
+@composite
 def _perturbed(logits: Tensor, u: Tensor, tiny: float, tau: float, dim: int) -> Tensor:
     """softmax((logits + g) / tau), g Gumbel noise of u on [0, 1)."""
     noise = neg(log(neg(log(maximum(u, tiny)))))
@@ -422,8 +421,7 @@ def _softmax_input(
     return wrap(x) - wrap(bc.expand(top, x.shape)), over, v.dtype
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(floats("input", unless="dtype"))
 def softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
@@ -435,8 +433,7 @@ def softmax(
     return wrap(bc.cast((e / wrap(total)).value, result))
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(floats("input", unless="dtype"))
 def softmin(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3
@@ -445,8 +442,7 @@ def softmin(
     return softmax(neg(input), dim, dtype)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(floats("input", unless="dtype"))
 def log_softmax(
     input: Tensor, dim: int | None = None, dtype: DType | None = None, _stacklevel: int = 3

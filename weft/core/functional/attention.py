@@ -9,14 +9,15 @@ from weft.autograd.value import Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.composed.autocast import lowers
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered_as_given
 from weft.core.functional.activations import softmax
 from weft.core.functional.dropouts import dropout
 from weft.core.functional.linear_maps import linear
 from weft.core.functions.matmul import matmul
 from weft.core.functions.reductions import reduce
-from weft.core.layout.movement import cat, chunk, positions, repeat_interleave, transpose
+from weft.core.layout.gather import repeat_interleave
+from weft.core.layout.movement import cat, chunk, positions, transpose
 from weft.core.pointwise.elementwise import exp, ne, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, int32
@@ -97,7 +98,7 @@ def _wide_product(x: Tensor, y: Tensor) -> Tensor:
     return matmul(wrap(widened(x.value)), wrap(widened(y.value))) if same else matmul(x, y)
 
 
-_attention_of_all = remembered_as_given(_attention)
+_attention_of_all = composite(rounds_once=False)(_attention)
 """Without dropout, it follows from its arguments."""
 
 

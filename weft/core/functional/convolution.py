@@ -10,8 +10,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import known_sizes
 from weft.core.args.handle import value_of, wrap
 from weft.core.composed.autocast import lowers
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered
 from weft.core.functional.sliding import Taps, convolve, unconvolve
 from weft.core.layout.movement import pad_value
 from weft.core.pointwise.elementwise import add
@@ -129,7 +129,7 @@ def _margins(
     return both, both
 
 
-@remembered
+@composite
 def _conv(
     op: str, rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis, padding: PerAxis | str,
     dilation: PerAxis, groups: int,
@@ -228,7 +228,7 @@ def conv_transpose3d(
     )
 
 
-@remembered
+@composite
 def _conv_transpose(
     op: str, rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis, padding: PerAxis,
     output_padding: PerAxis, groups: int, dilation: PerAxis,

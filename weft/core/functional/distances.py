@@ -12,8 +12,8 @@ from weft.core.args.axes import known_sizes
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import at_least, needs
 from weft.core.composed.autocast import widens_on_gpus
-from weft.core.composed.precision import rounded_once, widened
-from weft.core.composed.remembered import remembered
+from weft.core.composed.composite import composite
+from weft.core.composed.precision import widened
 from weft.core.functions.reductions import amax, amin, sum
 from weft.core.layout.creation import tensor
 from weft.core.layout.gather import rows
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(at_least("eps", 0))
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (|x1| |x2|) along dim, each norm at least eps.
@@ -67,7 +66,7 @@ def _power(x: Tensor, p: float) -> Tensor:
     return where(none, 0.0, pow(where(none, 1.0, x), p))
 
 
-@remembered
+@composite
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -78,8 +77,7 @@ def pairwise_distance(
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-@widens_on_gpus
-@rounded_once
+@composite(autocast=widens_on_gpus, recorded=False)
 @needs(at_least("p", 0))
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every two rows i < j. Shapes: (n, d) -> (n (n - 1) / 2)."""

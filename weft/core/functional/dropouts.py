@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.core.args.handle import value_of
-from weft.core.composed.remembered import remembered
+from weft.core.composed.composite import composite
 from weft.core.functional.activations import into
 from weft.core.functions import random
 from weft.core.pointwise.elementwise import where
@@ -27,7 +27,7 @@ def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplac
     return into(input, _dropped(input, keep, p), inplace)
 
 
-@remembered
+@composite
 def _dropped(input: Tensor, keep: Tensor, p: float) -> Tensor:
     """The elements that are kept, scaled up."""
     return where(keep, input * (1.0 / (1.0 - p)), 0.0)
@@ -92,7 +92,7 @@ def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inpla
     )
 
 
-@remembered
+@composite
 def _alpha_dropped(input: Tensor, keep: Tensor, p: float) -> Tensor:
     """What is not kept at the floor, scaled and moved to mean 0 and variance 1."""
     scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5

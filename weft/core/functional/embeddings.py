@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply, composed, stepwise
 from weft.core.args import broadcast as bc
+from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.modes import no_grad
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered
 from weft.core.execute import run
 from weft.core.functional.distances import vector_norm
-from weft.core.functions.reductions import amax, size_tensor, sum
+from weft.core.functions.reductions import amax, sum
 from weft.core.layout.gather import check_range, index_value, one_hot, rows
 from weft.core.layout.movement import positions
 from weft.core.pointwise.elementwise import eq, gt, logical_and, lt, ne, where
@@ -85,7 +86,7 @@ def _renormalized(weight: Tensor, flat: Value, max_norm: float, norm_type: float
     return weight.value
 
 
-@remembered
+@composite
 def _limited(weight: Tensor, read: Tensor, max_norm: float, norm_type: float) -> Tensor:
     norm = vector_norm(weight, norm_type, 1, keepdim=True)
     long = logical_and(read.unsqueeze(1), gt(norm, max_norm))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weft.core.args.handle import value_of
 from weft.core.args.requirements import at_most_dims, needs, one_dtype, same_lead
 from weft.core.composed.autocast import lowers
-from weft.core.composed.remembered import remembered
+from weft.core.composed.composite import composite
 from weft.core.functions.matmul import einsum, matmul
 from weft.core.layout.movement import transpose
 from weft.core.pointwise.elementwise import add
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(one_dtype("input", "weight", "bias"), at_most_dims("bias", 2))
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias.
@@ -35,7 +34,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if bias is None else add(out, bias)
 
 
-@remembered
+@composite
 @needs(
     one_dtype("input1", "input2", "weight", "bias"),
     same_lead("input1", 1, "input2", 1),

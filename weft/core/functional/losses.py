@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
+from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import describe, value_of, wrap
 from weft.core.args.requirements import at_least, floats, needs, one_dtype
 from weft.core.composed.autocast import widens
+from weft.core.composed.composite import composite
 from weft.core.composed.known_values import check_known
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered
 from weft.core.functional.activations import log_one_plus_exp, log_softmax
-from weft.core.functions.reductions import mean, size_tensor, sum
+from weft.core.functions.reductions import mean, sum
 from weft.core.layout.gather import index_range, index_value, take
 from weft.core.pointwise.elementwise import (
     abs,
@@ -86,8 +87,7 @@ def _weighted_mean(op: str, loss: Tensor, weight: Tensor | None, how: str) -> Te
     return sum(each) / sum(weight) if how == "mean" else reduced(each, how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -103,8 +103,7 @@ def mse_loss(
     return _weighted_mean("mse_loss", d * d, weight, how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -119,8 +118,7 @@ def l1_loss(
     return _weighted_mean("l1_loss", abs(_difference("l1_loss", input, target)), weight, how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 @needs(floats("input", "target"), at_least("delta", 0, above=True))
 def huber_loss(
     input: Tensor,
@@ -139,8 +137,7 @@ def huber_loss(
     return _weighted_mean("huber_loss", loss, weight, how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -159,8 +156,7 @@ def smooth_l1_loss(
     return reduced(smooth, how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 @needs(floats("input", "target"))
 def kl_div(
     input: Tensor,
@@ -183,8 +179,7 @@ def kl_div(
     return reduced(loss, how)
 
 
-@widens
-@rounded_once
+@composite(autocast=widens, recorded=False)
 @needs(floats("input", "target"), one_dtype("input", "target"))
 def binary_cross_entropy(
     input: Tensor,
@@ -220,8 +215,7 @@ def _cross_entropy_of_two(x: Value, y: Value) -> Value:
     return composed(neg(t * yes + (1 - t) * no).value.node, (x, y), rule)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 @needs(floats("input", "target"))
 def binary_cross_entropy_with_logits(
     input: Tensor,
@@ -264,8 +258,7 @@ def _check_targets(op: str, y: Value, classes: object, ignore_index: int) -> Non
             raise IndexError(f"{op}: target {bad} is out of range for {classes} classes")
 
 
-@widens
-@rounded_once
+@composite(autocast=widens, recorded=False)
 @needs(one_dtype("input", "weight"))
 def nll_loss(
     input: Tensor,
@@ -296,7 +289,7 @@ def _nll(
     return _nll_of(op, wrap(x), wrap(y), k, weight, ignore_index, ignores, reduction)
 
 
-@remembered
+@composite
 def _nll_of(
     op: str,
     input: Tensor,
@@ -329,8 +322,7 @@ def _nll_of(
     return sum(loss) / wrap(bc.cast(sum(each).value, x.dtype))
 
 
-@widens
-@rounded_once
+@composite(autocast=widens, recorded=False)
 def cross_entropy(
     input: Tensor,
     target: Tensor,

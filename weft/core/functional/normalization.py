@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
+from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import at_most_dims, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.execute.realization import note
 from weft.core.functional.distances import vector_norm
-from weft.core.functions.reductions import count, norm, reduce, size_tensor
+from weft.core.functions import norms
+from weft.core.functions.reductions import count, reduce
 from weft.core.layout.movement import pad_value, window
 from weft.core.pointwise.elementwise import clamp, div, pow, rsqrt
 from weft.core.pointwise.float_format import MANTISSA
@@ -73,8 +75,7 @@ def _normalized_axes(
     return tuple(range(len(v.shape) - len(shape), len(v.shape)))
 
 
-@remembered_as_given
-@widens_on_gpus
+@composite(autocast=widens_on_gpus, rounds_once=False)
 @needs(one_dtype("input", "weight", "bias", mixed=True))
 def layer_norm(
     input: Tensor,
@@ -93,7 +94,7 @@ def layer_norm(
     return _affine(out, weight, bias, v.dtype)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def rms_norm(
     input: Tensor,
     normalized_shape: Int | Sequence[Int],
@@ -184,8 +185,7 @@ def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None
     note(running)
 
 
-@remembered_as_given
-@widens_on_gpus
+@composite(autocast=widens_on_gpus, rounds_once=False)
 @needs(one_dtype("input", "weight", "bias", mixed=True), floats("input"))
 def group_norm(
     input: Tensor,
@@ -256,17 +256,18 @@ def normalize(
     return result if out is None else out.copy_(result)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def _normalize(input: Tensor, p: float, dim: int, eps: float) -> Tensor:
     _float("normalize", input)
     length = (
-        norm(input, p, dim, keepdim=True) if p not in (1, 2) else vector_norm(input, p, dim, keepdim=True)
+        vector_norm(input, p, dim, keepdim=True)
+        if p in (1, 2)
+        else norms.vector_norm(input, p, dim, keepdim=True)
     )
     return input / clamp(length, min=eps)
 
 
-@remembered
+@composite
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:

@@ -13,8 +13,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import is_int, known_sizes
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import filled, floats, needs, no_bools
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.functional.activations import relu
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.functions.random import rand
@@ -127,7 +127,7 @@ def _flat_positions(sizes: Shape) -> Value:
     return bc.reshape(Value(arange(elements(sizes), int64)), sizes)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _max_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     dilation: PerAxis, ceil_mode: bool, return_indices: bool,
@@ -154,7 +154,7 @@ def _strides(op: str, stride: PerAxis | None, kernel: tuple[int, ...]) -> tuple[
     return per_axis(op, "stride", stride, len(kernel), 1)
 
 
-@remembered
+@composite
 def _avg_pool(
     op: str, rank: int, input: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
@@ -344,7 +344,7 @@ def avg_pool3d(
 # ---------------------------------------------------------------------------------------------- other means
 
 
-@remembered
+@composite
 def _lp_pool(
     op: str,
     rank: int,

@@ -11,9 +11,9 @@ from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, value_of, wrap
 from weft.core.args.requirements import floats, needs, no_bools
 from weft.core.composed.autocast import widens
+from weft.core.composed.composite import composite
 from weft.core.composed.known_values import check_known
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered
 from weft.core.composed.smooth import float_input
 from weft.core.functional.activations import logsigmoid, softplus
 from weft.core.functional.distances import pairwise_distance
@@ -62,7 +62,7 @@ def poisson_nll_loss(
     return _poisson(x, target, log_input, full, eps, how)
 
 
-@remembered
+@composite
 def _poisson(input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, how: str) -> Tensor:
     loss = exp(input) - target * input if log_input else input - target * log(input + eps)
     if full:
@@ -115,8 +115,7 @@ def _pass(g: Value, _out: Value, _x: Value) -> tuple[Value]:
     return (g,)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
@@ -141,8 +140,7 @@ def _positive_part(x: Tensor) -> Tensor:
     return where(gt(x, 0), x, 0.0)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -163,8 +161,7 @@ def margin_ranking_loss(
     return reduced(_above_zero(neg(target) * (input1 - input2) + margin), how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -193,8 +190,7 @@ def cosine_embedding_loss(
     return reduced(loss, how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -207,7 +203,7 @@ def soft_margin_loss(
     return reduced(softplus(neg(target * input), threshold=math.inf), how)
 
 
-@remembered
+@composite
 @needs(floats("input"))
 def multilabel_soft_margin_loss(
     input: Tensor,
@@ -235,8 +231,7 @@ def _margin_input(op: str, input: Tensor, rows: tuple[object, ...]) -> Tensor:
     return wrap(bc.reshape(x, (1, *x.shape))) if len(x.shape) == 1 else input
 
 
-@widens
-@rounded_once
+@composite(autocast=widens, recorded=False)
 @needs(floats("input"))
 def multi_margin_loss(
     input: Tensor,
@@ -270,8 +265,7 @@ def multi_margin_loss(
     return reduced(loss if len(input.value.shape) == 2 else sum(loss), how)
 
 
-@widens
-@rounded_once
+@composite(autocast=widens, recorded=False)
 @needs(floats("input"))
 def multilabel_margin_loss(
     input: Tensor,
@@ -308,8 +302,7 @@ def multilabel_margin_loss(
     return reduced(loss if len(y.shape) == 2 else sum(loss), how)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,

@@ -12,8 +12,8 @@ from weft.core.args.axes import axis
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
 from weft.core.args.requirements import at_most_dims, needs, one_dtype
 from weft.core.composed.autocast import lowers
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.layout.movement import diagonal, permute
 from weft.core.views import views
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -53,8 +53,7 @@ def _swap_last(v: Value) -> Value:
     return apply(Op.PERMUTE, (v,), Axes((*range(rank - 2), rank - 1, rank - 2)))
 
 
-@remembered_as_given
-@lowers
+@composite(autocast=lowers, rounds_once=False)
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product over the last two dimensions; those before broadcast. Vectors count as a row or a column.
 
@@ -160,8 +159,7 @@ def mul_scaled(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> T
     return wrap(bc.cast(scaled.value, dtype))
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(one_dtype("input", "mat1", "mat2"), at_most_dims("input", 2))
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
@@ -169,8 +167,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha:
     return mul_scaled(input, matmul(mat1, mat2), beta, alpha)
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(one_dtype("input", "batch1", "batch2"), at_most_dims("input", 3))
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
@@ -178,8 +175,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, 
     return mul_scaled(input, matmul(batch1, batch2), beta, alpha)
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(one_dtype("input", "mat", "vec"), at_most_dims("input", 1))
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""

@@ -21,8 +21,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, is_int, new_shape
 from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, value_of, wrap
+from weft.core.composed.composite import composite
 from weft.core.composed.known_values import check_known
-from weft.core.composed.remembered import remembered_as_given
 from weft.core.execute import host_operations, run, tracing
 from weft.core.layout.creation import leaf, place, tensor
 from weft.core.pointwise.elementwise import cos, log, lt, sqrt
@@ -95,7 +95,10 @@ class Generator:
             raise ArgumentError(f"random: one call can draw at most 2**32 numbers, got {n}")
         trace = tracing.current()
         if trace is not None:
-            return trace.draw(self, most)
+            state, before = trace.draw(self, most)
+            if before:
+                state = (wrap(state) + tensor([0, 0, before % _WORD], dtype=uint32)).value
+            return state
         home = default_device()
         if home == run.META:
             return Value(run.valueless((3,), uint32))
@@ -161,7 +164,7 @@ def uniform(shape: Shape, dtype: DType, generator: Generator | None, like: Value
     return _uniform(wrap(drawn(shape, 2 if dtype is float64 else 1, generator, like)), shape, dtype)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _uniform(state: Tensor, shape: Shape, dtype: DType) -> Tensor:
     if dtype is float64:
         a, b = (wrap(bc.cast(v, float64)) for v in _shifted(_bits(shape, 2, state.value), (5, 6)))
@@ -180,7 +183,7 @@ def gaussian(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
     return _gaussian(wrap(drawn(shape, 4 if accumulator(dtype) is float64 else 2, generator)), shape, dtype)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _gaussian(state: Tensor, shape: Shape, dtype: DType) -> Tensor:
     if accumulator(dtype) is float64:
         a, b, c, d = _bits(shape, 4, state.value)
@@ -252,7 +255,7 @@ def integers(low: int, high: int, shape: Shape, dtype: DType, generator: Generat
     return _integers(wrap(state), low, high, shape, dtype).value
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _integers(state: Tensor, low: int, high: int, shape: Shape, dtype: DType) -> Tensor:
     span = high - low
     if span <= _WORD:
@@ -382,7 +385,7 @@ def bernoulli_mask(
     return _below(wrap(drawn(shape, 1, generator, like)), shape, p)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _below(state: Tensor, shape: Shape, p: float) -> Tensor:
     (word,) = _bits(shape, 1, state.value)
     limit = min(_WORD - 1, int(p * _WORD))

@@ -14,11 +14,11 @@ from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Dims, Handle, passed_on, value_of, wrap
 from weft.core.args.requirements import at_least, needs, no_bools, one_dtype
 from weft.core.composed.autocast import widens, widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.layout.movement import positions
 from weft.core.pointwise.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, sqrt, where
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
 from weft.ir.index import Int, high
@@ -58,13 +58,6 @@ def kept(shape: Shape, over: tuple[int, ...]) -> Shape:
 def count(v: Value, over: tuple[int, ...]) -> Int:
     """How many elements each result combines."""
     return elements(tuple(v.shape[k] for k in over))
-
-
-def size_tensor(n: Int, dtype: DType) -> Tensor | int:
-    """A size as an operand: a number, or, when only known at run time, the sum of that many ones."""
-    return (
-        n if isinstance(n, int) else wrap(apply(Op.SUM, (Value(bc.scalar(1, dtype, (n,)).node),), Axes((0,))))
-    )
 
 
 def _summable(v: Value, dtype: DType | None) -> Value:
@@ -108,7 +101,7 @@ def _float_input(op: str, input: Tensor, dtype: DType | None = None) -> Value:
     return v
 
 
-@remembered
+@composite
 def mean(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -119,7 +112,7 @@ def mean(
 
 def _mean(v: Value, over: tuple[int, ...], keepdim: bool) -> Value:
     total = wrap(reduce(Op.SUM, v, over, keepdim))
-    return (total / size_tensor(count(v, over), v.dtype)).value
+    return (total / bc.size_tensor(count(v, over), v.dtype)).value
 
 
 def _moments(
@@ -140,7 +133,7 @@ def _moments(
         left = builtins.max(n - less, 0)
         spread = squares / left if left else squares * math.inf * 0.0 if n == 0 else squares / 0.0
     else:
-        spread = squares / (size_tensor(n, x.dtype) - less)
+        spread = squares / (bc.size_tensor(n, x.dtype) - less)
     shape = spread.value.shape
     return spread, wrap(bc.reshape(middle, shape)), v.dtype
 
@@ -157,7 +150,7 @@ def _root(variance: Tensor) -> Value:
     return composed(out.node, (v,), slope)
 
 
-@remembered
+@composite
 def var(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -171,7 +164,7 @@ def var(
     return wrap(bc.cast(spread.value, dtype))
 
 
-@remembered
+@composite
 def std(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -185,7 +178,7 @@ def std(
     return wrap(bc.cast(_root(spread), dtype))
 
 
-@remembered
+@composite
 def var_mean(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -199,7 +192,7 @@ def var_mean(
     return Moments(wrap(bc.cast(spread.value, dtype)), wrap(bc.cast(middle.value, dtype)))
 
 
-@remembered
+@composite
 def std_mean(
     input: Tensor,
     dim: Dims | bool | None = None,
@@ -272,13 +265,13 @@ def _first_match(op: str, reduction: Op, input: Tensor, dim: int | None, keepdim
     return wrap(bc.reshape(out, (1,) * rank if dim is None else kept(v.shape, (k,))))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first maximum along dim, or in the flattened tensor. NaN counts as the maximum."""
     return _first_match("argmax", Op.REDUCE_MAX, input, dim, keepdim)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 @needs(no_bools("input"))
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first minimum along dim, or in the flattened tensor. NaN counts as the minimum."""
@@ -307,7 +300,7 @@ def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -
     return _extremum("min", Op.REDUCE_MIN, minimum, input, dim, keepdim)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _extremum(
     name: str, op: Op, pairwise: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: object, keepdim: bool
 ) -> Tensor | Extremum:
@@ -361,7 +354,7 @@ def all(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tensor
     return _truth("all", input, dim, keepdim, Op.REDUCE_MIN, empty=True)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
     """How many elements are nonzero."""
     return sum(ne(input, 0), dim)
@@ -387,7 +380,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
 # ---------------------------------------------------------------------------------------------- sums of exp, norms
 
 
-@remembered
+@composite
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))), with the maximum taken out first so that nothing overflows; -inf over nothing."""
     v = value_of("logsumexp", input)
@@ -403,34 +396,7 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return wrap(bc.cast(bc.reshape(out.value, shape), v.dtype))
 
 
-@remembered
-@widens_on_gpus
-def norm(
-    input: Tensor,
-    p: float | str | None = "fro",
-    dim: Dims | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: DType | None = None,
-) -> Tensor:
-    """(sum |x|**p) ** (1/p) over dim (all by default): a vector norm for numbers p and "fro"; "nuc" is of matrices."""
-    from weft.core.linear_algebra.norms import matrix_norm, vector_norm
-
-    match p:
-        case None | "fro":
-            return vector_norm(input, 2, dim, keepdim, dtype=dtype)
-        case "nuc":
-            pair = (-2, -1) if dim is None else tuple(dim) if not isinstance(dim, int) else (dim,)
-            if len(pair) != 2:
-                raise ArgumentError(f"norm: 'nuc' needs two dimensions, got {dim}")
-            return matrix_norm(input, "nuc", (pair[0], pair[1]), keepdim, dtype=dtype)
-        case str():
-            raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
-        case _:
-            return vector_norm(input, p, dim, keepdim, dtype=dtype)
-
-
-@remembered
+@composite
 def nansum(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
@@ -439,7 +405,7 @@ def nansum(
     return sum(where(ne(input, input), 0, input) if v.dtype.is_float else input, dim, keepdim, dtype=dtype)
 
 
-@remembered
+@composite
 def nanmean(
     input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:

@@ -15,8 +15,8 @@ from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import Handle, Number, value_of, wrap
 from weft.core.args.requirements import needs, no_bools
 from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once, widened
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.composed.smooth import float_input
 from weft.core.layout.movement import box, cat, narrow, pad_value, positions
 from weft.core.pointwise.elementwise import eq, logical_or, ne, where
@@ -106,8 +106,7 @@ def _accumulated(v: Value, dtype: DType | None) -> Value:
     return bc.cast(v, dtype if dtype is not None else v.dtype if v.dtype.is_float else int64)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Running sums along dim. Bools and integers give int64 unless dtype says otherwise."""
     v = _accumulated(value_of("cumsum", input), dtype)
@@ -131,8 +130,7 @@ def _cumsum(v: Value, k: int) -> Value:
     return bc.cast(composed(out.node, (wide,), rule), v.dtype)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Running products along dim. Bools and integers give int64 unless dtype says otherwise."""
     v = _accumulated(value_of("cumprod", input), dtype)
@@ -165,7 +163,7 @@ def cummin(input: Tensor, dim: int) -> Running:
     return _extremum("cummin", Op.REDUCE_MIN, input, dim)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     v = value_of(op, input)
     k, _ = _last_axis(op, v, dim)
@@ -189,7 +187,7 @@ def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
     return Running(gather(input, k, indices), indices)
 
 
-@remembered
+@composite
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Running logsumexp along dim, each with its own maximum taken out."""
     from weft.core.functions.reductions import logsumexp
@@ -217,7 +215,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------- differences, integrals
 
 
-@remembered
+@composite
 def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
@@ -282,7 +280,7 @@ def _panels(op: str, y: Tensor, x: Tensor | None, dx: Number | None, dim: int) -
     return pairs * steps / 2.0, k
 
 
-@remembered
+@composite
 @needs(no_bools("y", "x"))
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, dim: int = -1) -> Tensor:
     """The integral along dim by the trapezoidal rule, over points x or at distances dx (1 by default)."""
@@ -292,7 +290,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, d
     return sum(panels, k)
 
 
-@remembered
+@composite
 def cumulative_trapezoid(
     y: Tensor, x: Tensor | None = None, *, dx: Number | None = None, dim: int = -1
 ) -> Tensor:

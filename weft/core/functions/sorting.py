@@ -12,8 +12,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import Handle, TensorLike, describe, value_of, wrap
 from weft.core.args.requirements import needs, no_bools
+from weft.core.composed.composite import composite
 from weft.core.composed.known_values import check_known
-from weft.core.composed.remembered import remembered_as_given
 from weft.core.execute import run
 from weft.core.functions import selection
 from weft.core.functions.radix_sort import order
@@ -91,7 +91,7 @@ def _known(op: str, v: Value, dim: int) -> tuple[int, int]:
     return k, n
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _ordered(op: str, input: Tensor, dim: int, descending: bool, keep: int | None = None) -> Sorted:
     v = value_of(op, input)
     k, n = _known(op, v, dim)
@@ -166,7 +166,7 @@ def _last(v: Value, d: int) -> Value:
     return transpose(wrap(_keys(v, False)), d, -1).value
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _selected(input: Tensor, d: int, place: Value, keepdim: bool) -> Sorted:
     """The element of each row, dimension d last there, that `place` names."""
     at = transpose(wrap(bc.cast(place, int64)), d, -1)
@@ -193,7 +193,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     return _median("nanmedian", input, dim, keepdim, ignore_nan=True)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def _median(op: str, input: Tensor, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
     v = value_of(op, input)
     if dim is None:
@@ -411,7 +411,7 @@ def _unique_result(
 # ---------------------------------------------------------------------------------------------- searching
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def searchsorted(
     sorted_sequence: Tensor,
     input: TensorLike,
@@ -473,7 +473,7 @@ def searchsorted(
     return wrap(bc.reshape(bc.cast(low.value, kind), v.shape))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def bucketize(
     input: TensorLike, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Tensor:

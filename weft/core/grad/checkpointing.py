@@ -10,10 +10,9 @@ from weft.autograd.reverse import gradients as walk
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, standing_for, wrap
-from weft.core.execute import tracing
-from weft.core.functions.random import default_generator
 from weft.core.grad.differentiate import leaves_below
 from weft.core.grad.function import several_results
+from weft.core.grad.random_state import random_state, restore
 from weft.ir.graph import Along, Box, elements
 from weft.ir.ops import Op
 
@@ -49,7 +48,7 @@ def checkpoint(
     def rule(grads: list[Value | None]) -> tuple[Value | None, ...]:
         before = random_state()
         if preserve_rng_state:
-            _restore(state)
+            restore(state)
         fresh: list[Value] = []
         again: list[Any] = []
         for x in args:
@@ -63,7 +62,7 @@ def checkpoint(
         with grad_mode(True):
             found = function(*again, **kwargs)
         if preserve_rng_state:
-            _restore(before)
+            restore(before)
         results: list[Any] = list(cast("Sequence[Any]", found)) if several else [found]
         pairs = [(t.value, g) for t, g in zip(results, grads, strict=True) if g is not None]
         parts = walk([v for v, _ in pairs], [g for _, g in pairs], [*fresh, *captured], grad_enabled())
@@ -109,33 +108,6 @@ def checkpoint_sequential(
         input = checkpoint(part(at, at + size), input, **kwargs)
         at += size
     return part(at, len(fns))(input)
-
-
-def random_state() -> Any:
-    """That of the default generator: what `_restore` goes back to, in a trace and after it."""
-    trace = tracing.current()
-    if trace is None:
-        return default_generator.get_state()
-    draws = trace.draws.get(id(default_generator))
-    return tracing.TracedState(trace, 0 if draws is None else draws.count)
-
-
-def after_trace(state: Any) -> Any:
-    """A state from `random_state` as one of the generator's, if it is of a trace that was left since."""
-    if not isinstance(state, tracing.TracedState) or not state.trace.left:
-        return state
-    seed, drawn = state.trace.random_state
-    return seed, drawn + state.count
-
-
-def _restore(state: Any) -> None:
-    trace = tracing.current()
-    if trace is None:
-        default_generator.set_state(after_trace(state))
-        return
-    draws = trace.draws.get(id(default_generator))
-    if draws is not None:
-        draws.count = state.count
 
 
 __all__ = ["checkpoint", "checkpoint_sequential"]

@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary, ref
 
 from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, describe, standing_for, unnoted, value_of, wrap, writing
-from weft.core.execute import tracing
+from weft.core.execute import tracing, watched
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.realization import note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
@@ -20,38 +19,6 @@ from weft.ir.index import Int
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
-
-_watched: WeakKeyDictionary[Value, ref[Tensor]] = WeakKeyDictionary()
-"""The tensors whose `.grad` is filled: under the leaf value of each, and under values marked by retain_grad."""
-
-
-def watch(t: Tensor) -> None:
-    """From now on backward() accumulates in `t.grad` what reaches the value that t stands for now."""
-    _watched[t.value] = ref(t)
-    hooks = t.__dict__.get("_hooks")
-    if hooks:
-        HOOKS[t.value] = hooks
-
-
-def watched_tensors() -> list[Tensor]:
-    """The tensors whose `.grad` backward() fills."""
-    found = [entry() for entry in list(_watched.values())]
-    return [t for t in found if t is not None]
-
-
-def watcher(v: Value) -> Tensor | None:
-    """The tensor whose `.grad` is filled with what reaches a value."""
-    found = _watched.get(v)
-    return None if found is None else found()
-
-
-def passed_on(t: Tensor, placeholder: Value, before: Value) -> None:
-    """What watched `placeholder`, which stood for `t` in a trace that is over, watches what `t` stood for before."""
-    if _watched.pop(placeholder, None) is not None:
-        _watched[before] = ref(t)
-    hooks = HOOKS.get(placeholder)
-    if hooks and HOOKS.setdefault(before, hooks) is not hooks:
-        HOOKS[before].update(hooks)
 
 
 class RemovableHandle:
@@ -174,9 +141,9 @@ def backward(
     else:
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
-            watch(t)
+            watched.watch(t)
     # before the walk, in which a hook may leave a trace
-    owners = [(value, owner()) for value in targets if (owner := _watched.get(value)) is not None]
+    owners = [(value, owner()) for value in targets if (owner := watched.tensors.get(value)) is not None]
     with restored_on_error((), [t for _, t in owners if t is not None]):
         found = _walk([v], [seed], targets, create_graph)
         with grad_mode(create_graph):
@@ -191,7 +158,7 @@ def backward(
 
 def _reachable(output: Value) -> list[Value]:
     """The watched values among those that `output` was computed from, in the order of a walk from it."""
-    return [v for v in _tape(output) if v in _watched]
+    return [v for v in _tape(output) if v in watched.tensors]
 
 
 def _tape(output: Value) -> Iterator[Value]:

@@ -22,12 +22,13 @@ from weft.autograd.ops import reshape, sum_
 from weft.autograd.reverse import gradients, tape
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
-from weft.core.composed.remembered import plainly
+from weft.core.composed.composite import without_calls
 from weft.core.grad.function import several_results
 from weft.ir import dtypes, graph
 from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
-from weft.ir.loop_body import Body, Loop, Part, normal, rebuilt
+from weft.ir.loop_body import Body, Loop, Part, normal
 from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.rewrite import rebuilt
 
 Fn: TypeAlias = Callable[[list[Value], list[Value]], tuple[list[Value], list[Value]]]
 """(carries, a row of each sliced input) -> (the next carries, what is stacked). Called again for second derivatives."""
@@ -36,7 +37,7 @@ _KEPT = REDUCE | {Op.SCATTER, Op.LOOP}
 """What the backward loop reads from the forward one and does not compute again."""
 
 
-@plainly
+@without_calls
 def loop(
     fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
@@ -295,7 +296,7 @@ class _Trace:
                 stack.extend(reversed(n.inputs))
         return found
 
-    @plainly
+    @without_calls
     def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
         """The gradients of what the loop was applied to, and of what it captured."""
         finals = dict(zip(self.live, grads, strict=False))

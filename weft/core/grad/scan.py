@@ -10,6 +10,7 @@ from weft.autograd.value import Value
 from weft.core.args.handle import Handle, describe, wrap
 from weft.core.args.structure import builder
 from weft.core.grad import loops
+from weft.core.grad.random_state import after_trace, random_state
 from weft.core.layout.creation import tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir import graph
@@ -42,8 +43,6 @@ def scan(
 
     Source: jax.lax.scan.
     """
-    from weft.core.grad.checkpointing import after_trace, random_state
-
     if not callable(f):
         raise DTypeError(f"scan: expected a function, got {describe(f)}")
     carries: list[Tensor] = []

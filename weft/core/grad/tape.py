@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.autograd.value import Value
-from weft.core.grad import differentiate
+from weft.core.execute import watched
 
 
 class GradFn:
@@ -55,7 +55,7 @@ class AccumulateGrad(GradFn):
     @property
     def variable(self) -> Any:
         """The leaf; None where nobody holds it any more."""
-        return differentiate.watcher(self.value)
+        return watched.watcher(self.value)
 
 
 def step_of(value: Value) -> GradFn:

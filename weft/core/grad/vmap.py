@@ -10,6 +10,7 @@ from weft.autograd.batching import batched, placeholder, spread
 from weft.autograd.value import Value, apply
 from weft.core.args.axes import axis
 from weft.core.args.handle import Handle, describe, wrap
+from weft.core.grad.random_state import after_trace, random_state
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Axes
 from weft.ir.index import Int
@@ -144,8 +145,6 @@ def _run(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], moved: Sequence[Tensor],
     sliced: Sequence[bool], size: Int, out_dims: Any, randomness: str,
 ) -> Any:  # fmt: skip
-    from weft.core.grad.checkpointing import after_trace, random_state
-
     given: dict[Value, Value] = {}
     inside: list[Tensor] = []
     for x, is_sliced in zip(moved, sliced, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from weft.core.args.axes import Sizes, new_shape
 from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
 from weft.core.execute import run
+from weft.core.layout.movement import positions
+from weft.core.pointwise.elementwise import eq, pow, where
 from weft.errors import ArgumentError, DeviceError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, int32, int64
@@ -50,7 +52,7 @@ def tensor(
 
 def to_array(op: str, data: Data, dtype: DType | None) -> np.ndarray[Any, Any]:
     """`data` as an array of one of weft's dtypes."""
-    if is_array(data):
+    if bc.is_array(data):
         given = data
     else:
         given = np.asarray(data) if _is_numpy_scalar(data) else _from_python(op, data, dtype)
@@ -65,11 +67,6 @@ def to_array(op: str, data: Data, dtype: DType | None) -> np.ndarray[Any, Any]:
         return array
     with np.errstate(all="ignore"):
         return dtypes.convert_array(array, dtype)
-
-
-def is_array(x: Any) -> TypeGuard[np.ndarray[Any, Any]]:
-    """True for a NumPy array."""
-    return isinstance(x, np.ndarray)
 
 
 def _is_numpy_scalar(x: Any) -> bool:
@@ -180,7 +177,7 @@ asarray = as_tensor
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """A tensor with a copy of the array."""
-    if not is_array(ndarray):
+    if not bc.is_array(ndarray):
         raise DTypeError(f"from_numpy: expected a NumPy array, got {describe(ndarray)}")
     return tensor(ndarray)
 
@@ -392,8 +389,6 @@ def linspace(
     i = wrap(Value(graph.arange(steps, dtypes.float64)))
     by = (end - start) / (steps - 1)
     # counted from the nearer end, so that both ends are exact
-    from weft.core.pointwise.elementwise import where
-
     out = where(i < steps // 2, i * by + start, end - (steps - 1 - i) * by)
     return _made(bc.cast(out.value, kind), device, requires_grad)
 
@@ -407,9 +402,6 @@ def eye(
     requires_grad: bool = False,
 ) -> Tensor:
     """Ones on the diagonal of an n x m matrix (m = n unless given), zeros elsewhere."""
-    from weft.core.layout.movement import positions
-    from weft.core.pointwise.elementwise import eq
-
     kind = get_default_dtype() if dtype is None else check_dtype("eye", dtype)
     shape: Shape = new_shape("eye", ((n, n if m is None else m),))
     diagonal = eq(wrap(positions(shape, 0)), wrap(positions(shape, 1)))
@@ -450,8 +442,6 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` numbers from base**start to base**end at equal ratios."""
-    from weft.core.pointwise.elementwise import pow
-
     kind = get_default_dtype() if dtype is None else check_dtype("logspace", dtype)
     start, end = _number("logspace", start), _number("logspace", end)
     if kind.is_int:
@@ -511,3 +501,10 @@ def empty_strided(
 ) -> Tensor:
     """As empty: weft has no strides."""
     return empty(size, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _read_array(array: np.ndarray[Any, Any]) -> Value:
+    return Value(run.from_numpy(to_array("tensor", array, None), default_device()))
+
+
+bc.set_array_reader(_read_array)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from weft.autograd.value import Value, apply, stepwise
 from weft.core.args import broadcast as bc
-from weft.core.args.axes import axis
+from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
 from weft.core.args.requirements import at_most_dims, needs
 from weft.core.execute import run
 from weft.core.execute.ownership import known_ranges
-from weft.core.layout.movement import box, positions
+from weft.core.layout.creation import tensor
+from weft.core.layout.movement import box, flatten, positions
 from weft.core.pointwise.elementwise import eq, lt, where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, float32, float64, int64, uint8
@@ -52,9 +55,7 @@ def check_range(op: str, v: Value, size: Int, dim: int, negative: bool) -> Value
     i = wrap(Value(v.node))
     if isinstance(size, int):
         return where(lt(i, 0), i + size, i).value
-    from weft.core.functions.reductions import size_tensor
-
-    return where(lt(i, 0), i + size_tensor(size, v.dtype), i).value
+    return where(lt(i, 0), i + bc.size_tensor(size, v.dtype), i).value
 
 
 def index_value(op: str, index: object) -> Value:
@@ -305,7 +306,8 @@ def _indexed(op: str, v: Value, k: int, i: Value, source: Tensor, combine: Op | 
     return _scatter(op, v, k, at, s, combine)
 
 
-def _mask(op: str, mask: object) -> Value:
+def check_mask(op: str, mask: object) -> Value:
+    """The value of a mask; DTypeError for what is not bool."""
     m = value_of(op, mask)
     if m.dtype is not bool_:
         raise DTypeError(
@@ -316,7 +318,7 @@ def _mask(op: str, mask: object) -> Value:
 
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """`value` where the mask is true, else the input."""
-    v, m = value_of("masked_fill", input), _mask("masked_fill", mask)
+    v, m = value_of("masked_fill", input), check_mask("masked_fill", mask)
     if isinstance(value, Handle):
         if value.value.shape:
             raise ShapeError(
@@ -328,44 +330,11 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     return where(wrap(m), fill, input)
 
 
-def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements where the mask is true, as a vector. Computes the mask, since its result's size depends on it."""
-    from weft.core.layout.indexing import getitem
-    from weft.core.layout.movement import broadcast_tensors
-
-    _mask("masked_select", mask)
-    x, m = broadcast_tensors(input, mask)
-    return getitem(x, m)
-
-
-@overload
-def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
-@overload
-def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
-    """The indices of the nonzero elements, one per row, or one vector per dimension. Computes the input."""
-    import numpy as np
-
-    from weft.core.layout.creation import tensor
-
-    array = run.to_numpy(value_of("nonzero", input).node)
-    if as_tuple:
-        return tuple(tensor(f.astype(np.int64)) for f in np.nonzero(np.atleast_1d(array)))
-    return tensor(np.argwhere(array).astype(np.int64))
-
-
-def argwhere(input: Tensor) -> Tensor:
-    """The indices of the nonzero elements, one per row. Computes the input."""
-    return nonzero(input)
-
-
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     """A new last dimension of num_classes with 1 at the index and 0 elsewhere, int64. -1: one more than the largest."""
     i = index_value("one_hot", input)
     known = index_range(i)
     if num_classes == -1:
-        import numpy as np
-
         array = run.to_numpy(i.node)
         if not array.size:
             raise ArgumentError("one_hot: num_classes must be given for a tensor without elements")
@@ -396,3 +365,54 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if weights is not None and source.value.dtype is not float32:
         source = wrap(bc.cast(source.value, float64))
     return scatter_add(wrap(bc.scalar(0, source.value.dtype, (n,))), 0, wrap(i), source)
+
+
+def repeat_interleave(
+    input: Tensor,
+    repeats: int | Tensor | None = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> Tensor:
+    """Each element repeated `repeats` times in place, along dim or of the flattened tensor.
+
+    A tensor of repeats, one for each element, is computed, since the size of the result depends on it. Without
+    repeats, the input holds them, and the result is 0 repeated input[0] times, 1 input[1] times, and so on.
+    """
+    if repeats is None:
+        counts = np.asarray(wrap(input.value).tolist(), np.int64)
+        return tensor(
+            np.repeat(np.arange(counts.size, dtype=np.int64), counts), device=input.value.node.device
+        )
+    if dim is None:
+        return repeat_interleave(flatten(input), repeats, 0)
+    v = value_of("repeat_interleave", input)
+    if isinstance(repeats, Handle):
+        return _repeated(v, axis("repeat_interleave", dim, v.shape), wrap(repeats.value))
+    if not is_int(repeats) or repeats < 0:
+        raise ArgumentError(f"repeat_interleave: repeats must be an int from 0, got {describe(repeats)}")
+    k = axis("repeat_interleave", dim, v.shape)
+    shape = v.shape
+    wide = bc.expand(
+        bc.reshape(v, (*shape[: k + 1], 1, *shape[k + 1 :])), (*shape[: k + 1], repeats, *shape[k + 1 :])
+    )
+    return wrap(bc.reshape(wide, (*shape[:k], shape[k] * repeats, *shape[k + 1 :])))
+
+
+def _repeated(v: Value, k: int, repeats: Tensor) -> Tensor:
+    if not repeats.value.dtype.is_int or len(repeats.value.shape) > 1:
+        raise DTypeError(f"repeat_interleave: repeats must be a vector of integers, got {describe(repeats)}")
+    counts = np.atleast_1d(np.asarray(repeats.tolist(), np.int64))
+    n = v.shape[k] if v.shape else 1
+    if len(counts) not in (1, n):
+        raise ShapeError(
+            f"repeat_interleave: {len(counts)} repeats for dimension {k} of shape {tuple(v.shape)}"
+        )
+    if (counts < 0).any():
+        raise ArgumentError("repeat_interleave: repeats must not be negative")
+    if not isinstance(n, int):
+        raise ShapeError(f"repeat_interleave: the size {n} of dimension {k} must be known")
+    times = counts if len(counts) == n else np.full(n, counts[0], np.int64)
+    return index_select(
+        wrap(v), k, tensor(np.repeat(np.arange(n, dtype=np.int64), times), device=v.node.device)
+    )

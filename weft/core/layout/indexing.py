@@ -10,11 +10,13 @@ import numpy as np
 
 from weft.autograd.value import Value, apply, stepwise
 from weft.core.args import broadcast as bc
+from weft.core.args.axes import axis, new_shape
+from weft.core.args.broadcast import is_array
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
 from weft.core.execute import run
-from weft.core.layout.creation import is_array, tensor
-from weft.core.layout.gather import check_range
-from weft.core.layout.movement import box
+from weft.core.layout.creation import tensor
+from weft.core.layout.gather import check_mask, check_range
+from weft.core.layout.movement import box, broadcast_tensors, pad_value
 from weft.core.pointwise.elementwise import ne, where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, int64, uint8
@@ -372,9 +374,7 @@ def _merge(v: Value, advanced: dict[int, Value]) -> _Merged:
         elif isinstance(n, int):
             index = index * n + i
         else:
-            from weft.core.functions.reductions import size_tensor
-
-            index = index * size_tensor(n, int64) + i
+            index = index * bc.size_tensor(n, int64) + i
     assert index is not None
     merged = elements(tuple(v.shape[k] for k in axes_))
     lead, tail = tuple(v.shape[k] for k in rest[:place]), tuple(v.shape[k] for k in rest[place:])
@@ -457,9 +457,6 @@ def filled_diagonal(input: Tensor, fill_value: Number, wrap_: bool) -> Tensor:
 
 def resized(input: Tensor, size: Sequence[Any]) -> Tensor:
     """The elements in row-major order in another shape, cut off or filled up with zeros."""
-    from weft.core.args.axes import new_shape
-    from weft.core.layout.movement import pad_value
-
     v = value_of("resize_", input)
     shape = new_shape("resize_", size)
     have, want = elements(v.shape), elements(shape)
@@ -468,6 +465,30 @@ def resized(input: Tensor, size: Sequence[Any]) -> Tensor:
     flat = bc.reshape(v, (have,))
     flat = box(flat, (0,), (want,)) if want <= have else pad_value(flat, [0], [want - have])
     return wrap(bc.reshape(flat, shape))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """Element `index` along dim, without that dimension."""
+    k = axis("select", dim, value_of("select", input).shape)
+    return getitem(input, (*[slice(None)] * k, index))
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """All slices along dim, each without that dimension."""
+    v = value_of("unbind", input)
+    if not v.shape:
+        raise IndexError("unbind: a tensor without dimensions has no slices")
+    n = v.shape[axis("unbind", dim, v.shape)]
+    if not isinstance(n, int):
+        raise ShapeError(f"unbind: the size of dimension {dim} is not known")
+    return tuple(select(input, dim, i) for i in range(n))
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask is true, as a vector. Computes the mask, since its result's size depends on it."""
+    check_mask("masked_select", mask)
+    x, m = broadcast_tensors(input, mask)
+    return getitem(x, m)
 
 
 __all__ = ["filled_diagonal", "getitem", "index", "index_put", "is_number", "resized", "setitem"]

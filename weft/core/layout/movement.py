@@ -6,15 +6,14 @@ import builtins
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from weft.autograd.joins import joined
 from weft.autograd.value import Value, apply, stepwise
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, axes, axis, fill_in, is_int, sizes
 from weft.core.args.defaults import check_dtype
 from weft.core.args.handle import Dims, Handle, Number, describe, own, value_of, wrap
-from weft.core.composed.remembered import remembered_as_given
+from weft.core.composed.composite import composite
+from weft.core.pointwise.elementwise import where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import DType, bool_, int64, promote, uint8, uint16, uint32, uint64
 from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
@@ -314,14 +313,6 @@ def shrink(input: Tensor, ranges: Sequence[tuple[Int, Int] | None]) -> Tensor:
     return wrap(box(v, tuple(a for a, _ in pairs), tuple(b - a for a, b in pairs)))
 
 
-def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """Element `index` along dim, without that dimension."""
-    from weft.core.layout.indexing import getitem
-
-    k = axis("select", dim, value_of("select", input).shape)
-    return getitem(input, (*[slice(None)] * k, index))
-
-
 def split(input: Tensor, split_size_or_sections: Int | Sequence[Int], dim: int = 0) -> tuple[Tensor, ...]:
     """Consecutive parts along dim: of one size (the last may be smaller), or of the sizes listed."""
     v = value_of("split", input)
@@ -358,17 +349,6 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     if n == 0:
         return split(input, [0] * chunks, dim)
     return split(input, -(-n // chunks), dim)
-
-
-def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """All slices along dim, each without that dimension."""
-    v = value_of("unbind", input)
-    if not v.shape:
-        raise IndexError("unbind: a tensor without dimensions has no slices")
-    n = v.shape[axis("unbind", dim, v.shape)]
-    if not isinstance(n, int):
-        raise ShapeError(f"unbind: the size of dimension {dim} is not known")
-    return tuple(select(input, dim, i) for i in range(n))
 
 
 def window(v: Value, k: int, size: int, stride: int, dilation: int) -> Value:
@@ -490,62 +470,6 @@ def tile(input: Tensor, *dims: Sizes) -> Tensor:
     return repeat(input, (1,) * (len(value_of("tile", input).shape) - len(times)) + times)
 
 
-def repeat_interleave(
-    input: Tensor,
-    repeats: int | Tensor | None = None,
-    dim: int | None = None,
-    *,
-    output_size: int | None = None,
-) -> Tensor:
-    """Each element repeated `repeats` times in place, along dim or of the flattened tensor.
-
-    A tensor of repeats, one for each element, is computed, since the size of the result depends on it. Without
-    repeats, the input holds them, and the result is 0 repeated input[0] times, 1 input[1] times, and so on.
-    """
-    from weft.core.layout.creation import tensor
-
-    if repeats is None:
-        counts = np.asarray(wrap(input.value).tolist(), np.int64)
-        return tensor(
-            np.repeat(np.arange(counts.size, dtype=np.int64), counts), device=input.value.node.device
-        )
-    if dim is None:
-        return repeat_interleave(flatten(input), repeats, 0)
-    v = value_of("repeat_interleave", input)
-    if isinstance(repeats, Handle):
-        return _repeated(v, axis("repeat_interleave", dim, v.shape), wrap(repeats.value))
-    if not is_int(repeats) or repeats < 0:
-        raise ArgumentError(f"repeat_interleave: repeats must be an int from 0, got {describe(repeats)}")
-    k = axis("repeat_interleave", dim, v.shape)
-    shape = v.shape
-    wide = bc.expand(
-        bc.reshape(v, (*shape[: k + 1], 1, *shape[k + 1 :])), (*shape[: k + 1], repeats, *shape[k + 1 :])
-    )
-    return wrap(bc.reshape(wide, (*shape[:k], shape[k] * repeats, *shape[k + 1 :])))
-
-
-def _repeated(v: Value, k: int, repeats: Tensor) -> Tensor:
-    from weft.core.layout.creation import tensor
-    from weft.core.layout.gather import index_select
-
-    if not repeats.value.dtype.is_int or len(repeats.value.shape) > 1:
-        raise DTypeError(f"repeat_interleave: repeats must be a vector of integers, got {describe(repeats)}")
-    counts = np.atleast_1d(np.asarray(repeats.tolist(), np.int64))
-    n = v.shape[k] if v.shape else 1
-    if len(counts) not in (1, n):
-        raise ShapeError(
-            f"repeat_interleave: {len(counts)} repeats for dimension {k} of shape {tuple(v.shape)}"
-        )
-    if (counts < 0).any():
-        raise ArgumentError("repeat_interleave: repeats must not be negative")
-    if not isinstance(n, int):
-        raise ShapeError(f"repeat_interleave: the size {n} of dimension {k} must be known")
-    times = counts if len(counts) == n else np.full(n, counts[0], np.int64)
-    return index_select(
-        wrap(v), k, tensor(np.repeat(np.arange(n, dtype=np.int64), times), device=v.node.device)
-    )
-
-
 # ---------------------------------------------------------------------------------------------- padding
 
 
@@ -588,8 +512,6 @@ def positions(shape: Shape, k: int, dtype: DType = int64) -> Value:
 
 
 def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:
-    from weft.core.pointwise.elementwise import where
-
     v = value_of(op, input)
     if len(v.shape) < 2:
         raise ShapeError(f"{op}: needs at least 2 dimensions, got shape {tuple(v.shape)}")
@@ -599,13 +521,13 @@ def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:
     return where(keep, input, wrap(bc.scalar(0, v.dtype, ())))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of matrices, zero above `diagonal`."""
     return _triangle("tril", input, diagonal, lower=True)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of matrices, zero below `diagonal`."""
     return _triangle("triu", input, diagonal, lower=False)
@@ -642,8 +564,6 @@ def diag(input: Tensor, diagonal_: int = 0) -> Tensor:
         return diagonal(input, diagonal_)
     if len(v.shape) != 1:
         raise ShapeError(f"diag: needs 1 or 2 dimensions, got shape {tuple(v.shape)}")
-    from weft.core.pointwise.elementwise import where
-
     n = v.shape[0] + builtins.abs(diagonal_)
     line = pad_value(v, [max(0, diagonal_)], [max(0, -diagonal_)])
     row, column = wrap(positions((n, n), 0)), wrap(positions((n, n), 1))

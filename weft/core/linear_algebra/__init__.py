@@ -8,6 +8,7 @@ Source of the derivatives: Giles, "An extended collection of matrix derivative r
 "Auto-differentiating linear algebra", 2017.
 """
 
+from weft.core.functions.norms import vector_norm
 from weft.core.linear_algebra.cholesky_factors import (
     cholesky,
     cholesky_ex,
@@ -30,7 +31,7 @@ from weft.core.linear_algebra.lu_factors import (
     torch_lu,
     torch_lu_solve,
 )
-from weft.core.linear_algebra.norms import cond, matrix_norm, norm, vector_norm
+from weft.core.linear_algebra.norms import cond, matrix_norm, norm
 from weft.core.linear_algebra.orthogonal_factors import (
     QR,
     Reflections,

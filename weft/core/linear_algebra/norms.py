@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, composed, stepwise
+from weft.autograd.value import stepwise
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
 from weft.core.args.handle import Dims, value_of, wrap
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.composed.remembered import remembered
+from weft.core.functions.norms import vector_norm
 from weft.core.functions.reductions import amax, amin, sum
 from weft.core.layout.movement import movedim, reshape
 from weft.core.linear_algebra.host import matrices
 from weft.core.linear_algebra.inverse import inv_ex
 from weft.core.linear_algebra.spectra import svdvals
-from weft.core.pointwise.elementwise import abs, eq, ne, pow, sqrt, where
+from weft.core.pointwise.elementwise import abs
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType
 from weft.ir.graph import elements
@@ -25,52 +26,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
-@remembered
-def vector_norm(
-    x: Tensor, ord: float = 2, dim: Dims | None = None, keepdim: bool = False, *, dtype: DType | None = None
-) -> Tensor:
-    """(sum |x|**ord) ** (1 / ord) over dim (all by default); largest and smallest for inf and -inf, count for 0."""
-    v = value_of("linalg.vector_norm", x)
-    if dtype is not None:
-        v = bc.cast(v, dtype)
-    if not v.dtype.is_float:
-        raise DTypeError(
-            f"linalg.vector_norm: needs a float tensor, got {v.dtype.name}; convert it with .float()"
-        )
-    a = wrap(widened(v))
-    if ord in (math.inf, -math.inf):
-        size = abs(a)
-        if not elements(v.shape):
-            return wrap(bc.cast(sum(size, dim, keepdim).value, v.dtype))
-        out = amax(size, dim, keepdim) if ord > 0 else amin(size, dim, keepdim)
-    elif ord == 0:
-        out = sum(wrap(stepwise(bc.cast(ne(a, 0).value, a.value.dtype), a.value)), dim, keepdim)
-    elif ord == 1:
-        out = sum(abs(a), dim, keepdim)
-    elif ord == 2:
-        out = _root_of_squares(a, dim, keepdim)
-    else:
-        out = pow(sum(pow(abs(a), ord), dim, keepdim), 1.0 / ord)
-    return wrap(bc.cast(out.value, v.dtype))
-
-
-def _root_of_squares(a: Tensor, dim: Dims | None, keepdim: bool) -> Tensor:
-    """The Euclidean length; its gradient at 0 is 0."""
-    from weft.autograd.ops import mul
-
-    node = sqrt(sum(wrap(Value(a.value.node)) * wrap(Value(a.value.node)), dim, keepdim=True)).value
-    flat = sqrt(sum(wrap(Value(a.value.node)) * wrap(Value(a.value.node)), dim, keepdim)).value
-
-    def rule(g: Value, out: Value, x: Value) -> tuple[Value]:
-        length = bc.reshape(out, node.shape)
-        unit = wrap(x) / wrap(bc.expand(length, x.shape))
-        unit = where(eq(wrap(bc.expand(length, x.shape)), 0), 0.0, unit)
-        return (mul(bc.expand(bc.reshape(g, node.shape), x.shape), unit.value),)
-
-    return wrap(composed(flat.node, (a.value,), rule))
-
-
-@remembered
+@composite
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -120,7 +76,7 @@ def matrix_norm(
     return out if keepdim else reshape(out, shape)
 
 
-@remembered
+@composite
 def norm(
     A: Tensor,
     ord: float | str | None = None,

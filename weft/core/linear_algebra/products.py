@@ -13,8 +13,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import describe, value_of, wrap
 from weft.core.args.requirements import floats, needs, no_bools, one_dtype
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once, widened
-from weft.core.composed.remembered import remembered
 from weft.core.functions.matmul import matmul
 from weft.core.functions.reductions import sum
 from weft.core.layout.creation import eye
@@ -119,7 +119,7 @@ def _chain(parts: list[Tensor]) -> Tensor:
     return product(0, n - 1)
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "other"), no_bools("input"))
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of 3 along dim."""
@@ -136,7 +136,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return input.roll(-1, k) * other.roll(1, k) - input.roll(1, k) * other.roll(-1, k)
 
 
-@remembered
+@composite
 @needs(floats("x", "y"), one_dtype("x", "y"))
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot product along dim."""
@@ -162,7 +162,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     return stack(powers, -1)
 
 
-@remembered
+@composite
 @needs(no_bools("input"))
 def trace(input: Tensor) -> Tensor:
     """The sum of the diagonal of a matrix."""

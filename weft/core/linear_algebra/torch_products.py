@@ -1,25 +1,26 @@
-"""Products and distances made of matmul: what torch offers beside it."""
+"""Products and distances made of matmul, and norms: what torch offers beside it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from weft.core.args import broadcast as bc
-from weft.core.args.handle import Number, describe, value_of, wrap
+from weft.core.args.handle import Dims, Number, describe, value_of, wrap
 from weft.core.args.requirements import at_least, at_most_dims, needs, no_bools, one_dtype, one_of
 from weft.core.composed.autocast import lowers, widens, widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered
 from weft.core.execute import run
 from weft.core.functions.matmul import bmm, dot, matmul, mul_scaled, outer, tensordot
+from weft.core.functions.norms import vector_norm
 from weft.core.functions.reductions import mean, sum
 from weft.core.layout.movement import flip, reshape, squeeze, unsqueeze
-from weft.core.linear_algebra.norms import vector_norm
+from weft.core.linear_algebra.norms import matrix_norm
 from weft.core.linear_algebra.products import cross as cross_along
 from weft.core.linear_algebra.products import multi_dot
 from weft.core.pointwise.elementwise import pow, sqrt, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import DType, int64
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -40,7 +41,7 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
     return dot(input, other)
 
 
-@remembered
+@composite
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: each element of input times the whole of other."""
     x, y = value_of("kron", input).shape, value_of("kron", other).shape
@@ -57,8 +58,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(one_dtype("input", "batch1", "batch2"), at_most_dims("input", 2))
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
@@ -70,8 +70,7 @@ def sum_first(x: Tensor) -> Tensor:
     return sum(x, 0, dtype=x.value.dtype)
 
 
-@remembered
-@lowers
+@composite(autocast=lowers)
 @needs(at_most_dims("input", 2))
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
@@ -81,7 +80,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
     return mul_scaled(input, outer(vec1, vec2), beta, alpha)
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "other"), no_bools("input"))
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along dim, by default the first dimension of size 3."""
@@ -110,15 +109,13 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     return pow(unsqueeze(base, 1), order)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     return vector_norm(input - other, p)
 
 
-@remembered
-@widens
+@composite(autocast=widens)
 @needs(
     one_dtype("x1", "x2"),
     at_least("p", 0),
@@ -213,8 +210,7 @@ def corrcoef(input: Tensor) -> Tensor:
     return (c / unsqueeze(size, 1) / unsqueeze(size, 0)).clamp(-1, 1)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 @needs(at_least("p", 0, above=True), at_least("maxnorm", 0))
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
@@ -228,3 +224,27 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     size = vector_norm(input, p, over, keepdim=True)
     factor = where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
     return input * factor
+
+
+@composite(autocast=widens_on_gpus)
+def norm(
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: Dims | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """(sum |x|**p) ** (1/p) over dim (all by default): a vector norm for numbers p and "fro"; "nuc" is of matrices."""
+    match p:
+        case None | "fro":
+            return vector_norm(input, 2, dim, keepdim, dtype=dtype)
+        case "nuc":
+            pair = (-2, -1) if dim is None else tuple(dim) if not isinstance(dim, int) else (dim,)
+            if len(pair) != 2:
+                raise ArgumentError(f"norm: 'nuc' needs two dimensions, got {dim}")
+            return matrix_norm(input, "nuc", (pair[0], pair[1]), keepdim, dtype=dtype)
+        case str():
+            raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
+        case _:
+            return vector_norm(input, p, dim, keepdim, dtype=dtype)

@@ -24,14 +24,15 @@ from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap
 from weft.core.args.requirements import at_least, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.remembered import remembered, remembered_as_given
 from weft.core.composed.smooth import smooth
+from weft.core.pointwise.nonzeros import nonzero
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
 from weft.ir.expr import normalize
 from weft.ir.graph import intern
-from weft.ir.ops import COMPARE, Op
+from weft.ir.ops import ANY, BITS, FLOATS, Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -40,38 +41,33 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------------- binary
 
 
-_FLOAT = frozenset({Kind.FLOAT})
-_INTS = frozenset({Kind.INT, Kind.UINT})
-_NUMBER = _FLOAT | _INTS
-_BITS = _INTS | {Kind.BOOL}
-_ALL = _NUMBER | {Kind.BOOL}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Binary:
-    """A binary function over one graph op. `kinds`: the dtype kinds the op takes; ints become floats if only those.
+    """A binary function over one graph op. Integers become floats where the op takes only these.
 
-    `on_bool` replaces the op on bools; `direct` holds the (dtype, Python type) pairs with no promotion to do, `wide`
-    those where the number may have to be met in float32. `scales`:
-    16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded first.
+    `on_bool` replaces the op on bools; `kinds` are those of the op's dtypes, and bool where it is replaced. `direct`
+    holds the (dtype, Python type) pairs with no promotion to do, `wide` those where the number may have to be met in
+    float32. `scales`: 16-bit floats are combined with numbers in float32, as in torch; elsewhere numbers are rounded
+    first.
     """
 
     name: str
     op: Op
-    kinds: frozenset[Kind]
     on_bool: Op | None = None
     swap: bool = False
     scales: bool = False
     compares: bool = field(init=False)
+    kinds: frozenset[Kind] = field(init=False)
     direct: frozenset[tuple[DType, type]] = field(init=False)
     plain: frozenset[DType] = field(init=False)
     wide: frozenset[tuple[DType, type]] = field(init=False)
 
     def __post_init__(self) -> None:
+        kinds = self.op.info.kinds if self.on_bool is None else ANY
         plain = {
             d
             for d in DTYPES.values()
-            if d.kind in self.kinds
+            if d.kind in kinds
             and (d is not bool_ or self.on_bool is None)
             and (not d.is_float8 or self.op in FLOAT8_OPS)
         }
@@ -81,7 +77,8 @@ class Binary:
             for t in (int, float)
             if (d.is_float and not (self.scales and d.is_narrow)) or (d.is_int and t is int)
         }
-        object.__setattr__(self, "compares", self.op in COMPARE)
+        object.__setattr__(self, "compares", self.op.info.compares)
+        object.__setattr__(self, "kinds", kinds)
         object.__setattr__(self, "plain", frozenset(plain))
         object.__setattr__(self, "direct", frozenset(pairs))
         narrow = {d for d in plain if d.is_narrow and not d.is_float8} if self.scales else set[DType]()
@@ -93,7 +90,7 @@ class Binary:
             raise no_arithmetic(self.name, found)
         if found.kind in self.kinds:
             return found
-        if self.kinds is _FLOAT:
+        if self.kinds == FLOATS:
             return get_default_dtype()
         raise DTypeError(f"{self.name}: not defined on {found.name}; {_advice(self.kinds)}")
 
@@ -105,26 +102,26 @@ def _advice(kinds: frozenset[Kind]) -> str:
     return "convert with .to(...) to a number dtype first (for bools, logical_xor or ^ may be meant)"
 
 
-_ADD = Binary("add", Op.ADD, _ALL, on_bool=Op.OR)
-_SUB = Binary("sub", Op.SUB, _NUMBER)
-_MUL = Binary("mul", Op.MUL, _ALL, on_bool=Op.AND, scales=True)
-_DIV = Binary("div", Op.DIV, _FLOAT, scales=True)
-_MOD = Binary("fmod", Op.MOD, _NUMBER)
-_FLOORDIV = Binary("floor_divide", Op.FLOORDIV, _INTS)
-_POW = Binary("pow", Op.POW, _NUMBER)
-_MAX = Binary("maximum", Op.MAX, _ALL, on_bool=Op.OR)
-_MIN = Binary("minimum", Op.MIN, _ALL, on_bool=Op.AND)
-_AND = Binary("bitwise_and", Op.AND, _BITS)
-_OR = Binary("bitwise_or", Op.OR, _BITS)
-_XOR = Binary("bitwise_xor", Op.XOR, _BITS)
-_SHL = Binary("bitwise_left_shift", Op.SHL, _INTS)
-_SHR = Binary("bitwise_right_shift", Op.SHR, _INTS)
-_LT = Binary("lt", Op.LT, _ALL)
-_LE = Binary("le", Op.LE, _ALL)
-_GT = Binary("gt", Op.LT, _ALL, swap=True)
-_GE = Binary("ge", Op.LE, _ALL, swap=True)
-_EQ = Binary("eq", Op.EQ, _ALL)
-_NE = Binary("ne", Op.NE, _ALL)
+_ADD = Binary("add", Op.ADD, on_bool=Op.OR)
+_SUB = Binary("sub", Op.SUB)
+_MUL = Binary("mul", Op.MUL, on_bool=Op.AND, scales=True)
+_DIV = Binary("div", Op.DIV, scales=True)
+_MOD = Binary("fmod", Op.MOD)
+_FLOORDIV = Binary("floor_divide", Op.FLOORDIV)
+_POW = Binary("pow", Op.POW)
+_MAX = Binary("maximum", Op.MAX, on_bool=Op.OR)
+_MIN = Binary("minimum", Op.MIN, on_bool=Op.AND)
+_AND = Binary("bitwise_and", Op.AND)
+_OR = Binary("bitwise_or", Op.OR)
+_XOR = Binary("bitwise_xor", Op.XOR)
+_SHL = Binary("bitwise_left_shift", Op.SHL)
+_SHR = Binary("bitwise_right_shift", Op.SHR)
+_LT = Binary("lt", Op.LT)
+_LE = Binary("le", Op.LE)
+_GT = Binary("gt", Op.LT, swap=True)
+_GE = Binary("ge", Op.LE, swap=True)
+_EQ = Binary("eq", Op.EQ)
+_NE = Binary("ne", Op.NE)
 
 
 def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
@@ -273,7 +270,7 @@ def _no_zero_divisor(name: str, other: object, dtype: DType) -> None:
         raise ArgumentError(f"{name}: division of an integer tensor by zero")
 
 
-@remembered
+@composite
 def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     """The quotient rounded toward -inf (Python's //). Integers by zero give 0 where torch raises."""
     x, y = operand("floor_divide", input), operand("floor_divide", other)
@@ -292,7 +289,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     return wrap(stepwise(Value(whole.node), a.value, b.value))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the divisor's sign (Python's %). Integers by zero give 0 where torch raises."""
     x, y = operand("remainder", input), operand("remainder", other)
@@ -304,14 +301,14 @@ def remainder(input: TensorLike, other: TensorLike) -> Tensor:
     return _remainder(wrap(a), wrap(b))
 
 
-@remembered
+@composite
 def _remainder(a: Tensor, b: Tensor) -> Tensor:
     """The rest of floats of one dtype, with the divisor's sign."""
     rest = _binary(_MOD, a, b)
     return where(logical_and(rest != 0, xor_sign(rest, b)), rest + b, rest)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def fmod(input: TensorLike, other: TensorLike) -> Tensor:
     """input modulo other with the dividend's sign (C's fmod)."""
     x, y = operand("fmod", input), operand("fmod", other)
@@ -515,8 +512,7 @@ def sqrt(input: Tensor) -> Tensor:
     return _float_unary("sqrt", Op.SQRT, input)
 
 
-@widens_on_gpus
-@rounded_once
+@composite(autocast=widens_on_gpus, recorded=False)
 def rsqrt(input: Tensor) -> Tensor:
     """1 / sqrt(input)."""
     return reciprocal(sqrt(input))
@@ -538,8 +534,7 @@ def exp2(input: Tensor) -> Tensor:
     return _float_unary("exp2", Op.EXP2, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def expm1(input: Tensor) -> Tensor:
     """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
     x = wrap(value_of("expm1", input))
@@ -560,15 +555,13 @@ def log2(input: Tensor) -> Tensor:
     return _float_unary("log2", Op.LOG2, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def log10(input: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return log(input) * (1.0 / math.log(10.0))
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def log1p(input: Tensor) -> Tensor:
     """log(1 + input), exact also near 0: log(u) * x / (u - 1) with u = 1 + x rounded (Kahan's correction)."""
     x = wrap(value_of("log1p", input))
@@ -597,8 +590,7 @@ def cos(input: Tensor) -> Tensor:
     return _float_unary("cos", Op.COS, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def tan(input: Tensor) -> Tensor:
     """sin / cos."""
     return sin(input) / cos(input)
@@ -609,8 +601,7 @@ def tanh(input: Tensor) -> Tensor:
     return _float_unary("tanh", Op.TANH, input)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def sinh(input: Tensor) -> Tensor:
     """(exp(x) - exp(-x)) / 2, without cancellation near 0 or early overflow."""
 
@@ -622,8 +613,7 @@ def sinh(input: Tensor) -> Tensor:
     return smooth("sinh", input, value, cosh)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def cosh(input: Tensor) -> Tensor:
     """(exp(x) + exp(-x)) / 2, without early overflow."""
 
@@ -639,7 +629,7 @@ def erf(input: Tensor) -> Tensor:
     return _float_unary("erf", Op.ERF, input)
 
 
-@remembered
+@composite
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), without overflow in the value or its gradient, which is y (1 - y)."""
     v = value_of("sigmoid", input)
@@ -656,7 +646,7 @@ def sigmoid(input: Tensor) -> Tensor:
     return wrap(composed(y, (x,), slope))
 
 
-@remembered
+@composite
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given; outside of 0 to 1 there is no derivative."""
     x = _as_float("logit", input)
@@ -669,7 +659,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     )
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN. On bools: the input."""
     v = value_of("sign", input)
@@ -706,13 +696,13 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return _rounded_at(input, decimals)
 
 
-@remembered
+@composite
 def _rounded_at(input: Tensor, decimals: int) -> Tensor:
     ten = 10.0 ** (decimals if decimals > 0 else -decimals)
     return round(input * ten) / ten if decimals > 0 else round(input / ten) * ten
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 @needs(floats("input"))
 def frac(input: Tensor) -> Tensor:
     """input - trunc(input)."""
@@ -723,7 +713,7 @@ def bitwise_not(input: Tensor) -> Tensor:
     """~input: logical on bools, bitwise on integers."""
     v = value_of("bitwise_not", input)
     if v.dtype.is_float:
-        raise DTypeError(f"bitwise_not: not defined on {v.dtype.name}; {_advice(_BITS)}")
+        raise DTypeError(f"bitwise_not: not defined on {v.dtype.name}; {_advice(BITS)}")
     return wrap(apply(Op.NOT, (v,)))
 
 
@@ -742,7 +732,7 @@ def isfinite(input: Tensor) -> Tensor:
     return lt(abs(input), math.inf) if value_of("isfinite", input).dtype.is_float else eq(input, input)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -787,8 +777,6 @@ def where(
     if input is None or other is None:
         if input is not other:
             raise ArgumentError("where: give both input and other, or neither")
-        from weft.core.layout.gather import nonzero
-
         return nonzero(condition, as_tuple=True)
     if c.dtype is not bool_:
         raise DTypeError(
@@ -840,14 +828,14 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
     return logical_or(within(x, bound), isnan(x)) if x.dtype.is_float else within(x, bound)
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "end", "weight"))
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
     """input + weight * (end - input)."""
     return input + weight * (end - input)
 
 
-@remembered
+@composite
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
     """input + value * tensor1 * tensor2. Of integers, value is truncated, as in torch. Also in torch's older order
     (input, value, tensor1, tensor2)."""
@@ -858,7 +846,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, val
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2)
 
 
-@remembered
+@composite
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, value: Number = 1) -> Tensor:
     """input + value * tensor1 / tensor2. Not defined on integers, as in torch. Also in torch's older order
     (input, value, tensor1, tensor2)."""
@@ -867,7 +855,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Tensor, val
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 
-@remembered
+@composite
 @needs(one_dtype("input", "other"), at_least("rtol", 0), at_least("atol", 0))
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False

@@ -10,7 +10,7 @@ from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, TensorLike, value_of, wrap
-from weft.core.composed.remembered import remembered_as_given
+from weft.core.composed.composite import composite
 from weft.core.composed.smooth import float_operands
 from weft.core.pointwise.elementwise import abs, eq, lt, ne, where
 from weft.core.pointwise.elementwise import mul as times
@@ -52,7 +52,7 @@ def signbit(input: Tensor) -> Tensor:
     return lt(wrap(Value(v.node)), 0)
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def copysign(input: TensorLike, other: TensorLike) -> Tensor:
     """The size of input with the sign of other. The gradient at 0 is 0."""
     a, b, dtype = float_operands("copysign", input, other)
@@ -75,7 +75,7 @@ def copysign(input: TensorLike, other: TensorLike) -> Tensor:
     return wrap(composed(out.value.node, (a, b), rule))
 
 
-@remembered_as_given
+@composite(rounds_once=False)
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next float after input in the direction of other. The gradient of input is 1, but 0 where both are equal."""
     a, b = bc.operand("nextafter", input), bc.operand("nextafter", other)

@@ -18,7 +18,7 @@ from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, Number, TensorLike, value_of, wrap
 from weft.core.args.requirements import needs, no_bools
 from weft.core.composed.autocast import widens_on_gpus
-from weft.core.composed.remembered import remembered
+from weft.core.composed.composite import composite
 from weft.core.composed.smooth import Function1, Function2, chebyshev, float_input, like, on, smooth, smooth2
 from weft.core.execute import run
 from weft.core.pointwise import approximations as tables
@@ -85,13 +85,13 @@ def _complement(x: Tensor) -> Tensor:
     return where(lt(abs(x), 0.5), 1 - erf(x), where(lt(x, 0), 2 - far, far))
 
 
-@remembered
+@composite
 def erfc(input: Tensor) -> Tensor:
     """1 - erf(x), exact also where erf is almost 1."""
     return smooth("erfc", input, _complement, lambda x: exp(-x * x) * -_TWO_OVER_ROOT_PI)
 
 
-@remembered
+@composite
 def erfcx(input: Tensor) -> Tensor:
     """exp(x**2) erfc(x), which does not underflow."""
 
@@ -130,8 +130,7 @@ def _inverse_error(y: Tensor) -> Tensor:
     return where(gt(abs(y), 1), math.nan, copysign(size, y))
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def erfinv(input: Tensor) -> Tensor:
     """The inverse of erf: infinite at 1 and -1, NaN beyond."""
     return smooth(
@@ -143,7 +142,7 @@ def erfinv(input: Tensor) -> Tensor:
     )
 
 
-@remembered
+@composite
 def ndtr(input: Tensor) -> Tensor:
     """The area under the standard normal density up to x."""
     x = input
@@ -153,7 +152,7 @@ def ndtr(input: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-@remembered
+@composite
 def log_ndtr(input: Tensor) -> Tensor:
     """The logarithm of ndtr, exact also far below 0."""
 
@@ -169,7 +168,7 @@ def log_ndtr(input: Tensor) -> Tensor:
     return smooth("log_ndtr", input, value, slope, wide=True)
 
 
-@remembered
+@composite
 def ndtri(input: Tensor) -> Tensor:
     """The x at which ndtr is the input: minus and plus infinity at 0 and 1, NaN outside."""
 
@@ -244,7 +243,7 @@ def _log_gamma(x: Tensor) -> Tensor:
     return where(logical_or(eq(x, 0), eq(abs(x), math.inf)), math.inf, out)
 
 
-@remembered
+@composite
 def lgamma(input: Tensor) -> Tensor:
     """log |gamma(x)|; infinite at 0 and the negative integers."""
     return smooth("lgamma", input, _log_gamma, digamma, wide=True)
@@ -268,7 +267,7 @@ def _digamma(x: Tensor) -> Tensor:
     return where(eq(x, 0), copysign(like(x, math.inf), -x), out)
 
 
-@remembered
+@composite
 def digamma(input: Tensor) -> Tensor:
     """The derivative of lgamma; -inf at 0, NaN at the negative integers."""
     return smooth("digamma", input, _digamma, lambda x: polygamma(1, x), wide=True)
@@ -294,7 +293,7 @@ def _hurwitz(s: Tensor, q: Tensor) -> Tensor:
     return where(le(s, 1), where(eq(s, 1), math.inf, math.nan), where(eq(q, math.inf), 0.0, out))
 
 
-@remembered
+@composite
 def zeta(input: TensorLike, other: TensorLike) -> Tensor:
     """Hurwitz' zeta function, the sum of (other + k)**-input for k = 0, 1, ...; differentiable in `other`."""
     return smooth2("zeta", input, other, _hurwitz, (None, lambda s, q: zeta(s + 1, q) * -s), wide=True)
@@ -306,7 +305,7 @@ def polygamma(n: Any, input: Any) -> Tensor:
     return _polygamma(int(cast("int", order)), cast("Tensor", x))
 
 
-@remembered
+@composite
 def _polygamma(n: int, input: Tensor) -> Tensor:
     if n < 0:
         raise ArgumentError(f"polygamma: n must not be negative, got {n}")
@@ -324,7 +323,7 @@ def _polygamma(n: int, input: Tensor) -> Tensor:
     return smooth("polygamma", input, value, lambda x: _polygamma(n + 1, x), wide=True)
 
 
-@remembered
+@composite
 @needs(no_bools("input"))
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The multivariate log-gamma function of dimension p."""
@@ -407,7 +406,7 @@ def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
     return exp((a - 1) * log(x) - x - lgamma(a))
 
 
-@remembered
+@composite
 def gammainc(input: Tensor, other: Tensor) -> Tensor:
     """The regularized lower incomplete gamma function P(input, other); differentiable in `other`."""
     return smooth2(
@@ -420,7 +419,7 @@ def gammainc(input: Tensor, other: Tensor) -> Tensor:
     )
 
 
-@remembered
+@composite
 def gammaincc(input: Tensor, other: Tensor) -> Tensor:
     """The regularized upper incomplete gamma function 1 - P(input, other); differentiable in `other`."""
     return smooth2(
@@ -432,13 +431,13 @@ def gammaincc(input: Tensor, other: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------- logarithms of sums
 
 
-@remembered
+@composite
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """log(exp(input) + exp(other)) without overflow."""
     return _log_add("logaddexp", input, other, lambda d: log1p(exp(d)), 1.0)
 
 
-@remembered
+@composite
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2**input + 2**other) without overflow."""
     from weft.core.pointwise.elementwise import exp2
@@ -463,13 +462,13 @@ def _log_add(op: str, input: Tensor, other: Tensor, added: Function1, log_base: 
     return smooth2(op, input, other, value, (share, lambda x, y: share(y, x)))
 
 
-@remembered
+@composite
 def xlogy(input: TensorLike, other: TensorLike) -> Tensor:
     """input * log(other), 0 where input is, unless other is NaN."""
     return _times_log("xlogy", input, other, log, lambda x, y: x / y)
 
 
-@remembered
+@composite
 def xlog1py(input: TensorLike, other: TensorLike) -> Tensor:
     """input * log1p(other), 0 where input is, unless other is NaN."""
     return _times_log("xlog1py", input, other, log1p, lambda x, y: x / (y + 1))
@@ -485,7 +484,7 @@ def _times_log(op: str, input: TensorLike, other: TensorLike, of: Function1, by_
     return smooth2(op, input, other, value, (by_input, by_other))
 
 
-@remembered
+@composite
 def entr(input: Tensor) -> Tensor:
     """-x log(x); 0 at 0, -inf below."""
 
@@ -517,25 +516,25 @@ def _i1e(x: Tensor) -> Tensor:
     return where(le(a, 8.0), near, where(lt(x, 0), -far, far))
 
 
-@remembered
+@composite
 def i0(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 0."""
     return smooth("i0", input, lambda x: _i0e(x) * exp(abs(x)), i1, wide=True)
 
 
-@remembered
+@composite
 def i0e(input: Tensor) -> Tensor:
     """exp(-|x|) i0(x)."""
     return smooth("i0e", input, _i0e, lambda x: i1e(x) - _sign(x) * i0e(x), wide=True)
 
 
-@remembered
+@composite
 def i1(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 1."""
     return smooth("i1", input, lambda x: _i1e(x) * exp(abs(x)), lambda x: i0(x) - _over(i1(x), x), wide=True)
 
 
-@remembered
+@composite
 def i1e(input: Tensor) -> Tensor:
     """exp(-|x|) i1(x)."""
     return smooth("i1e", input, _i1e, lambda x: i0e(x) - i1e(x) * _sign(x) - _over(i1e(x), x), wide=True)
@@ -566,37 +565,37 @@ def _k(x: Tensor, order: int, scaled: bool) -> Tensor:
     return where(eq(x, 0), math.inf, where(lt(x, 0), math.nan, out))
 
 
-@remembered
+@composite
 def modified_bessel_k0(input: Tensor) -> Tensor:
     """The modified Bessel function of the second kind of order 0."""
     return smooth("modified_bessel_k0", input, lambda x: _k(x, 0, False), None, wide=True)
 
 
-@remembered
+@composite
 def modified_bessel_k1(input: Tensor) -> Tensor:
     """The modified Bessel function of the second kind of order 1."""
     return smooth("modified_bessel_k1", input, lambda x: _k(x, 1, False), None, wide=True)
 
 
-@remembered
+@composite
 def scaled_modified_bessel_k0(input: Tensor) -> Tensor:
     """exp(x) modified_bessel_k0(x)."""
     return smooth("scaled_modified_bessel_k0", input, lambda x: _k(x, 0, True), None, wide=True)
 
 
-@remembered
+@composite
 def scaled_modified_bessel_k1(input: Tensor) -> Tensor:
     """exp(x) modified_bessel_k1(x)."""
     return smooth("scaled_modified_bessel_k1", input, lambda x: _k(x, 1, True), None, wide=True)
 
 
-@remembered
+@composite
 def modified_bessel_i0(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 0, as i0, without a derivative, as in torch."""
     return smooth("modified_bessel_i0", input, lambda x: _i0e(x) * exp(abs(x)), None, wide=True)
 
 
-@remembered
+@composite
 def modified_bessel_i1(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 1, as i1, without a derivative, as in torch."""
     return smooth("modified_bessel_i1", input, lambda x: _i1e(x) * exp(abs(x)), None, wide=True)
@@ -638,31 +637,31 @@ def _y(x: Tensor, order: int) -> Tensor:
     return where(eq(x, 0), -math.inf, where(lt(x, 0), math.nan, out))
 
 
-@remembered
+@composite
 def bessel_j0(input: Tensor) -> Tensor:
     """The Bessel function of the first kind of order 0."""
     return smooth("bessel_j0", input, lambda x: _j(x, 0), None, wide=True)
 
 
-@remembered
+@composite
 def bessel_j1(input: Tensor) -> Tensor:
     """The Bessel function of the first kind of order 1."""
     return smooth("bessel_j1", input, lambda x: _j(x, 1), None, wide=True)
 
 
-@remembered
+@composite
 def bessel_y0(input: Tensor) -> Tensor:
     """The Bessel function of the second kind of order 0."""
     return smooth("bessel_y0", input, lambda x: _y(x, 0), None, wide=True)
 
 
-@remembered
+@composite
 def bessel_y1(input: Tensor) -> Tensor:
     """The Bessel function of the second kind of order 1."""
     return smooth("bessel_y1", input, lambda x: _y(x, 1), None, wide=True)
 
 
-@remembered
+@composite
 def airy_ai(input: Tensor) -> Tensor:
     """The Airy function Ai, which solves y'' = x y and falls to 0; NaN at infinity, as in torch."""
 
@@ -686,7 +685,7 @@ def airy_ai(input: Tensor) -> Tensor:
     return smooth("airy_ai", input, value, None, wide=True)
 
 
-@remembered
+@composite
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """sin(x) / x, and 1 at 0."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.autograd.value import Value, stepwise
 from weft.core.args.handle import TensorLike, wrap
 from weft.core.composed.autocast import widens_on_gpus
-from weft.core.composed.remembered import remembered
+from weft.core.composed.composite import composite
 from weft.core.composed.smooth import chebyshev, float_input, like, on, smooth, smooth2
 from weft.core.pointwise import approximations as tables
 from weft.core.pointwise.elementwise import (
@@ -90,21 +90,19 @@ def _arc_cosine(x: Tensor) -> Tensor:
     return where(big, where(lt(x, 0), far, near), middle)
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def asin(input: Tensor) -> Tensor:
     """The angle from -pi/2 to pi/2 whose sine is the input; NaN outside of [-1, 1]."""
     return smooth("asin", input, _arc_sine, lambda x: rsqrt((1 - x) * (1 + x)))
 
 
-@remembered
-@widens_on_gpus
+@composite(autocast=widens_on_gpus)
 def acos(input: Tensor) -> Tensor:
     """The angle from 0 to pi whose cosine is the input; NaN outside of [-1, 1]."""
     return smooth("acos", input, _arc_cosine, lambda x: -rsqrt((1 - x) * (1 + x)))
 
 
-@remembered
+@composite
 def atan(input: Tensor) -> Tensor:
     """The angle from -pi/2 to pi/2 whose tangent is the input."""
     return smooth("atan", input, _arc_tangent, lambda x: 1 / (x * x + 1))
@@ -126,7 +124,7 @@ def _angle_of(y: Tensor, x: Tensor) -> Tensor:
     return copysign(first, y)
 
 
-@remembered
+@composite
 def atan2(input: TensorLike, other: TensorLike) -> Tensor:
     """The angle from -pi to pi of the point (other, input), by the signs of both. The gradient at the origin is 0."""
 
@@ -140,7 +138,7 @@ def atan2(input: TensorLike, other: TensorLike) -> Tensor:
     )  # fmt: skip
 
 
-@remembered
+@composite
 def asinh(input: Tensor) -> Tensor:
     """log(x + sqrt(x**2 + 1)), exact also near 0 and without overflow."""
 
@@ -154,7 +152,7 @@ def asinh(input: Tensor) -> Tensor:
     return smooth("asinh", input, value, lambda x: rsqrt(x * x + 1))
 
 
-@remembered
+@composite
 def acosh(input: Tensor) -> Tensor:
     """log(x + sqrt(x**2 - 1)), exact also near 1 and without overflow; NaN below 1."""
 
@@ -167,7 +165,7 @@ def acosh(input: Tensor) -> Tensor:
     return smooth("acosh", input, value, lambda x: rsqrt((x - 1) * (x + 1)))
 
 
-@remembered
+@composite
 def atanh(input: Tensor) -> Tensor:
     """log((1 + x) / (1 - x)) / 2, exact also near 0; infinite at 1 and -1, NaN beyond."""
 
@@ -178,7 +176,7 @@ def atanh(input: Tensor) -> Tensor:
     return smooth("atanh", input, value, lambda x: 1 / ((1 - x) * (1 + x)))
 
 
-@remembered
+@composite
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """sqrt(input**2 + other**2) without overflow or underflow on the way."""
 
@@ -200,7 +198,7 @@ _SINC_SLOPE = tuple((-1) ** k * 2 * k / math.factorial(2 * k + 1) for k in range
 """The derivative of sin(z) / z, in odd powers of z."""
 
 
-@remembered
+@composite
 def sinc(input: Tensor) -> Tensor:
     """sin(pi x) / (pi x), and 1 at 0."""
 
@@ -233,7 +231,7 @@ def rad2deg(input: Tensor) -> Tensor:
     return input * (180 / math.pi)
 
 
-@remembered
+@composite
 def angle(input: Tensor) -> Tensor:
     """0 for positive numbers, pi for negative ones, NaN for NaN."""
     v = float_input("angle", input)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.core.args.handle import Handle, describe
 from weft.core.functions import reductions
 from weft.core.functions.matmul import matmul
-from weft.core.linear_algebra.norms import vector_norm
+from weft.core.functions.norms import vector_norm
 from weft.core.pointwise import elementwise
 from weft.core.pointwise.arithmetic import clamp_max, clamp_min
 from weft.core.pointwise.special_functions import erfc, lgamma

@@ -171,7 +171,7 @@ def _offered(function: Callable[..., Any], name: str, home: str) -> Any:
 
 
 _MODULES = frozenset(f"weft.core.{m}" for m in (
-    "functions.arrangement", "functions.histograms", "functions.matmul", "functions.random",
+    "functions.arrangement", "functions.histograms", "functions.matmul", "functions.norms", "functions.random",
     "functions.reductions", "functions.scans", "functions.sorting", "layout.creation", "layout.gather",
     "layout.indexing", "layout.movement", "linear_algebra.cholesky_factors", "linear_algebra.inverse",
     "linear_algebra.ldl_factors", "linear_algebra.lu_factors", "linear_algebra.norms",

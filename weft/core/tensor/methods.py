@@ -10,7 +10,7 @@ from weft.core.functions import matmul as products
 from weft.core.functions import random, reductions
 from weft.core.layout import gather as picking
 from weft.core.layout import indexing, movement
-from weft.core.pointwise import elementwise
+from weft.core.pointwise import elementwise, nonzeros
 from weft.core.surface.keywords import with_aliases
 from weft.core.tensor.deferred import (
     arithmetic,
@@ -145,7 +145,7 @@ class Methods(Handle):
     all = reductions.all
     count_nonzero = reductions.count_nonzero
     logsumexp = reductions.logsumexp
-    norm = reductions.norm
+    norm = composed_products.norm
     allclose = reductions.allclose
     equal = reductions.equal
 
@@ -173,14 +173,14 @@ class Methods(Handle):
     narrow = movement.narrow
     shrink = movement.shrink
     pad = padding.pad
-    select = movement.select
+    select = indexing.select
     split = movement.split
     chunk = movement.chunk
-    unbind = movement.unbind
+    unbind = indexing.unbind
     unfold = movement.unfold
     repeat = movement.repeat
     tile = movement.tile
-    repeat_interleave = movement.repeat_interleave
+    repeat_interleave = picking.repeat_interleave
     tril = movement.tril
     triu = movement.triu
     diagonal = movement.diagonal
@@ -198,9 +198,9 @@ class Methods(Handle):
     index_copy = picking.index_copy
     index_fill = picking.index_fill
     masked_fill = picking.masked_fill
-    masked_select = picking.masked_select
-    nonzero = picking.nonzero
-    argwhere = picking.argwhere
+    masked_select = indexing.masked_select
+    nonzero = nonzeros.nonzero
+    argwhere = nonzeros.argwhere
     bincount = picking.bincount
 
     index_put = indexing.index_put

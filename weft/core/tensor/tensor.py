@@ -13,7 +13,7 @@ from weft.autograd.context import configured_device, grad_enabled
 from weft.autograd.value import Value, stepwise
 from weft.core.args import broadcast, defaults, handle
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.core.execute import changes, devices, files, ownership, realization, run
+from weft.core.execute import changes, devices, files, ownership, realization, run, watched
 from weft.core.functional import activations
 from weft.core.functions import reductions
 from weft.core.grad import differentiate
@@ -230,7 +230,7 @@ class Tensor(InPlace, Methods):
         if requires_grad != v.needs_grad:
             self.value = Value(v.node, requires_grad)
         if requires_grad:
-            differentiate.watch(self)
+            watched.watch(self)
         return self
 
     @property
@@ -263,7 +263,7 @@ class Tensor(InPlace, Methods):
     @property
     def retains_grad(self) -> Bool_:
         """True for a result of which backward() fills `.grad`, as retain_grad asked."""
-        return not self.value.is_leaf and differentiate.watcher(self.value) is self
+        return not self.value.is_leaf and watched.watcher(self.value) is self
 
     @property
     def _version(self) -> Int_:
@@ -275,7 +275,7 @@ class Tensor(InPlace, Methods):
         """Have backward() fill `.grad` of this result too."""
         if not self.value.needs_grad:
             raise GradError("retain_grad: this tensor does not require grad")
-        differentiate.watch(self)
+        watched.watch(self)
 
     def detach(self) -> Tensor:
         """The same elements, without history: a constant to differentiation."""
@@ -552,7 +552,7 @@ class Tensor(InPlace, Methods):
         own["_writes"] = own.get("_writes", 0) + 1
         handle.made(self)
         if value.needs_grad and value.is_leaf:
-            differentiate.watch(self)
+            watched.watch(self)
 
     def become(self, op: str, result: Value, hit: Value | None = None) -> Tensor:
         """In-place syntax: the handle stands for `result`, which must fit its shape and dtype. `hit` are the elements

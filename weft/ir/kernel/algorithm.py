@@ -25,24 +25,25 @@ def place(axis: int, size: Int) -> Var:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """Elements of a tensor for whose `place` the condition does not hold are `fill`: 0, or -inf."""
+class KnownFill:
+    """Elements of a tensor whose `place` lies outside of the condition have this value: 0, or -inf."""
 
-    unless: Guard
-    fill: float
+    outside: Guard
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
     """A tensor in global memory, contiguous in row-major order. Read, written, or both (updated in place).
 
-    `rest` is what is known of its elements before the kernel runs; schedules may leave out what it makes nothing."""
+    `fill` is what is known of its elements before the kernel runs; schedules may leave out the terms that it makes the
+    identity of their reduction."""
 
     name: str
     dtype: DType
     shape: tuple[Int, ...]
     written: bool = False
-    rest: Rest | None = None
+    fill: KnownFill | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,21 +212,21 @@ class _Lowering:
         match item:
             case Value(reduce=None):
                 at = self.offset_of(item, nest)
-                return [*self.ahead(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
+                return [*self.hints(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
             case Value():
                 assert item.reduce is not None
                 value = self.scalar(item, nest, item.expr)
                 guard = self.inside(nest, item.reduce.axes)
                 if guard:
                     value = ex.where(ex.test(guard), value, identity(item.reduce.op, item.dtype))
-                return [*self.ahead(item, nest), Accumulate(*self.target(item, nest), item.reduce.op, value)]
+                return [*self.hints(item, nest), Accumulate(*self.target(item, nest), item.reduce.op, value)]
             case Output():
                 return [
-                    *self.ahead(item, nest),
+                    *self.hints(item, nest),
                     *(self.store(item, nest, k) for k in range(len(item.stores))),
                 ]
 
-    def ahead(self, item: Item, nest: Nest) -> list[Stmt]:
+    def hints(self, item: Item, nest: Nest) -> list[Stmt]:
         """Hints for what a later iteration of a loop, as `nest.prefetch` says, will read of parameters, and write to
         them through the caches."""
         wish = nest.prefetch
@@ -270,11 +270,12 @@ class _Lowering:
         # what belongs to a block of threads is allocated outside of their loops, and of lanes'
         start = next((d for d, s in enumerate(nest.loops[:depth]) if s.kind in _TOGETHER), depth + 1)
         pure = [s for s in nest.loops[depth + 1 :] if not s.reduce]
+        lanes = [s for s in nest.loops[start:depth] if s.reduce and s.kind in LANE_KINDS]
+        layout = [*lanes, *(s for s in nest.loops[start:] if not s.reduce)]
         sums = [self.sum_of(x, in_lanes(pure_loops(self.kernel.nests[x.name]))) for x in online]
         chain = [sums or [self.sum_of(item, pure)]]
         for _ in spec.levels:
-            layout = None if online else [s for s in nest.loops[start:] if not s.reduce]
-            chain.append([self.part_of(s, layout) for s in chain[-1]])
+            chain.append([self.part_of(s, None if online else layout) for s in chain[-1]])
         allocs: list[Stmt] = [Alloc(p.buffer) for parts in chain[1:] for p in parts]
         self.partials.setdefault((item.name, min(start, depth)), []).extend(allocs)
         self.targets |= {s.item.name: (s.buffer.name, s.at) for s in chain[-1]}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.ir.index import Int, Var, high, substitute
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, Value
+from weft.ir.kernel.decisions import NONE, Decisions
 from weft.ir.loops import LoopKind, Scope
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class LoopSpec:
     """One loop of a nest; `reduce` when iterations combine into one result. Variables are unique in the kernel.
 
-    `levels`: so many iterations have a partial sum of their own, so many of those again one, and so on (`SetAside`).
+    `levels`: so many iterations have a partial sum of their own, so many of those again one, and so on (`PartialSums`).
     """
 
     var: Var
@@ -67,7 +68,7 @@ class Online:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class PrefetchSpec:
     """What the iteration of `loop` that comes `steps` later will read of `params` (all, if empty) is asked for now."""
 
     loop: str
@@ -93,7 +94,7 @@ class Nest:
     scope: Scope = Scope.LOCAL
     online: Online | None = None
     stream: bool = False
-    prefetch: Ahead | None = None
+    prefetch: PrefetchSpec | None = None
 
     def loop(self, name: str) -> LoopSpec | None:
         """The loop over the variable called `name`, if it is one of this nest's."""
@@ -112,11 +113,13 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """An algorithm with its schedule; `history` lists the transforms that made it."""
+    """An algorithm with its schedule; `history` lists the transforms that made it, `decisions` what was decided on the
+    way, and what is to be."""
 
     algorithm: Algorithm
     nests: Mapping[str, Nest]
     history: tuple[Transform, ...] = ()
+    decisions: Decisions = NONE
 
     @property
     def name(self) -> str:

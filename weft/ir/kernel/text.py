@@ -40,8 +40,8 @@ def show_kernel(k: Kernel) -> str:
 
 
 def _param(p: Param) -> str:
-    rest = f" {p.rest.fill:g} unless {show_guard(p.rest.unless)}" if p.rest is not None else ""
-    return f"{p.name}: {p.dtype.short}[{', '.join(map(repr, p.shape))}]{' out' if p.written else ''}{rest}"
+    fill = f" {p.fill.value:g} unless {show_guard(p.fill.outside)}" if p.fill is not None else ""
+    return f"{p.name}: {p.dtype.short}[{', '.join(map(repr, p.shape))}]{' out' if p.written else ''}{fill}"
 
 
 def _axes(axes: Sequence[Axis]) -> str:

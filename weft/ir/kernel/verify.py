@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.ir.dtypes import Kind
 from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, indices, walk
 from weft.ir.index import NEVER, Guard, Int, Opaque, Var, atoms, high, in_range, variables
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, StoreTo, Value, reads
 from weft.ir.loops_verify import call_error
-from weft.ir.ops import Op
-
-_REDUCE = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
+from weft.ir.ops import COMBINE, kind_error
 
 
 def verify(algorithm: Algorithm) -> None:
@@ -92,10 +89,11 @@ class _Verifier:
             raise self.fail("values are no narrow floats: they are computed in f32")
         if item.reduce is None:
             return
-        if item.reduce.op not in _REDUCE or not item.reduce.axes:
+        if item.reduce.op not in COMBINE.values() or not item.reduce.axes:
             raise self.fail("a reduction combines over one axis or more by ADD, MUL, MAX or MIN")
-        if item.dtype.kind is Kind.BOOL and item.reduce.op in (Op.ADD, Op.MUL):
-            raise self.fail(f"{item.reduce.op.symbol} is not defined on bool")
+        why = kind_error(item.reduce.op, item.dtype)
+        if why is not None:
+            raise self.fail(f"{item.reduce.op.symbol} {why}")
 
     def store(self, s: StoreTo, scope: set[Var]) -> None:
         p = self.params.get(s.param)
@@ -105,7 +103,7 @@ class _Verifier:
             raise self.fail(f"{s.param} has {len(p.shape)} axes", s.index)
         if s.expr.dtype is not p.dtype:
             raise self.fail(f"a {s.expr.dtype.name} value is stored to {s.param}, which is {p.dtype.name}")
-        if s.combine is not None and (s.combine not in _REDUCE or p.dtype.is_narrow):
+        if s.combine is not None and (s.combine not in COMBINE.values() or p.dtype.is_narrow):
             raise self.fail(f"{s.combine.symbol} cannot combine {p.dtype.name} in memory")
         for i, n in zip(s.index, p.shape, strict=True):
             self.index(i, scope)

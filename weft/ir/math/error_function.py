@@ -7,7 +7,7 @@ costs three multiplications. P and R are minimax in the relative error that they
 from __future__ import annotations
 
 from weft.ir import dtypes
-from weft.ir.math.value import Value, at_most, flip_sign, horner, sign_of, where
+from weft.ir.math.value import ScalarExpr, at_most, flip_sign, horner, sign_of, where
 
 # erf rounds to 1 from here on
 _LIMIT = {dtypes.float32: 3.9296875, dtypes.float64: 5.9375}
@@ -37,7 +37,7 @@ _R = {
 }  # fmt: skip
 
 
-def erf(x: Value) -> Value:
+def erf(x: ScalarExpr) -> ScalarExpr:
     """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x."""
     below = x * horner(x * x, _P[x.dtype]) + x
     root = horner(at_most(abs(x), _LIMIT[x.dtype]) - 2.0, _R[x.dtype])

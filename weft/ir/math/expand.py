@@ -18,20 +18,20 @@ from weft.ir.math.logarithm import log, log2
 from weft.ir.math.power import power
 from weft.ir.math.threefry import threefry
 from weft.ir.math.trigonometric import cos, sin
-from weft.ir.math.value import FORMATS, Value
-from weft.ir.ops import ELEMENTWISE, Op
+from weft.ir.math.value import FORMATS, ScalarExpr
+from weft.ir.ops import ELEMENTWISE, EXPANDED, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 
 Expansion: TypeAlias = Callable[[Call], Expr]
 
 
-def _expansion(f: Callable[..., Value]) -> Expansion:
+def _expansion(f: Callable[..., ScalarExpr]) -> Expansion:
     """`f` on the operands of a call. 16-bit floats are computed in float32 and rounded."""
 
     def expand_call(c: Call) -> Expr:
         if c.dtype in FORMATS:
-            return f(*map(Value, c.args)).expr
-        return cast(f(*(Value(cast(a, dtypes.float32)) for a in c.args)).expr, c.dtype)
+            return f(*map(ScalarExpr, c.args)).expr
+        return cast(f(*(ScalarExpr(cast(a, dtypes.float32)) for a in c.args)).expr, c.dtype)
 
     return expand_call
 
@@ -51,7 +51,7 @@ EXPANSIONS: dict[Op, Expansion] = {
 
 _INTEGER: dict[Op, Expansion] = {Op.POW: integer_power, Op.THREEFRY: threefry}
 
-NEEDED: frozenset[Op] = ELEMENTWISE - {*EXPANSIONS, *_INTEGER, Op.FMA}
+NEEDED: frozenset[Op] = ELEMENTWISE - EXPANDED - {Op.FMA}
 """Elementwise ops that every device renders, on every dtype that loops allow: nothing makes them of others."""
 
 WITHOUT_UINT64: dict[Op, Expansion] = EXPANSIONS | {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.math.value import Value, clamp, format_of, horner, nearest, power_of_two
+from weft.ir.math.value import ScalarExpr, clamp, format_of, horner, nearest, power_of_two
 
 LOG2_E = 1.4426950408889634
 LN2 = {
@@ -65,7 +65,7 @@ _TABLES: dict[DType, _Tables] = {
 }  # fmt: skip
 
 
-def exp(x: Value) -> Value:
+def exp(x: ScalarExpr) -> ScalarExpr:
     """e**x."""
     t, f = _TABLES[x.dtype], format_of(x)
     x = clamp(x, *t.exp_range)
@@ -77,12 +77,12 @@ def exp(x: Value) -> Value:
     return horner(r, t.exp) * scale * scale
 
 
-def exp2(x: Value) -> Value:
+def exp2(x: ScalarExpr) -> ScalarExpr:
     """2**x."""
     return exp2_sum(clamp(x, *_TABLES[x.dtype].exp2_range), None)
 
 
-def exp2_sum(x: Value, low: Value | None) -> Value:
+def exp2_sum(x: ScalarExpr, low: ScalarExpr | None) -> ScalarExpr:
     """2**(x + low) for x within exp2's range and |low| below an ulp of x."""
     f = format_of(x)
     k, word = nearest(x, 0.5, f.bias)
@@ -93,6 +93,6 @@ def exp2_sum(x: Value, low: Value | None) -> Value:
     return horner(r, _TABLES[x.dtype].exp2) * scale * scale
 
 
-def exp2_clamp(x: Value) -> Value:
+def exp2_clamp(x: ScalarExpr) -> ScalarExpr:
     """x limited to where 2**x is neither 0 nor infinite, and a little beyond."""
     return clamp(x, *_TABLES[x.dtype].exp2_range)

@@ -16,7 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Const, Expr, Load, Temp, call, cast, transform
 from weft.ir.float8 import NAN, encode, exponent_bias, fraction_bits, largest
 from weft.ir.loops import Alloc, Block, Buffer, If, Loop, Program, Stmt
-from weft.ir.math.value import Value, where
+from weft.ir.math.value import ScalarExpr, where
 from weft.ir.ops import Op
 from weft.ir.passes.rewrite import index_map, map_block
 
@@ -84,11 +84,11 @@ def to_f32(byte: Expr, dtype: DType) -> Expr:
     A float16 has 10 bits of fraction and the bias 15, so e5m2 is its upper half. e4m3 has a bias of 7: shifted to the
     same place it is 2**8 too small, subnormals included. Its NaN would be 480.
     """
-    x = Value(cast(byte, dtypes.uint16))
+    x = ScalarExpr(cast(byte, dtypes.uint16))
     if dtype is dtypes.float8_e5m2:
         return (x << 8).bits_as(dtypes.float16).to(dtypes.float32).expr
     size = x & 0x7F
-    magnitude = where(size.equals(NAN), Value(Const(dtypes.uint16, 0x7E00)), size << 7)
+    magnitude = where(size.equals(NAN), ScalarExpr(Const(dtypes.uint16, 0x7E00)), size << 7)
     half = (magnitude | ((x & 0x80) << 8)).bits_as(dtypes.float16)
     return (half.to(dtypes.float32) * 256.0).expr
 
@@ -102,16 +102,16 @@ def from_f32(number: Expr, dtype: DType) -> Expr:
     """
     bits, bias = fraction_bits(dtype), exponent_bias(dtype)
     cut = 23 - bits
-    word = Value(number).bits_as(dtypes.uint32)
+    word = ScalarExpr(number).bits_as(dtypes.uint32)
     size = word & 0x7FFFFFFF
     odd = (size >> cut) & 1
     normal = (size + odd + ((1 << (cut - 1)) - 1) - ((127 - bias) << 23)) >> cut
     normal = where(normal < largest(dtype), normal, largest(dtype))
     magic = 127 + 1 - bias - bits + 23
-    shift = Value(Const(dtypes.uint32, magic << 23)).bits_as(dtypes.float32)
+    shift = ScalarExpr(Const(dtypes.uint32, magic << 23)).bits_as(dtypes.float32)
     tiny = (size.bits_as(dtypes.float32) + shift).bits_as(dtypes.uint32) - (magic << 23)
     finite = where(size < ((128 - bias) << 23), tiny, normal)
     magnitude = where(
-        Value(Const(dtypes.uint32, 0x7F800000)) < size, Value(Const(dtypes.uint32, NAN)), finite
+        ScalarExpr(Const(dtypes.uint32, 0x7F800000)) < size, ScalarExpr(Const(dtypes.uint32, NAN)), finite
     )
     return (magnitude | ((word >> 24) & 0x80)).to(dtypes.uint8).expr

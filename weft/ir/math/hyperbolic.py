@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from weft.ir import dtypes
 from weft.ir.math.exponential import LN2, LOG2_E
-from weft.ir.math.value import Value, at_most, flip_sign, format_of, horner, nearest, power_of_two, sign_of
+from weft.ir.math.value import (
+    ScalarExpr,
+    at_most,
+    flip_sign,
+    format_of,
+    horner,
+    nearest,
+    power_of_two,
+    sign_of,
+)
 
 # tanh rounds to 1 from here on
 _LIMIT = {dtypes.float32: 10.0, dtypes.float64: 20.0}
@@ -26,7 +35,7 @@ _Q = {
 }  # fmt: skip
 
 
-def tanh(x: Value) -> Value:
+def tanh(x: ScalarExpr) -> ScalarExpr:
     """The hyperbolic tangent."""
     magnitude = at_most(abs(x), _LIMIT[x.dtype])
     high, low = LN2[x.dtype]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.ir.dtypes import Kind
 from weft.ir.expr import Call, Expr
-from weft.ir.math.value import Value, where
+from weft.ir.math.value import ScalarExpr, where
 
 
 def integer_power(e: Call) -> Expr:
@@ -12,7 +12,7 @@ def integer_power(e: Call) -> Expr:
 
     A negative exponent gives 0, unless the base is 1 or -1.
     """
-    base, exponent = (Value(a) for a in e.args)
+    base, exponent = (ScalarExpr(a) for a in e.args)
     signed = e.dtype.kind is Kind.INT
     one = base.const(1)
     result, square = one, base

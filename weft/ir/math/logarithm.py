@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weft.ir import dtypes
 from weft.ir.math.exponential import LN2, LOG2_E
-from weft.ir.math.value import Split, Value, horner, split, where
+from weft.ir.math.value import ScalarExpr, SignificandAndExponent, horner, split, where
 
 _P32 = (
     -0.5, 0.3333333134651184, -0.2500081956386566, 0.2000124156475067, -0.1662341058254242,
@@ -21,7 +21,7 @@ _R64 = (
 )  # fmt: skip
 
 
-def log(x: Value) -> Value:
+def log(x: ScalarExpr) -> ScalarExpr:
     """The natural logarithm."""
     parts = split(x)
     f, tail = _log1p(parts)
@@ -29,14 +29,14 @@ def log(x: Value) -> Value:
     return _special(x, k * high + (f + (k * low + tail)))
 
 
-def log2(x: Value) -> Value:
+def log2(x: ScalarExpr) -> ScalarExpr:
     """The logarithm to base 2: k + log(m) * log2(e)."""
     parts = split(x)
     f, tail = _log1p(parts)
     return _special(x, (f + tail) * LOG2_E + parts.exponent)
 
 
-def _log1p(parts: Split) -> tuple[Value, Value]:
+def _log1p(parts: SignificandAndExponent) -> tuple[ScalarExpr, ScalarExpr]:
     """log(m) as a sum f + tail, f exact."""
     f = parts.significand - 1.0
     if f.dtype is dtypes.float32:
@@ -48,7 +48,7 @@ def _log1p(parts: Split) -> tuple[Value, Value]:
     return f, s * (half_square + z * horner(z, _R64)) - half_square
 
 
-def _special(x: Value, result: Value) -> Value:
+def _special(x: ScalarExpr, result: ScalarExpr) -> ScalarExpr:
     """`result` for finite x > 0; else infinity, NaN, -infinity at either zero."""
     finite = where(x < float("inf"), result, x)
     return where(x.const(0.0) < x, finite, where(x.equals(0.0), x.const(float("-inf")), float("nan")))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.math.exponential import exp2_clamp, exp2_sum
-from weft.ir.math.value import Value, clamp, flip_sign, horner, short, sign_of, split, where
+from weft.ir.math.value import ScalarExpr, clamp, flip_sign, horner, short, sign_of, split, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ _TABLES: dict[DType, _Tables] = {
 }  # fmt: skip
 
 
-def power(x: Value, y: Value) -> Value:
+def power(x: ScalarExpr, y: ScalarExpr) -> ScalarExpr:
     """x**y for floats; NaN for a negative finite x and a y that is no integer."""
     largest = _TABLES[x.dtype].largest
     magnitude = abs(x)
@@ -55,7 +55,7 @@ def power(x: Value, y: Value) -> Value:
     return _special(x, y, magnitude, exp2_sum(exponent, rest))
 
 
-def _log2(x: Value) -> tuple[Value, Value]:
+def _log2(x: ScalarExpr) -> tuple[ScalarExpr, ScalarExpr]:
     """log2 of a finite x > 0 as a sum of two floats, the first with half a significand."""
     t = _TABLES[x.dtype]
     parts = split(x)
@@ -85,7 +85,7 @@ def _log2(x: Value) -> tuple[Value, Value]:
     return high, c_low - ((high - k) - c_high)
 
 
-def _special(x: Value, y: Value, magnitude: Value, result: Value) -> Value:
+def _special(x: ScalarExpr, y: ScalarExpr, magnitude: ScalarExpr, result: ScalarExpr) -> ScalarExpr:
     """`result` = |x|**y with its sign, and the cases where x or y is zero, one, infinite, negative or NaN."""
     zero, infinity = x.const(0.0), float("inf")
     whole = y.floor().equals(y)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir import dtypes
-from weft.ir.math.value import Value, flip_sign, format_of, horner, sign_of, where
+from weft.ir.math.value import ScalarExpr, flip_sign, format_of, horner, sign_of, where
 
 _INVERSE_PI_32 = (0x51, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
 _INVERSE_PI_64 = (
@@ -46,7 +46,7 @@ _SINE = {
 }  # fmt: skip
 
 
-def sin(x: Value, wide: bool = True) -> Value:
+def sin(x: ScalarExpr, wide: bool = True) -> ScalarExpr:
     """The sine of x radians; NaN for infinities. `wide` says that 64-bit integers may be used for float32."""
     sign, fraction = _turn(x, wide, cosine=False)
     small = abs(x) < 1.0
@@ -55,7 +55,7 @@ def sin(x: Value, wide: bool = True) -> Value:
     return _finite(x, flip_sign(_sine(r), flips))
 
 
-def cos(x: Value, wide: bool = True) -> Value:
+def cos(x: ScalarExpr, wide: bool = True) -> ScalarExpr:
     """The cosine of x radians; NaN for infinities. `wide` says that 64-bit integers may be used for float32."""
     sign, fraction = _turn(x, wide, cosine=True)
     small = abs(x) < 1.0
@@ -64,16 +64,16 @@ def cos(x: Value, wide: bool = True) -> Value:
     return _finite(x, flip_sign(_sine(r), where(small, sign.const(0), sign)))
 
 
-def _sine(r: Value) -> Value:
+def _sine(r: ScalarExpr) -> ScalarExpr:
     z = r * r
     return r * (z * horner(z, _SINE[r.dtype])) + r
 
 
-def _finite(x: Value, result: Value) -> Value:
+def _finite(x: ScalarExpr, result: ScalarExpr) -> ScalarExpr:
     return where(abs(x) < float("inf"), result, float("nan"))
 
 
-def _turn(x: Value, wide: bool, cosine: bool) -> tuple[Value, Value]:
+def _turn(x: ScalarExpr, wide: bool, cosine: bool) -> tuple[ScalarExpr, ScalarExpr]:
     """The sign bit of sin(|x|), or of cos(x), and r in [-pi/2, pi/2) with the magnitude's sine, for finite |x| >= 1."""
     f = format_of(x)
     word = x.bits_as(f.unsigned)
@@ -100,9 +100,11 @@ def _turn(x: Value, wide: bool, cosine: bool) -> tuple[Value, Value]:
     return sign, g * (low_part * 2.0**-bits) + g * (high * 2.0**-bits)
 
 
-def _window(words: Sequence[int], position: Value, bits: int, spans: int) -> tuple[Value, Value, Value]:
+def _window(
+    words: Sequence[int], position: ScalarExpr, bits: int, spans: int
+) -> tuple[ScalarExpr, ScalarExpr, ScalarExpr]:
     """Three words of the bit string `words`, from bit `position` modulo bits * spans."""
-    level: list[Value] = [position.const(w) for w in words]
+    level: list[ScalarExpr] = [position.const(w) for w in words]
     step = spans // 2
     while step:
         later = (position & (step * bits)).differs(0)
@@ -115,7 +117,7 @@ def _window(words: Sequence[int], position: Value, bits: int, spans: int) -> tup
     return a, b, c
 
 
-def _top_words_32(m: Value, b: Value, c: Value, wide: bool) -> tuple[Value, Value]:
+def _top_words_32(m: ScalarExpr, b: ScalarExpr, c: ScalarExpr, wide: bool) -> tuple[ScalarExpr, ScalarExpr]:
     """m * b + (m * c >> 32), as two words."""
     if wide:
         m64 = m.to(dtypes.uint64)
@@ -126,17 +128,17 @@ def _top_words_32(m: Value, b: Value, c: Value, wide: bool) -> tuple[Value, Valu
     return _high_product_32(m, b) + (low < carry).to(dtypes.uint32), low
 
 
-def _high_product_32(m: Value, w: Value) -> Value:
+def _high_product_32(m: ScalarExpr, w: ScalarExpr) -> ScalarExpr:
     """The upper word of m * w, from products of 16 bits."""
     return _high_product(m, w, 16)
 
 
-def _high_product_64(m: Value, w: Value) -> Value:
+def _high_product_64(m: ScalarExpr, w: ScalarExpr) -> ScalarExpr:
     """The upper word of m * w, from products of 32 bits."""
     return _high_product(m, w, 32)
 
 
-def _high_product(m: Value, w: Value, half: int) -> Value:
+def _high_product(m: ScalarExpr, w: ScalarExpr, half: int) -> ScalarExpr:
     mask = (1 << half) - 1
     m0, m1, w0, w1 = m & mask, m >> half, w & mask, w >> half
     middle = m1 * w0 + ((m0 * w0) >> half)

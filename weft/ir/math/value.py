@@ -16,11 +16,11 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, call, cast
 from weft.ir.ops import Op
 
-Operand: TypeAlias = "Value | float"
+Operand: TypeAlias = "ScalarExpr | float"
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ScalarExpr:
     """A scalar expression with Python's operators. A Python number beside it takes its dtype."""
 
     expr: Expr
@@ -29,80 +29,80 @@ class Value:
     def dtype(self) -> DType:
         return self.expr.dtype
 
-    def const(self, value: float) -> Value:
+    def const(self, value: float) -> ScalarExpr:
         """A constant of this value's dtype."""
-        return Value(Const(self.dtype, value))
+        return ScalarExpr(Const(self.dtype, value))
 
-    def _with(self, op: Op, other: Operand) -> Value:
-        return Value(call(op, self.expr, _operand(other, self.dtype)))
+    def _with(self, op: Op, other: Operand) -> ScalarExpr:
+        return ScalarExpr(call(op, self.expr, _operand(other, self.dtype)))
 
-    def __add__(self, other: Operand) -> Value:
+    def __add__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.ADD, other)
 
-    def __sub__(self, other: Operand) -> Value:
+    def __sub__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.SUB, other)
 
-    def __mul__(self, other: Operand) -> Value:
+    def __mul__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.MUL, other)
 
-    def __truediv__(self, other: Operand) -> Value:
+    def __truediv__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.DIV, other)
 
-    def __lt__(self, other: Operand) -> Value:
+    def __lt__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.LT, other)
 
-    def __le__(self, other: Operand) -> Value:
+    def __le__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.LE, other)
 
-    def equals(self, other: Operand) -> Value:
+    def equals(self, other: Operand) -> ScalarExpr:
         """Where the two compare equal (`==` compares expressions)."""
         return self._with(Op.EQ, other)
 
-    def differs(self, other: Operand) -> Value:
+    def differs(self, other: Operand) -> ScalarExpr:
         """Where the two compare unequal, or one is NaN."""
         return self._with(Op.NE, other)
 
-    def __and__(self, other: Operand) -> Value:
+    def __and__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.AND, other)
 
-    def __or__(self, other: Operand) -> Value:
+    def __or__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.OR, other)
 
-    def __xor__(self, other: Operand) -> Value:
+    def __xor__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.XOR, other)
 
-    def __lshift__(self, other: Operand) -> Value:
+    def __lshift__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.SHL, other)
 
-    def __rshift__(self, other: Operand) -> Value:
+    def __rshift__(self, other: Operand) -> ScalarExpr:
         return self._with(Op.SHR, other)
 
-    def __neg__(self) -> Value:
-        return Value(call(Op.NEG, self.expr))
+    def __neg__(self) -> ScalarExpr:
+        return ScalarExpr(call(Op.NEG, self.expr))
 
-    def __abs__(self) -> Value:
-        return Value(call(Op.ABS, self.expr))
+    def __abs__(self) -> ScalarExpr:
+        return ScalarExpr(call(Op.ABS, self.expr))
 
-    def floor(self) -> Value:
+    def floor(self) -> ScalarExpr:
         """The largest integer not above it, as a float."""
-        return Value(call(Op.FLOOR, self.expr))
+        return ScalarExpr(call(Op.FLOOR, self.expr))
 
-    def to(self, dtype: DType) -> Value:
+    def to(self, dtype: DType) -> ScalarExpr:
         """Its value in another dtype."""
-        return Value(cast(self.expr, dtype))
+        return ScalarExpr(cast(self.expr, dtype))
 
-    def bits_as(self, dtype: DType) -> Value:
+    def bits_as(self, dtype: DType) -> ScalarExpr:
         """Its bits read as another dtype of the same width."""
-        return Value(call(Op.BITCAST, self.expr, dtype=dtype))
+        return ScalarExpr(call(Op.BITCAST, self.expr, dtype=dtype))
 
 
 def _operand(value: Operand, dtype: DType) -> Expr:
-    return value.expr if isinstance(value, Value) else Const(dtype, value)
+    return value.expr if isinstance(value, ScalarExpr) else Const(dtype, value)
 
 
-def where(condition: Value, a: Value, b: Operand) -> Value:
+def where(condition: ScalarExpr, a: ScalarExpr, b: Operand) -> ScalarExpr:
     """a where the condition holds, else b."""
-    return Value(call(Op.WHERE, condition.expr, a.expr, _operand(b, a.dtype)))
+    return ScalarExpr(call(Op.WHERE, condition.expr, a.expr, _operand(b, a.dtype)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,12 @@ FORMATS: dict[DType, Format] = {
 """The formats that functions are expanded in; 16-bit floats are computed in float32."""
 
 
-def format_of(x: Value) -> Format:
+def format_of(x: ScalarExpr) -> Format:
     """The format of `x`'s dtype."""
     return FORMATS[x.dtype]
 
 
-def horner(x: Value, coefficients: Sequence[float]) -> Value:
+def horner(x: ScalarExpr, coefficients: Sequence[float]) -> ScalarExpr:
     """c[0] + c[1] x + c[2] x**2 + ..."""
     result = x * coefficients[-1] + coefficients[-2]
     for c in reversed(coefficients[:-2]):
@@ -153,17 +153,17 @@ def horner(x: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
-def at_most(x: Value, limit: float) -> Value:
+def at_most(x: ScalarExpr, limit: float) -> ScalarExpr:
     """The smaller; NaN stays NaN. One instruction where the machine's minimum returns its second operand for a NaN."""
     return where(x.const(limit) < x, x.const(limit), x)
 
 
-def clamp(x: Value, lo: float, hi: float) -> Value:
+def clamp(x: ScalarExpr, lo: float, hi: float) -> ScalarExpr:
     """x limited to lo..hi; NaN stays NaN."""
     return at_most(where(x < lo, x.const(lo), x), hi)
 
 
-def nearest(x: Value, factor: float, offset: int = 0) -> tuple[Value, Value]:
+def nearest(x: ScalarExpr, factor: float, offset: int = 0) -> tuple[ScalarExpr, ScalarExpr]:
     """k = x * factor rounded to an integer, as a float; and an unsigned integer whose low bits are those of k + offset.
 
     |x * factor| must stay below 2**(fraction - 1).
@@ -173,39 +173,39 @@ def nearest(x: Value, factor: float, offset: int = 0) -> tuple[Value, Value]:
     return shifted - (f.magic + offset), shifted.bits_as(f.unsigned)
 
 
-def power_of_two(exponent_field: Value) -> Value:
+def power_of_two(exponent_field: ScalarExpr) -> ScalarExpr:
     """2**(e - bias), e the exponent field in the low bits of an unsigned integer; the bits above it are shifted out."""
     f = next(f for f in FORMATS.values() if f.unsigned is exponent_field.dtype)
     return (exponent_field << f.fraction).bits_as(f.dtype)
 
 
-def short(x: Value) -> Value:
+def short(x: ScalarExpr) -> ScalarExpr:
     """x truncated to half of its significand."""
     f = format_of(x)
     return (x.bits_as(f.unsigned) & f.short_mask).bits_as(f.dtype)
 
 
-def sign_of(x: Value) -> Value:
+def sign_of(x: ScalarExpr) -> ScalarExpr:
     """The sign bit of x, alone, as an unsigned integer."""
     f = format_of(x)
     return x.bits_as(f.unsigned) & f.sign_bit
 
 
-def flip_sign(x: Value, sign: Value) -> Value:
+def flip_sign(x: ScalarExpr, sign: ScalarExpr) -> ScalarExpr:
     """x negated where `sign`, an unsigned integer with no other bit set, has the sign bit set."""
     f = format_of(x)
     return (x.bits_as(f.unsigned) ^ sign).bits_as(f.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SignificandAndExponent:
     """x = m * 2**k with m in [sqrt(1/2), sqrt(2)) and an integer k, for finite x > 0, subnormals included."""
 
-    significand: Value
-    exponent: Value
+    significand: ScalarExpr
+    exponent: ScalarExpr
 
 
-def split(x: Value) -> Split:
+def split(x: ScalarExpr) -> SignificandAndExponent:
     """Takes x apart; garbage, but no NaN, where x is not finite and positive."""
     f = format_of(x)
     tiny = x < f.min_normal
@@ -216,13 +216,13 @@ def split(x: Value) -> Split:
     steps = above >> f.fraction
     significand = (word - (steps << f.fraction)).bits_as(f.dtype)
     exponent = _to_float(steps, f) + where(tiny, x.const(-f.fraction), 0.0)
-    return Split(significand, exponent)
+    return SignificandAndExponent(significand, exponent)
 
 
 ROOT_HALF_BITS = {dtypes.float32: 0x3F3504F3, dtypes.float64: 0x3FE6A09E667F3BCD}
 
 
-def _to_float(n: Value, f: Format) -> Value:
+def _to_float(n: ScalarExpr, f: Format) -> ScalarExpr:
     """A small integer as a float. Few machines convert 64-bit integers in vectors, all add them."""
     if f.dtype is dtypes.float32:
         return n.to(f.dtype)

@@ -17,7 +17,8 @@ from weft.core.args.handle import describe
 from weft.core.functional import softmax
 from weft.core.functions.reductions import amax, logsumexp
 from weft.core.layout.creation import arange, ones
-from weft.core.layout.movement import broadcast_to, repeat_interleave
+from weft.core.layout.gather import repeat_interleave
+from weft.core.layout.movement import broadcast_to
 from weft.core.pointwise.elementwise import logical_and, logical_or, where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError

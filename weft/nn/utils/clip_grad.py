@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from weft.core.args.modes import no_grad
 from weft.core.execute.changes import restored_on_error
-from weft.core.functions.reductions import amax, norm
+from weft.core.functions.reductions import amax
 from weft.core.layout.creation import tensor
 from weft.core.layout.movement import stack
+from weft.core.linear_algebra.torch_products import norm
 from weft.core.pointwise.elementwise import clamp
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError

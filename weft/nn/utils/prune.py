@@ -15,8 +15,8 @@ from typing import Any, ClassVar, cast
 
 from weft.core.args.modes import no_grad
 from weft.core.functions.random import rand, rand_like
-from weft.core.functions.reductions import norm
 from weft.core.layout.creation import ones_like, zeros_like
+from weft.core.linear_algebra.torch_products import norm
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.errors import IndexError as OutOfRangeError

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft import settings
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.decisions import Logged, decisions_by_group, describe
 from weft.scheduler.kernelize.emit import emit
 from weft.scheduler.kernelize.loops import loop_spec
 from weft.scheduler.kernelize.masks import find_masks
@@ -15,7 +17,7 @@ from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
 from weft.scheduler.kernelize.spec import CopySpec, KernelSpec, LoopSpec
 
-__all__ = ["CopySpec", "KernelSpec", "LoopSpec", "copies", "kernelize", "kernelize_all", "kernels"]
+__all__ = ["CopySpec", "KernelSpec", "Logged", "LoopSpec", "copies", "kernelize", "kernelize_all", "kernels"]
 
 
 def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec]:
@@ -28,20 +30,25 @@ def kernels(specs: Iterable[KernelSpec | LoopSpec]) -> list[KernelSpec]:
     return [k for s in specs for k in (s.kernels() if isinstance(s, LoopSpec) else (s,))]
 
 
-def kernelize_all(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec | LoopSpec]:
+def kernelize_all(
+    outputs: Sequence[Node], buffers: int = NO_LIMIT, logged: bool = False
+) -> list[KernelSpec | LoopSpec]:
     """The kernels and loops that compute `outputs` from what is in memory, in an order in which they can run.
 
     Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.
-    No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only.
+    No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only. With
+    `logged`, each kernel comes with the decisions about its nodes, as text.
     """
+    outputs = expand_calls(outputs)
     partition = Partition(outputs, buffers)
-    position = {id(n): k for k, n in enumerate(partition.order)}
-    masks = find_masks(partition.order, frozenset(map(id, outputs)))
+    masks = find_masks(partition.prepared.order, frozenset(map(id, outputs)))
+    groups = ordered(partition)
+    log = decisions_by_group(partition.log, groups) if logged else {}
     specs = [
-        loop_spec(g, partition.why, lambda nodes, most: kernelize_all(nodes, min(most, buffers)))
+        loop_spec(g, partition.cuts, lambda nodes, most: kernelize_all(nodes, min(most, buffers), logged))
         if g.is_loop
-        else emit(g, partition.why, masks)
-        for g in ordered(partition.groups, position)
+        else emit(g, partition.cuts, masks, log.get(g, ()))
+        for g in groups
     ]
     partition.dissolve()
     if settings.verify():
@@ -51,8 +58,16 @@ def kernelize_all(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[Kern
     return specs
 
 
+def decision_log(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[Logged]:
+    """The decisions about all nodes that computing `outputs` needs, in the order in which they are made."""
+    partition = Partition(expand_calls(outputs), buffers)
+    log = list(describe(partition.log, ordered(partition)))
+    partition.dissolve()
+    return log
+
+
 def copies(outputs: Sequence[Node]) -> list[CopySpec]:
     """The copies between devices that computing `outputs` needs."""
-    partition = Partition(outputs)
+    partition = Partition(expand_calls(outputs))
     partition.dissolve()
     return [CopySpec(n.inputs[0], n) for n in partition.copies]

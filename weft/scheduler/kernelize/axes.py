@@ -69,13 +69,13 @@ def _dependences(group: Group) -> Iterable[dict[Var, int | None]]:
         for store in f.stores:
             yield steps_of(store.index, store.node.shape)
             yield from _guard_steps(store.guard)
-    for s in group.others:
+    for s in group.index_dependent:
         match s.kind:
             case Kind.RANGE:
                 yield _steps(s.index[0])
-            case Kind.ONE:
+            case Kind.ONE_HOT:
                 yield _steps(s.index[s.axis])
-            case Kind.MOVE | Kind.PICK:
+            case Kind.PAD | Kind.SELECT:
                 for g in s.guards:
                     yield from _guard_steps(g)
             case _:

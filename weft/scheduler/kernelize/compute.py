@@ -1,49 +1,62 @@
-"""How a node is computed at a site: which sites of its inputs it needs."""
+"""Computing a node at a site: how it gets its value, and the sites of its inputs that it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from weft.ir.graph import Along, Axes, Box, Combine
 from weft.ir.index import NEVER, Guard, Int, Var, both, floordiv, high, in_range, mod, variables
 from weft.ir.movement import source
-from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import Big
-from weft.scheduler.kernelize.groups import EMPTY, Frame, Kind, Site, Store, markers_in
+from weft.scheduler.kernelize.groups import EMPTY, Kind, Site, Store, markers_in
 from weft.scheduler.kernelize.online import online_members
-
-if TYPE_CHECKING:
-    from weft.scheduler.kernelize.partition import Partition
+from weft.scheduler.kernelize.sites import Sites
 
 
-def _move(p: Partition, site: Site) -> None:
+def compute(sites: Sites, site: Site) -> None:
+    """Compute the node of `site` there, from sites of its inputs."""
+    node, group = site.node, site.group
+    group.pending.discard(id(node))
+    other = sites.prepared.replaced_by.get(id(node))
+    if other is not None:
+        site.kind = Kind.FORWARD
+        site.inputs = [sites.need(other, group, site.index, site.frames)]
+    elif node.op in ELEMENTWISE:
+        site.kind = Kind.CALL
+        site.inputs = [sites.need(i, group, site.index, site.frames) for i in node.inputs]
+        group.ops += len(site.frames) * node.op.info.cost
+    else:
+        _COMPUTE[node.op](sites, site)
+
+
+def _move(sites: Sites, site: Site) -> None:
     s = source(site.node, site.index)
     if s.guard == NEVER:
         site.kind, site.fill = Kind.CONST, s.fill
         return
-    site.kind = Kind.MOVE if s.guard else Kind.SAME
-    site.inputs = [p.need(site.node.inputs[0], site.group, s.index, site.frames)]
+    site.kind = Kind.PAD if s.guard else Kind.FORWARD
+    site.inputs = [sites.need(site.node.inputs[0], site.group, s.index, site.frames)]
     if s.guard:
         site.fill = s.fill
         _guarded(site, [s.guard])
 
 
-def _gather(p: Partition, site: Site) -> None:
+def _gather(sites: Sites, site: Site) -> None:
     """out[i, j, k] = x[i, clamp(index[i, j, k]), k]."""
     x, index = site.node.inputs
     assert isinstance(site.node.attrs, Along)
     axis = site.node.attrs.axis
-    at = p.need(index, site.group, site.index, site.frames)
+    at = sites.need(index, site.group, site.index, site.frames)
     n = x.shape[axis]
     chosen: Int = 0 if high(n) == 1 else site.group.marker(at, n)
     where = (*site.index[:axis], chosen, *site.index[axis + 1 :])
-    site.kind = Kind.SAME
-    site.inputs = [p.need(x, site.group, where, site.frames), at]
+    site.kind = Kind.FORWARD
+    site.inputs = [sites.need(x, site.group, where, site.frames), at]
 
 
-def _concat(p: Partition, site: Site) -> None:
+def _concat(sites: Sites, site: Site) -> None:
     """The input whose range holds the index along the axis."""
     assert isinstance(site.node.attrs, Along)
     axis = site.node.attrs.axis
@@ -53,17 +66,17 @@ def _concat(p: Partition, site: Site) -> None:
         at = site.index[axis] - start
         guard = in_range(at, 0, x.shape[axis])
         start = start + x.shape[axis]
-        if guard == NEVER or p.facts[id(x)].size == 0:
+        if guard == NEVER or sites.facts[id(x)].size == 0:
             continue
         guards.append(guard)
         where = (*site.index[:axis], at, *site.index[axis + 1 :])
-        site.inputs.append(p.need(x, site.group, where, site.frames))
-    site.kind = Kind.PICK
+        site.inputs.append(sites.need(x, site.group, where, site.frames))
+    site.kind = Kind.SELECT
     site.group.ops += len(guards)
     _guarded(site, guards)
 
 
-def _update(p: Partition, site: Site) -> None:
+def _update(sites: Sites, site: Site) -> None:
     """src inside the box, x outside."""
     x, src = site.node.inputs
     box = site.node.attrs
@@ -77,38 +90,38 @@ def _update(p: Partition, site: Site) -> None:
             at = floordiv(at, step)
         guard = both(guard, in_range(at, 0, n))
         where.append(at)
-    outside = p.need(x, site.group, site.index, site.frames)
-    if guard == NEVER or p.facts[id(src)].size == 0:
-        site.kind, site.inputs = Kind.SAME, [outside]
+    outside = sites.need(x, site.group, site.index, site.frames)
+    if guard == NEVER or sites.facts[id(src)].size == 0:
+        site.kind, site.inputs = Kind.FORWARD, [outside]
         return
-    site.kind = Kind.PICK
-    site.inputs = [p.need(src, site.group, tuple(where), site.frames), outside]
+    site.kind = Kind.SELECT
+    site.inputs = [sites.need(src, site.group, tuple(where), site.frames), outside]
     site.group.ops += 1
     _guarded(site, [guard, ()])
 
 
-def _scatter(p: Partition, site: Site) -> None:
+def _scatter(sites: Sites, site: Site) -> None:
     """Of one element per row: out[i, j] = x[i, j] combined with src[i, 0] where index[i, 0] is j, else x[i, j]."""
     x, index, src = site.node.inputs
     assert isinstance(site.node.attrs, Combine)
     axis, group = site.node.attrs.axis, site.group
     row = (*site.index[:axis], 0, *site.index[axis + 1 :])
-    site.kind, site.axis = Kind.ONE, axis
+    site.kind, site.axis = Kind.ONE_HOT, axis
     site.inputs = [
-        p.need(index, group, row, site.frames),
-        p.need(x, group, site.index, site.frames),
-        p.need(src, group, row, site.frames),
+        sites.need(index, group, row, site.frames),
+        sites.need(x, group, site.index, site.frames),
+        sites.need(src, group, row, site.frames),
     ]
     group.ops += 3
-    p.depend(site)
+    sites.depend(site)
 
 
-def _reduce(p: Partition, site: Site) -> None:
+def _reduce(sites: Sites, site: Site) -> None:
     """A frame of its own, over the coordinates that the site's index depends on."""
     node, group = site.node, site.group
     assert isinstance(node.attrs, Axes)
     x, axes = node.inputs[0], node.attrs.axes
-    if p.facts[id(x)].size == 0:
+    if sites.facts[id(x)].size == 0:
         site.kind, site.fill = Kind.CONST, EMPTY
         return
     own = {v for i in site.index for v in variables(i)}
@@ -123,21 +136,19 @@ def _reduce(p: Partition, site: Site) -> None:
         else:
             index.append(_reduced_coordinate(site, own, reduced, n))
     if not reduced:
-        site.kind = Kind.SAME
-        site.inputs = [p.need(x, group, tuple(index), site.frames)]
+        site.kind = Kind.FORWARD
+        site.inputs = [sites.need(x, group, tuple(index), site.frames)]
         return
     mine = tuple(v for v in group.extents if v in own)
-    frame = Frame(len(group.frames), mine, node, tuple(reduced), site)
-    frame.settle(group.frames_of(site.frames))
-    group.frames.append(frame)
+    frame = group.reduction(site, mine, tuple(reduced))
     group.ops += 1
-    site.kind, site.frame = Kind.VALUE, frame
-    if p.facts[id(node)].big is Big.CONTRACTION:
+    site.kind, site.frame = Kind.REDUCTION, frame
+    if sites.facts[id(node)].big is Big.CONTRACTION:
         group.staged |= products(node)
-        group.contraction |= frame.bit
+        group.contractions |= frame.alone
         if not group.online:
-            group.online = online_members(node, tuple(index), p.facts, p.forced)
-    frame.stores = [Store(node, (), p.need(x, group, tuple(index), frame.bit))]
+            group.online = online_members(node, tuple(index), sites.facts, sites.prepared.forced)
+    frame.stores.append(Store(node, (), sites.need(x, group, tuple(index), frame.alone)))
 
 
 def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> Var:
@@ -155,13 +166,13 @@ def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> 
 def _guarded(site: Site, guards: Sequence[Guard]) -> None:
     """The site's value depends on guards, one per input."""
     site.guards.extend(guards)
-    site.group.others.append(site)
+    site.group.index_dependent.append(site)
     if site.group.markers:
         known = site.group.markers
         site.inputs.extend(known[m][0] for g in guards for m in markers_in((), g))
 
 
-COMPUTE: dict[Op, Callable[[Partition, Site], None]] = {
+_COMPUTE: dict[Op, Callable[[Sites, Site], None]] = {
     **dict.fromkeys(MOVEMENT, _move),
     **dict.fromkeys(REDUCE, _reduce),
     Op.GATHER: _gather,

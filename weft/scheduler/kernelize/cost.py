@@ -1,38 +1,33 @@
-"""The costs that fusion is decided by, in one place: what an operation, a byte and a kernel cost, and the limits.
+"""The costs that fusion is decided by, in one place: what a byte and a kernel cost, and the limits.
 
-The unit is one cheap scalar operation on one element. Only ratios matter, and they are much alike on all machines.
+The unit is one addition of one element, as of `OpInfo.cost`. Only ratios matter, and they are much alike on all
+machines.
 """
 
 from __future__ import annotations
 
-from weft.ir.ops import Op
+from dataclasses import dataclass
 
-OPS: dict[Op, int] = {
-    Op.DIV: 4, Op.RECIP: 4, Op.SQRT: 4, Op.FLOORDIV: 16, Op.MOD: 16, Op.EXP: 16, Op.EXP2: 16, Op.LOG: 20, Op.LOG2: 20,
-    Op.SIN: 24, Op.COS: 24, Op.TANH: 24, Op.ERF: 24, Op.POW: 48, Op.THREEFRY: 100,
-}  # fmt: skip
-"""What an operation costs, in additions; those not listed cost 1."""
-
-PER_BYTE = 8
+OPS_PER_BYTE = 8
 """Operations in the time that one byte takes from or to memory: the machine balance of today's CPUs and GPUs."""
 
-LAUNCH = 10_000
+OPS_PER_LAUNCH = 10_000
 """Operations in the time that one more kernel takes, however small."""
 
-PROLOGUE = 4
+MAX_PROLOGUE_OPS = 4
 """Operations per element that a product may do to an operand while staging it: it does so once per panel."""
 
-PROLOGUE_BYTES = 1.5
-"""How much more than the operand itself its inputs may hold for that."""
+MAX_PROLOGUE_READS = 1.5
+"""Bytes read at most by a prologue, per byte of the operand itself."""
 
-PROLOGUE_SAVED = 0.5
+PROLOGUE_SAVED_SHARE = 0.5
 """The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
 operand (weights of few bits): the rest is for panels that are staged more than once."""
 
-MAX_OPS = 512
+MAX_KERNEL_OPS = 512
 """Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
 
-MAX_READS = 48
+MAX_KERNEL_READS = 48
 """Tensors read by one kernel."""
 
 NO_LIMIT = 1 << 16
@@ -44,41 +39,95 @@ MIN_BUFFERS = 4
 MAX_SITES = 12
 """Different places at which one kernel may compute the same tensor's elements anew."""
 
-MAX_CONCAT = 8
+MAX_SELECTED_PIECES = 8
 """Inputs of a concatenation that may be chosen from per element."""
 
-MAX_PIECES = 64
+MAX_WRITTEN_PIECES = 64
 """Inputs of a concatenation that one kernel writes."""
 
 MIN_ROWS = 16
 """Rows that a kernel needs, to keep all cores busy, if one row is long."""
 
-LONG_ROW = 65_536
-"""Elements of a long row."""
+LONG_ROW_ELEMENTS = 65_536
+"""Elements from which on a row is long."""
 
-SATURATED = 1 << 40
-"""Costs above this are all alike."""
+SATURATED_OPS = 1 << 40
+"""Operations per element above which costs are not told apart."""
 
 
-def recompute(kernels: int, nbytes: int, ops: float, size: int, leaf_bytes: int | None) -> bool:
-    """Whether `kernels` kernels should each compute a tensor anew rather than read it from memory.
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Arithmetic, in operations (see `OPS`), and memory traffic, in bytes; None for more than is counted."""
+
+    ops: float = 0
+    nbytes: float | None = 0
+
+    @property
+    def total(self) -> float:
+        """The cost in operations."""
+        return float("inf") if self.nbytes is None else self.ops + self.nbytes * OPS_PER_BYTE
+
+    def __str__(self) -> str:
+        parts = [f"{self.ops:,.0f} operations"] if self.ops else []
+        if self.nbytes is None:
+            parts.append("uncounted bytes")
+        elif self.nbytes or not self.ops:
+            parts.append(f"{self.nbytes:,.0f} bytes")
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The cost of fusing a node beside the cost up to which that pays."""
+
+    fused: Cost
+    limit: Cost
+
+    @property
+    def pays(self) -> bool:
+        """Whether fusing costs no more than the limit."""
+        return self.fused.total <= self.limit.total
+
+    def __str__(self) -> str:
+        rate = f", at {OPS_PER_BYTE} operations per byte" if self.fused.ops and self.limit.nbytes else ""
+        return f"{self.fused} {'<=' if self.pays else '>'} {self.limit}{rate}"
+
+
+_LAUNCH = Cost(OPS_PER_LAUNCH)
+
+
+def recompute(kernels: int, nbytes: int, ops: float, size: int, leaf_bytes: int | None) -> Comparison:
+    """The cost of computing a tensor in each of `kernels` kernels, against reading it from memory.
 
     Anew, each further kernel does `ops` per element and reads the `leaf_bytes` it is computed from; stored, it is
     written once and read by all kernels but the one that computes it.
     """
-    if leaf_bytes is None:
-        return False
-    again = (kernels - 1) * (leaf_bytes * PER_BYTE + ops * size)
-    return again <= max(kernels * nbytes * PER_BYTE, LAUNCH)
+    again = kernels - 1
+    stored = Cost(nbytes=kernels * nbytes)
+    return Comparison(
+        Cost(again * ops * size, None if leaf_bytes is None else again * leaf_bytes),
+        stored if stored.total >= OPS_PER_LAUNCH else _LAUNCH,
+    )
 
 
-def prologue(ops: float, size: int, nbytes: int, read: int | None) -> bool:
-    """Whether a product computes an operand of `size` elements, `nbytes` large, from `read` bytes as it stages it."""
+def prologue(ops: float, size: int, nbytes: int, read: int | None) -> Comparison:
+    """The cost of computing an operand of `size` elements, `nbytes` large, from `read` bytes as a product stages it."""
     saved = 0 if read is None else max(0, nbytes - read)
-    return ops <= PROLOGUE + PROLOGUE_SAVED * PER_BYTE * saved / max(size, 1)
+    return Comparison(Cost(ops * size), Cost(MAX_PROLOGUE_OPS * size, PROLOGUE_SAVED_SHARE * saved))
 
 
-def repeat(times: int, ops: float, itemsize: int, size: int) -> bool:
-    """Whether one kernel should compute a tensor's elements `times` times over rather than read it from memory."""
-    extra = (times - 1) * ops
-    return extra <= 3 * itemsize * PER_BYTE or extra * size <= LAUNCH
+def prologue_reads(nbytes: int, read: int | None) -> Comparison:
+    """The bytes that a product's prologue reads in place of an operand of `nbytes`."""
+    return Comparison(Cost(nbytes=read), Cost(nbytes=MAX_PROLOGUE_READS * nbytes))
+
+
+def small_prologue(ops: float, points: int) -> Comparison:
+    """The cost of computing an operand anew at every point of a small product, against one more kernel."""
+    return Comparison(Cost(ops * points), _LAUNCH)
+
+
+def repeat(times: int, ops: float, itemsize: int, size: int) -> Comparison:
+    """The cost of computing a tensor's elements `times` times over in one kernel, against memory traffic of three
+    accesses per element."""
+    stored = Cost(nbytes=3 * itemsize * size)
+    return Comparison(Cost((times - 1) * ops * size), stored if stored.total >= OPS_PER_LAUNCH else _LAUNCH)

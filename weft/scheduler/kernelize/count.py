@@ -7,15 +7,12 @@ from weft.ir.expr import Call
 from weft.ir.graph import elements
 from weft.ir.index import Int
 from weft.ir.kernel.algorithm import Algorithm, Item, Value
-from weft.ir.ops import Op
-from weft.scheduler.kernelize.cost import OPS
-
-_FREE = frozenset({Op.CAST, Op.BITCAST})
+from weft.ir.ops import CONVERSIONS
 
 
 def operations(a: Algorithm) -> Int:
-    """Operations of all items, functions as the arithmetic they take (`cost.OPS`). Each is counted once for every value
-    of the axes that it depends on: relu(x[i, k]) in a product over (i, j, k) once for every (i, k)."""
+    """Operations of all items, functions as the arithmetic they take (`OpInfo.cost`). Each is counted once for every
+    value of the axes that it depends on: relu(x[i, k]) in a product over (i, j, k) once for every (i, k)."""
     total: Int = 0
     for item in a.items:
         total = total + _of(item)
@@ -27,9 +24,9 @@ def _of(item: Item) -> Int:
     every = frozenset(extents)
     cost: dict[frozenset[str], int] = {}
     for e in ex.walk(item.exprs()):
-        if isinstance(e, Call) and e.op not in _FREE:
+        if isinstance(e, Call) and e.op not in CONVERSIONS:
             axes = ex.names_of(e) & every
-            cost[axes] = cost.get(axes, 0) + OPS.get(e.op, 1)
+            cost[axes] = cost.get(axes, 0) + e.op.info.cost
     if isinstance(item, Value) and item.reduce is not None:
         cost[every] = cost.get(every, 0) + 1
     total: Int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 
 from weft.ir import dtypes
@@ -11,11 +11,12 @@ from weft.ir.expr import Load
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, Rest, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, KnownFill, Output, Param, Reduce, StoreTo, Value
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.count import operations
+from weft.scheduler.kernelize.decisions import Cut, Logged
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, Kind, Store
@@ -79,9 +80,9 @@ class _Params:
             known = self.reads[id(node)] = (node, _free(f"p{len(self.reads)}", self.reserved))
         return Load(node.dtype, known[1], self.index(node, index))
 
-    def rest(self, node: Node, masks: Masks) -> Rest | None:
-        """What masks make of the tensor's elements."""
-        return masks.rest.get(id(node)) if id(node) not in self.linked else None
+    def masked(self, node: Node, masks: Masks) -> KnownFill | None:
+        """The masked-out elements of a parameter."""
+        return masks.masked.get(id(node)) if id(node) not in self.linked else None
 
     def written(self, node: Node) -> str:
         known = self.writes.get(id(node))
@@ -168,10 +169,10 @@ class _Emitter:
                     e.run(self.group.markers[a][0])  # pyright: ignore[reportArgumentType]
         at = tuple(e.index(i) for i in s.index)
         index = self.params.index(s.node, at)
-        asked = self.masks.asked.get(id(s.node), ())
-        if asked and self.group.contraction and value.dtype.is_float:
+        demanded = self.masks.demanded.get(id(s.node), ())
+        if demanded and self.group.contractions and value.dtype.is_float:
             here = {v: i for v, i in zip(places(s.node), at, strict=True) if isinstance(v, Var)}
-            condition = ex.test(map_guard(asked, lambda i: substitute(i, here)))
+            condition = ex.test(map_guard(demanded, lambda i: substitute(i, here)))
             value = ex.where(condition, value, ex.const(value.dtype, 0))
         return StoreTo(
             self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine
@@ -191,7 +192,7 @@ class _Emitter:
             items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
         p = self.params
         params = [
-            Param(name, n.dtype, p.shape(n), rest=p.rest(n, self.masks)) for n, name in p.reads.values()
+            Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks)) for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
         return Algorithm(_name(group), tuple(params), self.runtime, tuple(items))
@@ -201,7 +202,7 @@ def _runtime_variables(group: Group) -> tuple[Var, ...]:
     """The runtime variables that sizes, offsets and guards depend on, by name."""
     used: list[Int] = list(group.extents.values())
     guards: list[Guard] = []
-    for s in (*group.loads, *group.others):
+    for s in (*group.loads, *group.index_dependent):
         used += s.index
         guards += s.guards
         if s.kind is Kind.LOAD:
@@ -230,7 +231,7 @@ def _name(group: Group) -> str:
     words: list[str] = []
     for f in reversed(group.reductions()):
         assert f.node is not None
-        words.append("product" if group.contraction & f.bit else _SHORT[f.node.op])
+        words.append("product" if f in group.contractions else _SHORT[f.node.op])
     for f in group.outputs():
         for s in f.stores:
             node = s.node
@@ -242,8 +243,8 @@ def _name(group: Group) -> str:
     return "_".join(words[:5]) or "kernel"
 
 
-def emit(group: Group, why: Mapping[int, str], masks: Masks) -> KernelSpec:
-    """The specification of a group's kernel."""
+def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logged] = ()) -> KernelSpec:
+    """The specification of a group's kernel, with the logged decisions about its nodes."""
     e = _Emitter(group, masks)
     algorithm = e.algorithm()
     reads = tuple(n for n, _ in e.params.reads.values())
@@ -251,27 +252,28 @@ def emit(group: Group, why: Mapping[int, str], masks: Masks) -> KernelSpec:
     names = {id(n): name for n, name in (*e.params.reads.values(), *e.params.writes.values())}
     reasons: list[str] = []
     for n in writes:
-        reasons.append(f"{names[id(n)]} {n!r} is stored: {why[id(n)]}")
+        reasons.append(f"{names[id(n)]} {n!r} is stored: {cuts[id(n)].why}")
     for n in reads:
-        if id(n) in why and not is_leaf(n):
-            reasons.append(f"{names[id(n)]} {n!r} is loaded: {why[id(n)]}")
+        if id(n) in cuts and not is_leaf(n):
+            reasons.append(f"{names[id(n)]} {n!r} is loaded: {cuts[id(n)].why}")
     inplace = {names[id(n)]: group.inplace[id(n)] for n in writes if id(n) in group.inplace}
     flops = operations(algorithm)
-    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), flops, _traffic(group, reads))
+    traffic = _traffic(group, reads)
+    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), flops, traffic, tuple(log))
 
 
 def _traffic(group: Group, reads: tuple[Node, ...]) -> Int:
-    """Bytes that must move: each tensor once; of a gathered or sliced one no more than is asked for."""
-    asked: dict[int, Int] = {}
+    """Bytes that must move: each tensor once; of a gathered or sliced one no more than is read."""
+    points_read: dict[int, Int] = {}
     for s in group.loads:
         used = {v for i in s.index for v in variables(i)}
         if any(a in group.markers for i in s.index for a in atoms_of(i)):
             used |= {v for f in group.frames_of(s.frames) for v in (*f.axes, *f.reduced)}
         points = elements(tuple(group.extents[v] for v in used if v in group.extents))
-        asked[id(s.node)] = asked.get(id(s.node), 0) + points
+        points_read[id(s.node)] = points_read.get(id(s.node), 0) + points
     total: Int = 0
     for n in reads:
-        whole, some = elements(n.shape), asked[id(n)]
+        whole, some = elements(n.shape), points_read[id(n)]
         total = total + (some if high(some) < high(whole) else whole) * n.dtype.itemsize
     for f in group.outputs():
         for s in f.stores:

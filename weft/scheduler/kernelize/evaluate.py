@@ -113,20 +113,20 @@ class Evaluator:
                 return self.call(node, [s.value for s in site.inputs])
             case Kind.LOAD:
                 return widen(self.make_load(node, tuple([self.index(i) for i in site.index])))
-            case Kind.SAME:
+            case Kind.FORWARD:
                 return site.inputs[0].value
             case Kind.CONST:
                 return self.constant(site)
-            case Kind.VALUE:
+            case Kind.REDUCTION:
                 return self.reduction(site)
-            case Kind.MOVE:
-                return self.moved(site)
+            case Kind.PAD:
+                return self.padded(site)
             case Kind.RANGE:
                 return widen(converted(ex.from_index(self.index(site.index[0])), node.dtype))
-            case Kind.PICK:
-                return self.pick(site)
-            case Kind.ONE:
-                return self.one(site)
+            case Kind.SELECT:
+                return self.select(site)
+            case Kind.ONE_HOT:
+                return self.one_hot(site)
             case _:
                 raise AssertionError(f"{node!r} has not been placed")
 
@@ -163,7 +163,7 @@ class Evaluator:
         e = Load(dtypes.accumulator(dtype), name, tuple([self.index(v) for v in axes]))
         return widen(narrow(e, dtype))
 
-    def moved(self, site: Site) -> Expr:
+    def padded(self, site: Site) -> Expr:
         x: Expr = site.inputs[0].value
         assert not isinstance(site.fill, str | None)
         guard, fill = self.guard(site.guards[0]), ex.normalize(site.node.dtype, site.fill)
@@ -172,14 +172,14 @@ class Evaluator:
             return Load(x.dtype, x.source, x.index, (*x.guard, *(c for c in guard if c not in x.guard)))
         return ex.where(ex.test(guard), x, Const(x.dtype, fill))
 
-    def pick(self, site: Site) -> Expr:
+    def select(self, site: Site) -> Expr:
         out: Expr | None = None
         for guard, chosen in reversed(list(zip(site.guards, site.inputs, strict=False))):
             out = chosen.value if out is None else ex.where(ex.test(self.guard(guard)), chosen.value, out)
         assert out is not None
         return out
 
-    def one(self, site: Site) -> Expr:
+    def one_hot(self, site: Site) -> Expr:
         at, x, src = (s.value for s in site.inputs[:3])  # more follow when the index is computed
         assert isinstance(site.node.attrs, Combine)
         op = site.node.attrs.op

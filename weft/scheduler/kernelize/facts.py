@@ -1,4 +1,4 @@
-"""What can be said of each node before fusion is decided, from the leaves up: its cost if computed from them."""
+"""Facts of each node before fusion is decided, from the leaves up: its cost if computed from them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import Enum, auto
 
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import high
-from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.ops import REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import contraction
 
 
 class Big(Enum):
-    """What a tensor is the direct result of, if it is as large as that: computing it anew would cost dearly."""
+    """The reduction that a tensor, as large as its result, is or follows from: computing it anew would cost dearly."""
 
     REDUCTION = auto()
     CONTRACTION = auto()
@@ -22,7 +22,7 @@ class Big(Enum):
 
 @dataclass(slots=True)
 class Facts:
-    """Of one node, computed from leaves and presumed cuts.
+    """The cost of one node, computed from leaves and presumed cuts.
 
     A presumed cut is the result of a reduction (or an elementwise function of one, of the same size) with several
     consumers: it will most likely be stored, so what is computed from it counts from there. `bases` are a few of the
@@ -42,11 +42,12 @@ class Facts:
 
 
 _NONE: frozenset[int] = frozenset()
-_MANY = 8
+MAX_LEAVES = 8
+"""Tensors in memory that the facts of a node count one by one."""
 
 
 def is_leaf(node: Node) -> bool:
-    """The node's value is in memory already."""
+    """Whether the node's value is in memory already."""
     return node.storage is not None or node.op is Op.BUFFER
 
 
@@ -85,11 +86,11 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
         f.bases = f.leaves if f.big is Big.CONTRACTION else facts[id(node.inputs[0])].bases
         return
     leaves: frozenset[int] | None = _NONE
-    ops: float = 0 if op in MOVEMENT else cost.OPS.get(op, 1)
+    ops: float = op.info.cost
     for i in dict.fromkeys(node.inputs):
         g = facts[id(i)]
         f.reduced = f.reduced or g.reduced
-        if g.bases and len(f.bases) <= _MANY:
+        if g.bases and len(f.bases) <= MAX_LEAVES:
             f.bases = f.bases | g.bases if f.bases else g.bases
         if id(i) in forced or (g.big is not None and g.consumers > 1):
             more: frozenset[int] | None = frozenset((id(i),))
@@ -104,5 +105,5 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
             leaves = None
         elif more:
             leaves = leaves | more if leaves else more
-    f.ops = min(ops, cost.SATURATED)
-    f.leaves = None if leaves is not None and len(leaves) > _MANY else leaves
+    f.ops = min(ops, cost.SATURATED_OPS)
+    f.leaves = None if leaves is not None and len(leaves) > MAX_LEAVES else leaves

@@ -1,17 +1,19 @@
-"""What a partition is made of: groups (kernels to be), their coordinates and frames, and sites.
+"""The state of a partition: groups (kernels to be), their coordinates and frames, and sites.
 
 group      the nodes computed by one kernel
 coordinate an index variable of the group; frames share them
 frame      one item of the algorithm to be: an output's domain, or a reduction (its own axes, and those it reduces)
 site       a node computed (or read) at one index over the coordinates, for some of the frames
+
+Deciding reads these; only applying a decision (`partition.Partition.apply`) changes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.ir.dtypes import int64
 from weft.ir.expr import Scalar, Temp
@@ -20,7 +22,7 @@ from weft.ir.index import Guard, Index, Int, Opaque, Var, atoms, high
 from weft.ir.ops import Op
 
 EMPTY = "empty"
-"""In place of a constant's value: what a reduction of nothing gives."""
+"""The fill of a reduction over no elements, in place of a constant: the identity of its operation."""
 
 
 class Kind(Enum):
@@ -31,11 +33,11 @@ class Kind(Enum):
     CONST = auto()
     RANGE = auto()
     CALL = auto()  # an elementwise op on the values of `inputs`
-    MOVE = auto()  # the value of inputs[0] where the guard holds, else `fill`
-    SAME = auto()  # the value of inputs[0]
-    VALUE = auto()  # a reduction: the value of `frame`
-    ONE = auto()  # inputs[1] combined with inputs[2] where inputs[0], an integer, is the index along `axis`
-    PICK = auto()  # of inputs, the first whose guard holds
+    PAD = auto()  # the value of inputs[0] where the guard holds, else `fill`
+    FORWARD = auto()  # the value of inputs[0]
+    REDUCTION = auto()  # the value of `frame`
+    ONE_HOT = auto()  # inputs[1], combined with inputs[2] where inputs[0] is the index along `axis`
+    SELECT = auto()  # of inputs, the first whose guard holds
 
     __hash__ = object.__hash__
 
@@ -47,7 +49,7 @@ class Site:
         "axis", "fill", "frame", "frames", "group", "guards", "index", "inputs", "kind", "node", "stamp", "value",
     )  # fmt: skip
 
-    def __init__(self, node: Node, group: Group, index: tuple[Int, ...], frames: int, kind: Kind) -> None:
+    def __init__(self, node: Node, group: Group, index: tuple[Int, ...], frames: Frames, kind: Kind) -> None:
         self.node, self.group, self.index, self.frames, self.kind = node, group, index, frames, kind
         self.inputs: list[Site] = []
         self.guards: list[Guard] = []
@@ -57,10 +59,16 @@ class Site:
         self.stamp = -1
         self.value: Any = None
 
+    @property
+    def in_contraction(self) -> bool:
+        """A contraction of the group needs the site, which is part of one of its operands."""
+        contractions = self.group.contractions
+        return bool(contractions) and not contractions.isdisjoint(self.frames)
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Store:
-    """Node `node` is written at `index` with the value of `site`."""
+    """A write of the value of `site` to the buffer of `node`, at `index`."""
 
     node: Node
     index: tuple[Int, ...]
@@ -71,29 +79,35 @@ class Store:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """An item of the algorithm to be. `node` is the reduction; None for an output."""
+    """An item of the algorithm to be. `node` is the reduction, at `site`; None for an output.
+
+    `loop_owners`: by axis, the reduction in whose loop the frame is computed; None for an output's loop. `stores` and
+    `carries` (outputs over some of this one's axes, written along with it) grow as decisions are applied.
+    """
 
     number: int
     axes: tuple[Var, ...]
     node: Node | None = None
     reduced: tuple[Var, ...] = ()
     site: Site | None = None
+    loop_owners: Mapping[Var, Frame | None] = field(default_factory=dict[Var, "Frame | None"])
     stores: list[Store] = field(default_factory=list[Store])
     carries: list[Frame] = field(default_factory=list["Frame"])
-    homes: dict[Var, Frame | None] = field(default_factory=dict[Var, "Frame | None"])
 
     @property
-    def bit(self) -> int:
-        return 1 << self.number
+    def alone(self) -> Frames:
+        """The set of this frame only."""
+        return frozenset((self,))
 
-    def home(self, v: Var) -> Frame | None:
+    def loop_owner(self, v: Var) -> Frame | None:
         """The reduction in whose loop over `v` this frame is computed; None for an output's."""
-        return self if v in self.reduced else self.homes.get(v)
+        return self if v in self.reduced else self.loop_owners.get(v)
 
-    def settle(self, readers: list[Frame]) -> None:
-        """Note the loops in which this frame is computed: those of its readers."""
-        for v in self.axes:
-            self.homes[v] = readers[0].home(v)
+
+Frames: TypeAlias = frozenset[Frame]
+"""Frames of one group, unordered: `Group.frames_of` has them in the group's order."""
+
+NO_FRAMES: Frames = frozenset()
 
 
 class Group:
@@ -104,31 +118,26 @@ class Group:
         self.is_loop = is_loop
         self.extents: dict[Var, Int] = {}
         self.frames: list[Frame] = []
-        self.consumers: dict[Group, None] = {}
-        self.producers: dict[Group, None] = {}
-        self.level = 0  # above that of all consumers
+        self.contractions: Frames = NO_FRAMES
         self.stored: dict[int, Node] = {}
         self.inplace: dict[int, Node] = {}  # id of a stored node -> the node whose buffer it starts as
         self.loads: list[Site] = []
-        self.others: list[Site] = []  # sites other than loads whose value depends on an index
+        self.index_dependent: list[Site] = []  # sites other than loads whose value depends on an index
         self.markers: dict[Opaque, tuple[Site, Int | None]] = {}
-        self.contraction = 0  # bits of the frames that are contractions
-        self.online: frozenset[int] = frozenset()
-        self.ops = 0
-        self.read: set[int] = set()
-        self.needs: set[int] = (
-            set()
-        )  # what it reads, or may yet have to read: nodes that are not computed here so far
+        self.online: frozenset[int] = frozenset()  # members of an attention in one pass: see `online`
+        self.ops = 0  # operations by their cost, as in `cost.MAX_OPS`
+        self.read: set[int] = set()  # nodes that it loads
+        self.pending: set[int] = set()  # nodes that it loads, or has yet to compute or load
         self.bases: set[int] = set()  # see Facts
-        # contractions' products (False), and what is computed of their operands (True)
+        # products that contractions sum (False), and what is computed of their operands while staged (True)
         self.staged: dict[Node, bool] = {}
 
     def dissolve(self) -> None:
-        """Forget frames, sites and other groups: those refer to this one."""
+        """Drop frames and sites, which refer to this group."""
         for f in self.frames:
-            f.site, f.stores, f.carries, f.homes = None, [], [], {}
-        self.frames, self.loads, self.others = [], [], []
-        self.consumers, self.producers, self.markers = {}, {}, {}
+            f.site, f.stores, f.carries, f.loop_owners = None, [], [], {}
+        self.frames, self.loads, self.index_dependent = [], [], []
+        self.contractions, self.markers = NO_FRAMES, {}
 
     def coordinate(self, prefix: str, extent: Int) -> Var:
         """A new coordinate; no runtime variable is called like one."""
@@ -136,10 +145,14 @@ class Group:
         self.extents[var] = extent
         return var
 
+    def coordinates(self, shape: Shape) -> tuple[Int, ...]:
+        """The index of the points of a new domain of this shape."""
+        return tuple([0 if n == 1 else self.coordinate("i", n) for n in shape])
+
     def domain(self, shape: Shape) -> tuple[Frame, tuple[Int, ...]]:
         """A new output over `shape`, and the index of its points."""
-        index: tuple[Int, ...] = tuple(0 if n == 1 else self.coordinate("i", n) for n in shape)
-        return self.output(tuple(v for v in index if isinstance(v, Var))), index
+        index = self.coordinates(shape)
+        return self.output(tuple([v for v in index if isinstance(v, Var)])), index
 
     def output(self, axes: tuple[Var, ...]) -> Frame:
         """A new output over coordinates."""
@@ -147,8 +160,16 @@ class Group:
         self.frames.append(frame)
         return frame
 
+    def reduction(self, site: Site, axes: tuple[Var, ...], reduced: tuple[Var, ...]) -> Frame:
+        """A new reduction, the value of `site`, computed in the loops of the frames that need it."""
+        reader = self.frames_of(site.frames)[0]
+        owners = {v: reader.loop_owner(v) for v in axes}
+        frame = Frame(len(self.frames), axes, site.node, reduced, site, owners)
+        self.frames.append(frame)
+        return frame
+
     def marker(self, at: Site, size: Int | None) -> Opaque:
-        """Stands for the value of site `at` as an index, clamped into 0 .. size - 1 if given, until it is computed."""
+        """A placeholder for the value of site `at` as an index, clamped into 0 .. size - 1 if a size is given."""
         for known, (site, limit) in self.markers.items():
             if site is at and limit == size:
                 return known
@@ -161,55 +182,22 @@ class Group:
         """The frames that are outputs."""
         return [f for f in self.frames if f.node is None]
 
+    def output_over(self, axes: frozenset[Var]) -> tuple[Frame | None, Frame | None]:
+        """The first output whose axes include `axes`, and the first over just these."""
+        wide = [f for f in self.outputs() if axes <= frozenset(f.axes)]
+        return next(iter(wide), None), next((f for f in wide if axes == frozenset(f.axes)), None)
+
     def reductions(self) -> list[Frame]:
         """The frames that are reductions, consumers first."""
         return [f for f in self.frames if f.node is not None]
 
-    def frames_of(self, bits: int) -> list[Frame]:
-        """The frames whose bits are set."""
-        return [f for f in self.frames if bits >> f.number & 1]
-
-    def feed(self, users: Iterable[Group]) -> None:
-        """Others consume what this group stores."""
-        lowest = 0
-        for g in users:
-            self.consumers[g] = None
-            g.producers[self] = None
-            lowest = max(lowest, g.level + 1)
-        stack: list[tuple[Group, int]] = [(self, lowest)]
-        while stack:
-            g, level = stack.pop()
-            if g.level < level:
-                g.level = level
-                stack.extend((p, level + 1) for p in g.producers)
-
-    def reaches(self, other: Group, budget: int = 4096) -> bool:
-        """Whether `other` consumes, directly or not, what this group stores (True too when that is hard to tell).
-
-        Searched from `other` backwards, where few producers are known yet, and up to this group's level only: the
-        producers of a group that is as high are higher.
-        """
-        top = self.level
-        if other is not self and other.level >= top:
-            return False
-        seen: set[int] = {other.number}
-        stack: list[Group] = [other]
-        while stack:
-            g = stack.pop()
-            if g is self:
-                return True
-            budget -= 1
-            if budget < 0:
-                return True
-            for p in g.producers:
-                if p.level <= top and p.number not in seen:
-                    seen.add(p.number)
-                    stack.append(p)
-        return False
+    def frames_of(self, frames: Frames) -> list[Frame]:
+        """The given frames in the group's order."""
+        return [f for f in self.frames if f in frames]
 
 
 def markers_in(index: tuple[Int, ...], guard: Guard = ()) -> list[Opaque]:
-    """The opaque indices in an index tuple and a guard."""
+    """The computed indices in an index tuple and a guard."""
     found: dict[Opaque, None] = {}
     ends = [x for c in guard for x in (c.value, c.lo, c.hi) if x is not None]
     for i in (*index, *ends):

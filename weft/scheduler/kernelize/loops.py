@@ -20,6 +20,7 @@ from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite
 from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, StoreTo, Value
 from weft.ir.loop_body import Body, Loop, Part, whole_inputs
 from weft.scheduler.kernelize.cost import MIN_BUFFERS, NO_LIMIT
+from weft.scheduler.kernelize.decisions import Cut
 from weft.scheduler.kernelize.groups import Group
 from weft.scheduler.kernelize.spec import Carry, Home, KernelSpec, LoopSpec, Place, StepSpec
 
@@ -27,26 +28,26 @@ Kernelize = Callable[[Sequence[Node], int], "list[KernelSpec | LoopSpec]"]
 """kernelize_all(nodes, buffers), with no more buffers than the device allows."""
 
 
-def loop_spec(group: Group, why: Mapping[int, str], kernelize: Kernelize) -> LoopSpec:
+def loop_spec(group: Group, cuts: Mapping[int, Cut], kernelize: Kernelize) -> LoopSpec:
     """The specification of a group that is a loop."""
     results = tuple(group.stored.values())
     loop = results[0].attrs
     assert isinstance(loop, Loop)
-    homes = _Homes(loop.body, results[0].inputs, results)
-    roots = list(dict.fromkeys(homes.roots()))
-    twice = sum(len(homes.written[n]) - 1 for n in roots)
+    places = _Places(loop.body, results[0].inputs, results)
+    roots = list(dict.fromkeys(places.roots()))
+    twice = sum(len(places.written[n]) - 1 for n in roots)
     inner = kernelize(roots, max(NO_LIMIT - twice, MIN_BUFFERS))
-    steps = tuple([homes.step(s) for s in inner])
-    reasons = tuple(f"{n!r} is stored: {why[id(n)]}" for n in results)
+    steps = tuple([places.step(s) for s in inner])
+    reasons = tuple(f"{n!r} is stored: {cuts[id(n)].why}" for n in results)
     return LoopSpec(
-        loop.body, homes.variable, results[0].inputs, results, tuple(homes.begin()), steps, homes.carries,
-        tuple(homes.own), reasons,
+        loop.body, places.variable, results[0].inputs, results, tuple(places.begin()), steps, places.carries,
+        tuple(places.own), reasons,
     )  # fmt: skip
 
 
 @dataclass(slots=True)
-class _Homes:
-    """Where the tensors of a body are: `read` by those that read it, `written` by the kernel that makes it."""
+class _Places:
+    """Places of the tensors of a body: `read` by those that read it, `written` by the kernel that makes it."""
 
     body: Body
     inputs: tuple[Node, ...]
@@ -93,11 +94,11 @@ class _Homes:
             self.read[n] = places[0]
 
     def roots(self) -> list[Node]:
-        """What each step has to compute."""
+        """Nodes that each step has to compute."""
         return list(self.written)
 
     def of(self, n: Node) -> list[Place]:
-        """Where a tensor that a kernel makes is."""
+        """The places of a tensor that a kernel makes."""
         known = self.written.get(n)
         if known is None:
             place = Place(Home.OWN, self.own.setdefault(n, len(self.own)))
@@ -114,7 +115,7 @@ class _Homes:
             assert all(p.row is None for p in (*reads, *places)), "loops inside read and write whole tensors"
             return StepSpec(spec, tuple(reads), places, {})
         given, made = iter(reads), iter(writes)
-        rows: dict[str, list[tuple[Int, int | None]]] = {}
+        rows: dict[str, list[Row]] = {}
         bases: dict[int, Place] = {}
         written = 0
         for p in spec.algorithm.params:
@@ -123,21 +124,21 @@ class _Homes:
             if p.name in spec.inplace:
                 bases[written] = self.read[spec.inplace[p.name]]
             written += p.written
-        algorithm, order = placed(spec.algorithm, rows, self.variable)
+        algorithm, order = in_rows(spec.algorithm, rows, self.variable)
         final = tuple(writes[k][j] for k, j in order)
         return StepSpec(replace(spec, algorithm=algorithm), tuple(reads), final, bases)
 
-    def _row(self, place: Place) -> tuple[Int, int | None]:
-        """The row as an index, and how many there are; (0, None) for a tensor that is no row of another."""
+    def _row(self, place: Place) -> Row:
+        """The row that a place is."""
         if place.row is None:
-            return 0, None
+            return Row()
         node = self.inputs[place.number] if place.home is Home.INPUT else self.results[place.number]
         count = node.shape[0]
         assert isinstance(count, int)
-        return self.variable + place.row, count
+        return Row(self.variable + place.row, count)
 
     def begin(self) -> list[StepSpec]:
-        """What histories start with."""
+        """The kernels that start histories."""
         out: list[StepSpec] = []
         for i in self.live:
             history = self.number.get((Part.HISTORY, i))
@@ -161,77 +162,107 @@ def _live(b: Body, wanted: Mapping[tuple[Part, int], int]) -> list[int]:
     return sorted(live)
 
 
-def placed(
-    a: Algorithm, rows: Mapping[str, Sequence[tuple[Int, int | None]]], variable: Var
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a larger tensor: its index and the number of rows. All of a tensor where `count` is None."""
+
+    at: Int = 0
+    count: int | None = None
+
+    def index(self, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        """An index into the row as one into the whole tensor."""
+        return index if self.count is None else (self.at, *index)
+
+    def param(self, p: Param) -> Param:
+        """A parameter that is the row as one that is the whole tensor."""
+        return p if self.count is None else replace(p, shape=(self.count, *p.shape))
+
+
+def in_rows(
+    a: Algorithm, rows: Mapping[str, Sequence[Row]], variable: Var
 ) -> tuple[Algorithm, list[tuple[int, int]]]:
-    """The algorithm with parameters that are rows of larger ones: for each parameter the row and how many there are, or
-    None for one that stays. A written one may have several; then it is written to each of them, the first in its own
-    place. Also which (written parameter, row) the written parameters are now, in order."""
-    if all(count is None and len(r) == 1 for r in rows.values() for _, count in r):
+    """The algorithm with parameters that are `rows` of larger tensors, where `variable` is the number of the step.
+
+    A written one may have several rows; then it is written to each of them, the first in its own place. Also which
+    (written parameter, row) the written parameters are now, in order.
+    """
+    if all(len(r) == 1 and r[0].count is None for r in rows.values()):
         return a, [(k, 0) for k in range(sum(p.written for p in a.params))]
+    r = _RowRewriter(a, rows)
+    variables = (*a.variables, variable) if variable not in a.variables else a.variables
+    written = [p.name for p in a.params if p.written]
+    order = [(k, 0) for k in range(len(written))]
+    order += [(k, j) for k, name in enumerate(written) for j in range(1, len(rows[name]))]
+    items = tuple([r.item(i) for i in a.items])
+    return replace(a, params=r.params(), variables=variables, items=items), order
 
-    def index(name: str, at: tuple[Int, ...]) -> tuple[Int, ...]:
-        row, count = rows[name][0]
-        return at if count is None else (row, *at)
 
-    def leaf(e: Expr) -> Expr | None:
-        if not isinstance(e, Load) or e.source not in rows:
+class _RowRewriter:
+    """Rewrites an algorithm for parameters that become rows of larger tensors."""
+
+    def __init__(self, a: Algorithm, rows: Mapping[str, Sequence[Row]]) -> None:
+        self.algorithm, self.rows = a, rows
+        self.memo: dict[Expr, Expr] = {}
+        taken = {p.name for p in a.params} | {i.name for i in a.items} | {v.name for v in a.variables}
+        # by written parameter: its rows after the first, under parameter names of their own
+        self.copies: dict[str, list[tuple[str, Row]]] = {}
+        for p in a.params:
+            for j, row in enumerate(rows[p.name][1:], 1):
+                name = f"{p.name}r{j}"
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                self.copies.setdefault(p.name, []).append((name, row))
+
+    def params(self) -> tuple[Param, ...]:
+        """The parameters; those of further rows come last."""
+        first = [self._first(p) for p in self.algorithm.params]
+        copies = [
+            row.param(replace(p, name=name))
+            for p in self.algorithm.params
+            for name, row in self.copies.get(p.name, ())
+        ]
+        return (*first, *copies)
+
+    def _first(self, p: Param) -> Param:
+        """A parameter as its first row; masks say nothing of whole tensors."""
+        row = self.rows[p.name][0]
+        return p if row.count is None else replace(row.param(p), fill=None)
+
+    def item(self, i: Item) -> Item:
+        """An item that loads from rows, and stores to them."""
+        if isinstance(i, Value):
+            return replace(i, expr=self.expr(i.expr))
+        return replace(i, stores=tuple([new for s in i.stores for new in self.stores(s)]))
+
+    def stores(self, s: StoreTo) -> list[StoreTo]:
+        """A store to each row of its parameter."""
+        value = self.expr(s.expr)
+        at, guard = tuple(map(self.index, s.index)), map_guard(s.guard, self.index)
+        rows = [(s.param, self.rows[s.param][0]), *self.copies.get(s.param, ())]
+        return [replace(s, param=name, index=row.index(at), expr=value, guard=guard) for name, row in rows]
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression over rows."""
+        return ex.transform(e, self._load, memo=self.memo)
+
+    def _load(self, e: Expr) -> Expr | None:
+        """A load of a parameter, from its row; None for other expressions."""
+        if not isinstance(e, Load) or e.source not in self.rows:
             return None
-        at = index(e.source, e.index)
+        at = self.rows[e.source][0].index(e.index)
         return None if at == e.index else Load(e.dtype, e.source, at, e.guard)
 
-    memo: dict[Expr, Expr] = {}
-    taken = {p.name for p in a.params} | {i.name for i in a.items} | {v.name for v in a.variables}
-    params: list[Param] = []
-    more: list[Param] = []
-    others: dict[str, list[tuple[str, Int, int | None]]] = {}
-    order: list[tuple[int, int]] = []
-    extra: list[tuple[int, int]] = []
-    for p in a.params:
-        count = rows[p.name][0][1]
-        params.append(p if count is None else replace(p, shape=(count, *p.shape), rest=None))
-        if not p.written:
-            continue
-        order.append((len(order), 0))
-        for j, (row, n) in enumerate(rows[p.name][1:], 1):
-            name = f"{p.name}r{j}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            others.setdefault(p.name, []).append((name, row, n))
-            more.append(replace(p, name=name, shape=p.shape if n is None else (n, *p.shape)))
-            extra.append((order[-1][0], j))
+    def index(self, i: Int) -> Int:
+        """An index whose computed parts load from rows."""
+        return i if isinstance(i, int) or not i.computed else rewrite(i, self._computed)
 
-    def computed(i: Index) -> Int | None:
+    def _computed(self, i: Index) -> Int | None:
+        """A computed index, loading from rows; None for other indices."""
         if not isinstance(i, Opaque):
             return None
-        value = ex.transform(i.value, leaf, memo=memo)
+        value = self.expr(i.value)
         return i if value is i.value else ex.as_index(value, i.lo, i.hi)
-
-    def inside(i: Int) -> Int:
-        return i if isinstance(i, int) or not i.computed else rewrite(i, computed)
-
-    def store(s: StoreTo) -> list[StoreTo]:
-        value = ex.transform(s.expr, leaf, memo=memo)
-        plain, guard = tuple(map(inside, s.index)), map_guard(s.guard, inside)
-        out = [replace(s, index=index(s.param, plain), expr=value, guard=guard)]
-        for name, row, count in others.get(s.param, ()):
-            at = plain if count is None else (row, *plain)
-            out.append(replace(s, param=name, index=at, expr=value, guard=guard))
-        return out
-
-    def item(i: Item) -> Item:
-        if isinstance(i, Value):
-            return replace(i, expr=ex.transform(i.expr, leaf, memo=memo))
-        return replace(i, stores=tuple([new for s in i.stores for new in store(s)]))
-
-    made = replace(
-        a,
-        params=(*params, *more),
-        variables=(*a.variables, variable) if variable not in a.variables else a.variables,
-        items=tuple([item(i) for i in a.items]),
-    )
-    return made, order + extra
 
 
 def _into_row(carry: Node, history: Node, body: Body) -> KernelSpec:

@@ -1,20 +1,21 @@
-"""What a mask of indices says of other nodes: where they are nothing, and where nobody asks for them.
+"""Masks of indices: where elements are masked out, and where elements are demanded.
 
     s = where(j <= i, q k^T, -inf);  p = exp(s - m) / l;  dv = p^T g        p is 0, and s -inf, unless j <= i;
-    dp = g v^T;  ds = p * dp - ...                                          dp is asked for only where j <= i
+    dp = g v^T;  ds = p * dp - ...                                          dp is demanded only where j <= i
 
 Conditions on indices follow a tensor through elementwise ops and movement, from where(condition, x, -inf) down to what
-uses its exponential (`rest`), and from there up to what is multiplied by it (`asked`). So a product over masked weights
-leaves out what the mask rules out, and so does one whose result meets such weights. A weight that is ruled out counts
-for nothing: an infinity or NaN that it would be multiplied by has no effect; but a row that the mask leaves nothing is
-NaN, and stays so. A plain where(condition, x, 0) says nothing here, since 0 times infinity is not a number.
+uses its exponential (`masked`), and from there up to what is multiplied by it (`demanded`). So a product over masked
+weights leaves out what the mask rules out, and so does one whose result meets such weights. A weight that is ruled out
+counts for nothing: an infinity or NaN that it would be multiplied by has no effect; but a row that is masked out as a
+whole is NaN, and stays so. A plain where(condition, x, 0) masks nothing here, since 0 times infinity is not a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import TypeAlias
 
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr
@@ -32,38 +33,38 @@ from weft.ir.index import (
     substitute,
     variables,
 )
-from weft.ir.kernel.algorithm import Rest, place
+from weft.ir.kernel.algorithm import KnownFill, place
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.scheduler.kernelize.evaluate import converted
 
 _MOVED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})
-"""Movement that fills nothing up."""
+"""Movement without padding."""
 
-_DEPTH = 16
-"""How deep a condition is looked into."""
+_MAX_CONDITION_DEPTH = 16
+"""Nodes on a path through the expression of a condition."""
 
 
 @dataclass(slots=True)
 class Masks:
-    """By id of a node: what it is unless a condition on its place holds, and the condition without which nobody uses
-    its elements."""
+    """By id of a node: the value of its masked-out elements and where these are, and the condition without which none
+    of its elements is used."""
 
-    rest: dict[int, Rest] = field(default_factory=dict[int, Rest])
-    asked: dict[int, Guard] = field(default_factory=dict[int, Guard])
+    masked: dict[int, KnownFill] = field(default_factory=dict[int, KnownFill])
+    demanded: dict[int, Guard] = field(default_factory=dict[int, Guard])
 
 
 def find_masks(order: Sequence[Node], outputs: frozenset[int]) -> Masks:
-    """The masks of a graph, whose nodes are in topological order; `outputs` are wanted whole."""
+    """The masks of a graph, whose nodes are in topological order; `outputs` are demanded whole."""
     masks = Masks()
-    if not any(n.op is Op.CONST and _is(n, float("-inf")) for n in order):
+    if not any(n.op is Op.CONST and _is_constant(n, float("-inf")) for n in order):
         return masks
     for node in order:
-        if node.storage is None and node.inputs and (found := _rest(node, masks.rest)) is not None:
-            masks.rest[id(node)] = found
-    if masks.rest:
-        _ask(order, outputs, masks)
+        if node.storage is None and node.inputs and (found := _masked(node, masks.masked)) is not None:
+            masks.masked[id(node)] = found
+    if masks.masked:
+        _propagate_demand(order, outputs, masks)
     return masks
 
 
@@ -72,46 +73,109 @@ def places(node: Node) -> tuple[Int, ...]:
     return tuple(0 if n == 1 else place(k, n) for k, n in enumerate(node.shape))
 
 
-# what is nothing ------------------------------------------------------------------------------------------------------
+# masked out -----------------------------------------------------------------------------------------------------------
+
+_Operands: TypeAlias = Sequence[KnownFill | None]
 
 
-def _rest(node: Node, known: Mapping[int, Rest]) -> Rest | None:
-    """Where, and what, the node is nothing."""
-    op, inputs = node.op, node.inputs
-    if op is Op.WHERE:
-        return _chosen(node, known)
-    of = [known.get(id(i)) for i in inputs]
-    if not any(of):
+def _masked(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
+    """The masked-out elements of a node: the value that they have, and where they are."""
+    rule = _MASKED.get(node.op)
+    if rule is None:
         return None
-    if op in _MOVED:
-        return None if of[0] is None else _moved(node, of[0])
-    a, b = of[0], of[1] if len(of) > 1 else None
-    match op:
-        case Op.MUL:
-            zeros = [r for r in (a, b) if r is not None and r.fill == 0]
-            return Rest(_all(*(r.unless for r in zeros)), 0.0) if zeros else None
-        case Op.DIV if a is not None and a.fill == 0:
-            return a if _filled(node, inputs[1], a.unless) else None
-        case Op.NEG | Op.CAST | Op.CONTIGUOUS if a is not None and a.fill == 0:
-            return a
-        case Op.ADD | Op.SUB if a is not None and b is not None and a.fill == b.fill == 0:
-            return a if a == b else None
-        case Op.ADD:
-            lowest = [r for r in (a, b) if r is not None and r.fill < 0]
-            return Rest(_all(*(r.unless for r in lowest)), float("-inf")) if lowest else None
-        case Op.SUB if a is not None and a.fill < 0 and _maximum(inputs[1], inputs[0]):
-            return a
-        case Op.CAST | Op.CONTIGUOUS if a is not None and node.dtype.is_float:
-            return a
-        case Op.EXP if a is not None and a.fill < 0:
-            return Rest(a.unless, 0.0)
-        case _:
-            return None
+    of = [known.get(id(i)) for i in node.inputs]
+    return rule(node, of) if node.op is Op.WHERE or any(of) else None
+
+
+def _where(node: Node, of: _Operands) -> KnownFill | None:
+    """where(condition, x, -inf), or the other way round; where(.., x, 0) of what is 0 by another mask."""
+    condition, x, other = node.inputs
+    if _is_constant(other, float("-inf")):
+        guard, kept = _condition(condition), of[1]
+    elif _is_constant(x, float("-inf")):
+        guard, kept = _opposite(_condition(condition)), of[2]
+    else:
+        kept = of[1]
+        return kept if kept is not None and kept.value == 0 and _is_constant(other, 0.0) else None
+    if kept is not None and kept.value < 0:
+        guard = _all(guard, kept.outside)
+    return KnownFill(guard, float("-inf")) if guard and guard != NEVER else None
+
+
+def _moved(node: Node, of: _Operands) -> KnownFill | None:
+    """The condition at the place that an element comes from."""
+    (fill,) = of
+    assert fill is not None
+    at = source(node, places(node)).index
+    inner = {v: i for v, i in zip(places(node.inputs[0]), at, strict=True) if isinstance(v, Var)}
+    guard = map_guard(fill.outside, lambda i: _replaced(i, inner))
+    return KnownFill(guard, fill.value) if guard and all(_affine(c) for c in guard) else None
+
+
+def _product(node: Node, of: _Operands) -> KnownFill | None:
+    """0 where any factor is."""
+    zeros = [r for r in of if r is not None and r.value == 0]
+    return KnownFill(_all(*(r.outside for r in zeros)), 0.0) if zeros else None
+
+
+def _quotient(node: Node, of: _Operands) -> KnownFill | None:
+    """0 where the dividend is, if no divisor is 0."""
+    a = of[0]
+    return a if a is not None and a.value == 0 and _filled(node, node.inputs[1], a.outside) else None
+
+
+def _sum(node: Node, of: _Operands) -> KnownFill | None:
+    """0 where both terms are, -inf where any is."""
+    a, b = of
+    if a is not None and b is not None and a.value == b.value == 0:
+        return a if a == b else None
+    lowest = [r for r in of if r is not None and r.value < 0]
+    return KnownFill(_all(*(r.outside for r in lowest)), float("-inf")) if lowest else None
+
+
+def _difference(node: Node, of: _Operands) -> KnownFill | None:
+    """0 where both terms are; -inf less a maximum is -inf."""
+    a, b = of
+    if a is not None and b is not None and a.value == b.value == 0:
+        return a if a == b else None
+    return a if a is not None and a.value < 0 and _maximum(node.inputs[1], node.inputs[0]) else None
+
+
+def _negation(node: Node, of: _Operands) -> KnownFill | None:
+    """0 where the operand is."""
+    a = of[0]
+    return a if a is not None and a.value == 0 else None
+
+
+def _conversion(node: Node, of: _Operands) -> KnownFill | None:
+    """The operand's value, if the type has it."""
+    a = of[0]
+    return a if a is not None and (a.value == 0 or node.dtype.is_float) else None
+
+
+def _exponential(node: Node, of: _Operands) -> KnownFill | None:
+    """0 where the operand is -inf."""
+    a = of[0]
+    return KnownFill(a.outside, 0.0) if a is not None and a.value < 0 else None
+
+
+_MASKED: dict[Op, Callable[[Node, _Operands], KnownFill | None]] = {
+    **dict.fromkeys(_MOVED, _moved),
+    Op.WHERE: _where,
+    Op.MUL: _product,
+    Op.DIV: _quotient,
+    Op.ADD: _sum,
+    Op.SUB: _difference,
+    Op.NEG: _negation,
+    Op.CAST: _conversion,
+    Op.CONTIGUOUS: _conversion,
+    Op.EXP: _exponential,
+}
 
 
 def _filled(node: Node, divisor: Node, unless: Guard) -> bool:
-    """Whether each row that is divided by one number has a place where the condition holds. One that has none is
-    0 / 0: not a number, and not nothing."""
+    """Whether each row that is divided by one number has a place where the condition holds. One that has none is 0 / 0,
+    which is not a number, and so not masked out."""
     while divisor.op is Op.RESHAPE and divisor.shape == divisor.inputs[0].shape and divisor.storage is None:
         divisor = divisor.inputs[0]
     if divisor.op is not Op.EXPAND or divisor.storage is not None:
@@ -136,23 +200,8 @@ def _tried(node: Node, k: int, rows: Sequence[int]) -> list[Int]:
     return [0, n - 1, *diagonal]
 
 
-def _chosen(node: Node, known: Mapping[int, Rest]) -> Rest | None:
-    """where(condition, x, -inf), or the other way round; where(.., x, 0) of what is 0 by another mask."""
-    condition, x, other = node.inputs
-    lowest, flipped = _is(other, float("-inf")), _is(x, float("-inf"))
-    if flipped and not lowest:
-        guard, kept = _opposite(_condition(condition)), known.get(id(other))
-    elif lowest:
-        guard, kept = _condition(condition), known.get(id(x))
-    else:
-        kept = known.get(id(x))
-        return kept if kept is not None and kept.fill == 0 and _is(other, 0.0) else None
-    if kept is not None and kept.fill < 0:
-        guard = _all(guard, kept.unless)
-    return Rest(guard, float("-inf")) if guard and guard != NEVER else None
-
-
-def _is(node: Node, value: float) -> bool:
+def _is_constant(node: Node, value: float) -> bool:
+    """Whether each element of the node is `value`."""
     return node.storage is None and isinstance(f := _below(node).attrs, Fill) and float(f.value) == value
 
 
@@ -163,7 +212,7 @@ def _below(node: Node) -> Node:
 
 
 def _opposite(guard: Guard) -> Guard:
-    """What holds where the guard does not, where that is a condition too."""
+    """The condition that holds where the guard does not; empty where that is no condition."""
     match guard:
         case (InRange(value, lo, None),) if lo is not None:
             return (InRange(value, None, lo),)
@@ -173,51 +222,41 @@ def _opposite(guard: Guard) -> Guard:
             return ()
 
 
-def _moved(node: Node, rest: Rest) -> Rest | None:
-    """The condition at the place that an element comes from."""
-    at = source(node, places(node)).index
-    inner = {v: i for v, i in zip(places(node.inputs[0]), at, strict=True) if isinstance(v, Var)}
-    guard = map_guard(rest.unless, lambda i: _replaced(i, inner))
-    return Rest(guard, rest.fill) if guard and all(_affine(c) for c in guard) else None
-
-
 def _maximum(node: Node, of: Node) -> bool:
-    """The node is the maximum of `of` along some axes, in each place: -inf less that is -inf, but in rows of nothing
-    else, which are not numbers anyway."""
+    """Whether the node is the maximum of `of` along some axes, in each place: -inf less that is -inf, but in rows of
+    -inf only, which become NaN anyway."""
     top = _below(node)
     return top.storage is None and top.op is Op.REDUCE_MAX and top.inputs[0] is of
 
 
-# what nobody asks for -------------------------------------------------------------------------------------------------
+# demanded -------------------------------------------------------------------------------------------------------------
 
 
-def _ask(order: Sequence[Node], outputs: frozenset[int], masks: Masks) -> None:
-    """From users to operands: a node is asked for where any user asks for it."""
-    wanted: dict[int, Guard] = {}
+def _propagate_demand(order: Sequence[Node], outputs: frozenset[int], masks: Masks) -> None:
+    """From users to operands: a node is demanded where any user demands it."""
+    demand: dict[int, Guard] = {}
     for node in reversed(order):
-        mine: Guard = () if id(node) in outputs else wanted.get(id(node), ())
+        mine: Guard = () if id(node) in outputs else demand.get(id(node), ())
         if mine:
-            masks.asked[id(node)] = mine
+            masks.demanded[id(node)] = mine
         for k, i in enumerate(node.inputs):
             if i.storage is not None or not i.inputs:
                 continue
-            asks = _asks(node, k, mine, masks.rest)
-            before = wanted.get(id(i))
-            wanted[id(i)] = asks if before is None else tuple(c for c in before if c in asks)
+            new = _operand_demand(node, k, mine, masks.masked)
+            before = demand.get(id(i))
+            demand[id(i)] = new if before is None else tuple(c for c in before if c in new)
 
 
-def _asks(node: Node, k: int, mine: Guard, rest: Mapping[int, Rest]) -> Guard:
-    """The condition without which `node` does not use its operand number `k`."""
+def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, KnownFill]) -> Guard:
+    """The condition without which `node`, demanded where `mine` holds, does not use its operand number `k`."""
     op, inputs = node.op, node.inputs
     if op in (Op.PERMUTE, Op.RESHAPE):
         return _carried(node, mine) if mine else ()
     if op is Op.WHERE and k == 1:
         return _all(mine, _condition(inputs[0]))
-    if op is Op.MUL:
-        other = rest.get(id(inputs[1 - k]))
-        return (
-            mine if other is None or other.fill != 0 or inputs[0] is inputs[1] else _all(mine, other.unless)
-        )
+    if op is Op.MUL and inputs[0] is not inputs[1]:
+        other = masked.get(id(inputs[1 - k]))
+        return mine if other is None or other.value != 0 else _all(mine, other.outside)
     return mine if op in ELEMENTWISE else ()
 
 
@@ -253,14 +292,14 @@ def _affine(c: InRange) -> bool:
 
 
 def _condition(node: Node) -> Guard:
-    """Conditions on places that all hold where the bool `node` does; nothing where there are none."""
-    e = _scalar(node, places(node), _DEPTH)
+    """Conditions on places that all hold where the bool `node` does; empty where there are none."""
+    e = _scalar(node, places(node), _MAX_CONDITION_DEPTH)
     guard = tuple(dict.fromkeys(implied(e))) if e is not None else ()
     return guard if all(_affine(c) for c in guard) else ()
 
 
 def _scalar(node: Node, at: tuple[Int, ...], depth: int) -> Expr | None:
-    """What the node is at a place, if it follows from the place alone."""
+    """The node's value at a place, if it follows from the place alone."""
     if node.storage is not None or depth == 0:
         return None
     if node.op in _MOVED:

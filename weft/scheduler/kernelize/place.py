@@ -1,45 +1,67 @@
-"""Where a reduction may be computed inside the kernel that reads it: the conditions, with a reason when one fails."""
+"""Whether a reduction fits into the kernel that reads it: the conditions, with a reason when one fails."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
 
 from weft.ir.graph import Node
 from weft.ir.index import Var, high
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided, one_to_one
+from weft.scheduler.kernelize.decisions import Cut
 from weft.scheduler.kernelize.facts import Big, Facts
 from weft.scheduler.kernelize.groups import Frame, Group, Site
 
+WAITS = "a product's operand may not wait for a reduction"
+_ALONE = "a kernel around a product reduces nothing else"
 
-def refusal(node: Node, f: Facts, site: Site) -> str | None:
-    """Why the reduction `node` (or a function of one, of its size) cannot be computed where it is read; None if it can.
 
-    It can where each of its elements is computed once: its index uses some of the reader's axes one to one, and the
+def refusal(node: Node, f: Facts, site: Site) -> Cut | None:
+    """The reason why the reduction `node` (or a function of one, of its size) is not computed where it is read.
+
+    It can be where each of its elements is computed once: its index uses some of the reader's axes one to one, and the
     axes of all reductions of the kernel are nested in each other (rows inside blocks of rows).
     """
     group = site.group
     axes = one_to_one(site.index, node.shape, group.extents)
     if axes is None:
-        return "its elements are not read once each, in some order of loops"
+        return Cut("its elements are not read once each, in some order of loops", forced=True)
     if id(node) in group.online:
         return None
-    if f.big is Big.CONTRACTION:
-        return _contraction_refusal(group, site, axes)
-    if group.contraction & site.frames:
-        return "a product's operand may not wait for a reduction"
-    if group.contraction:
-        return "a kernel around a product reduces nothing else"
     readers = group.frames_of(site.frames)
-    if len(readers) > 1 and any(len({id(r.home(v)) for r in readers}) > 1 for v in axes):
+    if f.big is Big.CONTRACTION:
+        why = _contraction_refusal(group, site, axes, readers)
+    else:
+        why = _reduction_refusal(group, site, axes, readers)
+    if why is not None:
+        return Cut(why, forced=True)
+    if f.big is not Big.CONTRACTION and _waits_for_long_rows(group, f, axes, readers):
+        return Cut("all of a long row is needed before its first use", forced=False)
+    return None
+
+
+def _reduction_refusal(
+    group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
+) -> str | None:
+    """Why a reduction other than a contraction does not fit into the loops of its readers."""
+    if site.in_contraction:
+        return WAITS
+    if group.contractions:
+        return _ALONE
+    if len(readers) > 1 and any(len({id(r.loop_owner(v)) for r in readers}) > 1 for v in axes):
         return "more than one pass over its elements is needed"
     for other in group.reductions():
         theirs = frozenset(other.axes)
         if not (axes <= theirs or theirs <= axes) and _meet(group, other, readers):
             return "it runs over other axes than the kernel's other reductions"
-    return _rows_refusal(group, f, axes, readers)
+    return None
 
 
-def _contraction_refusal(group: Group, site: Site, axes: frozenset[Var]) -> str | None:
-    readers = group.frames_of(site.frames)
+def _contraction_refusal(
+    group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
+) -> str | None:
+    """Why a contraction does not fit into the loops of its readers."""
     if any(r.node is not None for r in readers):
         return "a product is not computed inside another reduction"
     if len(readers) != 1 or len(group.outputs()) != 1:
@@ -47,43 +69,28 @@ def _contraction_refusal(group: Group, site: Site, axes: frozenset[Var]) -> str 
     if axes != frozenset(readers[0].axes):
         return "a product is not recomputed along axes that it does not have"
     if group.reductions():
-        return "a kernel around a product reduces nothing else"
+        return _ALONE
     if any(divided(i) for i in site.index):
         return "a reshape splits its axes"
     return None
 
 
-def _meet(group: Group, other: Frame, readers: list[Frame]) -> bool:
-    """Both are computed for one output."""
-    outputs = group.outputs()
-    if len(outputs) == 1:
+def _meet(group: Group, other: Frame, readers: Sequence[Frame]) -> bool:
+    """Whether a reduction is computed for an output that another one, read by `readers`, is computed for too."""
+    if len(group.outputs()) == 1:
         return True
     assert other.site is not None
-    mine = 0
-    for r in readers:
-        mine |= r.bit
-    return bool(other.site.frames & mine) or not all(r.node is None for r in readers)
+    return not other.site.frames.isdisjoint(readers) or not all(r.node is None for r in readers)
 
 
-def _rows_refusal(group: Group, f: Facts, axes: frozenset[Var], readers: list[Frame]) -> str | None:
+def _waits_for_long_rows(group: Group, f: Facts, axes: frozenset[Var], readers: Sequence[Frame]) -> bool:
     """Few long rows, all of which must be complete before the first use: cores would wait."""
     rows = _points(group, axes)
     whole = max((_points(group, frozenset(r.axes)) for r in readers), default=rows)
-    row = _size(f) // max(f.size, 1)
-    if rows < cost.MIN_ROWS and whole > rows and row > cost.LONG_ROW:
-        return "all of a long row is needed before its first use"
-    return None
+    row = prod(map(high, f.reduced)) // max(f.size, 1)
+    return rows < cost.MIN_ROWS and whole > rows and row > cost.LONG_ROW_ELEMENTS
 
 
 def _points(group: Group, axes: frozenset[Var]) -> int:
-    n = 1
-    for v in axes:
-        n *= high(group.extents[v])
-    return n
-
-
-def _size(f: Facts) -> int:
-    n = 1
-    for s in f.reduced:
-        n *= high(s)
-    return n
+    """Points of a domain over those coordinates."""
+    return prod(high(group.extents[v]) for v in axes)

@@ -1,8 +1,9 @@
-"""Before the walk: nodes that kernels cannot compute as they are become others, and what must be stored is marked."""
+"""Preparation of a graph: nodes that kernels cannot compute as they are become others, and nodes that must be stored
+are marked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dtypes
@@ -18,34 +19,47 @@ class Prepared:
     """Nodes in topological order; by id, the reason why a node is stored in any case, and the node computed instead."""
 
     order: tuple[Node, ...]
-    forced: dict[int, str]
-    alias: dict[int, Node]
+    forced: Mapping[int, str]
+    replaced_by: Mapping[int, Node]
+
+    def in_own_kernel(self, node: Node) -> bool:
+        """Whether the node is stored by a kernel of its own kind, never computed inside another."""
+        match node.op:
+            case Op.CONTIGUOUS | Op.COPY:
+                return True
+            case Op.SCATTER:
+                return id(node) not in self.replaced_by and not single(node)
+            case Op.UPDATE:
+                base = node.inputs[0]
+                return is_leaf(base) or (id(base) in self.forced and high(elements(base.shape)) > 0)
+            case _:
+                return False
 
 
-def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_PIECES) -> Prepared:
+def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> Prepared:
     """The graph as the walk needs it; no concatenation has more than `pieces` inputs."""
     # the largest results are visited first: their kernels can store smaller ones along the way
     nodes = toposort(sorted(outputs, key=lambda n: high(elements(n.shape))))
-    alias: dict[int, Node] = {}
+    replaced_by: dict[int, Node] = {}
     order: dict[Node, None] = {}
     for n in nodes:
         if n.op in (Op.SCATTER, Op.CONCAT) and not is_leaf(n):
             other = _narrow_scatter(n) if n.op is Op.SCATTER else _long_concat(n, pieces)
             if other is not None:
-                alias[id(n)] = other
+                replaced_by[id(n)] = other
                 order.update((m, None) for m in toposort([other]) if m not in order)
         order[n] = None
     forced = {id(n): "it is a result" for n in outputs if not is_leaf(n)}
     for n in order:
-        if not is_leaf(n) and id(n) not in alias:
+        if not is_leaf(n) and id(n) not in replaced_by:
             for m, why in _buffers(n):
                 if not is_leaf(m):
                     forced.setdefault(id(m), why)
-    return Prepared(tuple(order), forced, alias)
+    return Prepared(tuple(order), forced, replaced_by)
 
 
 def single(scatter: Node) -> bool:
-    """A scatter of one element per row: it can be chosen by comparison, without writing out of order."""
+    """Whether a scatter has one element per row: it can be chosen by comparison, without writing out of order."""
     return isinstance(scatter.attrs, Combine) and scatter.inputs[1].shape[scatter.attrs.axis] == 1
 
 
@@ -69,7 +83,7 @@ def _long_concat(n: Node, pieces: int) -> Node | None:
 
 
 def _buffers(n: Node) -> list[tuple[Node, str]]:
-    """What must be stored because of `n`, with the reason."""
+    """Nodes that must be stored because of `n`, with the reasons."""
     match n.op:
         case Op.CONTIGUOUS:
             return [(n, "contiguous() asks for it")]

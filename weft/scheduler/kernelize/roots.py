@@ -1,41 +1,45 @@
-"""The outputs of a new group: over which domain a node is stored, and where its elements go."""
+"""The outputs of a new group: the domain over which a node is stored, and where its elements go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from weft.ir.graph import Along, Axes, Box, Combine, Node
 from weft.ir.index import Int, Var, high, in_range
 from weft.ir.movement import reshape_index
 from weft.ir.ops import Op
+from weft.scheduler.kernelize.compute import compute
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Group, Kind, Store
-
-if TYPE_CHECKING:
-    from weft.scheduler.kernelize.partition import Partition
+from weft.scheduler.kernelize.sites import Sites
 
 
-def root(p: Partition, node: Node, group: Group) -> None:
+def root(sites: Sites, node: Node, group: Group) -> None:
     """A new group's output, or outputs, that store `node`."""
-    if node.op in _ROOTS and id(node) not in p.alias and (node.op is Op.CONCAT or p.alone(node)):
-        _ROOTS[node.op](p, node, group)
+    prepared = sites.prepared
+    if (
+        node.op in _ROOTS
+        and id(node) not in prepared.replaced_by
+        and (node.op is Op.CONCAT or prepared.in_own_kernel(node))
+    ):
+        _ROOTS[node.op](sites, node, group)
         return
-    core, chain = _core(p, node)
-    frame, index = group.domain(core.shape)
+    core, chain = _core(node)
+    index = group.coordinates(core.shape)
     at = index
     for moved in reversed(chain):
         at = _forward(moved, at)
-    if all(isinstance(i, Var | int) for i in at):  # loops in the order of memory
-        frame.axes = tuple(i for i in at if isinstance(i, Var))
-    site = p.need(core, group, index, frame.bit)
+    plain = all(isinstance(i, Var | int) for i in at)
+    loops = at if plain else index  # in the order of memory
+    frame = group.output(tuple([i for i in loops if isinstance(i, Var)]))
+    site = sites.need(core, group, index, frame.alone)
     if core is node and site.kind is Kind.OPEN:
-        p.compute(site)
+        compute(sites, site)
     frame.stores.append(Store(node, at, site))
-    group.bases |= p.facts[id(node)].bases
+    group.bases |= sites.facts[id(node)].bases
 
 
-def _core(p: Partition, node: Node) -> tuple[Node, list[Node]]:
+def _core(node: Node) -> tuple[Node, list[Node]]:
     """The node whose elements a chain of reshapes and permutations stores elsewhere, and that chain: the domain is best
     that of what computes."""
     core, chain = node, list[Node]()
@@ -55,62 +59,62 @@ def _forward(moved: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
     return tuple(index[a] for a in moved.attrs.axes)
 
 
-def _same(p: Partition, node: Node, group: Group) -> None:
+def _same(sites: Sites, node: Node, group: Group) -> None:
     """The first input as it is."""
     frame, index = group.domain(node.shape)
-    frame.stores.append(Store(node, index, p.need(node.inputs[0], group, index, frame.bit)))
+    frame.stores.append(Store(node, index, sites.need(node.inputs[0], group, index, frame.alone)))
 
 
-def _concat(p: Partition, node: Node, group: Group) -> None:
+def _concat(sites: Sites, node: Node, group: Group) -> None:
     """One output per input, each over its own domain."""
     assert isinstance(node.attrs, Along)
     axis = node.attrs.axis
     start: Int = 0
     for x in node.inputs:
-        if p.facts[id(x)].size:
+        if sites.facts[id(x)].size:
             frame, index = group.domain(x.shape)
             at = (*index[:axis], index[axis] + start, *index[axis + 1 :])
-            frame.stores.append(Store(node, at, p.need(x, group, index, frame.bit)))
+            frame.stores.append(Store(node, at, sites.need(x, group, index, frame.alone)))
         start = start + x.shape[axis]
 
 
-def _update(p: Partition, node: Node, group: Group) -> None:
+def _update(sites: Sites, node: Node, group: Group) -> None:
     """The box, on top of the base."""
     base, src = node.inputs
-    if p.facts[id(src)].size == 0:
-        _same(p, node, group)
+    if sites.facts[id(src)].size == 0:
+        _same(sites, node, group)
         return
-    p.on_top_of(node, base, group)
+    sites.update(node, base, group)
     box = node.attrs
     assert isinstance(box, Box)
     frame, index = group.domain(src.shape)
     at = tuple(i * step + first for i, step, first in zip(index, box.step, box.start, strict=True))
-    frame.stores.append(Store(node, at, p.need(src, group, index, frame.bit)))
+    frame.stores.append(Store(node, at, sites.need(src, group, index, frame.alone)))
 
 
-def _scatter(p: Partition, node: Node, group: Group) -> None:
+def _scatter(sites: Sites, node: Node, group: Group) -> None:
     """Over the source's domain, each element to where its index says, on top of the base (or a fill)."""
     base, index_node, src = node.inputs
     how = node.attrs
     assert isinstance(how, Combine)
-    if p.facts[id(src)].size == 0:
-        _same(p, node, group)
+    if sites.facts[id(src)].size == 0:
+        _same(sites, node, group)
         return
     if base.op is Op.CONST and not is_leaf(base):
         frame, index = group.domain(node.shape)
-        frame.stores.append(Store(node, index, p.need(base, group, index, frame.bit)))
+        frame.stores.append(Store(node, index, sites.need(base, group, index, frame.alone)))
     else:
-        p.on_top_of(node, base, group)
+        sites.update(node, base, group)
     frame, index = group.domain(src.shape)
-    at = p.need(index_node, group, index, frame.bit)
+    at = sites.need(index_node, group, index, frame.alone)
     n = node.shape[how.axis]
     inside: Int = group.marker(at, n) if high(n) > 1 else 0
     where = (*index[: how.axis], inside, *index[how.axis + 1 :])
     guard = in_range(group.marker(at, None), 0, n)
-    frame.stores.append(Store(node, where, p.need(src, group, index, frame.bit), guard, how.op))
+    frame.stores.append(Store(node, where, sites.need(src, group, index, frame.alone), guard, how.op))
 
 
-_ROOTS: dict[Op, Callable[[Partition, Node, Group], None]] = {
+_ROOTS: dict[Op, Callable[[Sites, Node, Group], None]] = {
     Op.CONTIGUOUS: _same,
     Op.CONCAT: _concat,
     Op.UPDATE: _update,

@@ -10,6 +10,7 @@ from weft.ir.graph import Node, elements
 from weft.ir.index import Int, Var, high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loop_body import Body
+from weft.scheduler.kernelize.decisions import Logged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,8 +20,8 @@ class KernelSpec:
     `reads` and `writes` are the nodes whose buffers the algorithm's parameters are, in parameter order: first those
     that are only read, then the written ones. A written parameter named in `inplace` must start as a copy of that
     node's buffer (or be that buffer, where nothing needs the old value). `why` says what ended the kernel's fusion at
-    each of its inputs and outputs. `flops` (see `count.operations`) and `bytes` (compulsory traffic) may depend on
-    runtime sizes.
+    each of its inputs and outputs; `decisions`, about each of its nodes, are there if they were asked for. `flops` (see
+    `count.operations`) and `bytes` (compulsory traffic) may depend on runtime sizes.
     """
 
     algorithm: Algorithm
@@ -30,6 +31,7 @@ class KernelSpec:
     why: tuple[str, ...]
     flops: Int
     bytes: Int
+    decisions: tuple[Logged, ...] = ()
 
     @property
     def written(self) -> int:

@@ -9,10 +9,7 @@ from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Int, Var, coefficient, flatten, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, reads
-from weft.ir.ops import Op
-
-COSTLY = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.POW, Op.THREEFRY})
-
+from weft.ir.ops import EXPANDED, Op
 
 RUN = 16
 """Neighbours that count as contiguous, where an axis is so in blocks only."""
@@ -74,7 +71,7 @@ def axes_of(e: Expr) -> set[Var]:
 
 def is_costly(e: Expr) -> bool:
     """True where recomputing the expression is worth avoiding."""
-    return any(isinstance(x, Call) and x.op in COSTLY for x in ex.walk([e]))
+    return any(isinstance(x, Call) and x.op in EXPANDED for x in ex.walk([e]))
 
 
 def plain_load(e: Expr) -> Load | None:

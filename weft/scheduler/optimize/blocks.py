@@ -11,13 +11,16 @@ lie: unpacking, which is what these products wait for, does the least that it ca
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import FloorDiv, atoms, coefficient, flatten, high
 from weft.ir.kernel.algorithm import Value, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
@@ -29,62 +32,87 @@ from weft.ir.loops import Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.access import lane_step
-from weft.scheduler.optimize.contraction_form import CHAIN
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN, summed
 from weft.scheduler.optimize.prefetch import prefetch_streams
+from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import merge, split
-from weft.scheduler.optimize.windows import only_reduction
+from weft.scheduler.optimize.windows import OneReduction, only_reduction
 
-UNROLLED = 8
+MAX_UNROLLED = 8
 """Vectors of a block that are written out."""
 
-AHEAD = 8192
-"""Bytes from what is read to what is asked for: more than elsewhere, as the arithmetic between leaves memory idle."""
+AHEAD_BYTES = 8192
+"""From what is read to what is asked for: more than elsewhere, as the arithmetic between leaves memory idle."""
 
 BLOCKS = 2, 3
 """Blocks side by side, with an accumulator each: an addition waits for the one before it."""
 
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The schedule of a kernel around one such sum; None for others."""
+@dataclass(frozen=True, slots=True)
+class ScaledBlocks:
+    """A sum whose terms share a factor in blocks of so many, and the numbers of blocks that divide their count."""
+
+    kernel: Kernel
+    found: OneReduction
+    block: int
+    several: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SideBySide(Choice):
+    """So many blocks at a time, of so many elements each."""
+
+    decision = "blocks.at_once"
+
+    kernel: Kernel
+    blocks: int
+    block: int
+
+    def __str__(self) -> str:
+        return f"{self.blocks} blocks of {self.block} at a time, scaled once each"
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> ScaledBlocks | Refusal:
+    """A kernel around one sum with a factor for each block of its terms."""
     found = only_reduction(k)
-    if found is None:
-        return None
-    value, out = found
-    width = info.lanes(value.dtype)
-    block = _block(k, value, width)
-    if block is None:
-        return None
-    assert value.reduce is not None
-    (axis,) = value.reduce.axes
-    count = high(axis.extent) // block
-    several = next((n for n in BLOCKS if count % n == 0), 0)
-    if not several or count // several > CHAIN:
-        return None
-    name = value.name
+    if isinstance(found, Refusal):
+        return found
+    block = _block(k, found.value, info.lanes(found.value.dtype))
+    if isinstance(block, Refusal):
+        return block
+    assert found.value.reduce is not None
+    count = high(found.value.reduce.axes[0].extent) // block
+    several = tuple(n for n in BLOCKS if count % n == 0)
+    if not several:
+        return Refusal(f"neither 2 nor 3 divides {count} blocks")
+    if count // several[0] > PRODUCT_CHAIN:
+        return Refusal(
+            f"{count // several[0]:,} additions in sequence; at most {PRODUCT_CHAIN} are as accurate"
+        )
+    return ScaledBlocks(k, found, block, several)
+
+
+def choose(form: ScaledBlocks, info: DeviceInfo) -> SideBySide:
+    """As few blocks as divide their number."""
+    k, blocks = pick(form.kernel, "blocks.at_once", form.several)
+    return SideBySide(k, blocks, form.block)
+
+
+def apply(form: ScaledBlocks, choice: SideBySide, info: DeviceInfo) -> Kernel | Refusal:
+    """The factor taken out of a block's sum; tasks of a vector of results, whose sums are in registers."""
+    value, out = form.found.value, form.found.out.name
+    name, width = value.name, info.lanes(value.dtype)
     lanes, parts, sums = f"{name}_lanes", f"{name}_blocks", f"{name}_several"
-    k = run(k, SplitReduce(name, axis.var.name, width, lanes, True))
-    k = run(k, SplitReduce(lanes, f"{axis.var.name}o", block // width, parts))
-    if Factor(parts, Op.MUL).check(k) is not None:
-        return None
-    k = run(k, Factor(parts, Op.MUL))
-    item = k.algorithm.item(lanes)
-    assert isinstance(item, Value) and item.reduce is not None
-    factors = [e for e in item.expr.operands() if all(r.source != parts for r in loads_in(e))]
-    staged = [Stage(lanes, e, "factors") for e in factors if not isinstance(e, Load)]
-    for step in staged:
-        k = run(k, step)
-    item = k.algorithm.item(lanes)
-    assert isinstance(item, Value) and item.reduce is not None
-    k = run(k, SplitReduce(lanes, item.reduce.axes[0].var.name, several, sums, True))
-    big = parallel.work_ns(rows.total_flops(k), rows.total_bytes(k), info) > parallel.WORTH_NS
-    loops = [s.var.name for s in k.nests[out.name].loops]
+    k = _factored(choice.kernel, form, choice.blocks, width)
+    big = parallel.pays(k, info)
+    loops = [s.var.name for s in k.nests[out].loops]
     lane = loops[-1]
     k = run(k, Pad(lane, width))
     k, task, inner = split(k, lane, width, f"{lane}_o", f"{lane}_l")
     for outer in reversed(loops[:-1]):
         k, task = merge(k, outer, task)
     k = run(k, Vectorize(inner))
-    k = run(k, ComputeAt(name, out.name, task, Scope.REGISTER))
+    k = run(k, ComputeAt(name, out, task, Scope.REGISTER))
     row = next(s.var.name for s in k.nests[name].loops if not s.reduce)
     k = run(k, ComputeAt(lanes, name, row, Scope.REGISTER), ComputeAt(sums, name, row, Scope.REGISTER))
     k = attempt(k, Vectorize(k.nests[name].loops[-1].var.name))
@@ -92,12 +120,36 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     k, steps = _written_out(k, sums, width)
     k = run(k, ComputeAt(parts, sums, steps, Scope.REGISTER))
     k, _ = _written_out(k, parts, width)
-    if staged:
+    if "factors" in k.nests:
         k = run(k, ComputeAt("factors", name, row, Scope.LOCAL))
         loop = k.nests["factors"].loops[-1].var.name
         k = rows.lanes(k, loop, min(width, high(k.nests["factors"].loops[-1].extent)))
-    k = prefetch_streams(k, info, AHEAD)
-    return parallel.spread(k, out.name, [task], info) if big else k
+    k = prefetch_streams(k, info, AHEAD_BYTES)
+    return parallel.spread(k, out, [task], info) if big else k
+
+
+RULE = Rule("blocks", recognise, choose, apply)
+
+
+def _factored(k: Kernel, form: ScaledBlocks, several: int, width: int) -> Kernel:
+    """The sum as sums of blocks by lanes, the factor outside of a block's, `several` blocks side by side."""
+    name, axis = form.found.value.name, _summed(k, form.found.value.name)
+    lanes, parts, sums = f"{name}_lanes", f"{name}_blocks", f"{name}_several"
+    k = run(k, SplitReduce(name, axis, width, lanes, True))
+    k = run(k, SplitReduce(lanes, f"{axis}o", form.block // width, parts))
+    k = run(k, Factor(parts, Op.MUL))
+    factors = [
+        e
+        for e in k.algorithm.item(lanes).exprs()[0].operands()
+        if all(r.source != parts for r in loads_in(e)) and not isinstance(e, Load)
+    ]
+    k = run(k, *(Stage(lanes, e, "factors") for e in factors))
+    return run(k, SplitReduce(lanes, _summed(k, lanes), several, sums, True))
+
+
+def _summed(k: Kernel, name: str) -> str:
+    """The first axis that a value reduces over."""
+    return summed(k, name)[0].var.name
 
 
 def loads_in(e: Expr) -> list[Load]:
@@ -105,11 +157,12 @@ def loads_in(e: Expr) -> list[Load]:
     return [x for x in ex.walk([e]) if isinstance(x, Load)]
 
 
-def _block(k: Kernel, value: Value, width: int) -> int | None:
+def _block(k: Kernel, value: Value, width: int) -> int | Refusal:
     """How many neighbours along the only summed axis share a factor: whole vectors of them, of which all else that is
     read is in order."""
-    if value.reduce is None or len(value.reduce.axes) != 1 or value.reduce.op is not Op.ADD:
-        return None
+    assert value.reduce is not None
+    if len(value.reduce.axes) != 1 or value.reduce.op is not Op.ADD:
+        return Refusal(f"{value.name} is no sum over one axis")
     (axis,) = value.reduce.axes
     loads = [r for r in reads(value) if k.algorithm.param(r.source) is not None]
     sizes = {
@@ -120,14 +173,17 @@ def _block(k: Kernel, value: Value, width: int) -> int | None:
         for a in atoms(i)
         if isinstance(a, FloorDiv) and a.num == axis.var and isinstance(a.den, int)
     }
-    extent = high(axis.extent)
-    block = min(sizes, default=0)
-    if len(loads) < 2 or len(sizes) != 1 or block % width or block < 2 * width or extent % block:
-        return None
+    if len(loads) < 2 or len(sizes) != 1:
+        return Refusal(f"no factor that blocks of {axis.var.name} share")
+    extent, block = high(axis.extent), min(sizes)
+    if block % width or block < 2 * width or extent % block:
+        return Refusal(
+            f"blocks of {block} of {extent:,}; they are to be two vectors of {width} or more, and whole"
+        )
     for r in loads:
         p = k.algorithm.param(r.source)
         if p is None or r.guard or lane_step(flatten(r.index, p.shape), axis.var, width) not in (0, 1):
-            return None
+            return Refusal(f"{r.source} is not read in order along {axis.var.name}")
     return block
 
 
@@ -144,4 +200,4 @@ def _written_out(k: Kernel, name: str, width: int) -> tuple[Kernel, str]:
     k = run(k, Arrange(name, Scope.REGISTER, tuple(order), (1,) * len(order)))
     k = run(k, Permute(name, (long.var.name, *short, lanes.name)))
     k = run(k, *(Unroll(n) for n in short), Vectorize(lanes.name))
-    return k if high(long.extent) > UNROLLED else attempt(k, Unroll(long.var.name)), long.var.name
+    return k if high(long.extent) > MAX_UNROLLED else attempt(k, Unroll(long.var.name)), long.var.name

@@ -10,8 +10,8 @@ multiplication"; Van Zee & van de Geijn 2015, BLIS).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 
@@ -29,12 +29,12 @@ from weft.ir.index import (
     coefficient,
     flatten,
     high,
-    substitute,
 )
 from weft.ir.kernel.algorithm import Axis, Output, Value, reads
+from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Bind, Unroll, Vectorize
@@ -46,48 +46,61 @@ from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import depth, dots, parallel, rows
-from weft.scheduler.optimize.access import axes_of, plain_load
+from weft.scheduler.optimize import depth, dots, parallel
+from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
-    CHAIN,
-    COPIED,
-    GATHERED,
+    COPY_CYCLES,
+    GATHER_CYCLES,
     Contraction,
     divisors,
     fill,
     find,
+    found,
     in_steps,
     merge_even,
     merge_short_axes,
     output_steps,
 )
+from weft.scheduler.optimize.depth import Deep, Sharing
+from weft.scheduler.optimize.dots import Dots, InnerProducts
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.rule import Choice, Rule, TileSize
 from weft.scheduler.optimize.steps import merge, split
 
-SCATTERED = 20.0
-"""Cycles to store one element when neither lanes nor rows of a tile are contiguous in the output."""
+SCATTER_STORE_CYCLES = 20.0
+"""To store one element when neither lanes nor rows of a tile are contiguous in the output."""
 
-AWKWARD = 4.0
-"""Cycles to find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
+SEEK_CYCLES = 4.0
+"""To find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
 
-MISSED = 4.0
-"""Cycles to load one element from the second cache, over and over."""
+L2_ELEMENT_CYCLES = 4.0
+"""To load one element from the second cache, over and over."""
 
-FETCHED = 2.0
-"""Cycles to load a vector from the second cache, in order."""
+L2_VECTOR_CYCLES = 2.0
+"""To load a vector from the second cache, in order."""
 
-FEW = 2
+ADD_LATENCY_CYCLES = 4.0
+"""From one addition to the next that depends on it."""
+
+HIDDEN_LOAD_CYCLES = 0.06
+"""What a load costs that the multiply-adds nearly hide."""
+
+MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
 
-UNSIZED = 8
-"""Rows of a tile at most where their number is only known at run time: it may be one."""
+MAX_VECTORS = 6
+"""Vectors of a tile's row: more leave too few registers for rows."""
 
-LINE, WAYS = 64, 8
-"""Bytes of a cache line; lines of one set of the first cache."""
+MAX_UNSIZED_ROWS = 8
+"""Rows of a tile where their number is only known at run time: it may be one."""
 
-SHORT = 512, 2560
-"""Bytes of a stream's row whose end the hardware runs into: it follows longer ones, and shorter ones are one run."""
+LINE_BYTES, WAYS = 64, 8
+"""Of a cache line; lines of one set of the first cache. As all CPUs of the x86-64-v3 level have them."""
 
-BEYOND = 2
+SHORT_ROW_BYTES = 512, 2560
+"""Of a stream's row whose end the hardware runs into: it follows longer ones, and shorter ones are one run."""
+
+FAR_CACHES = 2
 """Second-level caches that a stream fills before it counts as being in memory."""
 
 WINDOW_SHARE = 4
@@ -98,36 +111,159 @@ PANEL_SHARE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which factor is the panel, its vector axis, the stream's axis that is tiled, and the tile."""
+class Products:
+    """A contraction, as it is and, where that is another one, with its short axes merged."""
 
+    kernel: Kernel
+    forms: tuple[tuple[Kernel, Contraction], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Which factor is the panel, its vector axis, and the stream's axis that is tiled."""
+
+    kernel: Kernel
+    contraction: Contraction
     side: int
     panel: Axis
     stream: Axis
-    vectors: int
-    rows: int
-    cost: float
+
+    def __str__(self) -> str:
+        """Lanes along the one, rows along the other; axes that were merged have names of both."""
+        return f"lanes along {self.panel.var.name}, rows along {self.stream.var.name}"
 
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The tiled schedule of a kernel around one contraction; None when it has none."""
+@dataclass(frozen=True)
+class Tiles(Choice):
+    """Tiles of `rows` by `vectors` results; `in_blocks`: the depth is cut, since a panel of all of it is too large."""
+
+    kernel: Kernel
+    contraction: Contraction
+    side: int
+    panel: Axis
+    stream: Axis
+    tile: TileSize
+    in_blocks: bool
+
+    decision = "contraction.tile"
+
+    @property
+    def rows(self) -> int:
+        return self.tile.rows
+
+    @property
+    def vectors(self) -> int:
+        return self.tile.columns
+
+    def text(self, made: Kernel) -> str:
+        """tile 6x4 vectors, panel b 1024x64 in local"""
+        nest = made.nests.get("panel")
+        if nest is None:
+            return f"tile {self.tile} vectors, no panel"
+        load = next(_loads(self.contraction.factors[self.side]), None)
+        size = "x".join(str(n) for n in nest.size if n != 1)
+        return (
+            f"tile {self.tile} vectors, panel{f' {load.source}' if load else ''} {size} in {nest.scope.value}"
+        )
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Products | Refusal:
+    """A kernel around one contraction."""
     c = find(k)
-    if c is None:
-        return None
-    forms = list({id(f.value): (g, f) for g, f in ((k, c), merge_short_axes(k, c))}.values())
-    options = [(choice, g, f) for g, f in forms for choice in _choices(g, f, info)]
-    choice, g, f = min(options, key=lambda option: option[0].cost)
-    inner = [(d, g, f) for g, f in forms if (d := dots.choose(g, f, info)) is not None]
+    if isinstance(c, Refusal):
+        return c
+    return Products(k, tuple({id(f.value): (g, f) for g, f in ((k, c), merge_short_axes(k, c))}.values()))
+
+
+def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
+    """The axes and the tile that take the fewest cycles, or inner products if these take fewer; where the sum is much
+    longer than there are results, tiles of parts of it."""
+    axes = [Axes(g, c, *x) for g, c in form.forms for x in _tiled_axes(c)]
+    tiles = [_tiles(x, info) for x in axes]
+    stored = [_storing(x.kernel, x.contraction, x.panel, x.stream) for x in axes]
+    least = [min(t.values()) + extra for t, extra in zip(tiles, stored, strict=True)]
+    k, chosen = pick(form.kernel, "contraction.axes", axes, least, "cycles")
+    along = [dots.options(g, c, info) for g, c in form.forms]
+    inner = [ways for x in along if not isinstance(x, Refusal) for ways in x]
+    refused: list[tuple[str, Refusal]] = []
     if inner:
-        best, k, c = min(inner, key=lambda option: option[0].cost)
-        if best.cost < choice.cost:
-            return dots.schedule(k, c, best, info)
-    k, c = in_order_of(g, f, choice)
-    tiled = _Tiled(k, c, choice, info)
-    return tiled.shared_out() or tiled.schedule()
+        k, ways = pick(k, "dots.axes", inner, [ways.cost for ways in inner], "cycles")
+        of = {"tiles": least[axes.index(chosen)], "inner products": ways.cost}
+        k, method = pick(k, "contraction.method", list(of), list(of.values()), "cycles")
+        if method != "tiles":
+            return dots.choose(with_decisions_of(ways.kernel, k), ways)
+        refused.append(("dots", _dearer(ways, of)))
+    else:
+        refused += [("dots", x) for x in along[:1] if isinstance(x, Refusal)]
+    sizes = tiles[axes.index(chosen)]
+    k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
+    return _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
 
 
-def in_order_of(k: Kernel, c: Contraction, choice: Choice) -> tuple[Kernel, Contraction]:
+def _dearer(ways: Dots, costs: Mapping[str, float]) -> Refusal:
+    """Why tiles are better than inner products."""
+    rows, columns = (high(a.extent) for a in ways.axes)
+    more = costs["inner products"] / costs["tiles"] - 1
+    return Refusal(f"{rows:,} x {columns:,} results; {100 * more:,.0f} % more cycles than tiles")
+
+
+def _deep_or_tiled(
+    k: Kernel, axes: Axes, tile: TileSize, info: DeviceInfo, refused: list[tuple[str, Refusal]]
+) -> Tiles | Deep:
+    """The choice of a tile, with what follows from its size: whether the depth is cut, or shared out to tasks."""
+    k, c = in_order_of(k, axes.contraction, axes)
+    assert c.value.reduce is not None
+    width = tile.columns * info.lanes(c.value.dtype)
+    sized, length = isinstance(axes.stream.extent, int), prod(high(a.extent) for a in c.value.reduce.axes)
+    room = info.l2_bytes // PANEL_SHARE
+    far = length * width * c.value.dtype.itemsize > room
+    in_blocks = False
+    if sized and length > PRODUCT_CHAIN:
+        ways = ("in blocks", "whole") if far else ("whole", "in blocks")
+        k, depth_way = pick(k, "contraction.depth", ways)
+        in_blocks = depth_way == "in blocks"
+    tiled = Tiles(k, c, axes.side, axes.panel, axes.stream, tile, in_blocks)
+    sharing = _shared(tiled, info)
+    if isinstance(sharing, Refusal):
+        return replace(tiled, refused=(*refused, ("depth", sharing)))
+    k, tasks = pick(k, "depth.tasks", sharing.tasks)
+    direct = isinstance(c.factors[axes.side], Load) and contiguous(k, c, axes.side, axes.panel)
+    packed = not direct or ceildiv(high(axes.stream.extent), tile.rows) > MAX_UNPACKED_USES
+    of = list(c.value.axes)
+    return Deep(
+        k, c, of.index(axes.panel), of.index(axes.stream), width, tile.rows, packed, tasks, refused=tuple(refused)
+    )  # fmt: skip
+
+
+def _shared(tiled: Tiles, info: DeviceInfo) -> Sharing | Refusal:
+    """How to share out the depth, where it is much deeper than it is wide."""
+    k, c = tiled.kernel, tiled.contraction
+    if not tiled.in_blocks:
+        return Refusal(
+            f"a panel of the whole depth takes less than the second-level cache over {PANEL_SHARE}"
+        )
+    if reachable(k, c, 1 - tiled.side) is not None:
+        return Refusal("the stream is copied by windows")
+    return depth.options(
+        c, info, parallel.pays(k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
+    )
+
+
+def apply(form: Products, choice: Tiles | InnerProducts | Deep, info: DeviceInfo) -> Kernel:
+    """The loops of what was chosen."""
+    match choice:
+        case InnerProducts():
+            return dots.apply(choice, info)
+        case Deep():
+            return depth.apply(choice, info)
+        case Tiles():
+            return _Tiled(choice, info).schedule()
+
+
+RULE = Rule("contraction", recognise, choose, apply)
+
+
+def in_order_of(k: Kernel, c: Contraction, choice: Axes) -> tuple[Kernel, Contraction]:
     """The summed axes in the order in which the stream lies in memory: its lines are used up one by one."""
     assert c.value.reduce is not None
     axes = list(c.value.reduce.axes)
@@ -142,9 +278,7 @@ def in_order_of(k: Kernel, c: Contraction, choice: Choice) -> tuple[Kernel, Cont
     if order == names:
         return k, c
     k = run(k, OrderReduce(c.value.name, tuple(order)))
-    found = find(k)
-    assert found is not None
-    return k, found
+    return k, found(k)
 
 
 def reachable(k: Kernel, c: Contraction, side: int) -> Load | None:
@@ -160,14 +294,17 @@ def reachable(k: Kernel, c: Contraction, side: int) -> Load | None:
     return load if all(coefficient(i, v) is not None for i in load.index for v in axes) else None
 
 
-def _choices(k: Kernel, c: Contraction, info: DeviceInfo) -> Iterator[Choice]:
+def _tiled_axes(c: Contraction) -> Iterator[tuple[int, Axis, Axis]]:
+    """The side of the panel, its axis along lanes, and the stream's axis that is tiled."""
     for side in (0, 1):
         for panel in c.own(side):
             for stream in c.own(1 - side):
-                yield _choice(k, c, side, panel, stream, info)
+                yield side, panel, stream
 
 
-def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, info: DeviceInfo) -> Choice:
+def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
+    """Tiles that registers hold, with the cycles that each takes without storing the results."""
+    k, c, side, panel, stream = axes.kernel, axes.contraction, axes.side, axes.panel, axes.stream
     lanes = info.lanes(c.value.dtype)
     macs = prod(high(a.extent) for a in c.value.all_axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
@@ -179,36 +316,41 @@ def _choice(k: Kernel, c: Contraction, side: int, panel: Axis, stream: Axis, inf
     seek = _seeking(k, c, 1 - side, panel)
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(high(a.extent) for a in c.value.axes if a.var not in free)
-    spread = parallel.work_ns(2.0 * macs, rows.total_bytes(k), info) > parallel.WORTH_NS
-    best: tuple[float, int, int] | None = None
-    for vectors in range(1, 7):
-        if vectors > 1 and ((vectors - 1) * lanes >= p or vectors * lanes > UNROLL_LIMIT):
-            break
-        for tall in range(
-            1, min(s if isinstance(stream.extent, int) else UNSIZED, info.vector_registers) + 1
-        ):
-            if vectors * tall + vectors + 1 > info.vector_registers:
+    spread = parallel.pays(k, info, 2.0 * macs)
+    costs: dict[TileSize, float] = {}
+    for tile in _tiles_in_registers(p, stream, lanes, info):
+        rows, vectors = tile
+        if crowd and s % rows:
+            continue
+        panels, tiles = ceildiv(p, vectors * lanes), ceildiv(s, rows)
+        # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
+        # the panel, whose rest has left the first cache by then
+        far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
+        step = max(vectors * rows, ADD_LATENCY_CYCLES, vectors * (L2_VECTOR_CYCLES if far else 1.0))
+        step += HIDDEN_LOAD_CYCLES * (vectors + rows)
+        if clash(apart, rows, info):
+            step += L2_ELEMENT_CYCLES * rows
+        elif strided and apart is not None:
+            step += L2_ELEMENT_CYCLES * max(1, rows * min(apart, LINE_BYTES) // LINE_BYTES)
+        cost = panels * tiles * step * (macs / (p * s)) + panels * seek
+        if not (direct and blocks * tiles <= MAX_UNPACKED_USES):
+            cost += packing
+        if spread and around * panels >= info.cores:  # the last tasks leave cores idle
+            cost *= ceildiv(around * panels, info.cores) * info.cores / (around * panels)
+        costs[tile] = cost
+    return costs
+
+
+def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> Iterator[TileSize]:
+    """Tiles whose accumulators, a row of the panel and one element of the stream are in registers."""
+    height = high(stream.extent) if isinstance(stream.extent, int) else MAX_UNSIZED_ROWS
+    for vectors in range(1, MAX_VECTORS + 1):
+        if vectors > 1 and ((vectors - 1) * lanes >= panel or vectors * lanes > UNROLL_LIMIT):
+            return
+        for rows in range(1, min(height, info.vector_registers) + 1):
+            if vectors * rows + vectors + 1 > info.vector_registers:
                 break
-            if crowd and s % tall:
-                continue
-            panels, tiles = ceildiv(p, vectors * lanes), ceildiv(s, tall)
-            # per step of k: multiply-adds, or a dependent add every 4 cycles; loads are nearly hidden, but where few
-            # rows use a vector of the panel, whose rest has left the first cache by then
-            far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
-            step = max(vectors * tall, 4.0, vectors * (FETCHED if far else 1.0)) + 0.06 * (vectors + tall)
-            if clash(apart, tall, info):
-                step += MISSED * tall
-            elif strided and apart is not None:
-                step += MISSED * max(1, tall * min(apart, LINE) // LINE)
-            cost = panels * tiles * step * (macs / (p * s)) + panels * seek
-            if not (direct and blocks * tiles <= FEW):
-                cost += packing
-            if spread and around * panels >= info.cores:  # the last tasks leave cores idle
-                cost *= ceildiv(around * panels, info.cores) * info.cores / (around * panels)
-            if best is None or cost < best[0]:
-                best = (cost, vectors, tall)
-    assert best is not None
-    return Choice(side, panel, stream, best[1], best[2], best[0] + _storing(k, c, panel, stream))
+            yield TileSize(rows, vectors)
 
 
 def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, bool]:
@@ -219,23 +361,31 @@ def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, 
         for load in _loads(factor)
         if (q := k.algorithm.param(load.source)) is not None
     )
-    return _elements(c, side) * (COPIED if contiguous else GATHERED), contiguous and isinstance(factor, Load)
+    return _elements(c, side) * (COPY_CYCLES if contiguous else GATHER_CYCLES), contiguous and isinstance(
+        factor, Load
+    )
 
 
 def _storing(k: Kernel, c: Contraction, panel: Axis, stream: Axis) -> float:
     """Cycles to store the results."""
     across, along = output_steps(k, c, panel), output_steps(k, c, stream)
-    each = COPIED if all(x == 1 for x in across) else GATHERED if all(x == 1 for x in along) else SCATTERED
+    each = (
+        COPY_CYCLES
+        if all(x == 1 for x in across)
+        else GATHER_CYCLES
+        if all(x == 1 for x in along)
+        else SCATTER_STORE_CYCLES
+    )
     return each * prod(high(a.extent) for a in c.value.axes)
 
 
 def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis) -> float:
     """Cycles to find the elements of the stream for the tiles of one panel (one tile's width of its axis)."""
     if reachable(k, c, side) is not None:
-        return COPIED * _elements(c, side)
+        return COPY_CYCLES * _elements(c, side)
     if not awkward(k, c.factors[side]):
         return 0.0
-    return AWKWARD * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
+    return SEEK_CYCLES * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
 
 
 def _elements(c: Contraction, side: int) -> int:
@@ -264,7 +414,9 @@ def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool
         return False
     step = coefficient(flatten(load.index, p.shape), summed[-1].var)
     depth = prod(high(a.extent) for a in summed)
-    return step is not None and abs(step) * p.dtype.itemsize >= LINE and depth * LINE > info.l1_bytes
+    return (
+        step is not None and abs(step) * p.dtype.itemsize >= LINE_BYTES and depth * LINE_BYTES > info.l1_bytes
+    )
 
 
 def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
@@ -276,8 +428,8 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
         return False
     assert c.value.reduce is not None
     step = coefficient(flatten(load.index, p.shape), c.value.reduce.axes[-1].var) or 0
-    sets = max(info.l2_bytes // (LINE * WAYS), 1)
-    apart = abs(step) * p.dtype.itemsize // LINE
+    sets = max(info.l2_bytes // (LINE_BYTES * WAYS), 1)
+    apart = abs(step) * p.dtype.itemsize // LINE_BYTES
     return high(c.value.reduce.axes[-1].extent) > 2 * WAYS * (sets // gcd(sets, apart))
 
 
@@ -285,8 +437,8 @@ def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
     """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
     if not apart:
         return False
-    sets = max(info.l1_bytes // (LINE * WAYS), 1)
-    used = [row * apart // LINE % sets for row in range(tall)]
+    sets = max(info.l1_bytes // (LINE_BYTES * WAYS), 1)
+    used = [row * apart // LINE_BYTES % sets for row in range(tall)]
     return max(used.count(x) for x in set(used)) >= WAYS
 
 
@@ -301,61 +453,49 @@ def awkward(k: Kernel, e: Expr) -> bool:
     )
 
 
-def _loads(e: Expr) -> list[Load]:
-    return [x for x in ex.walk([e], into_indices=False) if isinstance(x, Load)]
+def _loads(e: Expr) -> Iterator[Load]:
+    return (x for x in ex.walk([e], into_indices=False) if isinstance(x, Load))
+
+
+def contiguous(k: Kernel, c: Contraction, side: int, axis: Axis) -> bool:
+    """A factor is a load that lies along an axis."""
+    load = plain_load(c.factors[side])
+    return load is not None and lane_step(k, load, axis.var) == 1
+
+
+def lane_step(k: Kernel, load: Load, axis: Var) -> int | None:
+    """How far apart in memory a load's neighbours along an axis are, where all are as far."""
+    p = k.algorithm.param(load.source)
+    return None if p is None else coefficient(flatten(load.index, p.shape), axis)
 
 
 class _Tiled:
-    """Applies a choice."""
+    """Applies a choice of tiles."""
 
-    def __init__(self, k: Kernel, c: Contraction, choice: Choice, info: DeviceInfo) -> None:
-        self.k, self.c, self.choice, self.info = k, c, choice, info
-        self.lanes = info.lanes(c.value.dtype)
-        self.width = choice.vectors * self.lanes
+    def __init__(self, choice: Tiles, info: DeviceInfo) -> None:
+        self.k, self.c, self.choice, self.info = choice.kernel, choice.contraction, choice, info
+        c = choice.contraction
+        self.width = choice.vectors * info.lanes(c.value.dtype)
         self.sized = isinstance(choice.stream.extent, int)
         self.depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
         self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
 
-    def loop_of(self, axis: Axis) -> str:
-        """The output's loop over an axis of the value."""
-        load = next(r for r in reads(self.c.out) if r.source == self.c.value.name)
-        at = load.index[[a.var for a in self.c.value.axes].index(axis.var)]
-        e = substitute(at, self.k.nests[self.c.out.name].bind)
-        assert isinstance(e, Var)
-        return e.name
-
-    def shared_out(self) -> Kernel | None:
-        """The schedule with the depth shared out, where it is much deeper than it is wide."""
-        c, choice, info = self.c, self.choice, self.info
-        if not self.sized or not self.deep() or reachable(self.k, c, 1 - choice.side) is not None:
-            return None
-        macs = prod(high(a.extent) for a in c.value.all_axes)
-        big = parallel.work_ns(2.0 * macs, rows.total_bytes(self.k), info) > parallel.WORTH_NS
-        found = depth.choose(c, choice.panel, choice.stream, (self.width, choice.rows), info, big)
-        direct = isinstance(c.factors[choice.side], Load) and self.contiguous()
-        packed = not direct or ceildiv(high(choice.stream.extent), choice.rows) > FEW
-        return None if found is None else depth.schedule(self.k, c, found, packed, info)
-
-    def contiguous(self) -> bool:
-        """The panel's factor is a load that lies along the lanes."""
-        load = plain_load(self.c.factors[self.choice.side])
-        return load is not None and self.lane_step(load, self.choice.panel.var) == 1
-
     def schedule(self) -> Kernel:
         c, choice, info, out = self.c, self.choice, self.info, self.c.out.name
-        p, s = self.loop_of(choice.panel), self.loop_of(choice.stream)
+        p, s = c.loop_of(self.k, choice.panel), c.loop_of(self.k, choice.stream)
         tiles_s = ceildiv(high(choice.stream.extent), choice.rows)
         panels = ceildiv(high(choice.panel.extent), self.width)
         others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (p, s)]
-        stream_only = {self.loop_of(a): a for a in c.own(1 - choice.side)}
+        stream_only = {c.loop_of(self.k, a): a for a in c.own(1 - choice.side)}
         around = [n for n in others if n not in stream_only]
         inside = [n for n in others if n in stream_only]
         shared = prod(self.extent(n) for n in around) * panels
-        macs = prod(high(a.extent) for a in c.value.all_axes)
-        big = parallel.work_ns(2.0 * macs, rows.total_bytes(self.k), info) > parallel.WORTH_NS
+        big = parallel.pays(self.k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
         chunks, per_chunk = 1, tiles_s
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again
-            per_chunk = ceildiv(tiles_s, min(tiles_s, info.cores))
+            counts = dict.fromkeys(min(tiles_s, n) for n in (info.cores, 1, 2 * info.cores, 4 * info.cores))
+            self.k, count = pick(self.k, "contraction.tasks", list(counts))
+            per_chunk = ceildiv(tiles_s, count)
             chunks = ceildiv(tiles_s, per_chunk)
         part: list[str] = []
         if big and shared * chunks < info.cores and (cut := self.divisible(inside, shared * chunks)):
@@ -374,7 +514,7 @@ class _Tiled:
             tasks.append(sc)
         self.k, so, si = split(self.k, s, choice.rows, "so", "si")
         block = so
-        if self.sized and not self.deep() and crowded(self.k, c, 1 - choice.side, info):
+        if self.sized and not self.choice.in_blocks and crowded(self.k, c, 1 - choice.side, info):
             room = info.l2_bytes // WINDOW_SHARE // (self.depth * choice.rows * c.value.dtype.itemsize)
             together = max(d for d in divisors(per_chunk) if d <= max(room, 1))
             self.k, block, so = split(self.k, so, together, "sb", "so")
@@ -392,7 +532,7 @@ class _Tiled:
         """The stream's loops cut into blocks, of sizes for which the fewest elements are copied while a window stays
         small. `rows` of the tiled axis are in one window."""
         reached = reachable(self.k, self.c, 1 - self.choice.side)
-        if reached is None or not inside or self.deep():
+        if reached is None or not inside or self.choice.in_blocks:
             return inside
         room = self.info.l2_bytes // WINDOW_SHARE // self.c.value.dtype.itemsize
         sizes = {a.var: high(a.extent) for a in (self.c.value.reduce.axes if self.c.value.reduce else ())}
@@ -418,10 +558,6 @@ class _Tiled:
             else:
                 (inner if b > 1 else outer).append(n)
         return [*outer, *inner]
-
-    def deep(self) -> bool:
-        """The panel of the whole depth would not stay in the cache: the depth is cut into blocks."""
-        return self.sized and self.depth > CHAIN and self.panel_bytes > self.info.l2_bytes // PANEL_SHARE
 
     def divisible(self, loops: list[str], tasks: int) -> tuple[str, int] | None:
         """The longest of these loops that can be cut into as many equal parts as make `tasks` tasks enough for all
@@ -488,16 +624,12 @@ class _Tiled:
         c = self.c
         out = self.k.algorithm.item(c.out.name)
         assert isinstance(out, Output)
-        if (
-            len(out.stores) != 1
-            or not rows.is_costly(out.stores[0].expr)
-            or out.stores[0].expr.dtype.bits < 32
-        ):
+        if len(out.stores) != 1 or not is_costly(out.stores[0].expr) or out.stores[0].expr.dtype.bits < 32:
             return None
         load = next(r for r in reads(out) if r.source == c.value.name)
         axis = load.index[[a.var for a in c.value.axes].index(self.choice.panel.var)]
         assert isinstance(axis, Var)
-        steps = [self.lane_step(x, axis) for x in _loads(out.stores[0].expr) if x.source != c.value.name]
+        steps = [lane_step(self.k, x, axis) for x in _loads(out.stores[0].expr) if x.source != c.value.name]
         return out.stores[0].expr if all(x in (0, 1) for x in steps) else None
 
     def extent(self, loop: str) -> int:
@@ -528,8 +660,7 @@ class _Tiled:
         panel, stream = c.factors[choice.side], c.factors[1 - choice.side]
         k_axes = [a.var.name for a in (c.value.reduce.axes if c.value.reduce else ())]
         staged: list[tuple[str, str]] = []
-        direct = isinstance(panel, Load) and self.contiguous()
-        if not direct or (uses > FEW and self.panel_bytes > self.info.l1_bytes // 8):
+        if self.packed(panel, uses):
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
             staged.append(("panel", at))
@@ -544,7 +675,7 @@ class _Tiled:
         if chain is None:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
             self.accumulate(value, Scope.REGISTER)
-        elif self.deep():
+        elif self.choice.in_blocks:
             self.blocks(value, chain, at, staged, window)
             self.k = merge_even(self.k, chain)
             return
@@ -562,6 +693,15 @@ class _Tiled:
             self.window(window, c.out.name, [at, *inside])
         self.k = merge_even(self.k, chain or value)
         self.follow(chain or value, stream, tile)
+
+    def packed(self, panel: Expr, uses: int) -> bool:
+        """Whether the panel is packed, or read where it lies."""
+        if not isinstance(panel, Load) or not contiguous(self.k, self.c, self.choice.side, self.choice.panel):
+            return True
+        pays = uses > MAX_UNPACKED_USES and self.panel_bytes > self.info.l1_bytes // 8
+        ways = ("packed", "read where it lies")
+        self.k, way = pick(self.k, "contraction.panel", ways if pays else ways[::-1])
+        return way == "packed"
 
     def trim(self, *sums: str | None) -> None:
         """Leave out of each tile what a mask makes nothing, or nobody asks for."""
@@ -581,8 +721,8 @@ class _Tiled:
         size, last = p.dtype.itemsize, reduce.axes[-1]
         if (
             coefficient(flatten(load.index, p.shape), last.var) == 1
-            and SHORT[0] <= high(last.extent) * size <= SHORT[1]
-            and high(elements(p.shape)) * size > self.info.l2_bytes * BEYOND
+            and SHORT_ROW_BYTES[0] <= high(last.extent) * size <= SHORT_ROW_BYTES[1]
+            and high(elements(p.shape)) * size > self.info.l2_bytes * FAR_CACHES
         ):
             self.k = attempt(self.k, PrefetchNext(name, tile, 1, (p.name,)))
 
@@ -639,7 +779,7 @@ class _Tiled:
         """A long sum in steps, each in registers; the name of a step's sum, if it is that long."""
         item = self.k.algorithm.item(value)
         assert isinstance(item, Value)
-        if item.reduce is None or self.depth <= CHAIN:
+        if item.reduce is None or self.depth <= PRODUCT_CHAIN:
             return None
         self.k, name = in_steps(self.k, value)
         return name
@@ -675,7 +815,3 @@ class _Tiled:
         nest = self.k.nests[item]
         spec = nest.loop(loop)
         return spec is not None and coefficient(nest.bind[axis], spec.var) == 1
-
-    def lane_step(self, load: Load, axis: Var) -> int | None:
-        p = self.k.algorithm.param(load.source)
-        return None if p is None else coefficient(flatten(load.index, p.shape), axis)

@@ -14,9 +14,10 @@ from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.lower import storage_offset
 from weft.ir.kernel.schedule import Kernel, LoopSpec
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.permute import Permute
@@ -24,22 +25,20 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
-from weft.scheduler.optimize.levels import PRODUCTS
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.rule import counted
 from weft.scheduler.optimize.steps import merge
 
-GATHERED = 2.5
-"""Cycles to move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
+GATHER_CYCLES = 2.5
+"""To move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
 
-COPIED = 0.15
-"""Cycles to move one element that is."""
+COPY_CYCLES = 0.15
+"""To move one element that is."""
 
-CHAIN = PRODUCTS
-"""Products added in sequence; longer sums are made of steps of about half as many."""
-
-ASIDE = 64
+MAX_ASIDE = 64
 """Elements of an output that may be computed beside a contraction, as it is."""
 
-MERGE_BELOW = 256
+MAX_SHORT_AXIS = 256
 """An axis shorter than this is merged with its neighbour when both are contiguous in the output."""
 
 
@@ -56,58 +55,89 @@ class Contraction:
         mine, other = axes_of(self.factors[side]), axes_of(self.factors[1 - side])
         return tuple(a for a in self.value.axes if a.var in mine and a.var not in other and a.extent != 1)
 
+    def loop_of(self, k: Kernel, axis: Axis) -> str:
+        """The output's loop over an axis of the value."""
+        load = next(r for r in reads(self.out) if r.source == self.value.name)
+        at = load.index[[a.var for a in self.value.axes].index(axis.var)]
+        e = substitute(at, k.nests[self.out.name].bind)
+        assert isinstance(e, Var)
+        return e.name
 
-def factors(value: Value) -> tuple[Expr, Expr] | None:
+
+def factors(value: Value) -> tuple[Expr, Expr] | Refusal:
     """The two factors when the value is a sum of products."""
     if value.reduce is None or value.reduce.op is not Op.ADD:
-        return None
+        return Refusal(f"{value.name} is no sum")
     e = value.expr
     if isinstance(e, Call) and e.op is Op.MUL:
         return e.args[0], e.args[1]
-    return None
+    return Refusal(f"{value.name} sums no products")
 
 
-def find(k: Kernel) -> Contraction | None:
+def find(k: Kernel) -> Contraction | Refusal:
     """The kernel's contraction: the only value that is a sum of products in which both factors have axes of their
     own, read by one output at that output's own axes."""
-    found: Contraction | None = None
-    for item in k.algorithm.items:
-        if not isinstance(item, Value) or (pair := factors(item)) is None:
-            continue
-        users = readers(k.algorithm, item.name)
-        if (
-            len(users) != 1
-            or not isinstance(users[0], Output)
-            or any(s.combine is not None for s in users[0].stores)
-        ):
-            continue
-        c = Contraction(item, users[0], pair)
-        loads = [r for r in reads(c.out) if r.source == item.name]
-        outs = [a.var for a in c.out.axes]
-        if len(loads) != 1 or not all(i == 0 or i in outs for i in loads[0].index):
-            continue
-        if len({i for i in loads[0].index if i != 0}) != sum(i != 0 for i in loads[0].index):
-            continue
-        if any(a.extent != 1 and i == 0 for a, i in zip(item.axes, loads[0].index, strict=True)):
-            continue
-        if not c.own(0) or not c.own(1):
-            continue
-        if found is not None:
-            return None
-        found = c
-    if found is None or found.value.reduce is None:
-        return None
-    summed = found.value.reduce.axes
-    if not all(isinstance(a.extent, int) for a in summed) and prod(high(a.extent) for a in summed) > CHAIN:
-        return None  # steps of a sum have a known size
-    others = [i for i in k.algorithm.items if i is not found.value and i is not found.out]
-    return found if all(_aside(k, i) for i in others) else None
+    found = [_contraction(k, item) for item in k.algorithm.items if isinstance(item, Value)]
+    good = [c for c in found if isinstance(c, Contraction)]
+    if len(good) != 1:
+        several = Refusal(f"{counted(len(good), 'sum')} of products; one can be tiled")
+        return several if good else _nearest([r for r in found if isinstance(r, Refusal)])
+    (c,) = good
+    assert c.value.reduce is not None
+    summed = c.value.reduce.axes
+    depth = prod(high(a.extent) for a in summed)
+    if not all(isinstance(a.extent, int) for a in summed) and depth > PRODUCT_CHAIN:
+        return Refusal(
+            f"the sum's size is only known at run time, up to {depth:,}; steps of one have known sizes"
+        )
+    others = [i for i in k.algorithm.items if i is not c.value and i is not c.out and not _aside(k, i)]
+    return Refusal(f"{others[0].name} is computed beside {c.value.name}") if others else c
+
+
+def _nearest(refusals: list[Refusal]) -> Refusal:
+    """Why the value that is most like a contraction is none: what is said of sums of products comes first."""
+    return max(refusals, key=lambda r: "no sum" not in r.why and "no products" not in r.why, default=NO_VALUE)
+
+
+NO_VALUE = Refusal("nothing is summed")
+
+
+def _contraction(k: Kernel, item: Value) -> Contraction | Refusal:
+    """The contraction that a value is."""
+    pair = factors(item)
+    if isinstance(pair, Refusal):
+        return pair
+    users = readers(k.algorithm, item.name)
+    if len(users) != 1 or not isinstance(users[0], Output):
+        return Refusal(f"{item.name} is read by {', '.join(u.name for u in users)}, not by one output alone")
+    out = users[0]
+    if any(s.combine is not None for s in out.stores):
+        return Refusal(f"{out.name} combines with what is there")
+    c = Contraction(item, out, pair)
+    loads = [r for r in reads(out) if r.source == item.name]
+    if len(loads) != 1:
+        return Refusal(f"{out.name} reads {item.name} {len(loads)} times")
+    outs, index = [a.var for a in out.axes], loads[0].index
+    named = [i for i in index if i != 0]
+    plain = all(i in outs for i in named) and len(set(named)) == len(named)
+    if not plain or any(a.extent != 1 and i == 0 for a, i in zip(item.axes, index, strict=True)):
+        return Refusal(f"{out.name} reads {item.name} at other places than its own axes")
+    if not c.own(0) or not c.own(1):
+        return Refusal(f"a factor of {item.name} has no axis of its own: there is nothing to reuse")
+    return c
 
 
 def _aside(k: Kernel, item: Item) -> bool:
     """A small output that depends on parameters only (a step counter beside a weight): it needs no schedule."""
-    small = prod(high(a.extent) for a in item.axes) <= ASIDE
+    small = prod(high(a.extent) for a in item.axes) <= MAX_ASIDE
     return isinstance(item, Output) and small and all(k.algorithm.param(r.source) for r in reads(item))
+
+
+def found(k: Kernel) -> Contraction:
+    """The contraction of a kernel that has been rewritten, which has one still."""
+    c = find(k)
+    assert isinstance(c, Contraction), c.why
+    return c
 
 
 def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
@@ -118,14 +148,12 @@ def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
         for side in (0, 1):
             own = c.own(side)
             for a, b in pairwise(own):
-                if high(b.extent) >= MERGE_BELOW or not _contiguous_pair(k, c, a, b):
+                if high(b.extent) >= MAX_SHORT_AXIS or not _contiguous_pair(k, c, a, b):
                     continue
                 step = MergeAxes(c.value.name, a.var.name, b.var.name)
                 if step.check(k) is None:
                     k = run(k, step)
-                    found = find(k)
-                    assert found is not None
-                    c, again = found, True
+                    c, again = found(k), True
                     break
             if again:
                 break
@@ -158,10 +186,10 @@ def in_steps(k: Kernel, value: str) -> tuple[Kernel, str]:
     assert isinstance(item, Value) and item.reduce is not None
     axes = list(item.reduce.axes)
     inner = 1
-    while inner * high(axes[-1].extent) <= CHAIN // 2:
+    while inner * high(axes[-1].extent) <= PRODUCT_CHAIN // 2:
         inner *= high(axes.pop().extent)
     cut = axes.pop()
-    factor = _piece(high(cut.extent), inner)
+    k, factor = pick(k, "contraction.chain", _pieces(high(cut.extent), inner))
     if factor == 1 and inner > 1:
         factor = 0  # one step per element
     name = f"{value}_chain"
@@ -169,14 +197,15 @@ def in_steps(k: Kernel, value: str) -> tuple[Kernel, str]:
     return run(k, SplitReduce(value, cut.var.name, factor, name, whole=whole)), name
 
 
-def _piece(extent: int, inner: int) -> int:
-    """How many of an axis' elements, of `inner` products each, make a step: about CHAIN / 2 products, and a divisor of
-    the extent if one is near."""
-    wish = CHAIN // 2 / inner
+def _pieces(extent: int, inner: int) -> list[int]:
+    """How many of an axis' elements, of `inner` products each, make a step: about half of a chain's products, and a
+    divisor of the extent if one is near; then shorter ones."""
+    wish = PRODUCT_CHAIN // 2 / inner
     near = [f for f in range(1, extent + 1) if extent % f == 0 and wish / 2 <= f <= wish * 2]
+    best = ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
     if near:
-        return min(near, key=lambda f: abs(f - wish))
-    return ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
+        best = min(near, key=lambda f: abs(f - wish))
+    return list(dict.fromkeys([best, *(max(best // n, 1) for n in (2, 4))]))
 
 
 def divisors(n: int) -> list[int]:

@@ -22,7 +22,7 @@ from weft.ir.expr import Expr, Load
 from weft.ir.index import ceildiv, coefficient, high, variables
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
@@ -32,14 +32,16 @@ from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.loops import Scope
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, plain_load
-from weft.scheduler.optimize.contraction_form import CHAIN, Contraction, fill, in_steps, merge_even
+from weft.scheduler.optimize.contraction_form import Contraction, fill, in_steps, merge_even
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.rule import Choice
 from weft.scheduler.optimize.steps import split
 
-DEEPER = 4
-"""How many times deeper than wide."""
+MIN_DEPTH_TO_WIDTH = 4
+"""How many times deeper than wide, at least."""
 
-STEPS = 4
-"""Steps of the depth for each task, at least: with fewer, adding up the tasks' results costs too much."""
+MIN_STEPS = 4
+"""Steps of the depth for each task: with fewer, adding up the tasks' results costs too much."""
 
 PARTS_PER_CORE = 4
 """Tasks for each core at most, to even out what the cores are slowed by."""
@@ -48,48 +50,68 @@ RESULTS_SHARE = 4
 """All tasks' results may take the last-level cache over this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deep:
-    """Positions of the panel's and the stream's axis among the value's, the tile's size along each, and the number of
-    tasks that share the first summed axis."""
+@dataclass(frozen=True)
+class Deep(Choice):
+    """Positions of the panel's and the stream's axis among the value's, the tile's size along each, whether the panel
+    is packed, and the number of tasks that share the first summed axis."""
 
+    decision = "depth.tasks"
+
+    kernel: Kernel
+    contraction: Contraction
     panel: int
     stream: int
     width: int
     rows: int
+    packed: bool
     tasks: int
 
+    def __str__(self) -> str:
+        return f"the sum shared out to {self.tasks} tasks, tile {self.rows}x{self.width}"
 
-def choose(
-    c: Contraction, panel: Axis, stream: Axis, tile: tuple[int, int], info: DeviceInfo, big: bool
-) -> Deep | None:
-    """How to share out the depth, with tiles of `tile` results (along the panel's axis and the stream's); None where it
-    is not that deep, or there are too many results."""
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Numbers of tasks that may share the depth, the preferred first."""
+
+    tasks: tuple[int, ...]
+
+
+def options(c: Contraction, info: DeviceInfo, big: bool) -> Sharing | Refusal:
+    """How to share out the depth; refused where it is not that deep, or there are too many results."""
     assert c.value.reduce is not None
     axes = [a for a in c.value.axes if a.extent != 1]
     summed = c.value.reduce.axes
-    if len(axes) != 2 or not all(isinstance(a.extent, int) for a in c.value.all_axes):
-        return None
+    if len(axes) != 2:
+        return Refusal(f"{len(axes)} axes of results; it is for two")
+    if not all(isinstance(a.extent, int) for a in c.value.all_axes):
+        return Refusal("sizes are only known at run time")
     depth, first = prod(high(a.extent) for a in summed), high(summed[0].extent)
     sizes = [high(a.extent) for a in axes]
+    if depth < MIN_DEPTH_TO_WIDTH * max(sizes):
+        return Refusal(
+            f"{depth:,} products for {max(sizes):,} results; pays from {MIN_DEPTH_TO_WIDTH} times as many"
+        )
     least = info.cores if big else 1
     room = info.l3_bytes // RESULTS_SHARE // (prod(sizes) * c.value.dtype.itemsize)
-    most = min(room, depth // (STEPS * CHAIN // 2), first, least * PARTS_PER_CORE if least > 1 else 1)
-    if depth < DEEPER * max(sizes) or most < least:
-        return None
+    steps = depth // (MIN_STEPS * PRODUCT_CHAIN // 2)
+    most = min(room, steps, first, least * PARTS_PER_CORE if least > 1 else 1)
+    if most < least:
+        return Refusal(
+            f"{least} tasks; the cache holds the results of {room}, the depth has steps for {steps}"
+        )
     counts = range(least, most + 1, least)
-    tasks = max(counts, key=lambda n: (first % n == 0, n))
-    of = list(c.value.axes)
-    return Deep(of.index(panel), of.index(stream), *tile, tasks)
+    return Sharing(tuple(sorted(counts, key=lambda n: (first % n == 0, n), reverse=True)))
 
 
-def schedule(k: Kernel, c: Contraction, deep: Deep, packed: bool, info: DeviceInfo) -> Kernel:
-    """The schedule; the panel is `packed`, or read where it lies."""
+def apply(deep: Deep, info: DeviceInfo) -> Kernel:
+    """Each task's part of the sum in tiles, then all tasks' results added."""
+    k, c = deep.kernel, deep.contraction
     assert c.value.reduce is not None
     value, first = c.value.name, c.value.reduce.axes[0]
     panel, stream = c.value.axes[deep.panel], c.value.axes[deep.stream]
     side = 0 if panel in c.own(0) else 1
-    if packed:
+    if deep.packed:
         k = run(k, Stage(value, c.factors[side], "panel", _ordered(c, c.factors[side], panel)))
     other = c.factors[1 - side]
     if not isinstance(other, Load) and plain_load(other) is None:
@@ -114,7 +136,7 @@ def _share(extent: int, tasks: int) -> int:
     """Elements of a summed axis for each task: as many for all, or whole steps."""
     if extent % tasks == 0:
         return extent // tasks
-    step = CHAIN // 2 if extent >= CHAIN * tasks else 1
+    step = PRODUCT_CHAIN // 2 if extent >= PRODUCT_CHAIN * tasks else 1
     return ceildiv(ceildiv(extent, tasks), step) * step
 
 

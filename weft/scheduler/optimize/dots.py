@@ -9,16 +9,18 @@ a few rows times a matrix need (a token, a small batch): packing the matrix woul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Call, Expr, Load, walk
-from weft.ir.index import Var, ceildiv, flatten, high, substitute
-from weft.ir.kernel.algorithm import Axis, Value, reads
+from weft.ir.index import Var, ceildiv, flatten, high
+from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
@@ -26,54 +28,90 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import parallel, rows
-from weft.scheduler.optimize.access import COSTLY, axes_of, lane_step, plain_load
-from weft.scheduler.optimize.contraction_form import CHAIN, COPIED, GATHERED, Contraction, fill, output_steps
+from weft.ir.ops import EXPANDED
+from weft.scheduler.optimize import parallel
+from weft.scheduler.optimize.access import axes_of, lane_step, plain_load
+from weft.scheduler.optimize.contraction_form import (
+    COPY_CYCLES,
+    GATHER_CYCLES,
+    Contraction,
+    fill,
+    output_steps,
+)
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.rule import Choice, TileSize
 from weft.scheduler.optimize.steps import merge, split
 
-ACROSS = 10.0
-"""Cycles to add up one vector across its lanes."""
+LANE_SUM_CYCLES = 10.0
+"""To add up one vector across its lanes."""
 
-LOADED = 0.6
-"""Cycles to load a vector; a tile of r by c needs r + c of them for r * c products."""
+LOAD_CYCLES = 0.6
+"""To load a vector; a tile of r by c needs r + c of them for r * c products."""
 
-CALL, COSTLY_CALL = 0.5, 12.0
-"""Cycles to compute one operation, or one function such as an exponential, on a vector."""
+CALL_CYCLES, COSTLY_CALL_CYCLES = 0.5, 12.0
+"""To compute one operation, or one function such as an exponential, on a vector."""
 
-TALLEST, WIDEST = 8, 12
-"""The largest tiles tried."""
+MAX_ROWS, MAX_COLUMNS = 8, 12
+"""The largest tiles tried, along the shorter and the longer axis of the results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dots:
-    """The axes of the result that are tiled (`axes[s]` belongs to factor s) and by how much, the summed axis that lanes
-    run along, and which factors are packed first so that they lie along it."""
+@dataclass(frozen=True)
+class Dots(Choice):
+    """The axes of the result that are tiled (`axes[s]` belongs to factor s), the summed axis that lanes run along, and
+    which factors are packed first so that they lie along it; and tiles, with the cycles that each takes."""
 
+    kernel: Kernel
+    contraction: Contraction
     axes: tuple[Axis, Axis]
-    tile: tuple[int, int]
     lane: Axis
     packed: tuple[bool, bool]
-    cost: float
+    tiles: tuple[tuple[TileSize, float], ...]
+
+    @property
+    def cost(self) -> float:
+        """Cycles with the best tile."""
+        return min(cost for _, cost in self.tiles)
+
+    def __str__(self) -> str:
+        """The axes, as an option."""
+        first, second = (a.var.name for a in self.axes)
+        return f"inner products along {self.lane.var.name}, tiles of {first}, {second}"
 
 
-def choose(k: Kernel, c: Contraction, info: DeviceInfo) -> Dots | None:
-    """The best tile; None where no summed axis is contiguous in the larger factor, or it is too short or too long."""
+@dataclass(frozen=True)
+class InnerProducts(Choice):
+    """Inner products in tiles of results."""
+
+    decision = "dots.tile"
+
+    kernel: Kernel
+    ways: Dots
+    tile: TileSize
+
+    def __str__(self) -> str:
+        return f"inner products along {self.ways.lane.var.name}, tile {self.tile} of lanes"
+
+
+def options(k: Kernel, c: Contraction, info: DeviceInfo) -> list[Dots] | Refusal:
+    """Ways to compute the contraction so. Refused where no summed axis is contiguous in the larger factor, or it is too
+    short or too long."""
     assert c.value.reduce is not None
-    best: Dots | None = None
+    found: list[Dots] = []
     width = info.lanes(c.value.dtype)
+    whole = prod(high(a.extent) for a in c.value.reduce.axes)
+    if whole > PRODUCT_CHAIN * width:
+        return Refusal(f"{whole:,} products in a sum; pays up to {PRODUCT_CHAIN * width:,}")
     for lane in c.value.reduce.axes:
-        depth = high(lane.extent)
-        whole = prod(high(a.extent) for a in c.value.reduce.axes)
-        if not isinstance(lane.extent, int) or depth < 2 * width or whole > CHAIN * width:
+        if not isinstance(lane.extent, int) or lane.extent < 2 * width:
             continue
         ways = (_ways(k, c.factors[0], lane.var, width), _ways(k, c.factors[1], lane.var, width))
         for axes, (first, second) in product(product(c.own(0), c.own(1)), product(*ways)):
             moved = first.moving * _elements(c, 0) + second.moving * _elements(c, 1)
-            tile, cost = _tile(c, axes, lane, width, info.vector_registers, (first.work, second.work))
-            found = Dots(axes, tile, lane, (first.packed, second.packed), cost + moved)
-            if best is None or found.cost < best.cost:
-                best = found
-    return best
+            tiles = _tiles(c, axes, lane, width, info.vector_registers, (first.work, second.work))
+            costs = tuple((tile, cost + moved) for tile, cost in tiles)
+            found.append(Dots(k, c, axes, lane, (first.packed, second.packed), costs))
+    longest = max(high(a.extent) for a in c.value.reduce.axes)
+    return found or Refusal(f"{longest:,} products in a row; pays from {2 * width}, two vectors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +129,7 @@ def _ways(k: Kernel, factor: Expr, lane: Var, width: int) -> list[_Way]:
     steps = _steps(k, factor, lane, width)
     along = steps is not None and steps <= {0, 1}
     work = _work(factor)
-    packed = _Way(True, (COPIED if along else GATHERED) + work / width, 0.0)
+    packed = _Way(True, (COPY_CYCLES if along else GATHER_CYCLES) + work / width, 0.0)
     if steps is None or not along or 1 not in steps:
         return [packed]
     direct = _Way(False, 0.0, work)
@@ -116,49 +154,55 @@ def _work(e: Expr) -> float:
     if plain_load(e) is not None:
         return 0.0
     calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
-    return sum(COSTLY_CALL if x.op in COSTLY else CALL for x in calls)
+    return sum(COSTLY_CALL_CYCLES if x.op in EXPANDED else CALL_CYCLES for x in calls)
 
 
 def _elements(c: Contraction, side: int) -> int:
     return prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
 
 
-def _tile(
+def _tiles(
     c: Contraction,
     axes: tuple[Axis, Axis],
     lane: Axis,
     width: int,
     registers: int,
     work: tuple[float, float],
-) -> tuple[tuple[int, int], float]:
-    """The tile that takes the fewest cycles, and how many."""
+) -> Iterator[tuple[TileSize, float]]:
+    """Tiles that registers hold, and the cycles that each takes."""
     assert c.value.reduce is not None
     m, n = high(axes[0].extent), high(axes[1].extent)
     results = prod(high(a.extent) for a in c.value.axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
-    options: list[tuple[float, int, int]] = []
-    for r in range(1, min(m, TALLEST if m < n else WIDEST) + 1):
-        for s in range(1, min(n, WIDEST if m < n else TALLEST) + 1):
+    for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
+        for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
             if r * s + min(r, s) + 1 <= registers:
                 tiles = results / (m * n) * ceildiv(m, r) * ceildiv(n, s)
-                step = max(r * s, 4.0) + (LOADED + work[0]) * r + (LOADED + work[1]) * s
-                options.append((tiles * (steps * step + ACROSS * r * s), r, s))
-    cost, r, s = min(options)
-    return (r, s), cost
+                step = max(r * s, 4.0) + (LOAD_CYCLES + work[0]) * r + (LOAD_CYCLES + work[1]) * s
+                yield TileSize(r, s), tiles * (steps * step + LANE_SUM_CYCLES * r * s)
 
 
-def schedule(k: Kernel, c: Contraction, dots: Dots, info: DeviceInfo) -> Kernel:
-    """The tiled schedule."""
+def choose(k: Kernel, ways: Dots) -> InnerProducts:
+    """The tile that takes the fewest cycles."""
+    tiles, costs = zip(*ways.tiles, strict=True)
+    k, tile = pick(k, "dots.tile", tiles, costs, "cycles")
+    return InnerProducts(k, ways, tile)
+
+
+def apply(choice: InnerProducts, info: DeviceInfo) -> Kernel:
+    """Tiles of results outside, then the steps of the sum, a tile's partial sums, lanes."""
+    k, dots, tile = choice.kernel, choice.ways, choice.tile
+    c = dots.contraction
     value, out = c.value.name, c.out.name
-    loops = [_loop_of(k, c, a) for a in dots.axes]
+    loops = [c.loop_of(k, a) for a in dots.axes]
     long = 0 if high(dots.axes[0].extent) > high(dots.axes[1].extent) else 1
     names = [s.var.name for s in k.nests[out].loops if s.var.name not in loops]
     outer: list[str] = []
     inner: list[str] = []
     for side in (0, 1):
-        k = run(k, Pad(loops[side], dots.tile[side]))
-        k, o, i = split(k, loops[side], dots.tile[side], f"t{side}", f"e{side}")
+        k = run(k, Pad(loops[side], tile[side]))
+        k, o, i = split(k, loops[side], tile[side], f"t{side}", f"e{side}")
         outer.append(o)
         inner.append(i)
     across = output_steps(k, c, dots.axes[1])
@@ -169,24 +213,29 @@ def schedule(k: Kernel, c: Contraction, dots: Dots, info: DeviceInfo) -> Kernel:
     task = outer[long]
     for name in reversed(names):
         k, task = merge(k, name, task)
-    work = 2.0 * prod(high(a.extent) for a in c.value.all_axes)
-    if parallel.work_ns(work, rows.total_bytes(k), info) > parallel.WORTH_NS:
+    if parallel.pays(k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes)):
         k = parallel.spread(k, out, [task], info)
-    for side in (0, 1):
-        if dots.packed[side]:
-            axes = [a.var.name for a in c.value.all_axes if a.var in axes_of(c.factors[side])]
-            axes.sort(key=lambda n: n == dots.lane.var.name)
-            k = fill(
-                run(k, Stage(value, c.factors[side], f"packed{side}", tuple(axes))), f"packed{side}", info
-            )
+    k = _packed(k, dots, info)
     lanes = f"{value}_lanes"
     k = run(k, SplitReduce(value, dots.lane.var.name, info.lanes(c.value.dtype), lanes, True))
     for name in (value, lanes):
         k = run(k, ComputeAt(name, out, outer[1 - long], Scope.REGISTER))
-    return _unrolled(_unrolled(k, value, info), lanes, info)
+    return _unrolled(_unrolled(k, value), lanes)
 
 
-def _unrolled(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
+def _packed(k: Kernel, dots: Dots, info: DeviceInfo) -> Kernel:
+    """Factors that do not lie along the lanes as values that do."""
+    c = dots.contraction
+    for side in (0, 1):
+        if dots.packed[side]:
+            axes = [a.var.name for a in c.value.all_axes if a.var in axes_of(c.factors[side])]
+            axes.sort(key=lambda n: n == dots.lane.var.name)
+            stage = Stage(c.value.name, c.factors[side], f"packed{side}", tuple(axes))
+            k = fill(run(k, stage), f"packed{side}", info)
+    return k
+
+
+def _unrolled(k: Kernel, name: str) -> Kernel:
     """Steps of the sum outside, the tile written out, lanes inside."""
     item = k.algorithm.item(name)
     assert isinstance(item, Value)
@@ -198,12 +247,3 @@ def _unrolled(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     steps = [s.var.name for s in nest.loops if s.reduce and s.var.name not in lane]
     k = run(k, Permute(name, (*steps, *tile, *lane)))
     return run(k, *(Unroll(n) for n in tile), *(Vectorize(n) for n in lane))
-
-
-def _loop_of(k: Kernel, c: Contraction, axis: Axis) -> str:
-    """The output's loop over an axis of the value."""
-    load = next(r for r in reads(c.out) if r.source == c.value.name)
-    at = load.index[[a.var for a in c.value.axes].index(axis.var)]
-    e = substitute(at, k.nests[c.out.name].bind)
-    assert isinstance(e, Var)
-    return e.name

@@ -8,13 +8,14 @@ neither                here: every thread reads what it needs where it is, and n
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import dataclass, replace
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.index import Var, ceildiv, coefficient, high
-from weft.ir.kernel.algorithm import Axis, reads
+from weft.ir.index import ceildiv, high
+from weft.ir.kernel.algorithm import Axis
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
@@ -22,7 +23,10 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import LoopKind
 from weft.scheduler.optimize import contraction_form as contraction
 from weft.scheduler.optimize import gpu_matrix, gpu_shared_tiles
-from weft.scheduler.optimize.gpu_shared_tiles import Tile
+from weft.scheduler.optimize.gpu_matrix import UnitTiles
+from weft.scheduler.optimize.gpu_product import Product
+from weft.scheduler.optimize.gpu_shared_tiles import SharedTiles, Tile
+from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import merge, split
 
 OWN = ((8, 8), (4, 8), (4, 4), (2, 4), (1, 4))
@@ -31,62 +35,106 @@ OWN = ((8, 8), (4, 8), (4, 4), (2, 4), (1, 4))
 OWN_THREADS = 32
 """Of a block of such threads."""
 
+MIN_DEPTH, MIN_RESULTS = 4, 64
+"""Products of a sum, and results, from which on tiles pay."""
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The tiled schedule of a kernel around one contraction; None when it has none, or a small one."""
+
+@dataclass(frozen=True)
+class OwnTiles(Choice):
+    """Each thread reads what it needs where it is."""
+
+    decision = "gpu_contraction.tile"
+
+    kernel: Kernel
+    tile: Tile
+
+    def __str__(self) -> str:
+        return f"{self.tile.threads} threads, each with {self.tile.tall}x{self.tile.wide} results in register"
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Product | Refusal:
+    """A kernel around one contraction that is not small."""
     c = contraction.find(k)
-    if c is None or c.value.reduce is None or not all(isinstance(a.extent, int) for a in c.value.all_axes):
-        return None
+    if isinstance(c, Refusal):
+        return c
+    unsized = [a.var.name for a in c.value.all_axes if not isinstance(a.extent, int)]
+    if unsized:
+        return Refusal(f"the size of {unsized[0]} is only known at run time")
     k, c = contraction.merge_short_axes(k, c)
+    s, p, side = _axes(k, c)
     assert c.value.reduce is not None
-    pair = _axes(k, c)
-    if pair is None:
-        return None
-    s, p, side = pair
     depth = max(c.value.reduce.axes, key=lambda a: (high(a.extent), a.var.name))
-    if high(depth.extent) < 4 or high(s.extent) * high(p.extent) < 64:
-        return None
-    on_units = gpu_matrix.schedule(k, c, s, p, side, depth, info) if info.scratchpad else None
-    if on_units is not None:
-        return on_units
-    if info.scratchpad:
-        tile = gpu_shared_tiles.choose(c, s, p, info)
-        return gpu_shared_tiles.InPanels(k, c, s, p, side, depth, tile).schedule()
-    return _Tiled(k, c, s, p, depth, _own_tile(c, s, p, depth, info)).schedule()
+    results = high(s.extent) * high(p.extent)
+    if high(depth.extent) < MIN_DEPTH or results < MIN_RESULTS:
+        return Refusal(
+            f"{high(s.extent)} x {high(p.extent)} results of {high(depth.extent)} products; "
+            f"pays from {MIN_RESULTS} results of {MIN_DEPTH}"
+        )
+    return Product(k, c, s, p, side, depth)
 
 
-def _axes(k: Kernel, c: contraction.Contraction) -> tuple[Axis, Axis, int] | None:
+def choose(form: Product, info: DeviceInfo) -> UnitTiles | SharedTiles | OwnTiles:
+    """Matrix units where they serve, else panels in LOCAL memory, where threads share some."""
+    if not info.scratchpad:
+        tiles = _own_tiles(form, info)
+        k, tile = pick(form.kernel, "gpu_contraction.tile", tiles)
+        return OwnTiles(k, tile, refused=(("gpu_matrix", NO_SCRATCHPAD), ("gpu_shared_tiles", NO_SCRATCHPAD)))
+    on_units = gpu_matrix.options(form, info)
+    if not isinstance(on_units, Refusal):
+        k, units = pick(form.kernel, "gpu_matrix.tile", on_units)
+        return UnitTiles(k, units)
+    shared = gpu_shared_tiles.options(form, info)
+    k, tile = pick(form.kernel, "gpu_shared_tiles.tile", shared)
+    return SharedTiles(k, tile, refused=(("gpu_matrix", on_units),))
+
+
+def apply(form: Product, choice: UnitTiles | SharedTiles | OwnTiles, info: DeviceInfo) -> Kernel:
+    """The loops of what was chosen."""
+    form = replace(form, kernel=choice.kernel)
+    match choice:
+        case UnitTiles():
+            return gpu_matrix.apply(form, choice)
+        case SharedTiles():
+            return gpu_shared_tiles.InPanels(form, choice.tile).schedule()
+        case OwnTiles():
+            return _Tiled(form, choice.tile).schedule()
+
+
+RULE = Rule("gpu_contraction", recognise, choose, apply)
+NO_SCRATCHPAD = Refusal("the device's threads share no memory")
+
+
+def _axes(k: Kernel, c: contraction.Contraction) -> tuple[Axis, Axis, int]:
     """The tiled axes, rows and columns (neighbours in the output), and the factor that the columns belong to."""
-    best: tuple[float, Axis, Axis, int] | None = None
-    for side in (0, 1):
-        for p in c.own(side):
-            steps = contraction.output_steps(k, c, p)
-            for s in c.own(1 - side):
-                score = (
-                    sum(2.0 for x in steps if x == 1)
-                    + min(high(p.extent), 128) / 128
-                    + min(high(s.extent), 128) / 128
-                )
-                if best is None or score > best[0]:
-                    best = (score, s, p, side)
-    return None if best is None else best[1:]
+
+    def score(option: tuple[Axis, Axis, int]) -> float:
+        s, p, _ = option
+        near = sum(2.0 for x in contraction.output_steps(k, c, p) if x == 1)
+        return near + min(high(p.extent), 128) / 128 + min(high(s.extent), 128) / 128
+
+    return max(((s, p, side) for side in (0, 1) for p in c.own(side) for s in c.own(1 - side)), key=score)
 
 
-def _own_tile(c: contraction.Contraction, s: Axis, p: Axis, depth: Axis, info: DeviceInfo) -> Tile:
-    """Where threads share nothing: the largest tile in registers that leaves work for all threads that run at once."""
-    rows, columns = high(s.extent), high(p.extent)
-    others = prod(high(a.extent) for a in c.value.axes if a.var not in (s.var, p.var))
+def _own_tiles(form: Product, info: DeviceInfo) -> list[Tile]:
+    """Where threads share nothing: tiles in registers, the largest first that leave work for all threads that run at
+    once, then the others."""
+    rows, columns = high(form.rows.extent), high(form.columns.extent)
 
     def threads(own: tuple[int, int]) -> int:
-        return ceildiv(rows, own[0]) * ceildiv(columns, own[1]) * others
+        return ceildiv(rows, own[0]) * ceildiv(columns, own[1]) * form.others
 
     fits = [own for own in OWN if own[0] < 2 * rows and own[1] < 2 * columns]
     enough = [own for own in fits if threads(own) >= info.cores * info.warp]
-    tall, wide = enough[0] if enough else OWN[-1]
-    across = _power(min(info.warp, ceildiv(columns, wide)))
-    down = _power(min(max(1, OWN_THREADS // across), ceildiv(rows, tall)))
-    terms = high(depth.extent)
-    steps = next((n for n in (4, 3, 2) if terms % n == 0), 4)
+    order = dict.fromkeys((enough[0] if enough else OWN[-1], *fits))
+    return [_own_tile(form, own, info) for own in order]
+
+
+def _own_tile(form: Product, own: tuple[int, int], info: DeviceInfo) -> Tile:
+    """A block of threads with so many results each."""
+    tall, wide = own
+    across = _power(min(info.warp, ceildiv(high(form.columns.extent), wide)))
+    down = _power(min(max(1, OWN_THREADS // across), ceildiv(high(form.rows.extent), tall)))
+    steps = next((n for n in (4, 3, 2) if high(form.depth.extent) % n == 0), 4)
     return Tile(down * tall, across * wide, steps, tall, wide)
 
 
@@ -96,23 +144,13 @@ def _power(n: int) -> int:
 
 
 class _Tiled:
-    def __init__(
-        self, k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, depth: Axis, tile: Tile
-    ) -> None:
-        self.k, self.c, self.s, self.p, self.depth, self.tile = k, c, s, p, depth, tile
-        self.value, self.out = c.value.name, c.out.name
-
-    def loop_of(self, axis: Axis) -> str:
-        """The output's loop over an axis of the value."""
-        load = next(r for r in reads(self.c.out) if r.source == self.value)
-        at = load.index[[a.var for a in self.c.value.axes].index(axis.var)]
-        e = self.k.nests[self.out].bind[at] if isinstance(at, Var) else at
-        assert isinstance(e, Var)
-        return e.name
+    def __init__(self, form: Product, tile: Tile) -> None:
+        self.k, self.form, self.tile = form.kernel, form, tile
+        self.value, self.out = form.contraction.value.name, form.contraction.out.name
 
     def schedule(self) -> Kernel:
         t = self.tile
-        s, p = self.loop_of(self.s), self.loop_of(self.p)
+        s, p = self.form.loops(self.k)
         others = [x.var.name for x in self.k.nests[self.out].loops if x.var.name not in (s, p)]
         self.k = run(self.k, Pad(s, t.rows), Pad(p, t.columns))
         self.k, sb, st, sr = self.three(s, t.rows, t.tall, "s")
@@ -148,8 +186,8 @@ class _Tiled:
         nest = k.nests[value]
         pure = [x.var.name for x in nest.loops if not x.reduce]
         reduced = [x.var.name for x in nest.loops if x.reduce]
-        deep = next(n for n in reduced if self.runs(n, self.depth.var))
-        s, p = (next(n for n in pure if self.runs(n, a.var)) for a in (self.s, self.p))
+        deep = next(n for n in reduced if self.form.runs(k, n, self.form.depth))
+        s, p = (next(n for n in pure if self.form.runs(k, n, a)) for a in (self.form.rows, self.form.columns))
         k = run(k, Pad(deep, t.depth))
         k, step, term = split(k, deep, t.depth, f"{deep}s", f"{deep}t")
         k, st, sr = split(k, s, t.tall, f"{s}t", f"{s}r")
@@ -164,8 +202,3 @@ class _Tiled:
         else:
             k = run(k, Permute(value, (*rest, *outer, step, st, pt, term, sr, pr)), Vectorize(pr))
         self.k = run(k, Unroll(term), Unroll(sr), *self.threads(st, pt))
-
-    def runs(self, loop: str, axis: Var) -> bool:
-        nest = self.k.nests[self.value]
-        spec = nest.loop(loop)
-        return spec is not None and coefficient(nest.bind[axis], spec.var) == 1

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
-from weft.ir.kernel.algorithm import Axis, reads
+from weft.ir.index import Var, coefficient, flatten, high, variables
+from weft.ir.kernel.algorithm import Axis
 from weft.ir.kernel.schedule import Kernel, fresh
-from weft.ir.kernel.transforms.base import run
+from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
@@ -30,9 +30,11 @@ from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.matrix import MatrixUnit
 from weft.ir.ops import Op
-from weft.scheduler.optimize import contraction_form as contraction
 from weft.scheduler.optimize.access import axes_of
+from weft.scheduler.optimize.contraction_form import Contraction
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
+from weft.scheduler.optimize.gpu_product import Product
+from weft.scheduler.optimize.rule import Choice
 from weft.scheduler.optimize.steps import merge, split
 
 
@@ -58,95 +60,130 @@ TILES = (
 GROUP_TILES = (WarpTile(128, 256, 2, 1), WarpTile(128, 128, 2, 1), WarpTile(64, 128, 1, 1))
 """The same for units that read panels themselves: two groups of warps, or one."""
 
-TOGETHER = 2048
+MAX_ROWS_TOGETHER = 2048
 """Rows of results that the blocks which run at once should have, about: a hundred and some blocks of 16,384 or more
 results."""
 
-ROW_BYTES = 64
-"""Of a panel's row along the summed axis, at most: two or four instructions' worth."""
+MAX_ROW_BYTES = 64
+"""Of a panel's row along the summed axis: two or four instructions' worth."""
 
 
-def units_for(c: contraction.Contraction, info: DeviceInfo) -> list[tuple[MatrixUnit, tuple[Expr, Expr]]]:
-    """Units for the product, the preferred first, and the parts of the factors that become panels."""
-    out: list[tuple[MatrixUnit, tuple[Expr, Expr]]] = []
+@dataclass(frozen=True, slots=True)
+class Units:
+    """A unit, the parts of the factors that become panels (along rows, along columns), terms per step, and a tile."""
+
+    unit: MatrixUnit
+    parts: tuple[Expr, Expr]
+    steps: int
+    tile: WarpTile
+
+    def __str__(self) -> str:
+        return f"{self.tile.rows}x{self.tile.columns} on {self.unit}"
+
+
+@dataclass(frozen=True)
+class UnitTiles(Choice):
+    """A block's tile on matrix units."""
+
+    decision = "gpu_matrix.tile"
+
+    kernel: Kernel
+    units: Units
+
+    def __str__(self) -> str:
+        return (
+            f"tile {self.units} by {self.units.steps}, {self.units.tile.down * self.units.tile.across} warps"
+        )
+
+
+def options(form: Product, info: DeviceInfo) -> list[Units] | Refusal:
+    """Units and tiles for the product, the preferred first: the first that gives every multiprocessor a block, else the
+    one with most blocks."""
+    found: list[Units] = []
+    refused = [Refusal("the device has no matrix units")]
     for unit in info.matrix_units:
-        if unit.accumulator is c.value.dtype:
-            a, b = (_operand(f, unit) for f in c.factors)
-            if a is not None and b is not None:
-                out.append((unit, (a, b)))
-    return out
+        parts, steps = _parts(form, unit), _steps(form.depth, unit)
+        unfit = next((x for x in (parts, steps) if isinstance(x, Refusal)), None)
+        if isinstance(parts, Refusal) or isinstance(steps, Refusal):
+            refused += [unfit] if unfit is not None else []
+            continue
+        uncopied = _uncopied(form, parts, steps) if unit.row_bytes else None
+        if uncopied is not None:
+            refused.append(uncopied)
+            continue
+        tiles = GROUP_TILES if unit.row_bytes else TILES
+        whole = [t for t in tiles if t.rows % (t.down * unit.m) == 0 and t.columns % (t.across * unit.n) == 0]
+        found += [Units(unit, parts, steps, t) for t in whole]
+
+    def blocks(u: Units) -> int:
+        return form.blocks(u.tile.rows, u.tile.columns)
+
+    enough = [u for u in found if blocks(u) >= info.cores]
+    rest = [u for u in found if u not in enough and not u.unit.row_bytes]
+    few = Refusal(f"no tile gives each of {info.cores} multiprocessors a block")
+    return [*enough, *sorted(rest, key=blocks, reverse=True)] or (few if found else refused[-1])
 
 
-def _operand(factor: Expr, unit: MatrixUnit) -> Expr | None:
+def _parts(form: Product, unit: MatrixUnit) -> tuple[Expr, Expr] | Refusal:
+    """The parts of the factors that the unit multiplies, along rows and along columns."""
+    dtype = form.contraction.value.dtype
+    if unit.accumulator is not dtype:
+        return Refusal(f"{unit} adds up {unit.accumulator}, not {dtype}")
+    rows, columns = (operand(f, unit) for f in form.factors)
+    return rows if isinstance(rows, Refusal) else columns if isinstance(columns, Refusal) else (rows, columns)
+
+
+def operand(factor: Expr, unit: MatrixUnit) -> Expr | Refusal:
     """What a factor is before it is converted to the sum's dtype."""
     if unit.operand is not unit.accumulator:
         if not isinstance(factor, Call) or factor.op is not Op.CAST:
-            return None
+            return Refusal(f"{unit} multiplies {unit.operand}; a factor is {factor.dtype}")
         factor = factor.args[0]
-    return factor if factor.dtype is unit.operand else None
+    if factor.dtype is not unit.operand:
+        return Refusal(f"{unit} multiplies {unit.operand}; a factor is {factor.dtype}")
+    return factor
 
 
-def depth_for(depth: Axis, unit: MatrixUnit) -> int | None:
+def _steps(depth: Axis, unit: MatrixUnit) -> int | Refusal:
     """Terms per step: whole instructions, and no rest; as many as its rows have where the unit reads panels itself."""
-    most = max(unit.k, (unit.row_bytes or ROW_BYTES) // unit.operand.itemsize)
+    most = max(unit.k, (unit.row_bytes or MAX_ROW_BYTES) // unit.operand.itemsize)
     steps = (most,) if unit.row_bytes else (most, most // 2, unit.k)
-    return next((d for d in steps if d >= unit.k and high(depth.extent) % d == 0), None)
+    whole = (d for d in steps if d >= unit.k and high(depth.extent) % d == 0)
+    return next(whole, Refusal(f"{high(depth.extent):,} products in a sum are no whole steps of {steps[-1]}"))
 
 
-def _copied(k: Kernel, parts: tuple[Expr, Expr], depth: Axis, steps: int) -> bool:
-    """Whether panels come by copies of whole pieces while others are used, as units need that read them by themselves:
-    elements as they are, in rows that start at whole pieces, for more than one step."""
-    if high(depth.extent) < 2 * steps:
-        return False
+def _uncopied(form: Product, parts: tuple[Expr, Expr], steps: int) -> Refusal | None:
+    """Why panels do not come by copies of whole pieces while others are used, as units need that read them by
+    themselves: elements as they are, in rows that start at whole pieces, for more than one step."""
+    if high(form.depth.extent) < 2 * steps:
+        return Refusal(
+            f"{high(form.depth.extent)} products in a sum; units that read panels pay from {2 * steps}"
+        )
     for part in parts:
-        q = k.algorithm.param(part.source) if isinstance(part, Load) and not part.guard else None
+        q = form.kernel.algorithm.param(part.source) if isinstance(part, Load) and not part.guard else None
         if q is None or not isinstance(part, Load):
-            return False
+            return Refusal("a factor is not read as it lies in memory")
         offset = flatten(part.index, q.shape)
         found = {
             v: coefficient(offset, v) for v in (set[Var]() if isinstance(offset, int) else variables(offset))
         }
         far = [s for s in found.values() if s != 1]
         if len(far) + 1 != len(found) or any(s is None or s * q.dtype.itemsize % ACCESS_BYTES for s in far):
-            return False
-    return True
+            return Refusal(f"rows of {q.name} do not start at whole pieces of {ACCESS_BYTES} bytes")
+    return None
 
 
-def schedule(
-    k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, side: int, depth: Axis, info: DeviceInfo
-) -> Kernel | None:
-    """The kernel on matrix units, rows `s` and columns `p` of factor `side`; None where no unit serves it."""
-    others = 1
-    for a in c.value.axes:
-        others *= high(a.extent) if a.var not in (s.var, p.var) else 1
-
-    def blocks(t: WarpTile) -> int:
-        return ceildiv(high(s.extent), t.rows) * ceildiv(high(p.extent), t.columns) * others
-
-    best: tuple[WarpTile, MatrixUnit, tuple[Expr, Expr], int] | None = None
-    for unit, parts in units_for(c, info):
-        steps = depth_for(depth, unit)
-        if steps is None or (unit.row_bytes and not _copied(k, parts, depth, steps)):
-            continue
-        for t in GROUP_TILES if unit.row_bytes else TILES:
-            if t.rows % (t.down * unit.m) or t.columns % (t.across * unit.n):
-                continue
-            if blocks(t) >= info.cores:
-                return _OnUnits(
-                    k, c, (s, p), (parts[1 - side], parts[side]), depth, steps, unit, t
-                ).schedule()
-            if not unit.row_bytes and (best is None or blocks(t) > blocks(best[0])):
-                best = t, unit, parts, steps
-    if best is None:
-        return None
-    t, unit, parts, steps = best
-    return _OnUnits(k, c, (s, p), (parts[1 - side], parts[side]), depth, steps, unit, t).schedule()
+def apply(form: Product, choice: UnitTiles) -> Kernel:
+    """The loops of a block's tile."""
+    u = choice.units
+    tiled = form.rows, form.columns
+    return _OnUnits(form.kernel, form, tiled, u.parts, form.depth, u.steps, u.unit, u.tile).schedule()
 
 
 @dataclass(slots=True)
 class _OnUnits:
     k: Kernel
-    c: contraction.Contraction
+    form: Product
     tiled: tuple[Axis, Axis]
     """Rows and columns."""
     parts: tuple[Expr, Expr]
@@ -157,12 +194,16 @@ class _OnUnits:
     tile: WarpTile
 
     @property
+    def c(self) -> Contraction:
+        return self.form.contraction
+
+    @property
     def threads(self) -> int:
         return self.tile.down * self.tile.across * self.unit.threads
 
     def schedule(self) -> Kernel:
         t, value, out = self.tile, self.c.value.name, self.c.out.name
-        s, p = (self._loop_of(a) for a in self.tiled)
+        s, p = self.form.loops(self.k)
         others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (s, p)]
         self.k = run(self.k, Pad(s, t.rows), Pad(p, t.columns))
         self.k, sb, s = split(self.k, s, t.rows, "sb", "si")
@@ -193,17 +234,11 @@ class _OnUnits:
         """Rows of blocks that run at once, so that what these read is near a square, and stays in the last cache."""
         spec = self.k.nests[self.c.out.name].loop(loop)
         assert spec is not None
-        if not isinstance(spec.extent, int) or spec.extent * self.tile.rows <= TOGETHER:
+        if not isinstance(spec.extent, int) or spec.extent * self.tile.rows <= MAX_ROWS_TOGETHER:
             return 1
-        return next((n for n in (16, 8, 4, 2) if n * self.tile.rows <= TOGETHER and spec.extent % n == 0), 1)
-
-    def _loop_of(self, axis: Axis) -> str:
-        """The output's loop over an axis of the value."""
-        load = next(r for r in reads(self.c.out) if r.source == self.c.value.name)
-        at = load.index[[a.var for a in self.c.value.axes].index(axis.var)]
-        e = self.k.nests[self.c.out.name].bind[at] if isinstance(at, Var) else at
-        assert isinstance(e, Var)
-        return e.name
+        return next(
+            (n for n in (16, 8, 4, 2) if n * self.tile.rows <= MAX_ROWS_TOGETHER and spec.extent % n == 0), 1
+        )
 
     def _warps(self, s: str, p: str) -> tuple[list[str], list[str], list[str]]:
         """The loops over a tile's rows and columns as threads (warps, then lanes) and each thread's own rows and
@@ -247,8 +282,8 @@ class _OnUnits:
         nest = self.k.nests[value]
         pure = [x.var.name for x in nest.loops if not x.reduce]
         reduced = [x.var.name for x in nest.loops if x.reduce]
-        deep = next(n for n in reduced if self._runs(n, self.depth.var))
-        s, p = (next(n for n in pure if self._runs(n, a.var)) for a in self.tiled)
+        deep = next(n for n in reduced if self.form.runs(self.k, n, self.depth))
+        s, p = (next(n for n in pure if self.form.runs(self.k, n, a)) for a in self.tiled)
         self.k, step, term = split(self.k, deep, self.steps, f"{deep}s", f"{deep}t")
         self.k, tiles, term = split(self.k, term, self.unit.k, f"{deep}m", f"{deep}k")
         threads, rows, columns = self._warps(s, p)
@@ -258,8 +293,3 @@ class _OnUnits:
         self.k = run(self.k, *(Bind(n, LoopKind.THREAD) for n in threads))
         self.k = run(self.k, *(Unroll(n) for n in (tiles, *rows, *columns)), Tensorize(term, self.unit))
         return step
-
-    def _runs(self, loop: str, axis: Var) -> bool:
-        nest = self.k.nests[self.c.value.name]
-        spec = nest.loop(loop)
-        return spec is not None and coefficient(nest.bind[axis], spec.var) == 1

@@ -23,14 +23,15 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Expr, Load, walk
-from weft.ir.index import Var, ceildiv, high, substitute, variables
+from weft.ir.expr import Expr, Load, walk
+from weft.ir.index import ceildiv, high, variables
 from weft.ir.kernel.algorithm import Axis, Value, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.compute_first import ComputeFirst
 from weft.ir.kernel.transforms.extend import Extend
-from weft.ir.kernel.transforms.first import First
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.pad import Pad
@@ -40,12 +41,13 @@ from weft.ir.kernel.transforms.stage import PadRows, Stage
 from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import LoopKind
-from weft.ir.matrix import Digit, MatrixUnit, Role
-from weft.ir.ops import Op
+from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors
+from weft.scheduler.optimize.gpu_matrix import operand
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
-from weft.scheduler.optimize.online import Chain, axis_names, find, shared_tiles
+from weft.scheduler.optimize.online import Chain, axis_names, find, loop_of, shared_tiles
+from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import merge, split
 
 ROWS = (128, 64, 32, 16)
@@ -54,10 +56,10 @@ ROWS = (128, 64, 32, 16)
 COLUMNS = (64, 32, 16)
 """Of one step."""
 
-WIDEST = 256
+MAX_WIDTH = 256
 """The results' own axis, at most: a warp's share of them stays in its registers."""
 
-KEPT = 160
+MAX_KEPT = 160
 """Scores (twice: as sums, and as weights) and results in the registers of one thread, at most."""
 
 LANES = 16
@@ -73,17 +75,17 @@ STEP = 8
 @dataclass(frozen=True, slots=True)
 class Shares:
     """How a block's threads share out `rows` x `columns` scores, and results: tiles of `tall` rows by `wide` scores or
-    `own` results, digit by digit; `warp` rows for each warp (or the whole block)."""
+    `own` results, factor by factor; `warp` rows for each warp (or the whole block)."""
 
     rows: int
     columns: int
     warp: int
     tall: int
-    down: tuple[Digit, ...]
+    down: tuple[LayoutFactor, ...]
     wide: int
-    across: tuple[Digit, ...]
+    across: tuple[LayoutFactor, ...]
     own: int
-    along: tuple[Digit, ...]
+    along: tuple[LayoutFactor, ...]
     unit: MatrixUnit | None = None
 
     @property
@@ -104,6 +106,9 @@ class Shares:
         """Scores of one row that are neighbours in one thread."""
         return self.across[-1].extent if self.across[-1].role is Role.ELEMENT else 1
 
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns} {f'on {self.unit}' if self.unit else 'by threads'}"
+
 
 def on_units(rows: int, columns: int, unit: MatrixUnit) -> Shares:
     """A warp has all columns of the rows of one instruction."""
@@ -118,78 +123,120 @@ def by_threads(rows: int, columns: int, width: int) -> Shares:
     own = min(OWN, 1 << (max(1, width // lanes)).bit_length() - 1)
     element, lane = Role.ELEMENT, Role.LANE
     return Shares(
-        rows, columns, rows, rows, (Digit(lane, down), Digit(element, rows // down)), lanes, (Digit(lane, lanes),),
-        lanes * own, (Digit(lane, lanes), Digit(element, own)),
+        rows, columns, rows, rows, (LayoutFactor(lane, down), LayoutFactor(element, rows // down)),
+        lanes, (LayoutFactor(lane, lanes),), lanes * own, (LayoutFactor(lane, lanes), LayoutFactor(element, own)),
     )  # fmt: skip
 
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The one-pass schedule of such a chain; None for other kernels, and where no tile fits."""
-    chain = find(k)
-    if chain is None or not info.scratchpad:
-        return None
-    for shares in _candidates(chain, info):
-        try:
-            made = _Blocks(k, chain, shares).schedule()
-        except IRError:  # a transform does not apply to this kernel: another tile may be plainer
-            continue
-        if made is not None:
-            return made
-    return None
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A chain, by its sizes: rows, the chains beside each other, columns, products of a score, results of a row."""
+
+    kernel: Kernel
+    chain: Chain
+    height: int
+    others: int
+    length: int
+    deep: int
+    width: int
 
 
-def _candidates(c: Chain, info: DeviceInfo) -> Iterator[Shares]:
-    """Tiles that fit into local memory, the preferred first."""
+@dataclass(frozen=True)
+class Steps(Choice):
+    """Tiles that fit into a block, the preferred first."""
+
+    decision = "gpu_online.tile"
+
+    kernel: Kernel
+    tiles: tuple[Shares, ...]
+
+    def text(self, made: Kernel) -> str:
+        """The first whose transforms apply."""
+        return f"one pass, scores in tiles of {self.tiles[0]}, {self.tiles[0].threads} threads"
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Attention | Refusal:
+    """Such a chain, on a device whose threads share memory."""
+    c = find(k)
+    if isinstance(c, Refusal):
+        return c
+    if not info.scratchpad:
+        return Refusal("the device's threads share no memory")
     assert c.maximum.reduce is not None and c.scores.reduce is not None and c.product.reduce is not None
-    if not c.maximum.axes or len(c.scores.reduce.axes) != 1 or len(c.product.reduce.axes) != 1:
-        return
-    height = high(c.maximum.axes[-1].extent)
+    if not c.maximum.axes:
+        return Refusal(f"{c.maximum.name} has no rows")
+    if len(c.scores.reduce.axes) != 1 or len(c.product.reduce.axes) != 1:
+        return Refusal("a product sums over several axes")
+    width = high(c.product.axes[-1].extent)
+    if width > MAX_WIDTH:
+        return Refusal(f"{width:,} results in a row; pays up to {MAX_WIDTH}")
     others = prod(high(a.extent) for a in c.maximum.axes[:-1])
-    length = high(c.maximum.reduce.axes[0].extent)
-    deep, width = high(c.scores.reduce.axes[0].extent), high(c.product.axes[-1].extent)
-    if width > WIDEST:
-        return
+    length, deep = high(c.maximum.reduce.axes[0].extent), high(c.scores.reduce.axes[0].extent)
+    return Attention(k, c, high(c.maximum.axes[-1].extent), others, length, deep, width)
+
+
+def choose(form: Attention, info: DeviceInfo) -> Steps | Refusal:
+    """The tiles of the preferred unit that give every multiprocessor a block, then its smallest, then other units'."""
     found: list[Shares] = []
     for unit in (*(u for u in info.matrix_units if not u.row_bytes), None):
-        step = unit.k if unit is not None else 1
-        if unit is not None and (deep % step or not _fits(c, unit)):
+        fits = [s for s in _tiles(form, unit) if _has_room(s, form, info)]
+        busy = [s for s in fits if ceildiv(form.height, s.rows) * form.others >= info.cores]
+        found += sorted(busy, key=lambda s: -s.columns)
+        found += sorted(fits, key=lambda s: (s.rows, -s.columns))
+    if not found:
+        return Refusal(f"no tile fits into {info.local_bytes:,} bytes of local memory")
+    tiles = list(dict.fromkeys(found))
+    k, first = pick(form.kernel, "gpu_online.tile", tiles)
+    return Steps(k, (first, *(t for t in tiles if t != first)))
+
+
+def apply(form: Attention, choice: Steps, info: DeviceInfo) -> Kernel | Refusal:
+    """The first of the tiles whose transforms all apply: later ones may be plainer."""
+    why = Refusal("no tile")
+    for shares in choice.tiles:
+        try:
+            made = _Blocks(choice.kernel, form.chain, shares).schedule()
+        except IRError as error:
+            made = Refusal(str(error))
+        if isinstance(made, Kernel):
+            return made
+        why = made
+    return why
+
+
+RULE = Rule("gpu_online", recognise, choose, apply)
+
+
+def _tiles(form: Attention, unit: MatrixUnit | None) -> Iterator[Shares]:
+    """Tiles of whole instructions, or of a thread's own results, that are not far larger than the chain."""
+    if unit is not None and (form.deep % unit.k or not _multiplies(form.chain, unit)):
+        return
+    for columns in COLUMNS:
+        if unit is not None and (columns % (2 * unit.n) or columns % unit.k):
             continue
-        for columns in COLUMNS:
-            if unit is not None and (columns % (2 * unit.n) or columns % step):
+        if columns >= 2 * form.length and columns > LANES:
+            continue
+        for rows in ROWS:
+            if (rows >= 2 * form.height and rows > LANES) or (unit is None and rows > ROWS[1]):
                 continue
-            if columns >= 2 * length and columns > LANES:
-                continue
-            for rows in ROWS:
-                if (rows >= 2 * height and rows > LANES) or (unit is None and rows > ROWS[1]):
-                    continue
-                s = on_units(rows, columns, unit) if unit else by_threads(rows, columns, width)
-                fits = (
-                    local_bytes(s, deep, width, c.scores.dtype.itemsize) <= info.local_bytes
-                    and s.threads <= info.bounds.threads
-                )
-                if fits and s.kept(width) <= KEPT:
-                    found.append(s)
-        busy = [s for s in found if ceildiv(height, s.rows) * others >= info.cores]
-        yield from sorted(busy, key=lambda s: -s.columns)
-        yield from sorted(found, key=lambda s: (s.rows, -s.columns))
+            yield on_units(rows, columns, unit) if unit else by_threads(rows, columns, form.width)
 
 
-def _fits(c: Chain, unit: MatrixUnit) -> bool:
+def _has_room(s: Shares, form: Attention, info: DeviceInfo) -> bool:
+    """Local memory holds the panels, a block the threads, and a thread's registers its share."""
+    size = local_bytes(s, form.deep, form.width, form.chain.scores.dtype.itemsize)
+    return size <= info.local_bytes and s.threads <= info.bounds.threads and s.kept(form.width) <= MAX_KEPT
+
+
+def _multiplies(c: Chain, unit: MatrixUnit) -> bool:
     """All factors of both products are what the unit multiplies."""
     pairs = (factors(c.scores), factors(c.product))
     return all(
-        pair is not None and v.dtype is unit.accumulator and all(operand(f, unit) is not None for f in pair)
+        not isinstance(pair, Refusal)
+        and v.dtype is unit.accumulator
+        and not any(isinstance(operand(f, unit), Refusal) for f in pair)
         for v, pair in zip((c.scores, c.product), pairs, strict=True)
     )
-
-
-def operand(factor: Expr, unit: MatrixUnit) -> Expr | None:
-    """What a factor is before it is converted to the sum's dtype."""
-    if unit.operand is not unit.accumulator:
-        if not isinstance(factor, Call) or factor.op is not Op.CAST:
-            return None
-        factor = factor.args[0]
-    return factor if factor.dtype is unit.operand else None
 
 
 def local_bytes(s: Shares, deep: int, width: int, itemsize: int) -> int:
@@ -208,17 +255,20 @@ class _Blocks:
         self.unit = shares.unit
         self.itemsize = self.unit.operand.itemsize if self.unit is not None else chain.scores.dtype.itemsize
 
-    def schedule(self) -> Kernel | None:
+    def schedule(self) -> Kernel | Refusal:
         prepared = shared_tiles(self.k, self.chain)
-        if prepared is None:
-            return None
+        if isinstance(prepared, Refusal):
+            return prepared
         self.k = prepared
-        if self.unit is not None and not self.extend():
-            return None
+        extended = self.extend() if self.unit is not None else None
+        if extended is not None:
+            return extended
         panels = self.stage()
-        block = self.output() if panels is not None else None
-        if panels is None or block is None:
-            return None
+        if isinstance(panels, Refusal):
+            return panels
+        block = self.output()
+        if isinstance(block, Refusal):
+            return block
         queries, columns = panels
         self.split_reductions()
         names = [i.name for i in self.k.algorithm.items if isinstance(i, Value)]
@@ -239,27 +289,27 @@ class _Blocks:
             self.k = run(self.k, PadRows(name, ACCESS_BYTES // self.itemsize))
             self.k = fill(self.k, name, self.shares.threads, self.itemsize)
         for name in columns:
-            self.k = attempt(self.k, First(name))
+            self.k = attempt(self.k, ComputeFirst(name))
         return attempt(self.k, Trim(self.m, at[1])) if self.steps > 1 else self.k
 
-    def extend(self) -> bool:
+    def extend(self) -> Refusal | None:
         """Whole steps over the columns: an instruction has no conditions on its terms."""
         reduce = self.value(self.m).reduce
         assert reduce is not None
         length = high(reduce.axes[0].extent)
         whole = self.steps * self.shares.columns
         if whole == length:
-            return True
+            return None
         staged = self.value("scores")
         (load,) = [r for r in reads(staged) if r.source == self.scores][:1]
         column = self.axis_read(load, staged.axes[-1])
-        if column is None:
-            return False
+        if isinstance(column, Refusal):
+            return column
         axes = [(self.scores, column.var.name), ("scores", staged.axes[-1].var.name)]
         axes.append(("weights", self.value("weights").axes[-1].var.name))
         axes += [(n, self.summed(n)) for n in (self.m, self.total, self.product)]
         self.k = run(self.k, Extend("scores", tuple(axes), whole))
-        return True
+        return None
 
     @property
     def steps(self) -> int:
@@ -273,29 +323,34 @@ class _Blocks:
 
     # values
 
-    def stage(self) -> tuple[list[str], list[str]] | None:
+    def stage(self) -> tuple[list[str], list[str]] | Refusal:
         """Panels of the factors, and the weights as the second product takes them: the names of those that depend on
         rows, and of those that depend on columns."""
         pair, second = factors(self.value(self.scores)), factors(self.value(self.product))
         staged = self.value("scores")
         loads = [r for r in reads(staged) if r.source == self.scores]
-        assert pair is not None
-        if second is None or len(loads) != 1:
-            return None
+        assert not isinstance(pair, Refusal)
+        if isinstance(second, Refusal):
+            return second
+        if len(loads) != 1:
+            return Refusal(f"scores read {self.scores} {len(loads)} times")
         row, column = (self.axis_read(loads[0], staged.axes[k]) for k in (-2, -1))
-        if row is None or column is None:
-            return None
+        if isinstance(row, Refusal):
+            return row
+        if isinstance(column, Refusal):
+            return column
         sides = [next((n for n in (0, 1) if a.var in axes_of(pair[n])), None) for a in (row, column)]
         if sorted(n for n in sides if n is not None) != [0, 1]:
-            return None
+            return Refusal(f"rows and columns of {self.scores} are not those of one factor each")
         names: list[str] = []
         for n, axis, name in zip(sides, (row, column), ("rows_panel", "columns_panel"), strict=True):
             assert n is not None
             self.panel(self.scores, self.part(pair[n]), axis, name)
             names.append(name)
-        weight = next((n for n in (0, 1) if self.reads_weights(second[n])), None)
-        if weight is None or self.reads_weights(second[1 - weight]):
-            return None
+        weights = [n for n in (0, 1) if self.reads_weights(second[n])]
+        if len(weights) != 1:
+            return Refusal(f"{len(weights)} factors of {self.product} are weights; it is for one")
+        (weight,) = weights
         part = self.part(second[weight])
         if not isinstance(part, Load):
             self.k = run(self.k, Stage(self.product, part, "factor", self.axes(self.product)))
@@ -306,16 +361,18 @@ class _Blocks:
 
     def part(self, factor: Expr) -> Expr:
         found = operand(factor, self.unit) if self.unit is not None else factor
-        assert found is not None
+        assert not isinstance(found, Refusal)
         return found
 
     def axes(self, name: str) -> tuple[str, ...]:
         return axis_names(self.chain, self.value(name))
 
-    def axis_read(self, load: Load, axis: Axis) -> Axis | None:
+    def axis_read(self, load: Load, axis: Axis) -> Axis | Refusal:
         """The axis of the loaded value that is read at the plain number of `axis`."""
         at = [k for k, i in enumerate(load.index) if not isinstance(i, int) and axis.var in variables(i)]
-        return self.value(load.source).axes[at[0]] if len(at) == 1 and load.index[at[0]] == axis.var else None
+        if len(at) == 1 and load.index[at[0]] == axis.var:
+            return self.value(load.source).axes[at[0]]
+        return Refusal(f"{load.source} is not read at the plain number of {axis.var.name}")
 
     def reads_weights(self, e: Expr) -> bool:
         return any(isinstance(x, Load) and x.source == "weights" for x in walk([e]))
@@ -362,13 +419,15 @@ class _Blocks:
     def loops(self, name: str, reduce: bool) -> list[str]:
         return [x.var.name for x in self.k.nests[name].loops if x.reduce is reduce]
 
-    def output(self) -> str | None:
+    def output(self) -> str | Refusal:
         """Blocks of rows, and the threads' shares of the results; the blocks' loop."""
         c, s = self.chain, self.shares
         rows, inner = c.product.axes[len(c.maximum.axes) - 1], c.product.axes[-1]
-        i, d = self.loop_of(rows), self.loop_of(inner)
-        if i is None or d is None:
-            return None
+        i, d = loop_of(self.k, c, rows), loop_of(self.k, c, inner)
+        if isinstance(i, Refusal):
+            return i
+        if isinstance(d, Refusal):
+            return d
         others = [x.var.name for x in self.k.nests[self.out].loops if x.var.name not in (i, d)]
         self.k = run(self.k, Pad(i, s.rows), Pad(d, s.own))
         self.k, ib, i = split(self.k, i, s.rows, "ib", "ir")
@@ -382,14 +441,9 @@ class _Blocks:
         self.k = attempt(self.k, Vectorize(own[-1]))
         return block
 
-    def loop_of(self, axis: Axis) -> str | None:
-        """The output's loop over an axis of the product."""
-        load = next(r for r in reads(self.k.algorithm.item(self.out)) if r.source == self.product)
-        at = load.index[[a.var for a in self.chain.product.axes].index(axis.var)]
-        e = substitute(at, self.k.nests[self.out].bind)
-        return e.name if isinstance(e, Var) else None
-
-    def share(self, i: str, j: str, wide: int, across: tuple[Digit, ...]) -> tuple[list[str], list[str]]:
+    def share(
+        self, i: str, j: str, wide: int, across: tuple[LayoutFactor, ...]
+    ) -> tuple[list[str], list[str]]:
         """Rows and columns as threads, and what each has."""
         s = self.shares
         self.k, warps, rows, row_lanes = share_out(self.k, i, s.warp, s.tall, s.down)
@@ -453,7 +507,7 @@ class _Blocks:
         self.k = run(self.k, Permute(name, (warps, *lanes, t, *rows, *reduced)))
         self.mark([warps, *lanes, t], [*rows, *reduced])
 
-    def elements(self, name: str, wide: int, across: tuple[Digit, ...], vector: bool = False) -> None:
+    def elements(self, name: str, wide: int, across: tuple[LayoutFactor, ...], vector: bool = False) -> None:
         """A number per score, or per few; a thread's neighbours as a vector if asked."""
         *_, i, j = self.loops(name, False)
         threads, own = self.share(i, j, wide, across)
@@ -463,7 +517,7 @@ class _Blocks:
             self.k = attempt(self.k, Vectorize(own.pop()))
         self.mark(threads, [*own, *reduced])
 
-    def multiply(self, name: str, wide: int, across: tuple[Digit, ...]) -> None:
+    def multiply(self, name: str, wide: int, across: tuple[LayoutFactor, ...]) -> None:
         """A product: on matrix units, or by each thread for its own tile."""
         *_, i, j = self.loops(name, False)
         (deep,) = self.loops(name, True)

@@ -13,7 +13,7 @@ from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import LoopKind
-from weft.ir.matrix import Digit, Role
+from weft.ir.matrix import LayoutFactor, Role
 from weft.scheduler.optimize.steps import merge, split
 
 ACCESS_BYTES = 16
@@ -21,18 +21,18 @@ ACCESS_BYTES = 16
 
 
 def share_out(
-    k: Kernel, loop: str, warp: int, one: int, digits: tuple[Digit, ...]
+    k: Kernel, loop: str, warp: int, one: int, factors: tuple[LayoutFactor, ...]
 ) -> tuple[Kernel, str, list[str], list[str]]:
-    """A loop as: warps of `warp` iterations, tiles of `one`, and the digits of a tile. The name of the warps' loop, the
-    loops over what one thread has, and those over lanes."""
+    """A loop as: warps of `warp` iterations, tiles of `one`, and the factors of a tile. The warps' loop, the loops
+    over what one thread has, and those over lanes."""
     k, warps, rest = split(k, loop, warp, f"{loop}w", f"{loop}r")
     k, tiles, rest = split(k, rest, one, f"{loop}m", f"{loop}u")
     own, lanes = [tiles], list[str]()
     size = one
-    for at, d in enumerate(digits):
+    for at, d in enumerate(factors):
         name = rest
         size //= d.extent
-        if at + 1 < len(digits):
+        if at + 1 < len(factors):
             k, name, rest = split(k, rest, size, f"{loop}d", f"{loop}q")
         (lanes if d.role is Role.LANE else own).append(name)
     return k, warps, own, lanes

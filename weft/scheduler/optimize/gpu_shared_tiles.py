@@ -14,12 +14,9 @@ columns are the same, of two that are two apart the rows: the memory then serves
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.index import Var, ceildiv, coefficient, high
-from weft.ir.kernel.algorithm import Axis, reads
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -28,10 +25,11 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import PadRows, Stage
 from weft.ir.loops import LoopKind
-from weft.ir.matrix import Digit, Role
-from weft.scheduler.optimize import contraction_form as contraction
+from weft.ir.matrix import LayoutFactor, Role
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
+from weft.scheduler.optimize.gpu_product import Product
+from weft.scheduler.optimize.rule import Choice
 from weft.scheduler.optimize.steps import merge, split
 
 NEIGHBOURS = 4
@@ -41,7 +39,7 @@ LANES = (4, 8)
 """Rows and columns of a warp's threads."""
 
 
-UNROLLED = 16
+MAX_UNROLLED = 16
 """Terms that are written out: of more, compilers load too many ahead, and spill."""
 
 
@@ -59,40 +57,59 @@ class Tile:
     def threads(self) -> int:
         return self.rows // self.tall * (self.columns // self.wide)
 
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
 
 TILES = (Tile(128, 128, 16, 8, 8), Tile(64, 64, 32, 4, 4), Tile(32, 32, 32, 2, 4), Tile(16, 64, 32, 1, 4))
 """From the one with most reuse; the first that gives every multiprocessor a block is taken."""
 
 
-def choose(c: contraction.Contraction, s: Axis, p: Axis, info: DeviceInfo) -> Tile:
-    """The tile for rows `s` and columns `p`, with steps for which there is room."""
-    others = prod(high(a.extent) for a in c.value.axes if a.var not in (s.var, p.var))
+@dataclass(frozen=True)
+class SharedTiles(Choice):
+    """Panels in LOCAL memory that the threads of a block share."""
+
+    decision = "gpu_shared_tiles.tile"
+
+    kernel: Kernel
+    tile: Tile
+
+    def __str__(self) -> str:
+        t = self.tile
+        return f"tile {t} by {t.depth} in local, {t.threads} threads, each with {t.tall}x{t.wide} results in register"
+
+
+def options(form: Product, info: DeviceInfo) -> list[Tile]:
+    """Tiles, the preferred first, with steps for which there is room: that with most reuse of those that give every
+    multiprocessor a block, else that with most blocks."""
 
     def blocks(t: Tile) -> int:
-        return ceildiv(high(s.extent), t.rows) * ceildiv(high(p.extent), t.columns) * others
+        return form.blocks(t.rows, t.columns)
 
     enough = [t for t in TILES if blocks(t) >= info.cores]
-    t = enough[0] if enough else max(TILES, key=blocks)
-    size = c.value.dtype.itemsize
-    pad = ACCESS_BYTES // size
-    depth = t.depth
-    while depth > 4 and (t.rows + t.columns) * (depth + pad) * size > info.local_bytes:
+    order = dict.fromkeys((enough[0] if enough else max(TILES, key=blocks), *TILES))
+    return [_with_room(t, form.contraction.value.dtype.itemsize, info) for t in order]
+
+
+def _with_room(t: Tile, itemsize: int, info: DeviceInfo) -> Tile:
+    """The tile with the longest steps whose panels LOCAL memory holds."""
+    pad, depth = ACCESS_BYTES // itemsize, t.depth
+    while depth > 4 and (t.rows + t.columns) * (depth + pad) * itemsize > info.local_bytes:
         depth //= 2
-    return Tile(t.rows, t.columns, depth, t.tall, t.wide)
+    return replace(t, depth=depth)
 
 
 class InPanels:
-    """Writes the schedule of one contraction, rows `s` and columns `p` of factor `side`."""
+    """Writes the schedule of one contraction."""
 
-    def __init__(
-        self, k: Kernel, c: contraction.Contraction, s: Axis, p: Axis, side: int, depth: Axis, tile: Tile
-    ) -> None:
-        self.k, self.c, self.s, self.p, self.depth, self.tile = k, c, s, p, depth, tile
-        self.value, self.out = c.value.name, c.out.name
-        self.factors = c.factors[1 - side], c.factors[side]
+    def __init__(self, form: Product, tile: Tile) -> None:
+        self.k, self.form, self.tile = form.kernel, form, tile
+        self.c, self.s, self.p, self.depth = form.contraction, form.rows, form.columns, form.depth
+        self.value, self.out = self.c.value.name, self.c.out.name
+        self.factors = form.factors
         self.along = [
-            is_near(k, f, depth.var) and not is_near(k, f, a.var)
-            for f, a in zip(self.factors, (s, p), strict=True)
+            is_near(self.k, f, self.depth.var) and not is_near(self.k, f, a.var)
+            for f, a in zip(self.factors, (self.s, self.p), strict=True)
         ]
         """Whether a factor's terms are contiguous in memory."""
         own = tile.tall, tile.wide
@@ -101,7 +118,7 @@ class InPanels:
 
     def schedule(self) -> Kernel:
         t = self.tile
-        s, p = self.loop_of(self.s), self.loop_of(self.p)
+        s, p = self.form.loops(self.k)
         others = [x.var.name for x in self.k.nests[self.out].loops if x.var.name not in (s, p)]
         self.k = run(self.k, Pad(s, t.rows), Pad(p, t.columns))
         self.k, sb, s = split(self.k, s, t.rows, "sb", "si")
@@ -128,14 +145,6 @@ class InPanels:
                 self.k = fill(self.k, panel, t.threads, size)
         return self.k
 
-    def loop_of(self, axis: Axis) -> str:
-        """The output's loop over an axis of the value."""
-        load = next(r for r in reads(self.c.out) if r.source == self.value)
-        at = load.index[[a.var for a in self.c.value.axes].index(axis.var)]
-        e = self.k.nests[self.out].bind[at] if isinstance(at, Var) else at
-        assert isinstance(e, Var)
-        return e.name
-
     def share(self, s: str, p: str) -> tuple[list[str], list[str], list[str]]:
         """A tile's rows and columns as threads, and each thread's own rows and columns."""
         t = self.tile
@@ -147,13 +156,17 @@ class InPanels:
     def one(
         self, loop: str, extent: int, own: int, far: int, near: int, deep: bool
     ) -> tuple[Kernel, str, list[str], list[str]]:
-        """One axis: warps, and lanes in two digits, with a thread's neighbours behind them unless terms are."""
+        """One axis: warps, and lanes in two factors, with a thread's neighbours behind them unless terms are."""
         neighbours = 1 if deep else min(own, NEIGHBOURS)
         lanes = far * near
         warp = lanes * own
-        digits = (Digit(Role.LANE, far), Digit(Role.LANE, near), Digit(Role.ELEMENT, neighbours))
+        factors = (
+            LayoutFactor(Role.LANE, far),
+            LayoutFactor(Role.LANE, near),
+            LayoutFactor(Role.ELEMENT, neighbours),
+        )
         assert extent % warp == 0
-        return share_out(self.k, loop, warp, lanes * neighbours, digits)
+        return share_out(self.k, loop, warp, lanes * neighbours, factors)
 
     def own(self, rows: list[str], columns: list[str]) -> None:
         """A thread's results written out, neighbours as a vector."""
@@ -194,23 +207,18 @@ class InPanels:
         nest = self.k.nests[value]
         pure = [x.var.name for x in nest.loops if not x.reduce]
         reduced = [x.var.name for x in nest.loops if x.reduce]
-        deep = next(n for n in reduced if self.runs(n, self.depth.var))
-        s, p = (next(n for n in pure if self.runs(n, a.var)) for a in (self.s, self.p))
+        deep = next(n for n in reduced if self.form.runs(self.k, n, self.depth))
+        s, p = (next(n for n in pure if self.form.runs(self.k, n, a)) for a in (self.s, self.p))
         self.k = run(self.k, Pad(deep, t.depth))
         self.k, step, term = split(self.k, deep, t.depth, f"{deep}s", f"{deep}t")
         threads, rows, columns = self.share(s, p)
         rest = [n for n in pure if n not in (s, p)]
         outer = [n for n in reduced if n != deep]
         terms = [term]
-        if t.depth > UNROLLED:
-            self.k, some, term = split(self.k, term, UNROLLED, f"{term}o", f"{term}i")
+        if t.depth > MAX_UNROLLED:
+            self.k, some, term = split(self.k, term, MAX_UNROLLED, f"{term}o", f"{term}i")
             terms = [some, term]
         self.k = run(self.k, Permute(value, (*rest, *outer, step, *threads, *terms, *rows, *columns)))
         self.k = run(self.k, Unroll(term), *(Bind(n, LoopKind.THREAD) for n in threads))
         self.own(rows, columns)
         return step
-
-    def runs(self, loop: str, axis: Var) -> bool:
-        nest = self.k.nests[self.value]
-        spec = nest.loop(loop)
-        return spec is not None and coefficient(nest.bind[axis], spec.var) == 1

@@ -2,11 +2,13 @@
 
 s = sum i, j: x(i, j)   ->   r(i) = sum j: x(i, j);   l(k) = sum m in 0..64: r(64*k + m);   s = sum k: l(k)
 
-Rules make levels where they help to spread or to vectorize a sum; `bounded` sees to all others, last of all.
+Rules make levels where they help to spread or to vectorize a sum; this one sees to all others, last of all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -15,20 +17,21 @@ from weft.ir.expr import Call, Expr
 from weft.ir.index import Int, ceildiv, high, variables
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh
-from weft.ir.kernel.transforms.base import attempt, run
-from weft.ir.kernel.transforms.set_aside import SetAside, followers
+from weft.ir.kernel.transforms.base import Refusal, run
+from weft.ir.kernel.transforms.partial_sums import PartialSums, followers
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
+from weft.scheduler.optimize.rule import Choice, Rule
 
-CHAIN = 64
+SUM_CHAIN = 64
 """Additions in sequence before a partial sum is set aside."""
 
-PRODUCTS = 768
+PRODUCT_CHAIN = 768
 """Products added in sequence in the registers of a tile, where two factors are used again and again: a BLAS's sums."""
 
-DEEP = 8192
-"""As `PRODUCTS`, on devices whose threads have no room for a second tile but where the sum would be much longer."""
+BLOCK_PRODUCT_CHAIN = 8192
+"""The same on devices whose threads have no room for a second tile but where the sum would be much longer."""
 
 _ONCE = frozenset({LoopKind.VECTOR, LoopKind.ACROSS, LoopKind.MATRIX})
 """Loops whose terms are added as a tree, or by one instruction."""
@@ -43,7 +46,7 @@ def summed(k: Kernel, name: str) -> tuple[Axis, ...]:
 
 def long(axes: tuple[Axis, ...], steps: int = 1) -> bool:
     """Whether a sum over the axes, `steps` additions for each, is worth levels."""
-    return prod(high(a.extent) for a in axes) * steps > 2 * CHAIN
+    return prod(high(a.extent) for a in axes) * steps > 2 * SUM_CHAIN
 
 
 def in_levels(k: Kernel, name: str) -> tuple[Kernel, tuple[str, ...]]:
@@ -53,8 +56,8 @@ def in_levels(k: Kernel, name: str) -> tuple[Kernel, tuple[str, ...]]:
         *rest, last = summed(k, name)
         level = fresh(k.names(), f"{name}_level")
         others = tuple(a.var.name for a in rest)
-        if isinstance(last.extent, int) and last.extent > 2 * CHAIN:
-            step = SplitReduce(name, last.var.name, CHAIN, level, whole=others)
+        if isinstance(last.extent, int) and last.extent > 2 * SUM_CHAIN:
+            step = SplitReduce(name, last.var.name, SUM_CHAIN, level, whole=others)
         elif others:
             step = SplitReduce(name, others[-1], 0, level, whole=others[:-1])
         else:
@@ -74,7 +77,7 @@ def apart(k: Kernel, name: str, axis: str, steps: int) -> tuple[Kernel, str, str
     if item.reduce.op is not Op.ADD or not others or not long(others, steps):
         return k, name, axis
     *rest, last = others
-    room = max(1, CHAIN // steps)
+    room = max(1, SUM_CHAIN // steps)
     factor = 0
     if high(last.extent) <= room and rest:
         last = rest.pop()
@@ -89,22 +92,56 @@ def apart(k: Kernel, name: str, axis: str, steps: int) -> tuple[Kernel, str, str
     return k, part, summed(k, part)[(1 if factor else 0) + kept.index(axis)].var.name
 
 
-def bounded(k: Kernel, info: DeviceInfo) -> Kernel:
-    """`k` with every float sum whose schedule adds more terms in sequence than `most` set aside in levels."""
+@dataclass(frozen=True, slots=True)
+class LongSums:
+    """Loops that add more terms in sequence than `most`, each with the levels that its sum is set aside in."""
+
+    kernel: Kernel
+    steps: tuple[PartialSums, ...]
+
+
+@dataclass(frozen=True)
+class InLevels(Choice):
+    """What is set aside, after how many iterations."""
+
+    steps: tuple[PartialSums, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{s.value} set aside after {' and '.join(map(str, s.levels))}" for s in self.steps)
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> LongSums | Refusal:
+    """A schedule that adds many terms one after the other."""
+    steps: list[PartialSums] = []
     for item in k.algorithm.items:
         if isinstance(item, Value) and item.reduce is not None:
             if item.reduce.op is Op.ADD and item.dtype.is_float and k.nests[item.name].online is None:
-                k = _set_aside(k, item, info)
+                steps += _set_aside(k, item, info)
             elif item.reduce.op is Op.MAX and info.task_kind is not LoopKind.BLOCK:
-                k = _online(k, item)
-    return k
+                steps += _online(k, item)
+    steps = [s for s in steps if s.check(k) is None]
+    limit = f"{2 * SUM_CHAIN} terms, or {PRODUCT_CHAIN} products,"
+    return LongSums(k, tuple(steps)) if steps else Refusal(f"no sum adds more than {limit} in sequence")
+
+
+def choose(form: LongSums, info: DeviceInfo) -> InLevels:
+    """The only way: the levels follow from the lengths."""
+    return InLevels(form.steps)
+
+
+def apply(form: LongSums, choice: InLevels, info: DeviceInfo) -> Kernel:
+    """The sums set aside."""
+    return run(form.kernel, *choice.steps)
+
+
+RULE = Rule("levels", recognise, choose, apply)
 
 
 def most(item: Value, info: DeviceInfo) -> tuple[int, int]:
-    """How many additions in sequence are left as they are, and after how many a longer sum is set aside."""
+    """How many additions in sequence are left as they are, and how many a partial sum of a longer one has."""
     if not reused(item):
-        return 2 * CHAIN, CHAIN
-    return (DEEP if info.task_kind is LoopKind.BLOCK else PRODUCTS), PRODUCTS // 2
+        return 2 * SUM_CHAIN, SUM_CHAIN
+    return (BLOCK_PRODUCT_CHAIN if info.task_kind is LoopKind.BLOCK else PRODUCT_CHAIN), PRODUCT_CHAIN // 2
 
 
 def reused(item: Value) -> bool:
@@ -123,12 +160,11 @@ def _axes_of(e: Expr) -> set[object]:
     return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
 
 
-def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Iterator[PartialSums]:
+    """The loops of a sum to be cut, the innermost first."""
     loops = k.nests[item.name].loops
-    if any(
-        s.kind is LoopKind.MATRIX for s in loops
-    ):  # a unit's accumulators are all that registers have room for
-        return k
+    if any(s.kind is LoopKind.MATRIX for s in loops):
+        return  # a unit's accumulators are all that registers have room for
     limit, chunk = most(item, info)
     length = 1
     for spec in reversed(loops):
@@ -139,20 +175,19 @@ def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
             length *= n
             continue
         levels = levels_of(spec.extent, length, limit, chunk)
-        k = attempt(k, SetAside(item.name, spec.var.name, levels))
+        yield PartialSums(item.name, spec.var.name, levels)
         length = int(ceildiv(n, prod(levels)))
-        limit, chunk = 2 * CHAIN, CHAIN
-    return k
+        limit, chunk = 2 * SUM_CHAIN, SUM_CHAIN
 
 
 def levels_of(extent: Int, inner: int, limit: int, chunk: int) -> tuple[int, ...]:
-    """After how many iterations of `inner` additions to set a sum aside, and after how many of those sums again."""
+    """Iterations of `inner` additions that share a partial sum, then how many of those sums share one, and so on."""
     found: list[int] = []
     left, limit, chunk = extent, max(limit // inner, 1), max(chunk // inner, 1)
     while high(left) > limit:
         count = _near(left, chunk)
         found.append(count)
-        left, limit, chunk = ceildiv(left, count), 2 * CHAIN, CHAIN
+        left, limit, chunk = ceildiv(left, count), 2 * SUM_CHAIN, SUM_CHAIN
     return tuple(found)
 
 
@@ -164,17 +199,17 @@ def _near(extent: Int, wish: int) -> int:
     return min(near, key=lambda f: abs(f - wish), default=wish)
 
 
-def _online(k: Kernel, leader: Value) -> Kernel:
-    """Sums that run beside a maximum, set aside relative to it."""
+def _online(k: Kernel, leader: Value) -> Iterator[PartialSums]:
+    """Loops of a maximum in which sums run beside it, set aside relative to it."""
     for spec in k.nests[leader.name].loops:
         beside = followers(k, spec.var.name)
         if not spec.reduce or spec.kind is not LoopKind.SERIAL or not beside:
             continue
         inner = max(prod(_repeats(s) for s in k.nests[x.name].loops) for x in beside)
-        if high(spec.extent) * inner > 2 * CHAIN and inner < CHAIN:
-            levels = levels_of(spec.extent, inner, 2 * CHAIN, CHAIN)
-            k = attempt(k, SetAside(leader.name, spec.var.name, levels))
-    return k
+        if high(spec.extent) * inner > 2 * SUM_CHAIN and inner < SUM_CHAIN:
+            yield PartialSums(
+                leader.name, spec.var.name, levels_of(spec.extent, inner, 2 * SUM_CHAIN, SUM_CHAIN)
+            )
 
 
 def _repeats(s: LoopSpec) -> int:

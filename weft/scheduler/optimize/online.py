@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.errors import IRError
 from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.hint import PrefetchNext
@@ -39,16 +39,23 @@ from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors, fill
+from weft.scheduler.optimize.rule import Choice, Rule, counted
 from weft.scheduler.optimize.steps import merge, split
 
 BLOCK_VECTORS = 4
 """Columns of a tile of scores, in SIMD registers."""
 
-GUARDED = 1.1
+GUARD_FACTOR = 1.1
 """How much longer a tile takes whose rows may lie outside."""
 
-ROW_TILES = 16
+BLOCK_TILES = 16
 """Register tiles per block of rows."""
+
+MAX_TILE_ROWS = 8
+"""Rows of a register tile: of more, the code of a tile leaves the instruction cache."""
+
+MAX_WIDTH_VECTORS = 16
+"""Vectors of a row of results: it is rescaled whenever the maximum moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,55 +69,131 @@ class Chain:
     out: Output
 
 
-def find(k: Kernel) -> Chain | None:
-    """The chain, when the kernel is one."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A chain with the axis of its rows, and the kernel whose items share scores and weights."""
+
+    kernel: Kernel
+    chain: Chain
+    row: Axis
+
+
+@dataclass(frozen=True)
+class OnePass(Choice):
+    """Tiles of `tall` rows in registers, by blocks of `vectors` vectors of columns."""
+
+    decision = "online.rows"
+
+    kernel: Kernel
+    tall: int
+    vectors: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"one pass over blocks of {self.columns} columns, tile {self.tall}x{self.vectors} vectors"
+
+
+def find(k: Kernel) -> Chain | Refusal:
+    """The chain that the kernel is."""
     values = [i for i in k.algorithm.items if isinstance(i, Value)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
-        return None
+        reductions = sum(v.reduce is not None for v in values)
+        return Refusal(
+            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and one"
+        )
     top = [v for v in values if v.reduce is not None and v.reduce.op is Op.MAX]
     if len(top) != 1 or top[0].reduce is None or len(top[0].reduce.axes) != 1:
-        return None
+        return Refusal(f"{len(top)} of 4 reductions take a maximum over one axis; in a chain one does")
     m = top[0]
     sources = {r.source for r in reads(m) if k.algorithm.param(r.source) is None}
-    scores = [v for v in values if v.name in sources and factors(v) is not None]
+    scores = [v for v in values if v.name in sources and _is_product(v)]
+    if len(scores) != 1:
+        return Refusal(f"{m.name} is the maximum of no sum of products")
     sums = [v for v in values if any(r.source == m.name for r in reads(v))]
     totals = [v for v in sums if len(v.axes) == len(m.axes)]
-    products = [v for v in sums if factors(v) is not None and len(v.axes) == len(m.axes) + 1]
-    if len(scores) != 1 or len(totals) != 1 or len(products) != 1:
-        return None
-    chain = Chain(m, totals[0], products[0], scores[0], outputs[0])
-    static = all(isinstance(a.extent, int) for v in values for a in v.all_axes)
-    return chain if static and len({*(v.name for v in values)}) == 4 else None
+    products = [v for v in sums if _is_product(v) and len(v.axes) == len(m.axes) + 1]
+    if len(totals) != 1 or len(products) != 1:
+        return Refusal(
+            f"{len(totals)} sums and {len(products)} sums of products read {m.name}; a chain has one of each"
+        )
+    if len({m.name, scores[0].name, totals[0].name, products[0].name}) != 4:
+        return Refusal(f"{m.name}, its sum and its products are not four values")
+    unsized = [a.var.name for v in values for a in v.all_axes if not isinstance(a.extent, int)]
+    if unsized:
+        return Refusal(f"the size of {unsized[0]} is only known at run time")
+    return Chain(m, totals[0], products[0], scores[0], outputs[0])
 
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The one-pass schedule of such a chain; None for other kernels."""
+def _is_product(value: Value) -> bool:
+    return not isinstance(factors(value), Refusal)
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Rows | Refusal:
+    """Such a chain, with results that are narrow enough to be rescaled."""
     chain = find(k)
-    if chain is None:
-        return None
-    try:
-        return _OnePass(k, chain, info).schedule()
-    except IRError:  # a transform does not apply to this kernel: other rules may
-        return None
+    if isinstance(chain, Refusal):
+        return chain
+    row, inner = chain.maximum.axes[-1] if chain.maximum.axes else None, chain.product.axes[-1]
+    if row is None:
+        return Refusal(f"{chain.maximum.name} has no rows")
+    most = MAX_WIDTH_VECTORS * info.lanes(chain.maximum.dtype)
+    if high(inner.extent) > most:
+        return Refusal(f"{high(inner.extent):,} results in a row; pays up to {most}")
+    shared = shared_tiles(k, chain)
+    if isinstance(shared, Refusal):
+        return shared
+    k = shared
+    for axis in (chain.product.axes[len(chain.maximum.axes) - 1], inner):
+        loop = loop_of(k, chain, axis)
+        if isinstance(loop, Refusal):
+            return loop
+    return Rows(k, chain, row)
 
 
-def shared_tiles(k: Kernel, c: Chain) -> Kernel | None:
-    """The division after the sum; `scores` and `weights` as values that all items share. None where they do not."""
+def choose(form: Rows, info: DeviceInfo) -> OnePass:
+    """Blocks of a few vectors of columns, and as many rows as registers hold beside them."""
+    c = form.chain
+    assert c.maximum.reduce is not None
+    lanes = info.lanes(c.maximum.dtype)
+    columns, inner = high(c.maximum.reduce.axes[0].extent), high(c.product.axes[-1].extent)
+    most = ceildiv(columns, lanes)
+    widths = list(dict.fromkeys(min(n, most) for n in (BLOCK_VECTORS, 1, 2, 8)))
+    k, vectors = pick(form.kernel, "online.columns", widths)
+    wide = max(vectors, ceildiv(inner, lanes))
+    k, tall = pick(k, "online.rows", *_rows_per_tile(high(form.row.extent), wide, info.vector_registers))
+    return OnePass(k, tall, vectors, lanes * vectors)
+
+
+def apply(form: Rows, choice: OnePass, info: DeviceInfo) -> Kernel:
+    """The chain in one pass."""
+    return _OnePass(form, choice, info).schedule()
+
+
+RULE = Rule("online", recognise, choose, apply)
+
+
+def shared_tiles(k: Kernel, c: Chain) -> Kernel | Refusal:
+    """The division after the sum; `scores` and `weights` as values that all items share."""
     m, total, product = c.maximum.name, c.total.name, c.product.name
     k = attempt(k, Factor(product))
     k = run(k, Stage(m, c.maximum.expr, "scores", axis_names(c, c.maximum)))
-    for item in (c.total, c.product):
-        step = Share(item.name, "scores", axis_names(c, item))
-        if step.check(k) is not None:
-            return None
-        k = run(k, step)
+    k = run(k, *(Share(item.name, "scores", axis_names(c, item)) for item in (c.total, c.product)))
     part = next((e for e in ex.walk(k.algorithm.item(total).exprs()) if _is_weight(e, m)), None)
     if part is None:
-        return None
+        return Refusal(f"{total} adds no exponentials of differences to {m}")
     k = run(k, Stage(total, part, "weights", axis_names(c, c.total)))
-    step = Share(product, "weights", axis_names(c, c.product))
-    return None if step.check(k) is not None else run(k, step)
+    return run(k, Share(product, "weights", axis_names(c, c.product)))
+
+
+def loop_of(k: Kernel, c: Chain, axis: Axis) -> str | Refusal:
+    """The output's loop over an axis of the product."""
+    load = next(r for r in reads(k.algorithm.item(c.out.name)) if r.source == c.product.name)
+    at = load.index[[a.var for a in c.product.axes].index(axis.var)]
+    e = substitute(at, k.nests[c.out.name].bind)
+    if isinstance(e, Var):
+        return e.name
+    return Refusal(f"{c.out.name} has no loop along {axis.var.name} of {c.product.name}")
 
 
 def _is_weight(e: Expr, maximum: str) -> bool:
@@ -129,33 +212,17 @@ def axis_names(c: Chain, item: Value) -> tuple[str, ...]:
 
 
 class _OnePass:
-    def __init__(self, k: Kernel, chain: Chain, info: DeviceInfo) -> None:
-        self.k, self.chain, self.info = k, chain, info
+    def __init__(self, form: Rows, choice: OnePass, info: DeviceInfo) -> None:
+        chain = form.chain
+        self.k, self.chain, self.row, self.choice, self.info = choice.kernel, chain, form.row, choice, info
         self.m, self.total, self.product = chain.maximum.name, chain.total.name, chain.product.name
         self.out = chain.out.name
 
-    def schedule(self) -> Kernel | None:
-        c, info = self.chain, self.info
-        assert c.maximum.reduce is not None and c.product.reduce is not None and c.total.reduce is not None
-        lanes = info.lanes(c.maximum.dtype)
-        columns = c.maximum.reduce.axes[0]
-        width = min(lanes * BLOCK_VECTORS, lanes * ceildiv(high(columns.extent), lanes))
-        inner = c.product.axes[-1]
-        vectors = max(width // lanes, ceildiv(high(inner.extent), lanes))
-        row = c.maximum.axes[-1] if c.maximum.axes else None
-        if row is None or high(inner.extent) > 16 * lanes:
-            return None
-        tall = _rows_per_tile(high(row.extent), vectors, info.vector_registers)
-        block = _rows_per_block(high(row.extent), tall)
-        prepared = shared_tiles(self.k, c)
-        if prepared is None:
-            return None
-        self.k = prepared
-        loops = self.output(row, inner, tall, block)
-        if loops is None:
-            return None
-        around, outer, tile = loops
-        if high(columns.extent) <= width:
+    def schedule(self) -> Kernel:
+        c, tall, width = self.chain, self.choice.tall, self.choice.columns
+        assert c.maximum.reduce is not None
+        around, outer, tile = self.output(tall, _rows_per_block(high(self.row.extent), tall))
+        if high(c.maximum.reduce.axes[0].extent) <= width:
             self.whole(outer, tile, width)
             self.tiles(outer, around, tall, (self.out, outer))
         else:
@@ -177,25 +244,17 @@ class _OnePass:
                 self.k = run(self.k, Pad(j, width))
                 self.k = attempt(self.k, Vectorize(j))
 
-    def loop_of(self, axis: Axis) -> str | None:
-        """The output's loop over an axis of the product."""
-        load = next(r for r in reads(self.k.algorithm.item(self.out)) if r.source == self.product)
-        at = load.index[[a.var for a in self.chain.product.axes].index(axis.var)]
-        e = substitute(at, self.k.nests[self.out].bind)
-        return e.name if isinstance(e, Var) else None
-
-    def output(self, row: Axis, inner: Axis, tall: int, block: int) -> tuple[list[str], str, str] | None:
+    def output(self, tall: int, block: int) -> tuple[list[str], str, str]:
         """Blocks of rows outside, lanes along the product's own axis inside: (loops around, blocks, tiles in them)."""
-        rows_axis = self.chain.product.axes[len(self.chain.maximum.axes) - 1]
-        i, d = self.loop_of(rows_axis), self.loop_of(inner)
-        if i is None or d is None:
-            return None
+        axes = self.chain.product.axes
+        i, d = (loop_of(self.k, self.chain, a) for a in (axes[len(self.chain.maximum.axes) - 1], axes[-1]))
+        assert isinstance(i, str) and isinstance(d, str)
         others = [s.var.name for s in self.k.nests[self.out].loops if s.var.name not in (i, d)]
         self.k = run(self.k, Pad(i, block))
         self.k, ib, i1 = split(self.k, i, block, "ib", "ir")
         self.k, it, ii = split(self.k, i1, tall, "it", "ii")
         self.k = run(self.k, Permute(self.out, (*others, ib, it, ii, d)))
-        self.k = rows.lanes(self.k, d, self.lanes_of(inner))
+        self.k = rows.lanes(self.k, d, self.lanes_of(axes[-1]))
         return others, ib, it
 
     def lanes_of(self, inner: Axis) -> int:
@@ -262,7 +321,7 @@ class _OnePass:
         self.register_tile(scores.name)
         self.k = run(self.k, Unroll(ii), Vectorize(self.k.nests["scores"].loops[-1].var.name))
         self.k = attempt(self.k, PrefetchNext("scores", it))
-        if panel is not None:
+        if not isinstance(panel, Refusal):
             where = (self.out, batch) if many and batch is not None else at
             self.k = run(self.k, ComputeAt(panel, where[0], where[1]))
             self.in_blocks(panel, self.extent(self.k.nests[scores.name].loops[-1].var.name))
@@ -296,10 +355,10 @@ class _OnePass:
             self.k = run(self.k, Unroll(n))
         self.k = attempt(self.k, Vectorize(pure[-1]))
 
-    def panel(self, scores: Value) -> str | None:
+    def panel(self, scores: Value) -> str | Refusal:
         """The scores' factor that depends on the columns, staged with the columns innermost."""
         pair = factors(scores)
-        assert pair is not None and scores.reduce is not None
+        assert not isinstance(pair, Refusal) and scores.reduce is not None
         users = readers(self.k.algorithm, scores.name)
         load = next(r for r in reads(users[0]) if r.source == scores.name)
         staged = self.k.algorithm.item("scores")
@@ -307,11 +366,11 @@ class _OnePass:
         column = staged.axes[-1].var
         at = [k for k, i in enumerate(load.index) if column in variables(i)]
         if len(at) != 1:
-            return None
+            return Refusal(f"columns of scores are in {len(at)} indices of {scores.name}")
         axis = scores.axes[at[0]]
         part = next((f for f in pair if axis.var in axes_of(f)), None)
         if part is None:
-            return None
+            return Refusal(f"no factor of {scores.name} depends on {axis.var.name}")
         summed = [a.var.name for a in scores.reduce.axes]
         names = [a.var.name for a in scores.all_axes if a.var in axes_of(part)]
         around = [n for n in names if n not in summed and n != axis.var.name]
@@ -320,19 +379,21 @@ class _OnePass:
         return "panel"
 
 
-def _rows_per_tile(extent: int, vectors: int, registers: int) -> int:
-    """Rows of a register tile: as many as registers hold, fewer when they fit the extent better."""
-    most = max(1, min(8, (registers - vectors - 1) // vectors))
+def _rows_per_tile(extent: int, vectors: int, registers: int) -> tuple[list[int], list[float]]:
+    """Rows of a register tile, the most first, and their cost: as many as registers hold are best, fewer when they fit
+    the extent better."""
+    most = max(1, min(MAX_TILE_ROWS, (registers - vectors - 1) // vectors))
 
     def cost(rows: int) -> float:
         block = _rows_per_block(extent, rows)
-        guards = GUARDED if extent % block else 1.0
+        guards = GUARD_FACTOR if extent % block else 1.0
         return ceildiv(extent, block) * block / extent * (1 + 1.5 / rows) * guards
 
-    return min(range(1, most + 1), key=lambda r: (cost(r), -r))
+    rows = list(range(most, 0, -1))
+    return rows, [cost(r) for r in rows]
 
 
 def _rows_per_block(extent: int, tall: int) -> int:
     """Rows of a block: whole tiles, about as many in each block."""
     count = ceildiv(extent, tall)
-    return tall * ceildiv(count, ceildiv(count, ROW_TILES))
+    return tall * ceildiv(count, ceildiv(count, BLOCK_TILES))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.index import ceildiv
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.graph import elements
+from weft.ir.index import ceildiv, high
+from weft.ir.kernel.decisions import pick
+from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind
 from weft.ir.kernel.transforms.merge import Merge
@@ -17,14 +19,34 @@ WORTH_NS = 20_000.0
 """Work below this, in nanoseconds on one core, is not worth waking others for."""
 
 
-def tasks(extent: int, info: DeviceInfo) -> int:
+def most_tasks(info: DeviceInfo) -> int:
+    """How many tasks are enough for all cores."""
+    return info.cores * TASKS_PER_CORE
+
+
+def tasks(extent: int, info: DeviceInfo, per_core: int = TASKS_PER_CORE) -> int:
     """How many tasks to cut `extent` iterations into."""
-    return min(extent, info.cores * TASKS_PER_CORE)
+    return min(extent, info.cores * per_core)
 
 
 def work_ns(flops: float, nbytes: float, info: DeviceInfo) -> float:
     """About how long one core takes."""
     return max(flops / (info.flops / info.cores), nbytes / info.bandwidth) * 1e9
+
+
+def pays(k: Kernel, info: DeviceInfo, flops: float | None = None) -> bool:
+    """Whether the kernel's work is worth waking other cores for; `flops` where they are known better."""
+    return work_ns(total_flops(k) if flops is None else flops, total_bytes(k), info) > WORTH_NS
+
+
+def total_flops(k: Kernel) -> float:
+    """About the operations of the kernel: two per point of every item."""
+    return float(sum(high(elements(tuple(a.extent for a in i.all_axes))) * 2 for i in k.algorithm.items))
+
+
+def total_bytes(k: Kernel) -> float:
+    """The bytes of the parameters."""
+    return float(sum(high(elements(p.shape)) * p.dtype.itemsize for p in k.algorithm.params))
 
 
 def spread(k: Kernel, item: str, loops: list[str], info: DeviceInfo) -> Kernel:
@@ -38,19 +60,23 @@ def spread(k: Kernel, item: str, loops: list[str], info: DeviceInfo) -> Kernel:
         k, name = merge(k, name, inner)
     spec = k.nests[item].loop(name)
     assert spec is not None
-    chunk = _chunk(spec, info)
-    if chunk > 1:
-        k, name, _ = split(k, name, chunk, f"{name}_task", f"{name}_in")
+    if isinstance(spec.extent, int):
+        k, count = pick(k, "tasks", _counts(spec.extent, info))
+        if count < spec.extent:
+            k, name, _ = split(k, name, spec.extent // count, f"{name}_task", f"{name}_in")
     bind = Bind(name, info.task_kind)
     return run(k, bind) if bind.check(k) is None else k
 
 
-def _chunk(spec: LoopSpec, info: DeviceInfo) -> int:
-    """The largest divisor of the extent that still leaves enough tasks (1: each iteration is a task)."""
-    if not isinstance(spec.extent, int):
-        return 1
-    wish = spec.extent // tasks(spec.extent, info)
-    return next((c for c in range(wish, 0, -1) if spec.extent % c == 0), 1)
+def _counts(extent: int, info: DeviceInfo) -> list[int]:
+    """Numbers of equal tasks that a loop can be cut into: the least that is enough, then others."""
+    enough = [_equal(extent, tasks(extent, info, per_core)) for per_core in (TASKS_PER_CORE, 1, 2, 4, 16)]
+    return list(dict.fromkeys(enough))
+
+
+def _equal(extent: int, wish: int) -> int:
+    """The least number of equal tasks, from `wish` on."""
+    return next(extent // chunk for chunk in range(extent // wish, 0, -1) if extent % chunk == 0)
 
 
 def padded(extent: int, lanes: int, info: DeviceInfo, parallel: bool) -> int:

@@ -26,22 +26,22 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Int, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Item, Param, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel, LoopSpec
 from weft.ir.kernel.transforms.base import attempt
 from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.loops import LoopKind
 
-ROWS = 8
+ROW_SHARE = 8
 """A row takes at most one of so many parts of the second-level cache: two are there, beside what is computed."""
 
+AHEAD_BYTES = 2048
+"""From what is read to what is asked for: what memory delivers while one access waits for it."""
 
-AHEAD = 2048
-"""Bytes from what is read to what is asked for: what memory delivers while one access waits for it."""
-
-NEAR = 1024
+MIN_AHEAD_BYTES = 1024
 """The least of them where several streams share them."""
 
-LONG = 4 * NEAR
+MIN_RUN_BYTES = 4 * MIN_AHEAD_BYTES
 """Shorter runs are left to the hardware: much of what lies behind their end would be asked for in vain."""
 
 
@@ -50,7 +50,7 @@ def prefetch(k: Kernel, info: DeviceInfo) -> Kernel:
     return prefetch_streams(prefetch_rows(k, info), info)
 
 
-def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int = AHEAD) -> Kernel:
+def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int = AHEAD_BYTES) -> Kernel:
     """`k` with items that read large parameters in order asking for what lies some way `ahead` of it, in bytes.
 
     Not where another item asks for it already (`prefetch_rows`)."""
@@ -65,11 +65,18 @@ def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int = AHEAD) -> Kernel:
         for p in new:
             at = _run(k, item, p)
             step = 0 if at is None else (coefficient(at, inner.var) or 0) * p.dtype.itemsize
-            if at is not None and 0 < step <= NEAR and _length(at, around) * p.dtype.itemsize >= LONG:
+            if (
+                at is not None
+                and 0 < step <= MIN_AHEAD_BYTES
+                and _length(at, around) * p.dtype.itemsize >= MIN_RUN_BYTES
+            ):
                 steps[p.name] = step
-        if steps:
+        if not steps:
+            continue
+        k, far = pick(k, "prefetch.bytes", list(dict.fromkeys((ahead, 0, 1024, 2048, 4096, 8192))))
+        if far:
             streams = sum(_streams(k, item, p, around) for p in new if p.name in steps)
-            count = ceildiv(max(ahead // streams, NEAR), max(steps.values()))
+            count = ceildiv(max(far // streams, MIN_AHEAD_BYTES), max(steps.values()))
             k = attempt(k, PrefetchNext(item.name, inner.var.name, count, tuple(steps)))
     return k
 
@@ -78,7 +85,11 @@ def _streams(k: Kernel, item: Item, p: Param, around: list[LoopSpec]) -> int:
     """In how many places the item reads the parameter side by side: rows that are written out, unless they are near."""
     at = _run(k, item, p)
     rows = [s for s in around if s.kind is LoopKind.UNROLL]
-    far = [s for s in rows if at is None or abs(coefficient(at, s.var) or 0) * p.dtype.itemsize >= NEAR]
+    far = [
+        s
+        for s in rows
+        if at is None or abs(coefficient(at, s.var) or 0) * p.dtype.itemsize >= MIN_AHEAD_BYTES
+    ]
     return prod(high(s.extent) for s in far)
 
 
@@ -113,7 +124,7 @@ def prefetch_rows(k: Kernel, info: DeviceInfo) -> Kernel:
         if not common:
             continue
         step = coefficient(passes[1][1], common[-1].var)
-        if step and abs(step) * p.dtype.itemsize * ROWS <= info.l2_bytes:
+        if step and abs(step) * p.dtype.itemsize * ROW_SHARE <= info.l2_bytes:
             k = attempt(k, PrefetchNext(passes[1][0].name, common[-1].var.name))
     return k
 

@@ -9,55 +9,103 @@ Several rows at a time are independent additions; of one, each waits for the one
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.backends.protocol import DeviceInfo
 from weft.ir.index import coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import Axis, Output, Value, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Unroll, Vectorize
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import parallel, rows
+from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import divisors
+from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import split
-from weft.scheduler.optimize.windows import loops_of, only_reduction
+from weft.scheduler.optimize.windows import OneReduction, loops_of, only_reduction
 
-LONGEST = 64
+MAX_LENGTH = 64
 """Results of a row, and elements that each reduces, at most: the work is their product."""
 
-VECTORS = 8
+MAX_VECTORS = 8
 """Vectors of results at a time."""
 
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The schedule of a kernel around one such reduction; None for others."""
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """The axis along which only a condition tells results apart, the output's loop over it, and the others."""
+
+    kernel: Kernel
+    found: OneReduction
+    axis: Axis
+    lane: str
+    around: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rows(Choice):
+    """So many rows of results at a time, of so many lanes."""
+
+    decision = "prefixes.rows"
+
+    kernel: Kernel
+    rows: int
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.lanes} results in register, each element loaded once for a row of them"
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Prefixes | Refusal:
+    """A kernel around one reduction of short rows, all results of which take the same elements."""
     found = only_reduction(k)
-    if found is None:
-        return None
-    value, out = found
-    assert value.reduce is not None
+    if isinstance(found, Refusal):
+        return found
+    value, out = found.value, found.out
     axis = _results(k, value)
-    of = loops_of(k, value, out)
-    if axis is None or axis.var not in of or sum(a.extent != 1 for a in value.reduce.axes) != 1:
-        return None
+    if isinstance(axis, Refusal):
+        return axis
+    assert value.reduce is not None
+    of = loops_of(k, found)
+    summed = sum(a.extent != 1 for a in value.reduce.axes)
+    if axis.var not in of or summed != 1:
+        return Refusal(f"{value.name} reduces over {summed} axes; it is for one")
     lane, lanes = of[axis.var], high(axis.extent)
-    around = [s.var.name for s in k.nests[out.name].loops if s.var.name != lane]
+    around = tuple(s.var.name for s in k.nests[out.name].loops if s.var.name != lane)
     register = info.lanes(value.dtype)
-    if not around or not _contiguous(k, out, lane) or lanes % min(register, lanes):
-        return None
-    big = parallel.work_ns(rows.total_flops(k), rows.total_bytes(k), info) > parallel.WORTH_NS
+    if not around:
+        return Refusal("there is a single row; several are independent additions")
+    if not _contiguous(k, out, lane):
+        return Refusal(f"results are not stored side by side along {lane}, where lanes would run")
+    if lanes % min(register, lanes):
+        return Refusal(f"{lanes} results of a row are no whole vectors of {register}")
+    return Prefixes(k, found, axis, lane, around)
+
+
+def choose(form: Prefixes, info: DeviceInfo) -> Rows:
+    """As many rows at a time as fill the registers."""
+    k, lanes = form.kernel, high(form.axis.extent)
+    extent = high(next(s.extent for s in k.nests[form.found.out.name].loops if s.var.name == form.around[-1]))
+    at_once = max(1, MAX_VECTORS * info.lanes(form.found.value.dtype) // lanes)
+    k, tall = pick(k, "prefixes.rows", [d for d in reversed(divisors(extent)) if d <= at_once])
+    return Rows(k, tall, lanes)
+
+
+def apply(form: Prefixes, choice: Rows, info: DeviceInfo) -> Kernel:
+    """Lanes along the results; the elements outside, some rows of results inside."""
+    k, value, out, lane, around = choice.kernel, form.found.value, form.found.out, form.lane, [*form.around]
+    big = parallel.pays(k, info)
     k = run(k, Permute(out.name, (*around, lane)), Vectorize(lane))
-    extent = high(next(s.extent for s in k.nests[out.name].loops if s.var.name == around[-1]))
-    at_once = max(1, VECTORS * register // lanes)
-    tall = max(d for d in divisors(extent) if d <= at_once)
-    if tall > 1:
-        k, outer, inner = split(k, around[-1], tall, f"{around[-1]}_o", f"{around[-1]}_i")
+    if choice.rows > 1:
+        k, outer, inner = split(k, around[-1], choice.rows, f"{around[-1]}_o", f"{around[-1]}_i")
         k, around = run(k, Unroll(inner)), [*around[:-1], outer]
     k = run(k, ComputeAt(value.name, out.name, around[-1], Scope.REGISTER))
     nest = k.nests[value.name]
     along = next(
-        s.var.name for s in nest.loops if not s.reduce and coefficient(nest.bind[axis.var], s.var) == 1
+        s.var.name for s in nest.loops if not s.reduce and coefficient(nest.bind[form.axis.var], s.var) == 1
     )
     steps = [s.var.name for s in nest.loops if s.reduce]
     tile = [s.var.name for s in nest.loops if s.var.name not in (*steps, along)]
@@ -66,17 +114,27 @@ def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
     return parallel.spread(k, out.name, around, info) if big else k
 
 
-def _results(k: Kernel, value: Value) -> Axis | None:
+RULE = Rule("prefixes", recognise, choose, apply)
+
+
+def _results(k: Kernel, value: Value) -> Axis | Refusal:
     """The only axis of the value that nothing it reads depends on, though the value does, if it is short."""
     assert value.reduce is not None
     loads = reads(value)
     read = {v for r in loads for i in r.index for v in variables(i)}
     guards = {v for r in loads for c in r.guard for v in variables(c.value)}
     free = [a for a in value.axes if a.extent != 1 and a.var not in read | guards]
-    steps = [high(a.extent) for a in value.reduce.axes]
-    if len(free) != 1 or max(steps) > LONGEST or not 1 < high(free[0].extent) <= min(LONGEST, UNROLL_LIMIT):
-        return None
-    return free[0] if all(k.algorithm.param(r.source) is not None for r in loads) else None
+    if len(free) != 1:
+        return Refusal(f"{value.name} has {len(free)} axes that only a condition tells apart; it is for one")
+    terms, results = max(high(a.extent) for a in value.reduce.axes), high(free[0].extent)
+    most = min(MAX_LENGTH, UNROLL_LIMIT)
+    if terms > MAX_LENGTH or not 1 < results <= most:
+        return Refusal(
+            f"{results:,} results of {terms:,} terms in a row; pays from 2 to {most} of {MAX_LENGTH}"
+        )
+    if any(k.algorithm.param(r.source) is None for r in loads):
+        return Refusal(f"{value.name} reads values")
+    return free[0]
 
 
 def _contiguous(k: Kernel, out: Output, loop: str) -> bool:

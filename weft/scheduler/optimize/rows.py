@@ -18,8 +18,9 @@ from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, Output, Value, reads
+from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.schedule import Kernel, LoopSpec
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import Stream
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
@@ -31,40 +32,101 @@ from weft.ir.loops import LoopKind, Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
-from weft.scheduler.optimize.levels import CHAIN, apart, in_levels, long, summed
+from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, summed
 from weft.scheduler.optimize.prefetch import prefetch
+from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import split
 
 VECTORS = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
 
-STREAMED = 4
-"""Only outputs larger than the last-level cache divided by this are stored past it: smaller ones may stay."""
+STREAM_SHARE = 4
+"""Only outputs larger than the last-level cache over this are stored past it: smaller ones may stay."""
 
 PARTS_PER_CORE = 4
 """Partial sums of a column per core."""
 
-FEW = 8
+ROWS_IN_REGISTERS = 8
 """Rows of a column's sum that are added in registers before they are added to what is in memory."""
 
-HEAVY = 32
+BUSY_OPERATIONS = 32
 """Operations that keep a core's pipelines busy with one vector."""
 
-SHORT = 8
+MIN_LANE_TERMS = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
 
+MAX_MERGED = 64
+"""Iterations of merged loops that are tasks enough."""
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The schedule of a memory-bound kernel."""
-    shared, rows = stage_shared(k)
-    for start, staged in ((shared, rows), (k, ())) if rows else ((k, ()),):
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Every kernel has the form."""
+
+    kernel: Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A kernel with values that are kept a row at a time (`rows`) or whole, so that they are computed once."""
+
+    kernel: Kernel
+    rows: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"keep {', '.join((*self.rows, *self.whole))}" if self.rows or self.whole else "keep nothing"
+
+
+@dataclass(frozen=True)
+class Staged(Choice):
+    """What may be kept, the most first; the first that fits into the cache is."""
+
+    decision = "rows.staging"
+
+    options: tuple[Staging, ...]
+
+    def text(self, made: Kernel) -> str:
+        """Of what was to be kept, what is."""
+        kept = ", ".join(n for n in self.options[0].rows + self.options[0].whole if n in made.nests)
+        return f"lanes along what is contiguous{f', {kept} kept' if kept else ''}"
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Anything:
+    """Any kernel."""
+    return Anything(k)
+
+
+def choose(form: Anything, info: DeviceInfo) -> Staged:
+    """What costly parts may be kept: those that items share and those that results share, the latter, or nothing."""
+    shared, rows = stage_shared(form.kernel)
+    found: list[Staging] = []
+    for start, staged in ((shared, rows), (form.kernel, ())) if rows else ((form.kernel, ()),):
         once, whole = stage_repeated(start)
-        if staged or whole:
-            done = _nests(once, info, frozenset((*staged, *whole)))
-            if fits(done, staged, whole, info):
-                return prefetch(stream(done, info), info)
-    return prefetch(stream(_nests(k, info), info), info)
+        found += [Staging(once, staged, whole)] if staged or whole else []
+    found.append(Staging(form.kernel))
+    k, first = pick(form.kernel, "rows.staging", found)
+    return Staged(
+        tuple(replace(x, kernel=with_decisions_of(x.kernel, k)) for x in found[found.index(first) :])
+    )
+
+
+def apply(form: Anything, choice: Staged, info: DeviceInfo) -> Kernel:
+    """Every item in its loops, and what the caches should do."""
+    made = (_kept(x, info) for x in choice.options)
+    k = next(k for k in made if not isinstance(k, Refusal))
+    return prefetch(stream(k, info), info)
+
+
+RULE = Rule("rows", recognise, choose, apply)
+
+
+def _kept(staging: Staging, info: DeviceInfo) -> Kernel | Refusal:
+    """The items in their loops, if what is kept fits into the cache."""
+    k = _nests(staging.kernel, info, frozenset((*staging.rows, *staging.whole)))
+    unfit = fits(k, staging.rows, staging.whole, info) if staging.rows or staging.whole else None
+    return k if unfit is None else unfit
 
 
 def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) -> Kernel:
@@ -91,14 +153,14 @@ def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) ->
 def stream(k: Kernel, info: DeviceInfo) -> Kernel:
     """Outputs are stored past the last-level cache when it cannot hold them beside the inputs, if the kernel reads
     nothing of them."""
-    if total_bytes(k) <= info.l3_bytes:
+    if parallel.total_bytes(k) <= info.l3_bytes:
         return k
     read = {load.source for item in k.algorithm.items for load in reads(item)}
     for out in k.algorithm.items:
         if isinstance(out, Output):
             written = {s.param: k.algorithm.param(s.param) for s in out.stores}
             size = sum(high(elements(p.shape)) * p.dtype.itemsize for p in written.values() if p is not None)
-            if size * STREAMED > info.l3_bytes and not written.keys() & read:
+            if size * STREAM_SHARE > info.l3_bytes and not written.keys() & read:
                 k = attempt(k, Stream(out.name))
     return k
 
@@ -116,8 +178,7 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     """
     values = [i for i in k.algorithm.items if isinstance(i, Value)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
-    work = parallel.work_ns(total_flops(k), total_bytes(k), info)
-    if not values or len(outputs) != 1 or work <= parallel.WORTH_NS or info.cores == 1:
+    if not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
         return k, frozenset()
     (out,) = outputs
     if any(s.combine is not None for s in out.stores):
@@ -126,28 +187,30 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     whole = k
     for item in values:
         part = _partial(k, item, out, info)
-        if part is None or part.check(k) is not None:
+        if isinstance(part, Refusal) or part.check(k) is not None:
             return whole, frozenset()
         k = run(k, part)
         parts.append(part.name)
     return k, frozenset(parts)
 
 
-def _partial(k: Kernel, item: Value, out: Output, info: DeviceInfo) -> SplitReduce | None:
+def _partial(k: Kernel, item: Value, out: Output, info: DeviceInfo) -> SplitReduce | Refusal:
     """A partial sum per task of a value that is such a sum."""
     if item.reduce is None or any(_computed(k, item)):
-        return None
-    count, results = (
-        high(elements(tuple(a.extent for a in item.axes))),
-        elements(tuple(a.extent for a in out.axes)),
-    )
+        return Refusal(f"{item.name} is no sum of what memory has")
+    count = high(elements(tuple(a.extent for a in item.axes)))
+    results = high(elements(tuple(a.extent for a in out.axes)))
     best = max(item.all_axes, key=lambda a: (vector_score(k.algorithm, item, a.var), item.all_axes.index(a)))
     rows = max(item.reduce.axes, key=lambda a: high(a.extent))
     pieces = info.cores * PARTS_PER_CORE
-    if best in item.reduce.axes or not isinstance(rows.extent, int) or rows.extent < pieces * CHAIN // 4:
-        return None
-    if high(results) > count or count > info.l1_bytes // 8 * info.cores:
-        return None
+    least = pieces * SUM_CHAIN // 4
+    if best in item.reduce.axes:
+        return Refusal(f"{item.name} is contiguous along the summed {best.var.name}")
+    if not isinstance(rows.extent, int) or rows.extent < least:
+        return Refusal(f"{item.name} sums {high(rows.extent):,} rows; parts of them pay from {least:,}")
+    most = info.l1_bytes // 8 * info.cores
+    if results > count or count > most:
+        return Refusal(f"{item.name} has {count:,} results; parts of them pay up to {most:,}")
     return SplitReduce(item.name, rows.var.name, ceildiv(rows.extent, pieces), f"{item.name}_part")
 
 
@@ -168,7 +231,8 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     rank = len(item.axes)
     layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
     k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
-    k = lanes(k, inner, min(info.lanes(item.dtype) * VECTORS, _extent(k, inner)))
+    k, vectors = _in_flight(k)
+    k = lanes(k, inner, min(info.lanes(item.dtype) * vectors, _extent(k, inner)))
     return _within(k, name, rows, across, info)
 
 
@@ -204,61 +268,81 @@ def _needs(k: Kernel, out: Output) -> list[set[str]]:
     return sets
 
 
-def _shape(k: Kernel, out: Output) -> _Shape:
+def _shape(k: Kernel, out: Output) -> tuple[Kernel, _Shape]:
     nest = k.nests[out.name]
     loops = [s.var.name for s in nest.loops]
     needs = _needs(k, out)
     if not loops:
-        return _Shape((), (), None, False)
+        return k, _Shape((), (), None, False)
     axis = {e.name: a for a, e in nest.bind.items() if isinstance(e, Var)}
     scatter = any(s.combine is not None for s in out.stores)
-    vector = max(loops, key=lambda n: (vector_score(k.algorithm, out, axis[n]), loops.index(n)))
-    spec = nest.loop(vector)
-    assert spec is not None
-    if scatter or not isinstance(spec.extent, int) or spec.extent < 2:
-        vector_name = None
-    else:
-        vector_name = vector
+    vector_name = None
+    if not scatter:
+        scores = {n: vector_score(k.algorithm, out, axis[n]) for n in reversed(loops)}
+        k, vector = pick(k, "rows.lanes", sorted(scores, key=scores.__getitem__, reverse=True))
+        spec = nest.loop(vector)
+        assert spec is not None
+        vector_name = vector if isinstance(spec.extent, int) and spec.extent >= 2 else None
     weight = {n: sum(n in s for s in needs) for n in loops}
     order = sorted((n for n in loops if n != vector_name), key=lambda n: (-weight[n], loops.index(n)))
     shared = [n for n in order if weight[n] == len(needs)]
     column = vector_name is not None and weight[vector_name] > 0
-    return _Shape(tuple(shared), tuple(n for n in order if n not in shared), vector_name, column)
+    return k, _Shape(tuple(shared), tuple(n for n in order if n not in shared), vector_name, column)
 
 
 def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tuple[Kernel, frozenset[str]]:
     """The output's loops, over all cores if the work is worth it and is done inside them (`alone`); and those of them
     inside which no value is computed: the lanes of a panel."""
-    none = frozenset[str]()
-    shape = _shape(k, out)
-    big = alone and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
+    k, shape = _shape(k, out)
+    big = alone and parallel.pays(k, info)
     if shape.vector is None:
         order = (*shape.shared, *shape.outer)
         k = run(k, Permute(out.name, order)) if order else k
-        return (parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k), none
-    v = shape.vector
-    spec = k.nests[out.name].loop(v)
-    assert spec is not None and isinstance(spec.extent, int)
-    register = min(info.lanes(_widest(out)), spec.extent)
+        k = parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k
+        return k, frozenset()
+    extent = _extent(k, shape.vector)
+    register = min(info.lanes(_widest(out)), extent)
     if shape.column:
-        width = _panel(k, spec.extent, register, info, big and not shape.shared)
-        k = run(k, Pad(v, width))
-        k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
-        k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
-        k = lanes(k, within, min(register, width))
-        k = parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
-        return k, frozenset(s.var.name for s in k.nests[out.name].loops if s.var.name.startswith(within))
-    outer = (*shape.shared, *shape.outer)
+        return _output_panels(k, out, shape, shape.vector, register, info, big)
+    return _output_rows(k, out, shape, shape.vector, register, info, big), frozenset()
+
+
+def _output_panels(
+    k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
+) -> tuple[Kernel, frozenset[str]]:
+    """Panels of results whose values are computed for all of a panel; the loops inside one."""
+    width = _panel(k, _extent(k, v), register, info, big and not shape.shared)
+    k = run(k, Pad(v, width))
+    k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
+    k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
+    k = lanes(k, within, min(register, width))
+    k = parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
+    return k, frozenset(s.var.name for s in k.nests[out.name].loops if s.var.name.startswith(within))
+
+
+def _output_rows(
+    k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
+) -> Kernel:
+    """Rows of results, some vectors at a time; of a single row, each task has a part."""
+    extent, outer = _extent(k, v), (*shape.shared, *shape.outer)
     single = all(_extent(k, n) == 1 for n in outer)
-    step = register * (VECTORS if spec.extent >= register * VECTORS and not _heavy(out) else 1)
-    n = parallel.padded(spec.extent, step, info, big and single)
+    vectors = 1
+    if not _heavy(out):
+        k, vectors = _in_flight(k)
+    step = register * (vectors if extent >= register * vectors else 1)
+    n = parallel.padded(extent, step, info, big and single)
     k = run(k, Pad(v, n))
     k = run(k, Permute(out.name, (*outer, v)))
     if single and big and n > step:
         k, task, v = split(k, v, n // parallel.tasks(n // step, info), f"{v}_task", f"{v}_s")
-        return attempt(lanes(k, v, step), Bind(task, info.task_kind)), none
+        return attempt(lanes(k, v, step), Bind(task, info.task_kind))
     k = lanes(k, v, step)
-    return (parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k), none
+    return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
+
+
+def _in_flight(k: Kernel) -> tuple[Kernel, int]:
+    """Independent vectors that are computed at a time."""
+    return pick(k, "rows.vectors", (VECTORS, 1, 2, 8))
 
 
 def lanes(k: Kernel, loop: str, count: int) -> Kernel:
@@ -315,7 +399,7 @@ def _prefix(k: Kernel, outer: tuple[str, ...]) -> list[str]:
     for n in outer:
         picked.append(n)
         count *= _extent(k, n)
-        if count >= 64:
+        if count >= MAX_MERGED:
             break
     return picked
 
@@ -331,7 +415,9 @@ def _extent(k: Kernel, loop: str) -> int:
 def _heavy(item: Item) -> bool:
     """Expressions that fill the registers by themselves: one vector at a time, which is also a quarter of the code."""
     exprs = item.exprs()
-    return any(is_costly(e) for e in exprs) or sum(bool(e.operands()) for e in ex.walk(exprs)) > HEAVY
+    return (
+        any(is_costly(e) for e in exprs) or sum(bool(e.operands()) for e in ex.walk(exprs)) > BUSY_OPERATIONS
+    )
 
 
 def _widest(out: Output) -> DType:
@@ -389,7 +475,7 @@ def _value(
         best in item.reduce.axes
         and best.var not in depends
         and isinstance(best.extent, int)
-        and best.extent >= SHORT
+        and best.extent >= MIN_LANE_TERMS
     ):
         return _row(k, item, best.var.name, best.extent, info, closed)
     inner = _across(k, item)
@@ -410,45 +496,9 @@ def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[
 
 def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
     """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
-    name = item.name
-    register = info.lanes(item.dtype)
-    width = register
-    while width < register * VECTORS and width < extent:
-        width *= 2
-    if width > extent:
-        width = max(2, 1 << (extent - 1).bit_length())
-    whole = not item.axes and all(
-        len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output)
-    )
-    big = whole and parallel.work_ns(total_flops(k), total_bytes(k), info) > parallel.WORTH_NS
-    block = width * CHAIN
-    leaf, task = name, ""
-    outer = next((a for a in summed(k, name) if a.var.name != axis), None)
-    if big and outer is not None and isinstance(outer.extent, int):
-        leaf = task = f"{name}_part"
-        chunk = ceildiv(outer.extent, info.cores * parallel.TASKS_PER_CORE)
-        k = run(k, SplitReduce(name, outer.var.name, chunk, task))
-        axis = _reduce_axis(k, task, axis)
-    order = [name, task] if task else [name]
-    k, part, axis = apart(k, leaf, axis, min(ceildiv(extent, width), CHAIN))
-    if part != leaf:
-        k, below = in_levels(k, leaf)
-        order += [*below, part]
-        leaf = part
-    if extent > 2 * block:
-        total, steps = leaf, ceildiv(extent, block)
-        leaf = f"{total}_block"
-        k = run(k, SplitReduce(total, axis, block, leaf))
-        axis, far = _reduce_axis(k, leaf, f"{axis}i"), _reduce_axis(k, total, f"{axis}o")
-        if big and not task:
-            task = f"{name}_part"
-            chunk = ceildiv(steps, max(info.cores * parallel.TASKS_PER_CORE, ceildiv(steps, CHAIN)))
-            k = run(k, SplitReduce(total, far, chunk, task))
-            order.append(task)
-        else:
-            k, below = in_levels(k, total)
-            order += below
-        order.append(leaf)
+    k, width = _row_lanes(k, extent, info.lanes(item.dtype))
+    k, axis, order, task = _row_levels(k, item, axis, extent, width, info)
+    leaf = order[-1]
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
     for n in order[order.index(task) if task else 0 :]:
         if n == task:
@@ -457,15 +507,66 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, close
             k = place(k, k.algorithm.item(n), Scope.REGISTER, closed)
     k = _beside(k, f"{leaf}_lanes", leaf)
     k = attempt(k, Vectorize(k.nests[leaf].loops[-1].var.name))
-    nest = k.nests[f"{leaf}_lanes"]
-    lane = [s.var.name for s in nest.loops if not s.reduce][-1]
-    step = next(
-        a.var for a in k.algorithm.item(f"{leaf}_lanes").all_axes if a.var.name.startswith(f"{axis}o")
+    return _lanes_inside(k, f"{leaf}_lanes", f"{axis}o")
+
+
+def _row_lanes(k: Kernel, extent: int, register: int) -> tuple[Kernel, int]:
+    """How many lanes a row's partial sums have: some vectors of them, or as many as a short row has elements."""
+    k, vectors = _in_flight(k)
+    width = register
+    while width < register * vectors and width < extent:
+        width *= 2
+    return k, width if width <= extent else max(2, 1 << (extent - 1).bit_length())
+
+
+def _row_levels(
+    k: Kernel, item: Value, axis: str, extent: int, width: int, info: DeviceInfo
+) -> tuple[Kernel, str, list[str], str]:
+    """A row's sum in levels of few additions each, and a part for each task when it is all that there is: the axis that
+    lanes run along, the names of the levels from the whole sum to that of a block of the axis, and the part's."""
+    name, block = item.name, width * SUM_CHAIN
+    whole = not item.axes and all(
+        len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output)
     )
+    big = whole and parallel.pays(k, info)
+    leaf, task = name, ""
+    outer = next((a for a in summed(k, name) if a.var.name != axis), None)
+    if big and outer is not None and isinstance(outer.extent, int):
+        leaf = task = f"{name}_part"
+        k = run(k, SplitReduce(name, outer.var.name, ceildiv(outer.extent, parallel.most_tasks(info)), task))
+        axis = _reduce_axis(k, task, axis)
+    order = [name, task] if task else [name]
+    k, part, axis = apart(k, leaf, axis, min(ceildiv(extent, width), SUM_CHAIN))
+    if part != leaf:
+        k, below = in_levels(k, leaf)
+        order += [*below, part]
+        leaf = part
+    if extent <= 2 * block:
+        return k, axis, order, task
+    total, steps = leaf, ceildiv(extent, block)
+    leaf = f"{total}_block"
+    k = run(k, SplitReduce(total, axis, block, leaf))
+    axis, far = _reduce_axis(k, leaf, f"{axis}i"), _reduce_axis(k, total, f"{axis}o")
+    if big and not task:
+        task = f"{name}_part"
+        chunk = ceildiv(steps, max(parallel.most_tasks(info), ceildiv(steps, SUM_CHAIN)))
+        k = run(k, SplitReduce(total, far, chunk, task))
+        order.append(task)
+    else:
+        k, below = in_levels(k, total)
+        order += below
+    return k, axis, [*order, leaf], task
+
+
+def _lanes_inside(k: Kernel, name: str, steps_of: str) -> Kernel:
+    """A row's partial sums: its steps, along the axis whose name starts so, then the lanes."""
+    nest = k.nests[name]
+    lane = [s.var.name for s in nest.loops if not s.reduce][-1]
+    step = next(a.var for a in k.algorithm.item(name).all_axes if a.var.name.startswith(steps_of))
     steps = {v.name for v in variables(nest.bind[step])}
     within = [s.var.name for s in nest.loops if s.var.name in steps]
     order = (*(s.var.name for s in nest.loops if s.var.name not in (*within, lane)), *within, lane)
-    return attempt(run(k, Permute(f"{leaf}_lanes", order)), Vectorize(lane))
+    return attempt(run(k, Permute(name, order)), Vectorize(lane))
 
 
 def _beside(k: Kernel, item: str, reader: str) -> Kernel:
@@ -502,8 +603,10 @@ def _runs(k: Kernel, item: Value, info: DeviceInfo) -> tuple[Kernel, tuple[str, 
             k,
             (),
         )  # what is computed of other values would be so for every few rows: `levels.bounded` makes levels
-    if isinstance(axis.extent, int) and axis.extent >= 2 * CHAIN:
-        step = SplitReduce(item.name, axis.var.name, CHAIN, name, whole=others if long(rest, CHAIN) else ())
+    if isinstance(axis.extent, int) and axis.extent >= 2 * SUM_CHAIN:
+        step = SplitReduce(
+            item.name, axis.var.name, SUM_CHAIN, name, whole=others if long(rest, SUM_CHAIN) else ()
+        )
     elif others:
         step = SplitReduce(item.name, others[-1], 0, name, whole=others[:-1])
     else:
@@ -512,8 +615,12 @@ def _runs(k: Kernel, item: Value, info: DeviceInfo) -> tuple[Kernel, tuple[str, 
         return k, ()
     k = run(k, step)
     inner = summed(k, name)[0]
-    if isinstance(inner.extent, int) and inner.extent >= 2 * FEW and inner.extent % FEW == 0:
-        k = attempt(k, SplitReduce(name, inner.var.name, FEW, f"{name}_few"))
+    if (
+        isinstance(inner.extent, int)
+        and inner.extent >= 2 * ROWS_IN_REGISTERS
+        and inner.extent % ROWS_IN_REGISTERS == 0
+    ):
+        k = attempt(k, SplitReduce(name, inner.var.name, ROWS_IN_REGISTERS, f"{name}_few"))
     k, below = in_levels(k, item.name)
     return k, (*below, name)
 
@@ -576,7 +683,9 @@ def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
     # rows side by side are read a line of each at a time, else as many vectors as may be under way
-    vectors = 1 if f"{name}_few" in k.nests else VECTORS
+    vectors = 1
+    if f"{name}_few" not in k.nests:
+        k, vectors = _in_flight(k)
     return lanes(k, lane, min(info.lanes(item.dtype) * vectors, spec.extent))
 
 
@@ -589,13 +698,3 @@ def _vector_axes(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
     if not nest.loops or not isinstance(nest.loops[-1].extent, int) or nest.loops[-1].extent < 2:
         return k
     return lanes(k, nest.loops[-1].var.name, min(info.lanes(item.dtype), nest.loops[-1].extent))
-
-
-def total_flops(k: Kernel) -> float:
-    """About the operations of the kernel: two per point of every item."""
-    return float(sum(high(elements(tuple(a.extent for a in i.all_axes))) * 2 for i in k.algorithm.items))
-
-
-def total_bytes(k: Kernel) -> float:
-    """The bytes of the parameters."""
-    return float(sum(high(elements(p.shape)) * p.dtype.itemsize for p in k.algorithm.params))

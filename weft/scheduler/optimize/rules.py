@@ -1,49 +1,154 @@
 """The schedule of a kernel from its algorithm and a device description, by rules, at once.
 
-    contraction (sum of products with reuse)  -> `contraction`: register tiles, packed panels
-    online-reducible chain (attention)        -> `online`: one pass over tiles
-    a sum with a factor per block of it       -> `blocks`: weights of few bits, times a vector
-    reductions over windows (depthwise)       -> `windows`: the window copied, tiles in registers
-    running sums of short rows                -> `prefixes`: lanes along the results
-    few results of two operands (their taps)  -> `taps`: all of them in registers, lanes along what is summed
-    everything else                           -> `rows`: rows or columns of reductions around elementwise work
-    what combines where data says, of any    -> `scatters`: lanes and tasks along what data does not name
-    any kernel, where tasks are thread blocks -> `gpu`
-    sums that are then still long chains      -> `levels.bounded`, whatever rule made them
-
-The rules read sizes, access patterns and the description; they know no operator by name.
+The first rule whose form a kernel has decides; what follows changes schedules of any rule. The rules read sizes, access
+patterns and the description; they know no operator by name. `decide` says what became of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.kernel.decisions import Decisions, Pick
 from weft.ir.kernel.schedule import Kernel, initial
+from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize import blocks, contraction, gpu, online, prefixes, rows, scatters, taps, windows
-from weft.scheduler.optimize.levels import bounded
-
-_RULES = (
-    online.schedule,
-    contraction.schedule,
-    blocks.schedule,
-    windows.schedule,
-    prefixes.schedule,
-    taps.schedule,
-    rows.schedule,
+from weft.scheduler.optimize import (
+    blocks,
+    contraction,
+    gpu_contraction,
+    gpu_grids,
+    gpu_online,
+    gpu_rows,
+    levels,
+    online,
+    prefixes,
+    rows,
+    scatters,
+    small_outputs,
+    windows,
 )
+from weft.scheduler.optimize.rule import Chosen, NotReached, Rule
+
+CORES: tuple[Rule[Any, Any], ...] = (
+    online.RULE,  # attention in one pass; before `contraction`, which would take one of its products
+    contraction.RULE,  # sums of products with reuse; before all that has one reduction, of which it reuses most
+    blocks.RULE,  # weights of few bits, times a vector; before `rows`, which would unpack each element by itself
+    windows.RULE,  # depthwise convolutions, pooling; before `small_outputs`, which keeps fewer results
+    prefixes.RULE,  # running sums of short rows; before `rows`, whose lanes would run along the sum
+    small_outputs.RULE,  # gradients of few taps; last of those for one reduction, as its results are the fewest
+    rows.RULE,  # all other kernels: bound by memory, so few passes
+)
+"""Rules for devices whose tasks are run by cores."""
+
+BLOCKS: tuple[Rule[Any, Any], ...] = (
+    gpu_online.RULE,  # attention in one pass; before `gpu_contraction`, as on cores
+    gpu_contraction.RULE,  # tiles on matrix units, in shared memory or in registers
+    gpu_rows.RULE,  # a block for each row or several, with all that is computed of it
+    gpu_grids.RULE,  # all other kernels: a grid for each item
+)
+"""Rules for devices whose tasks are thread blocks."""
+
+AFTER_CORES: tuple[Rule[Any, Any], ...] = (
+    scatters.RULE,  # lanes and tasks for outputs that combine with what is there; before `levels`, which reads loops
+    levels.RULE,  # sums that are long chains still
+)
+"""Rules for what any of `CORES` made."""
+
+AFTER_BLOCKS: tuple[Rule[Any, Any], ...] = (levels.RULE,)
+"""Rules for what any of `BLOCKS` made."""
 
 
-def schedule(algorithm: Algorithm, info: DeviceInfo) -> Kernel:
-    """A good schedule for `algorithm` on a device like `info`."""
-    return bounded(_by_rule(initial(algorithm), info), info)
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a rule: its choice, its refusal, or neither where another decided before it; and the decisions on
+    the way, by name."""
+
+    rule: str
+    chosen: str = ""
+    refused: str = ""
+    picks: tuple[Pick, ...] = ()
+
+    def __str__(self) -> str:
+        """chosen: ... or no: ..., with a line for each decision that had options."""
+        head = (
+            f"chosen: {self.chosen}"
+            if self.chosen
+            else f"no: {self.refused}"
+            if self.refused
+            else "not reached"
+        )
+        return "\n".join([head, *(f"  {p.name}: {p}" for p in self.picks)])
 
 
-def _by_rule(kernel: Kernel, info: DeviceInfo) -> Kernel:
-    if info.task_kind is LoopKind.BLOCK:
-        return gpu.schedule(kernel, info)
-    for rule in _RULES:
-        scheduled = rule(kernel, info)
-        if scheduled is not None:
-            return scatters.spread(scheduled, info)
-    return kernel
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A scheduled kernel, and the outcome of every rule, in order."""
+
+    kernel: Kernel
+    outcomes: tuple[tuple[str, Chosen | Refusal | NotReached], ...] = field(repr=False)
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What became of each rule; other ways to compute a form stand behind the rule that compared them."""
+        found: list[Verdict] = []
+        before = 0
+        for rule, outcome in self.outcomes:
+            match outcome:
+                case Refusal(why):
+                    found.append(Verdict(rule, refused=why))
+                case Chosen(kernel, choice):
+                    picks = kernel.decisions.picks[before:]
+                    before += len(picks)
+                    found.append(_chosen(rule, choice.text(kernel), choice.decision, picks))
+                    found += [Verdict(name, refused=r.why) for name, r in choice.refused]
+                case NotReached():
+                    found.append(Verdict(rule))
+        return tuple(found)
+
+    def __str__(self) -> str:
+        """The verdicts, aligned."""
+        verdicts = self.verdicts()
+        width = max(len(v.rule) for v in verdicts) + 2
+        return "\n".join(
+            f"{v.rule:{width}}{str(v).replace(NEXT_LINE, NEXT_LINE + ' ' * width)}" for v in verdicts
+        )
+
+
+NEXT_LINE = "\n"
+
+
+def _chosen(rule: str, text: str, decision: str, picks: Sequence[Pick]) -> Verdict:
+    """The verdict of a choice: the options of the decision that it is mostly of beside it, the others below."""
+    once = {str((p.name, p.option)): p for p in picks if len(p.options) > 1}
+    main = next((p for p in once.values() if p.name == decision), None)
+    others = tuple(p for p in once.values() if p is not main)
+    return Verdict(rule, text + (main.compared() if main is not None else ""), picks=others)
+
+
+def schedule(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] | None = None) -> Kernel:
+    """A good schedule for `algorithm` on a device like `info`; `record` names options that are to be taken."""
+    return decide(algorithm, info, record).kernel
+
+
+def decide(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] | None = None) -> Decided:
+    """The same, with what became of every rule."""
+    first, after = (BLOCKS, AFTER_BLOCKS) if info.task_kind is LoopKind.BLOCK else (CORES, AFTER_CORES)
+    k = initial(algorithm)
+    if record:
+        k = replace(k, decisions=Decisions(record))
+    outcomes: list[tuple[str, Chosen | Refusal | NotReached]] = []
+    decided = False
+    for rule in first:
+        outcome = NotReached() if decided else rule.schedule(k, info)
+        outcomes.append((rule.name, outcome))
+        if isinstance(outcome, Chosen):
+            k, decided = outcome.kernel, True
+    for rule in after:
+        outcome = rule.schedule(k, info)
+        outcomes.append((rule.name, outcome))
+        if isinstance(outcome, Chosen):
+            k = outcome.kernel
+    return Decided(k, tuple(outcomes))

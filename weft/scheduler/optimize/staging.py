@@ -21,15 +21,15 @@ from weft.ir.index import Index, Int, Var, high, variables
 from weft.ir.kernel.algorithm import Item, Value
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel, fresh
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
 from weft.scheduler.optimize.access import is_costly
 
-OFTEN = 8
+MIN_READERS = 8
 """Results from which on a part that all need is worth keeping."""
 
-CHEAP = 6
+MIN_OPERATIONS = 6
 """Operations from which on that pays: fewer hide behind loading the other operand."""
 
 CACHE_SHARE = 4
@@ -50,7 +50,7 @@ def stage_shared(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     names: list[str] = []
     while True:
         uses = _most_shared(k)
-        if uses is None:
+        if not uses:
             return k, tuple(names)
         first, others = uses[0], uses[1:]
         name = fresh(k.names(), "staged")
@@ -84,7 +84,7 @@ def _repeated(item: Value) -> list[Expr]:
     """The largest parts that take some time and depend on summed axes, but not on all the others."""
     assert item.reduce is not None
     summed = {a.var for a in item.reduce.axes}
-    many = {a.var for a in item.axes if high(a.extent) >= OFTEN}
+    many = {a.var for a in item.axes if high(a.extent) >= MIN_READERS}
     on: dict[Expr, set[Var]] = {}
     for e in ex.walk([item.expr]):
         on[e] = {v for i in ex.indices(e) for v in variables(i)}.union(*(on[x] for x in e.parts))
@@ -104,23 +104,28 @@ def _repeated(item: Value) -> list[Expr]:
 
 
 def _takes_time(e: Expr) -> bool:
-    return is_costly(e) or sum(isinstance(x, Call) for x in ex.walk([e])) >= CHEAP
+    return is_costly(e) or sum(isinstance(x, Call) for x in ex.walk([e])) >= MIN_OPERATIONS
 
 
-def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> bool:
-    """The `rows` have a place, and what is kept of all the values leaves most of the cache to others."""
+def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> Refusal | None:
+    """Why the values are not kept; None where the `rows` have a place, and all leave most of the cache to others."""
     size = 0
     for name in (*rows, *whole):
         item, nest = k.algorithm.item(name), k.nests[name]
         assert isinstance(item, Value)
         size += storage_size(nest) * item.dtype.itemsize
         if nest.at is None and name in rows:
-            return False
-    return size * CACHE_SHARE <= info.l2_bytes
+            return Refusal(f"{name} has no row: no loop is around all its readers")
+    room = info.l2_bytes // CACHE_SHARE
+    return (
+        None
+        if size <= room
+        else Refusal(f"what is kept takes {size:,} bytes; {room:,} may stay in the cache")
+    )
 
 
-def _most_shared(k: Kernel) -> list[_Use] | None:
-    """The largest costly part that two items compute over equal axes: where it is, first item first."""
+def _most_shared(k: Kernel) -> list[_Use]:
+    """The largest costly part that two items compute over equal axes: where it is, first item first; empty without."""
     found: dict[Expr, list[_Use]] = {}
     for item in k.algorithm.items:
         seen: set[Expr] = set()
@@ -131,7 +136,7 @@ def _most_shared(k: Kernel) -> list[_Use] | None:
                 if len(axes) > 1:
                     found.setdefault(form, []).append(_Use(item.name, e, axes))
     shared = [u for u in found.values() if len({x.item for x in u}) > 1]
-    return max(shared, key=lambda u: _size(u[0].part), default=None)
+    return max(shared, key=lambda u: _size(u[0].part), default=list[_Use]())
 
 
 def _form(item: Item, e: Expr) -> tuple[Expr, tuple[str, ...]]:

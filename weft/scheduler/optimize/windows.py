@@ -9,6 +9,7 @@ results, some rows of lanes, stays in registers while the taps pass.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -16,123 +17,216 @@ from weft.ir import expr as ex
 from weft.ir.expr import Call, Expr, Load, Test
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import Output, Value, reads
+from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import attempt, run
+from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import parallel, rows
+from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import fill
+from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted
 from weft.scheduler.optimize.steps import split
 
-TAPS = 128
+MAX_TAPS = 128
 """Elements of a window, at most: longer reductions run in levels."""
 
-TILE = 8
-"""Vectors of results in registers."""
+MAX_VECTORS = 8
+"""Vectors of results in registers: half of AVX2's registers, the others are for operands."""
 
-USES = 5
+MIN_USES = 5
 """Results that an element of the window is used for, at least: copying it costs as much as a few taps."""
 
-UNROLLED = 256
+MAX_UNROLLED = 256
 """Operations on vectors that are written out: rows of a window are loaded once for all results in reach."""
 
 WINDOW_SHARE = 4
 """What a task's windows reach may take the second-level cache over this."""
 
 
-def schedule(k: Kernel, info: DeviceInfo) -> Kernel | None:
-    """The schedule of a kernel around one reduction over windows; None for others."""
+@dataclass(frozen=True, slots=True)
+class OneReduction:
+    """A kernel's only value, a reduction, and its only output."""
+
+    value: Value
+    out: Output
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The kernel with what its windows reach as a value. Names of the output's loops: those that the windows slide
+    along (the last one is for lanes), and those around."""
+
+    kernel: Kernel
+    found: OneReduction
+    window: Value
+    inside: tuple[str, ...]
+    around: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tile(Choice):
+    """Rows and vectors of results in registers, of so many lanes."""
+
+    decision = "windows.tile"
+
+    kernel: Kernel
+    vectors: TileSize
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"tile {self.vectors} vectors of {self.lanes}, its windows in local"
+
+
+def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
+    """A kernel around one reduction over windows that share most of what they reach."""
     found = only_reduction(k)
-    if found is None:
-        return None
-    value, out = found
-    part = sliding(value, k)
+    if isinstance(found, Refusal):
+        return found
+    value = found.value
     assert value.reduce is not None
-    summed = {a.var for a in value.reduce.axes}
-    few = prod(high(a.extent) for a in value.reduce.axes) <= TAPS
-    if part is None or not few or not summed <= slid_axes(part):
-        return None
+    taps = prod(high(a.extent) for a in value.reduce.axes)
+    if taps > MAX_TAPS:
+        return Refusal(f"{taps:,} terms for a result; windows have up to {MAX_TAPS}")
+    part = sliding(value, k)
+    if isinstance(part, Refusal):
+        return part
+    slid = slid_axes(part)
+    still = [a.var.name for a in value.reduce.axes if a.var not in slid]
+    if still:
+        return Refusal(f"no window slides along the summed {', '.join(still)}")
     k = run(k, Window(value.name, part, "window"))
     window = k.algorithm.item("window")
     assert isinstance(window, Value)
-    points = prod(high(a.extent) for a in value.all_axes)
-    if points < USES * prod(high(a.extent) for a in window.axes):
-        return None
-    of = loops_of(k, value, out)
-    inside = [of[a.var] for a in value.axes if a.var in slid_axes(part)]
-    around = [s.var.name for s in k.nests[out.name].loops if s.var.name not in inside]
-    *rest, lane = inside
-    if not _contiguous(k, out, lane):
-        return None
-    width, tall = _extent(k, lane), _extent(k, rest[-1]) if rest else 1
-    lanes = min(info.lanes(value.dtype), 1 << (width - 1).bit_length())
+    uses = prod(high(a.extent) for a in value.all_axes) / prod(high(a.extent) for a in window.axes)
+    if uses < MIN_USES:
+        return Refusal(f"an element of a window is used {uses:.1f} times; copying it pays from {MIN_USES}")
+    of = loops_of(k, found)
+    inside = tuple(of[a.var] for a in value.axes if a.var in slid)
+    around = tuple(s.var.name for s in k.nests[found.out.name].loops if s.var.name not in inside)
+    if not _contiguous(k, found.out, inside[-1]):
+        return Refusal(f"results are not stored side by side along {inside[-1]}, where lanes would run")
+    return Windows(k, found, window, inside, around)
+
+
+def choose(form: Windows, info: DeviceInfo) -> Tile:
+    """The tallest tile, and the widest of these."""
+    k, (*rest, lane) = form.kernel, form.inside
+    width, height = _extent(k, lane), _extent(k, rest[-1]) if rest else 1
+    lanes = min(info.lanes(form.found.value.dtype), 1 << (width - 1).bit_length())
     vectors = ceildiv(width, lanes)
-    down = max(d for d in range(1, TILE + 1) if tall % d == 0)
-    across = next(v for v in range(min(vectors, TILE // down), 0, -1) if vectors % v == 0)
-    big = parallel.work_ns(rows.total_flops(k), rows.total_bytes(k), info) > parallel.WORTH_NS
-    k = run(k, Pad(lane, lanes * across))
-    k, lane_o, lane_i = split(k, lane, lanes * across, f"{lane}_o", f"{lane}_l")
-    inner = [lane_i]
-    outer = [*rest, lane_o]
+    tiles = [
+        TileSize(down, across)
+        for down in range(MAX_VECTORS, 0, -1)
+        if height % down == 0
+        for across in range(min(vectors, MAX_VECTORS // down), 0, -1)
+        if vectors % across == 0
+    ]
+    k, tile = pick(k, "windows.tile", tiles)
+    return Tile(k, tile, lanes)
+
+
+def apply(form: Windows, tile: Tile, info: DeviceInfo) -> Kernel | Refusal:
+    """Tiles of results in registers, in the loops around them the windows copied where they fit."""
+    k, out, around = tile.kernel, form.found.out.name, form.around
+    big = parallel.pays(k, info)
+    k, outer, inner = _in_tiles(k, form, tile)
+    k = _in_registers(k, form, tile, outer[-1], inner)
+    k = _window_placed(k, form, (*around[-1:], *outer), info)
+    if isinstance(k, Refusal):
+        return k
+    k = fill(k, "window", info)
+    return parallel.spread(k, out, list(around), info) if big and around else k
+
+
+RULE = Rule("windows", recognise, choose, apply)
+
+
+def _in_tiles(k: Kernel, form: Windows, tile: Tile) -> tuple[Kernel, list[str], list[str]]:
+    """The output's loops as loops over tiles and loops over a tile's results; their names."""
+    *rest, lane = form.inside
+    down, width = tile.vectors.rows, tile.lanes * tile.vectors.columns
+    k = run(k, Pad(lane, width))
+    k, lane_o, lane_i = split(k, lane, width, f"{lane}_o", f"{lane}_l")
+    outer, inner = [*rest, lane_o], [lane_i]
     if rest and down > 1:
         k, row_o, row_i = split(k, rest[-1], down, f"{rest[-1]}_o", f"{rest[-1]}_i")
         outer, inner = [*rest[:-1], row_o, lane_o], [row_i, lane_i]
-    k = run(k, Permute(out.name, (*around, *outer, *inner)))
-    k = run(k, *(Unroll(n) for n in inner[:-1]), Vectorize(lane_i))
-    k = run(k, ComputeAt(value.name, out.name, lane_o, Scope.REGISTER))
-    nest = k.nests[value.name]
+    k = run(k, Permute(form.found.out.name, (*form.around, *outer, *inner)))
+    return run(k, *(Unroll(n) for n in inner[:-1]), Vectorize(lane_i)), outer, inner
+
+
+def _in_registers(k: Kernel, form: Windows, tile: Tile, at: str, inner: list[str]) -> Kernel:
+    """The sums of a tile in registers, in the output's loop `at`: taps outside, written out as far as is short."""
+    value = form.found.value.name
+    k = run(k, ComputeAt(value, form.found.out.name, at, Scope.REGISTER))
+    nest = k.nests[value]
     reduced = [s.var.name for s in nest.loops if s.reduce]
-    tile = [s.var.name for s in nest.loops if not s.reduce]
-    k = run(k, Permute(value.name, (*reduced, *tile)), *(Unroll(n) for n in tile[:-1]), Vectorize(tile[-1]))
+    own = [s.var.name for s in nest.loops if not s.reduce]
+    k = run(k, Permute(value, (*reduced, *own)), *(Unroll(n) for n in own[:-1]), Vectorize(own[-1]))
     taps = 1
     for n in reversed(reduced):
         taps *= _extent(k, n)
-        if taps * across * down <= UNROLLED:
+        if taps * prod(tile.vectors) <= MAX_UNROLLED:
             k = attempt(k, Unroll(n))
-    for loop in (*around[-1:], *outer):
-        placed = run(k, ComputeAt("window", out.name, loop, Scope.LOCAL))
-        if storage_size(placed.nests["window"]) * window.dtype.itemsize * WINDOW_SHARE <= info.l2_bytes:
-            break
-    else:
-        return None
-    k = fill(placed, "window", info)
-    return parallel.spread(k, out.name, around, info) if big and around else k
+    return k
 
 
-def only_reduction(k: Kernel) -> tuple[Value, Output] | None:
+def _window_placed(k: Kernel, form: Windows, loops: tuple[str, ...], info: DeviceInfo) -> Kernel | Refusal:
+    """What windows reach in the outermost of the output's loops in which it is small."""
+    room, size = info.l2_bytes // WINDOW_SHARE, 0
+    for loop in loops:
+        placed = run(k, ComputeAt("window", form.found.out.name, loop, Scope.LOCAL))
+        size = storage_size(placed.nests["window"]) * form.window.dtype.itemsize
+        if size <= room:
+            return placed
+    return Refusal(f"the windows of one tile reach {size:,} bytes; {room:,} may stay in the cache")
+
+
+def only_reduction(k: Kernel) -> OneReduction | Refusal:
     """The kernel's only value, a reduction over axes of known sizes, and its only output, which reads it at its own
     axes."""
     match k.algorithm.items:
         case (Value() as value, Output() as out):
             pass
-        case _:
-            return None
+        case items:
+            values = sum(isinstance(i, Value) for i in items)
+            return Refusal(
+                f"{counted(values, 'value')} and {counted(len(items) - values, 'output')}; it is for one of each"
+            )
+    if value.reduce is None:
+        return Refusal(f"{value.name} is no reduction")
+    if any(s.combine is not None for s in out.stores):
+        return Refusal(f"{out.name} combines with what is there")
+    unsized = [a.var.name for a in value.all_axes if not isinstance(a.extent, int)]
+    if unsized:
+        return Refusal(f"the size of {', '.join(unsized)} is only known at run time")
     at = {r.index for r in reads(out) if r.source == value.name}
-    if value.reduce is None or len(at) != 1 or any(s.combine is not None for s in out.stores):
-        return None
-    if not all(isinstance(a.extent, int) for a in value.all_axes):
-        return None
+    if len(at) != 1:
+        return Refusal(f"{out.name} reads {value.name} at {len(at)} places")
     (index,) = at
     named = [i for i in index if i != 0]
-    if not named or len(set(named)) != len(named) or not all(isinstance(i, Var) for i in named):
-        return None
-    if any(a.extent != 1 and i == 0 for a, i in zip(value.axes, index, strict=True)):
-        return None
-    return value, out
+    plain = all(isinstance(i, Var) for i in named) and len(set(named)) == len(named)
+    if (
+        not named
+        or not plain
+        or any(a.extent != 1 and i == 0 for a, i in zip(value.axes, index, strict=True))
+    ):
+        return Refusal(f"{out.name} reads {value.name} at other places than its own axes")
+    return OneReduction(value, out)
 
 
-def sliding(value: Value, k: Kernel) -> Expr | None:
+def sliding(value: Value, k: Kernel) -> Expr | Refusal:
     """The largest part of the value that windows slide over: each of the axes that some axis of the results is added to
-    is in an index of its own. None where there are several."""
+    is in an index of its own."""
     assert value.reduce is not None
     loads = [x for x in ex.walk([value.expr]) if isinstance(x, Load)]
     if not any(len(variables(i)) > 1 for x in loads for i in x.index):
-        return None
+        return Refusal(f"no windows: {value.name} reads nothing at the sum of two axes")
     found: list[Expr] = []
     stack, seen = [value.expr], {value.expr}
     summed = {a.var for a in value.reduce.axes}
@@ -148,7 +242,11 @@ def sliding(value: Value, k: Kernel) -> Expr | None:
             new = [a for a in dict.fromkeys(e.args) if not isinstance(a, Test) and a not in seen]
             seen.update(new)
             stack.extend(new)
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1:
+        return Refusal(
+            f"windows slide over {counted(len(found), 'part')} of {value.name}; they are copied of one"
+        )
+    return found[0]
 
 
 def slid_axes(part: Expr) -> set[Var]:
@@ -172,8 +270,9 @@ def _contiguous(k: Kernel, out: Output, loop: str) -> bool:
     return True
 
 
-def loops_of(k: Kernel, value: Value, out: Output) -> dict[Var, str]:
+def loops_of(k: Kernel, found: OneReduction) -> dict[Var, str]:
     """The output's loop along each of the value's axes."""
+    value, out = found.value, found.out
     load = next(r for r in reads(out) if r.source == value.name)
     bind = k.nests[out.name].bind
     at = {a.var: bind[i] for a, i in zip(value.axes, load.index, strict=True) if isinstance(i, Var)}

@@ -17,12 +17,13 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage
 from weft.errors import MemoryPlanError
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, apply, buffer, toposort
 from weft.ir.ops import Op
+from weft.ir.rewrite import rebuilt
 from weft.scheduler import realize
 from weft.scheduler.signature import signature
 from weft.scheduler.stream.pieces import Pieces
-from weft.scheduler.stream.slices import rebuilt
 from weft.scheduler.stream.split import Kind, Split, Terms, choose, nbytes, reach, together
 
 MOST_PIECE_BYTES = 64 << 20
@@ -54,6 +55,7 @@ def compute(nodes: Sequence[Node], device: Device) -> list[Storage]:
 def write(node: Node, device: Device, sink: Callable[[memoryview], object]) -> bool:
     """Give the bytes of a value to `sink`, in order, if it can and need be computed in pieces: it is large, or computed
     from large files. False, with nothing done, otherwise."""
+    (node,) = expand_calls([node])
     order = toposort([node])
     if node.storage is not None or any(n.op is Op.COPY for n in order) or not _is_known(order):
         return False
@@ -88,11 +90,11 @@ class _Job:
             known: dict[Node, Node] = {}
             if _is_known(toposort(nodes)):
                 for group in _independent(self._targets(nodes)):
-                    found = self._streamed([rebuilt(target, known) for target in group])
+                    found = self._streamed(rebuilt(group, known))
                     for target, stored in zip(group, found, strict=True):
                         if stored is not None:
                             known[target] = self._leaf(stored)
-            now = [rebuilt(n, known) for n in nodes]
+            now = rebuilt(nodes, known)
             todo = [n for n in dict.fromkeys(now) if n.storage is None]
             made: list[Storage] = realize.planned(signature(todo), self.device) if todo else []
             values = dict(zip(todo, made, strict=True))

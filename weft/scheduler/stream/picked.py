@@ -16,9 +16,9 @@ from weft.backends.storage import Storage, from_numpy
 from weft.ir.graph import Along, Box, Node, buffer, toposort
 from weft.ir.index import Int, evaluate
 from weft.ir.ops import Op
+from weft.ir.rewrite import rebuilt
 from weft.scheduler import realize
 from weft.scheduler.signature import signature
-from weft.scheduler.stream.slices import rebuilt
 from weft.scheduler.stream.split import nbytes
 
 _MUCH = 4
@@ -33,7 +33,7 @@ def with_rows_read(nodes: Sequence[Node], device: Device) -> list[Node]:
             array = _rows(n, device) if n.op is Op.GATHER else _part(n)
             stored = from_numpy(array, n.dtype, device)
             read[n] = buffer(n.shape, n.dtype, device.info.name, stored)
-    return [rebuilt(n, read) for n in nodes] if read else list(nodes)
+    return rebuilt(nodes, read)
 
 
 def _is_pick(n: Node) -> bool:

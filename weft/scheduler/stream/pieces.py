@@ -17,10 +17,11 @@ from weft.ir.dtypes import to_numpy
 from weft.ir.graph import Box, Node, apply, buffer, strides
 from weft.ir.index import Int, evaluate
 from weft.ir.ops import COMBINE, Op
+from weft.ir.rewrite import rebuilt
 from weft.scheduler.plan import Plan
 from weft.scheduler.realize import memory_on, plan_for
 from weft.scheduler.signature import Signature, signature
-from weft.scheduler.stream.slices import rebuilt, regions
+from weft.scheduler.stream.slices import regions
 from weft.scheduler.stream.split import Kind, Level, Split, Terms, in_one_go, smaller
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Pieces:
                 shape = tuple([s for s in n.shape if isinstance(s, int)])
                 instead[n] = buffer(n.shape, n.dtype, None, None)
                 places[instead[n]] = _Region(leaf, n.attrs.start, n.attrs.step, shape)
-        nodes = [rebuilt(piece, instead) for piece in pieces]
+        nodes = rebuilt(pieces, instead)
         # a leaf is nothing to compute
         nodes = [apply(Op.CONTIGUOUS, (n,)) if n in places or n.storage is not None else n for n in nodes]
         sig = signature(nodes)

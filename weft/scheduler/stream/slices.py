@@ -7,12 +7,11 @@ says no, the node is needed whole and its result is shrunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from weft.ir.graph import (
-    CALL,
     Along,
     Axes,
     Box,
@@ -24,12 +23,10 @@ from weft.ir.graph import (
     Window,
     apply,
     const,
-    device_over,
-    intern,
-    toposort,
 )
 from weft.ir.index import Int, mod
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.ir.rewrite import over, rewritten
 
 _T = TypeVar("_T")
 
@@ -81,8 +78,6 @@ class Slicer:
                 continue
             n, s = key
             if key not in parts:
-                if n.op is CALL:
-                    toposort([n])  # which expands it
                 parts[key] = None if n.storage is not None else SLICE[n.op](n, s)
                 found = parts[key]
                 if found is not None:
@@ -271,18 +266,21 @@ SLICE: dict[Op, Rule] = {
     Op.CONTIGUOUS: _same,
     Op.COPY: _leaf,
     Op.LOOP: _leaf,
+    Op.CALL: _leaf,
 }
-"""Every op. A COPY was asked for, so its whole value is wanted on a device; of a LOOP there are no parts."""
+"""Every op. A COPY was asked for, so its whole value is wanted on a device; of a LOOP there are no parts; calls are
+expanded before."""
 
 
 def pushed(root: Node) -> Node:
     """The same values, with parts of computed values (SHRINK without steps) computed from parts of what these are
     computed from, wherever the rules say how: `x.reshape(2, -1, 64)[1]` becomes a part of x in another shape."""
-    moved: dict[Node, Node] = {}
-    for n in toposort([root]):
-        again = _over(n, moved)
-        moved[n] = _pushed(again) if again.op is Op.SHRINK and again.storage is None else again
-    return moved[root]
+
+    def rule(n: Node, inputs: tuple[Node, ...]) -> Node:
+        again = over(n, inputs)
+        return _pushed(again) if again.op is Op.SHRINK and again.storage is None else again
+
+    return rewritten([root], rule)[0]
 
 
 def _pushed(n: Node) -> Node:
@@ -322,23 +320,3 @@ def regions(root: Node, is_source: Callable[[Node], bool], known: Container[Node
             seen.update(fresh)
             stack.extend(fresh)
     return found
-
-
-def rebuilt(root: Node, instead: Mapping[Node, Node]) -> Node:
-    """The graph under `root` over the replacements in `instead`."""
-    moved = dict(instead)
-    for n in toposort([root]):
-        if n in moved:
-            continue
-        moved[n] = _over(n, moved)
-    return moved[root]
-
-
-def _over(n: Node, moved: Mapping[Node, Node]) -> Node:
-    """The op of a node on the replacements of its inputs."""
-    if n.storage is not None:
-        return n
-    inputs = tuple([moved[i] for i in n.inputs])
-    if all(i is j for i, j in zip(inputs, n.inputs, strict=True)):
-        return n
-    return intern(n.op, inputs, n.attrs, n.shape, n.dtype, device_over(n, inputs))

@@ -29,7 +29,7 @@ TESTED = (
 )
 """Elementwise ops are in test_ops."""
 
-assert set(Op) == {*TESTED, *ELEMENTWISE, *LEAVES, Op.COPY}
+assert set(Op) == {*TESTED, *ELEMENTWISE, *LEAVES, Op.COPY, Op.CALL}
 
 
 def every_op(leaf: LeafMaker, d: DType, x: Array, y: Array, at: Array) -> list[Node]:

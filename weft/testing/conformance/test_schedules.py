@@ -15,7 +15,7 @@ from weft.ir.kernel.schedule import Kernel, initial
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.conformance.harness import Harness
 from weft.testing.kernels import CASES, Case
-from weft.testing.schedules import random_schedule
+from weft.testing.schedules import picked_by, random_schedule
 
 AT_ONCE = 4
 
@@ -56,7 +56,7 @@ def test_random_schedules(harness: Harness, examples: Callable[[int], Any], name
     @examples(5)
     @given(st.data())
     def compare(data: st.DataObject) -> None:
-        kernels = [random_schedule(data.draw, initial(case.algorithm), 16) for _ in range(AT_ONCE)]
+        kernels = [random_schedule(picked_by(data.draw), initial(case.algorithm), 16) for _ in range(AT_ONCE)]
         for k in kernels:
             note(str(k.history))
         check(harness, kernels, case, 2)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT
 from weft.ir.loops import LANE_KINDS, LoopKind
@@ -22,6 +23,12 @@ class Across(Transform):
     """
 
     loop: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Across | None:
+        innermost = [n.loops[-1] for n in k.nests.values() if n.loops]
+        loop = one_of(pick, [s.var.name for s in innermost if s.reduce])
+        return None if loop is None else cls(loop)
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)

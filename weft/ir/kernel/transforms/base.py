@@ -1,16 +1,19 @@
-"""What a transform is: a check that says why not, an apply that assumes it passed, one line of text."""
+"""What a transform is: a check that says why not, an apply that assumes it passed, one line of text, a proposal."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from weft.ir.errors import IRError
 
 if TYPE_CHECKING:
     from weft.ir.kernel.schedule import Kernel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,12 @@ class Refusal:
     """Why a transform does not apply."""
 
     why: str
+
+
+class Pick(Protocol):
+    """Chooses one of several, of which there is at least one: `random.Random().choice`, or a strategy of a test."""
+
+    def __call__(self, among: Sequence[T], /) -> T: ...
 
 
 class Transform:
@@ -31,6 +40,12 @@ class Transform:
 
     def apply(self, k: Kernel) -> Kernel:
         """The transformed kernel; `check` has passed."""
+        raise AssertionError
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Transform | None:
+        """A transform of this class with arguments from `k`, which has a loop and a value; its check may refuse. None
+        where nothing in `k` could be its argument."""
         raise AssertionError
 
     def __str__(self) -> str:

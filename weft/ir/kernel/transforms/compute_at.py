@@ -7,8 +7,10 @@ from weft.ir.expr import Load
 from weft.ir.index import Int, Opaque, Var, atoms, high, low, minimum, span, substitute, variables
 from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.loops import LANE_KINDS, Scope
+from weft.ir.kernel.transforms.arguments import items, loops
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import empty
+from weft.ir.loops import LANE_KINDS, LoopKind, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,18 @@ class ComputeAt(Transform):
     loop: str
     scope: Scope = Scope.LOCAL
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> ComputeAt | None:
+        loop = pick(loops(k))
+        consumer = k.owner(loop)
+        assert consumer is not None
+        nest = k.nests[consumer]
+        around = [*k.enclosing(consumer), *nest.loops[: nest.depth(loop) + 1]]
+        own = any(s.kind is LoopKind.THREAD for s in around)  # LOCAL memory belongs to all threads
+        return cls(
+            pick(items(k)), consumer, loop, Scope.REGISTER if own else pick((Scope.LOCAL, Scope.REGISTER))
+        )
+
     def check(self, k: Kernel) -> Refusal | None:
         nest = k.nests.get(self.item)
         target = k.nests.get(self.consumer)
@@ -36,10 +50,11 @@ class ComputeAt(Transform):
             return Refusal(f"there is no item {self.item if nest is None else self.consumer}")
         if target.loop(self.loop) is None:
             return Refusal(f"{self.consumer} has no loop {self.loop}")
-        if any(n.at is not None and n.at.item == self.item for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.item}'s loops")
-        if any(n.online is not None and self.item in (name, n.online.leader) for name, n in k.nests.items()):
-            return Refusal(f"{self.item} takes part in an online reduction")
+        if nest.online is not None:
+            return Refusal(f"{self.item} runs in another's loop")
+        refusal = empty(k, self.item)
+        if refusal is not None:
+            return refusal
         users = readers(k.algorithm, self.item)
         if not users or self.item == self.consumer:
             return Refusal(f"nothing reads {self.item}")

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Call, Const, Expr, Load
 from weft.ir.index import Index, Int, Var, in_range
-from weft.ir.kernel.algorithm import Axis, Item, Output, Value
+from weft.ir.kernel.algorithm import Axis, Item, Output, Value, reads
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.arguments import FACTORS, one_of, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value, unscheduled
 from weft.ir.ops import Op
 
 
@@ -31,6 +32,23 @@ class Extend(Transform):
     axes: tuple[tuple[str, str], ...]
     extent: int
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Extend | None:
+        value = pick(values(k))
+        axis = one_of(pick, value.axes)
+        if axis is None or not isinstance(axis.extent, int):
+            return None
+        named = {value.name: axis.var.name}
+        for item in values(k):
+            for r in reads(item):
+                source = k.algorithm.item(r.source) if r.source in named else None
+                if isinstance(source, Value):
+                    at = {a.var.name: i for a, i in zip(source.axes, r.index, strict=True)}
+                    along = at.get(named[r.source])
+                    if isinstance(along, Var):
+                        named.setdefault(item.name, along.name)
+        return cls(value.name, tuple(named.items()), axis.extent + pick(FACTORS))
+
     def check(self, k: Kernel) -> Refusal | None:
         source = find_value(k, self.value)
         if isinstance(source, Refusal):
@@ -45,8 +63,9 @@ class Extend(Transform):
             found = next((a for a in item.all_axes if a.var.name == axis), None)
             if found is None or not isinstance(found.extent, int) or found.extent > self.extent:
                 return Refusal(f"{name} has no axis {axis} of at most {self.extent} elements")
-            if k.nests[name].at is not None:
-                return Refusal(f"{name} has been scheduled already")
+            refusal = unscheduled(k, item)
+            if refusal is not None:
+                return refusal
         for item in k.algorithm.items:
             if item.name not in named and any(
                 isinstance(e, Load) and e.source in named and self._shared(k, e, named)

@@ -7,8 +7,9 @@ from weft.ir.expr import Call, Expr, Load
 from weft.ir.index import Index, Int, Var
 from weft.ir.kernel.algorithm import Value, readers
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.arguments import values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import empty, find_value
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.kernel.transforms.stage import depends_on
 from weft.ir.ops import Op
@@ -29,6 +30,10 @@ class Factor(Transform):
     value: str
     op: Op = Op.DIV
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Factor | None:
+        return cls(pick(values(k)).name, pick((Op.DIV, Op.MUL)))
+
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
         if isinstance(item, Refusal):
@@ -36,9 +41,7 @@ class Factor(Transform):
         if _parts(item, self.op) is None:
             kind = "divisor" if self.op is Op.DIV else "factor"
             return Refusal(f"{self.value} is no sum of products with a constant {kind}")
-        if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.value}'s loops")
-        return None
+        return empty(k, self.value)
 
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.ir.kernel.algorithm import Value
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.algorithm import Item, Value
+from weft.ir.kernel.schedule import Kernel, LoopSpec, initial_nest
 from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
 
@@ -24,6 +24,21 @@ def find_value(k: Kernel, name: str) -> Value | Refusal:
         if item.name == name:
             return item if isinstance(item, Value) else Refusal(f"{name} is an output")
     return Refusal(f"there is no value {name}")
+
+
+def empty(k: Kernel, item: str) -> Refusal | None:
+    """Refuses items in whose loops something is computed."""
+    if any(n.at is not None and n.at.item == item for n in k.nests.values()):
+        return Refusal(f"something is computed in {item}'s loops")
+    return None
+
+
+def unscheduled(k: Kernel, item: Item) -> Refusal | None:
+    """Refuses items that have a place, or other loops than one per axis, which is what they are about to get anew."""
+    nest, before = k.nests[item.name], initial_nest(item, set())
+    if nest.at is not None or [s.extent for s in nest.loops] != [s.extent for s in before.loops]:
+        return Refusal(f"{item.name} has been scheduled already")
+    return empty(k, item.name)
 
 
 def serial(k: Kernel, spec: LoopSpec) -> Refusal | None:

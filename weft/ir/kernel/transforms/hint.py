@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Output
-from weft.ir.kernel.schedule import Ahead, Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.schedule import Kernel, PrefetchSpec
+from weft.ir.kernel.transforms.arguments import items, loops, some_of
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class Stream(Transform):
     """
 
     output: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Stream | None:
+        return cls(pick([i.name for i in k.algorithm.items if isinstance(i, Output)]))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = next((i for i in k.algorithm.items if i.name == self.output), None)
@@ -50,6 +55,11 @@ class PrefetchNext(Transform):
     steps: int = 1
     params: tuple[str, ...] = ()
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> PrefetchNext | None:
+        params = tuple(p.name for p in k.algorithm.params if not p.written)
+        return cls(pick(items(k)), pick(loops(k)), pick((1, 3)), some_of(pick, params))
+
     def check(self, k: Kernel) -> Refusal | None:
         if self.steps < 1:
             return Refusal(f"{self.steps} iterations are not ahead")
@@ -62,5 +72,5 @@ class PrefetchNext(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         return k.with_nest(
-            self.item, replace(k.nests[self.item], prefetch=Ahead(self.loop, self.steps, self.params))
+            self.item, replace(k.nests[self.item], prefetch=PrefetchSpec(self.loop, self.steps, self.params))
         )

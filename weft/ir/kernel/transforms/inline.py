@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var
-from weft.ir.kernel.algorithm import Item, Output, Value, readers
+from weft.ir.kernel.algorithm import Item, Output, Value
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.arguments import values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import empty, find_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +18,17 @@ class Inline(Transform):
 
     value: str
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Inline | None:
+        return cls(pick(values(k)).name)
+
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
         if isinstance(item, Refusal):
             return item
         if item.reduce is not None:
             return Refusal(f"{self.value} is a reduction")
-        if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.value}'s loops")
-        users = readers(k.algorithm, self.value)
-        if any(isinstance(r, Output) and any(c.source == self.value for c in r.carries) for r in users):
-            return Refusal(f"{self.value} is carried by an output")
-        return None
+        return empty(k, self.value)
 
     def apply(self, k: Kernel) -> Kernel:
         value = k.algorithm.item(self.value)

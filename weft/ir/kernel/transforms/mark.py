@@ -8,7 +8,8 @@ from math import gcd
 from weft.ir.index import Index, Sum, coefficient, span, substitute, variables
 from weft.ir.kernel.algorithm import Output, StoreTo
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import loops
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.loops import LANE_KINDS, LoopKind
 
@@ -30,6 +31,10 @@ class Unroll(Transform):
     """for i in 0..n  ->  the body n times. Needs: n constant and at most 256."""
 
     loop: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Unroll | None:
+        return cls(pick(loops(k)))
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)
@@ -53,6 +58,10 @@ class Vectorize(Transform):
     """
 
     loop: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Vectorize | None:
+        return cls(pick(loops(k)))
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)
@@ -92,6 +101,10 @@ class Bind(Transform):
     loop: str
     kind: LoopKind = LoopKind.PARALLEL
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Bind | None:
+        return cls(pick(loops(k)))
+
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)
         if isinstance(spec, Refusal):
@@ -116,6 +129,8 @@ class Bind(Transform):
                     within.extend(other.loops)
             if any(s.kind is LoopKind.PARALLEL for s in (*outside, *within)):
                 return Refusal(f"there is a parallel loop around {self.loop} or in it: merge them")
+            if any(s.kind in (LoopKind.BLOCK, LoopKind.THREAD) for s in outside):
+                return Refusal(f"{self.loop} is inside a loop of a GPU's grid")
         return serial(k, spec)
 
     def apply(self, k: Kernel) -> Kernel:

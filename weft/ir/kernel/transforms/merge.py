@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from weft.ir.index import floordiv, mod
 from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.kernel.transforms.split import move_children
 
@@ -19,6 +21,12 @@ class Merge(Transform):
     outer: str
     inner: str
     merged: str = ""
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Merge | None:
+        pairs = [(a, b) for n in k.nests.values() for a, b in pairwise(s.var.name for s in n.loops)]
+        pair = one_of(pick, pairs)
+        return None if pair is None else cls(*pair)
 
     def check(self, k: Kernel) -> Refusal | None:
         a, b = find(k, self.outer), find(k, self.inner)

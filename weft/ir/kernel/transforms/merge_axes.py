@@ -8,8 +8,9 @@ from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var, floordiv, high, mod
 from weft.ir.kernel.algorithm import Axis, Item, Output, StoreTo, Value, readers, reads
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.arguments import one_of, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value, unscheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class MergeAxes(Transform):
     value: str
     first: str
     second: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> MergeAxes | None:
+        value = pick(values(k))
+        pair = one_of(pick, list(pairwise(a.var.name for a in value.axes)))
+        return None if pair is None else cls(value.name, *pair)
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
@@ -43,14 +50,7 @@ class MergeAxes(Transform):
             a, b = load.index[at], load.index[at + 1]
             if a not in axes or b not in axes or axes.index(b) != axes.index(a) + 1:  # pyright: ignore[reportArgumentType]
                 return Refusal(f"{out.name} does not read {self.value} at adjacent axes of its own")
-        for name in (self.value, out.name):
-            nest = k.nests[name]
-            fresh_nest = initial_nest(k.algorithm.item(name), set())
-            if nest.at is not None or [s.extent for s in nest.loops] != [s.extent for s in fresh_nest.loops]:
-                return Refusal(f"{name} has been scheduled already")
-        if any(n.at is not None and n.at.item in (self.value, out.name) for n in k.nests.values()):
-            return Refusal("something is computed in their loops")
-        return None
+        return unscheduled(k, item) or unscheduled(k, out)
 
     def apply(self, k: Kernel) -> Kernel:
         value = k.algorithm.item(self.value)

@@ -9,8 +9,9 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Call, Expr, Load
 from weft.ir.kernel.algorithm import Value
 from weft.ir.kernel.schedule import At, Kernel, Nest, Online
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find, find_value, serial
+from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import empty, find, find_value, serial
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.ops import Op
 
@@ -30,13 +31,22 @@ class OnlineReduce(Transform):
     `loop` is the leader's loop over the axis, `own` the follower's loop of the same extent, which it replaces. Needs:
     both reduce at the same place, over as many steps of the same axis; the leader is a MAX; every use of it in the
     follower, and in the values between, has the form exp(x - m), as a factor; the leader's axes are the follower's
-    first, their loops inside the shared one; nobody else reads the leader there.
+    first, their loops inside the shared one; nobody else reads the leader there. What the follower reads and nobody
+    has computed before the leader is to be computed in the shared loop then (`ComputeAt`).
     """
 
     leader: str
     follower: str
     loop: str
     own: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> OnlineReduce | None:
+        leader, follower = one_of(pick, reductions(k, Op.MAX)), one_of(pick, reductions(k, Op.ADD))
+        if leader is None or follower is None:
+            return None
+        loop, own = (one_of(pick, reducing_loops(k, v)) for v in (leader, follower))
+        return None if loop is None or own is None else cls(leader.name, follower.name, loop, own)
 
     def check(self, k: Kernel) -> Refusal | None:
         leader, follower = find_value(k, self.leader), find_value(k, self.follower)
@@ -62,9 +72,11 @@ class OnlineReduce(Transform):
             return Refusal(
                 f"{self.leader} and {self.follower} do not run over the same steps at the same place"
             )
-        if any(n.at is not None and n.at.item == self.follower for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.follower}'s loops")
-        refusal = serial(k, b) or (None if a.kind is b.kind else Refusal(f"{self.loop} is {a.kind.value}"))
+        refusal = (
+            empty(k, self.follower)
+            or serial(k, b)
+            or (None if a.kind is b.kind else Refusal(f"{self.loop} is {a.kind.value}"))
+        )
         if refusal is not None:
             return refusal
         if any(not s.reduce for s in ln.loops[: ln.depth(self.loop)]):

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from weft.ir.kernel.algorithm import Reduce
 from weft.ir.kernel.schedule import Kernel, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.arguments import one_of, reductions, shuffled
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value, unscheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +19,20 @@ class OrderReduce(Transform):
     value: str
     axes: tuple[str, ...]
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> OrderReduce | None:
+        value = one_of(pick, reductions(k))
+        if value is None or value.reduce is None:
+            return None
+        return cls(value.name, shuffled(pick, (a.var.name for a in value.reduce.axes)))
+
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
         if isinstance(item, Refusal):
             return item
         if item.reduce is None or sorted(a.var.name for a in item.reduce.axes) != sorted(self.axes):
             return Refusal(f"{self.value} does not reduce over {self.axes}")
-        if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.value}'s loops")
-        if any(n.online is not None and self.value in (name, n.online.leader) for name, n in k.nests.items()):
-            return Refusal(f"{self.value} takes part in an online reduction")
-        nest = k.nests[self.value]
-        if [s.extent for s in nest.loops] != [s.extent for s in initial_nest(item, set()).loops] or nest.at:
-            return Refusal(f"{self.value} has been scheduled already")
-        return None
+        return unscheduled(k, item)
 
     def apply(self, k: Kernel) -> Kernel:
         item = find_value(k, self.value)

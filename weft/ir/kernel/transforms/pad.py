@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.index import Int, ceildiv, coefficient, high, variables
 from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import FACTORS, loops
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 
 
@@ -18,6 +19,10 @@ class Pad(Transform):
 
     loop: str
     multiple: int
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Pad | None:
+        return cls(pick(loops(k)), pick(FACTORS))
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import items, shuffled
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.loops import LANE_KINDS, LoopKind
 
 
@@ -17,6 +18,11 @@ class Permute(Transform):
 
     item: str
     order: tuple[str, ...]
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Permute | None:
+        item = pick(items(k))
+        return cls(item, shuffled(pick, (s.var.name for s in k.nests[item].loops)))
 
     def check(self, k: Kernel) -> Refusal | None:
         nest = k.nests.get(self.item)

@@ -7,7 +7,8 @@ from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var
 from weft.ir.kernel.algorithm import Item, Value
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, shuffled, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 from weft.ir.kernel.transforms.inline import map_exprs
 
@@ -25,6 +26,15 @@ class Share(Transform):
     item: str
     source: str
     axes: tuple[str, ...]
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Share | None:
+        source = one_of(pick, [v for v in values(k) if v.reduce is None])
+        if source is None:
+            return None
+        item = pick(k.algorithm.items[k.algorithm.items.index(source) + 1 :])
+        axes = shuffled(pick, (a.var.name for a in item.all_axes))
+        return cls(item.name, source.name, axes[: len(source.axes)])
 
     def check(self, k: Kernel) -> Refusal | None:
         source = find_value(k, self.source)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.index import floordiv
 from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import FACTORS, loops
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.loops import LoopKind
 
@@ -20,6 +21,10 @@ class Split(Transform):
     factor: int
     outer: str = ""
     inner: str = ""
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Split | None:
+        return cls(pick(loops(k)), pick(FACTORS))
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)

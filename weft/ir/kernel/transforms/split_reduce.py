@@ -8,8 +8,9 @@ from weft.ir.index import Index, Int, Var, ceildiv, high
 from weft.ir.kernel.algorithm import Axis, Reduce, Value
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
-from weft.ir.kernel.transforms.find import find_value
+from weft.ir.kernel.transforms.arguments import one_of, reductions, some_of
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.kernel.transforms.find import find_value, unscheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,16 @@ class SplitReduce(Transform):
     lanes: bool = False
     whole: tuple[str, ...] = ()
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> SplitReduce | None:
+        value = one_of(pick, reductions(k))
+        if value is None or value.reduce is None:
+            return None
+        axes = [a.var.name for a in value.reduce.axes]
+        axis, factor = pick(axes), pick((0, 2, 3, 4))
+        whole = some_of(pick, (n for n in axes if n != axis))
+        return cls(value.name, axis, factor, fresh(k.names(), "part"), pick((False, True)), whole)
+
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
         if isinstance(item, Refusal):
@@ -51,14 +62,7 @@ class SplitReduce(Transform):
             return Refusal(f"the extent {axis.extent!r} of {self.axis} is only known at run time")
         if self.name in k.names():
             return Refusal(f"the name {self.name} is taken")
-        if any(n.at is not None and n.at.item == self.value for n in k.nests.values()):
-            return Refusal(f"something is computed in {self.value}'s loops")
-        if any(n.online is not None and self.value in (name, n.online.leader) for name, n in k.nests.items()):
-            return Refusal(f"{self.value} takes part in an online reduction")
-        fresh_nest = initial_nest(item, set())
-        if len(k.nests[self.value].loops) != len(fresh_nest.loops) or k.nests[self.value].at is not None:
-            return Refusal(f"{self.value} has been scheduled already")
-        return None
+        return unscheduled(k, item)
 
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.value)

@@ -3,11 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, Load
+from weft.ir.expr import Const, Expr, Load
 from weft.ir.index import Index, Int, Var, variables
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel, Layout, fresh, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import FACTORS, one_of, shuffled, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.loops import Scope
@@ -32,6 +33,13 @@ class Stage(Transform):
     part: Expr
     name: str
     axes: tuple[str, ...] = ()
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Stage | None:
+        value = pick(values(k))
+        parts = [x for x in ex.walk([value.expr], into_indices=False) if not isinstance(x, Const)]
+        part = one_of(pick, parts)
+        return None if part is None else cls(value.name, part, fresh(k.names(), "stage"))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = next((i for i in k.algorithm.items if i.name == self.value), None)
@@ -89,6 +97,13 @@ class Arrange(Transform):
     order: tuple[int, ...]
     blocks: tuple[int, ...]
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Arrange | None:
+        value = pick(values(k))
+        rank = len(value.axes)
+        order, blocks = shuffled(pick, range(rank)), tuple(pick(FACTORS) for _ in range(rank))
+        return cls(value.name, k.nests[value.name].scope, order, blocks)
+
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
         if isinstance(item, Refusal):
@@ -122,6 +137,10 @@ class PadRows(Transform):
 
     value: str
     elements: int
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> PadRows | None:
+        return cls(pick(values(k)).name, pick(FACTORS))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.expr import Call, Expr, Load
-from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.algorithm import Value, reads
 from weft.ir.kernel.schedule import Kernel
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, reductions
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find
 from weft.ir.loops import LoopKind
 from weft.ir.matrix import MatrixUnit
@@ -26,6 +27,18 @@ class Tensorize(Transform):
 
     loop: str
     unit: MatrixUnit
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Tensorize | None:
+        value = one_of(pick, reductions(k, Op.ADD))
+        nest = None if value is None else k.nests[value.name]
+        if value is None or nest is None or not nest.loops:
+            return None
+        loop = nest.loops[-1]
+        operands = [x.dtype for x in reads(value)]
+        if not operands or not isinstance(loop.extent, int):
+            return None
+        return cls(loop.var.name, MatrixUnit(1, 1, loop.extent, operands[0], value.dtype, (), ()))
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)

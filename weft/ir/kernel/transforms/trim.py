@@ -24,7 +24,8 @@ from weft.ir.index import (
 from weft.ir.kernel.algorithm import Value, place, readers
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, loop_var
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
@@ -40,7 +41,7 @@ class Trim(Transform):
     What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition,
     x, 0) of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN
     of a factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike.
-    With `strict`, a factor's `where` does not count, only what is known as a tensor's `rest`. Where all who read the
+    With `strict`, a factor's `where` does not count, only what is known as a tensor's `fill`. Where all who read the
     value choose by a condition that no iteration changes, and it fails, nothing is reduced at all.
     Needs: a serial loop, reducing; a condition that is affine in it, where loops further in take any value.
     """
@@ -48,6 +49,12 @@ class Trim(Transform):
     value: str
     loop: str
     strict: bool = False
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Trim | None:
+        value = one_of(pick, reductions(k))
+        loop = None if value is None else one_of(pick, reducing_loops(k, value))
+        return None if value is None or loop is None else cls(value.name, loop, pick((False, True)))
 
     def check(self, k: Kernel) -> Refusal | None:
         item = find_value(k, self.value)
@@ -176,9 +183,9 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
         case Call(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
             yield from _conditions(k, x, nothing, strict)
         case Load() if (p := k.algorithm.param(e.source)) is not None:
-            if p.rest is not None and p.rest.fill == nothing:
+            if p.fill is not None and p.fill.value == nothing:
                 here = {place(a, n): i for a, (n, i) in enumerate(zip(p.shape, e.index, strict=True))}
-                yield from map_guard(p.rest.unless, lambda i: substitute(i, here))
+                yield from map_guard(p.fill.outside, lambda i: substitute(i, here))
         case Load() if not e.guard:
             value = k.algorithm.item(e.source)
             assert isinstance(value, Value)

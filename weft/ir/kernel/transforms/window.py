@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, FromIndex, Load, Test
+from weft.ir.expr import Call, Expr, FromIndex, Load, Test
 from weft.ir.index import Guard, Int, Var, both, bounds, in_range
 from weft.ir.kernel.algorithm import Axis, Value
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
-from weft.ir.kernel.transforms.base import Refusal, Transform
+from weft.ir.kernel.transforms.arguments import one_of, values
+from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.inline import map_exprs
 
 
@@ -29,6 +30,12 @@ class Window(Transform):
     part: Expr
     name: str
 
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> Window | None:
+        value = pick(values(k))
+        part = one_of(pick, [e for e in ex.walk(value.exprs()) if isinstance(e, Load | Call)])
+        return None if part is None else cls(value.name, part, fresh(k.names(), "window"))
+
     def check(self, k: Kernel) -> Refusal | None:
         item = next((i for i in k.algorithm.items if i.name == self.item), None)
         if item is None:
@@ -44,8 +51,6 @@ class Window(Transform):
             p = k.algorithm.param(load.source)
             if p is None:
                 return Refusal(f"{load.source} is no parameter")
-            if p.written:
-                return Refusal(f"{p.name} is written by this kernel")
             if not all(isinstance(n, int) for n in p.shape):
                 return Refusal("a size is only known at run time")
         if any(not isinstance(a.extent, int) for a in item.all_axes):

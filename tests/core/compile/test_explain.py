@@ -1,0 +1,176 @@
+"""weft.explain: what it says of kernels to come, and that nothing is computed by asking."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends.protocol import Device
+from weft.backends.registry import open_device
+from weft.backends.storage import Storage
+from weft.core.execute.explanation import ExplainedKernel
+from weft.scheduler import realize
+from weft.scheduler.plan import Plan
+
+
+def ten(*shape: int) -> weft.Tensor:
+    return weft.tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+
+
+def test_kernels_with_everything_known_of_them() -> None:
+    x, w = ten(64, 32), ten(32, 48)
+    y = (x @ w).relu()
+    explained = weft.explain(y, y.sum())
+    assert y.value.node.storage is None
+    assert len(explained) == len(explained.kernels) >= 1
+    first = explained.kernels[0]
+    assert first.bytes >= 4 * (64 * 32 + 32 * 48) and first.flops >= 2 * 64 * 32 * 48
+    assert first.why and all(isinstance(w, str) for w in first.why)
+    assert first.loops.startswith("kernel ") and "define" in first.source
+    assert first.summary in str(first) and "lanes" in first.summary
+    assert all(k.schedule is not None and k.name for k in explained)
+    text = str(explained)
+    assert text == repr(explained) and "moved" in text and first.why[0] in text
+    assert explained.flops == sum(k.flops for k in explained)
+
+
+def test_times() -> None:
+    x = ten(128, 128)
+    y = x @ x
+    explained = weft.explain(y, time=True)
+    (kernel,) = explained.kernels
+    assert kernel.timing is not None and kernel.timing.ns > 0 and kernel.timing.gflops > 0
+    assert "of the limit" in str(explained) and "limits of cpu:0" in str(explained)
+    assert explained.ns is not None and explained.ns >= kernel.timing.ns
+    assert kernel.timing.bound.by in ("compute", "L2", "L3", "memory") and 0 < kernel.timing.share < 2
+    assert y.value.node.storage is None
+    np.testing.assert_allclose(y.numpy(), x.numpy() @ x.numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_compiled_function_is_explained_by_running_it() -> None:
+    state = ten(4)
+
+    def f(x: weft.Tensor) -> weft.Tensor:
+        state.copy_(state + 1)
+        return (x @ x).softmax(-1)
+
+    x, before = ten(16, 16), state.numpy().copy()
+    explained = weft.explain(weft.compile(f), x)
+    assert [k.timing is not None for k in explained] == [True] * len(explained.kernels)
+    np.testing.assert_allclose(state.numpy(), before + 2)
+    table = explained.times().splitlines()
+    assert table[0].split() == ["time", "share", "runs", "GFLOP/s", "GB/s", "of", "limit", "near", "kernel"]
+    assert {line.split()[-1] for line in table[1:-2]} == {k.name for k in explained}
+
+
+def test_equal_kernels_are_one_row() -> None:
+    x, w = ten(8, 8), ten(8, 8)
+    explained = weft.explain(((x @ w) @ w) @ w, time=True)
+    assert len(explained) == 3 and explained.times().splitlines()[1].split()[4] == "3"
+
+
+def test_all_forms_of_a_kernel() -> None:
+    kernel = weft.explain(ten(8, 8) @ ten(8, 8))[0]
+    assert list(kernel.forms()) == ["algorithm", "schedule", "loops", "llvm", "assembly"]
+    shown = kernel.show("schedule", "assembly")
+    assert shown.startswith("--- schedule of product\n") and "ret" in shown and "algorithm" not in shown
+    assert kernel.algorithm in kernel.show() and kernel.source in kernel.show()
+    with pytest.raises(weft.ArgumentError, match="algorithm, schedule, loops, llvm, assembly, no 'ptx'"):
+        kernel.show("ptx")
+    with weft.device("dummy:0"):
+        there = weft.explain(ten(4).cos(), time=True)[0]
+    assert there.source == there.loops and there.timing is not None and there.timing.bound.by != "L2"
+
+
+def test_what_cannot_be_timed() -> None:
+    n = weft.Variable("n", 1, 3)
+    with pytest.raises(weft.ArgumentError, match="the runtime variable n has no value here"):
+        weft.explain(ten(3)[:n] + 1, time=True)
+    away = (weft.tensor([1.0, 2.0], device="dummy:1") * 2).to("cpu") + 1
+    with pytest.raises(weft.ArgumentError, match="on one device"):
+        weft.explain(away, time=True)
+
+
+def test_nothing_to_do() -> None:
+    assert str(weft.explain(ten(3))) == "nothing to compute: the values are there already"
+    assert len(weft.explain()) == 0
+
+
+def test_several_devices() -> None:
+    y = (weft.tensor([1.0, 2.0], device="dummy:1") * 2).to("cpu") + 1
+    devices = [k.device for k in weft.explain(y)]
+    assert devices == ["dummy:1", "cpu:0"]
+
+
+def random_graph(rng: np.random.Generator) -> list[weft.Tensor]:
+    """A few results of a random program over three devices."""
+    homes = ("dummy:0", "dummy:1", "cpu:0")
+    pool = [ten(4, 4).to(homes[rng.integers(3)]).realize() for _ in range(3)]
+    pool.append(weft.full((4, 4), 2.0, device=None))
+    for _ in range(int(rng.integers(4, 12))):
+        x = pool[rng.integers(len(pool))]
+        match int(rng.integers(5)):
+            case 0:
+                pool.append(x.to(homes[rng.integers(3)]))
+            case 1:
+                pool.append((x @ x) * 0.1)
+            case 2:
+                pool.append(x.softmax(-1))
+            case 3:
+                pool.append(x.exp().sum(0, keepdim=True).expand(4, 4))
+            case _:
+                pool.append(x + pool[rng.integers(len(pool))].to(x.device))
+    return [pool[k] for k in sorted(rng.choice(len(pool), 2, replace=False))] + pool[-1:]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0")) or 12))
+def test_what_is_listed_over_devices_is_what_runs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = random_graph(np.random.default_rng(seed))
+    explained = weft.explain(*results)
+    said = [
+        (s.device, s.name) if isinstance(s, ExplainedKernel) else (s.source, s.target, s.bytes)
+        for s in explained.steps
+    ]
+    ran: list[tuple[Any, ...]] = []
+    run, moved = Plan.run, realize.moved_to
+
+    def noted_run(plan: Plan, *args: Any) -> Any:
+        ran.extend((plan.device.info.name, s.name) for s in plan.steps if s.name != "copy")
+        return run(plan, *args)
+
+    def noted_move(stored: Storage, target: Device) -> Storage:
+        ran.append((stored.device.info.name, target.info.name, 64))
+        return moved(stored, target)
+
+    monkeypatch.setattr(Plan, "run", noted_run)
+    monkeypatch.setattr(realize, "moved_to", noted_move)
+    clocks = {f"dummy:{k}": open_device(f"dummy:{k}").clock for k in range(2)}  # type: ignore[attr-defined]
+    before = {name: c.launches for name, c in clocks.items()}
+    weft.realize(*results)
+    assert ran == said
+    for name, clock in clocks.items():
+        assert clock.launches - before[name] == len([k for k in explained.kernels if k.device == name])
+
+
+def test_a_chain_of_devices_lists_each_kernel_once() -> None:
+    x = ten(8, 8)
+    y = (x.to("dummy:0").realize() @ x.to("dummy:0").realize()).to("dummy:1")
+    z = (y + 1).to("dummy:2").sum().to("cpu")
+    explained = weft.explain(z)
+    assert [str(s).split(":")[0] for s in explained.steps if s in explained.copies] == [
+        "copy from dummy", "copy from dummy", "copy from dummy",
+    ]  # fmt: skip
+    assert [k.device for k in explained] == ["dummy:0", "dummy:1", "dummy:2"]
+    assert [(c.source, c.target, c.bytes) for c in explained.copies] == [
+        ("dummy:0", "dummy:1", 256), ("dummy:1", "dummy:2", 256), ("dummy:2", "cpu:0", 4),
+    ]  # fmt: skip
+    assert "3 copies between devices, 516 B" in str(explained)
+
+
+def test_only_tensors() -> None:
+    with pytest.raises(weft.DTypeError, match="explain: expected a Tensor, got 3"):
+        weft.explain(3)  # type: ignore[arg-type]

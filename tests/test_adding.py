@@ -1,0 +1,86 @@
+"""The diffs of manuals/adding.md apply to this tree, and the tests that they add pass there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "manuals" / "adding.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+
+
+def diff_of(section: str) -> str:
+    """The blocks of a section, in order, as one patch."""
+    return "".join(re.findall(r"^```diff\n(.*?)^```$", section, re.M | re.S))
+
+
+def files_of(diff: str) -> list[str]:
+    """The files that a patch changes or makes."""
+    return re.findall(r"^\+\+\+ b/(.+)$", diff, re.M)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what the diffs change."""
+    for folder in ("weft", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tools", "benchmarks", "examples", "manuals"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def ran(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """What a command says that runs in the copy, and imports weft from there."""
+    environment = os.environ | {
+        "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "GIT_CEILING_DIRECTORIES": str(tree.parent)
+    }  # fmt: skip
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+
+
+def applied(tree: Path, section: str) -> list[str]:
+    """Change the copy as the section says. The files that were changed."""
+    diff = diff_of(section)
+    patch = tree / "section.diff"
+    patch.write_text(diff, encoding="utf-8")
+    made = ran(tree, "git", "apply", "-C1", "section.diff")
+    assert made.returncode == 0, made.stderr
+    return files_of(diff)
+
+
+def outcome(tree: Path, section: str) -> subprocess.CompletedProcess[str]:
+    """The tests that a section names, in the copy."""
+    named = re.findall(r"^    python -m pytest (.+)$", section, re.M)
+    assert named
+    options = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider")
+    return ran(tree, sys.executable, "-m", "pytest", *options, *" ".join(named).split())
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_tutorial_does_what_it_says(tree: Path, name: str) -> None:
+    changed = applied(tree, SECTIONS[name])
+    assert any(f.startswith("tests/") for f in changed)
+    run = outcome(tree, SECTIONS[name])
+    assert run.returncode == 0, run.stdout + run.stderr
+    where = ran(tree, sys.executable, "-c", "import weft; print(weft.__file__)")
+    assert Path(where.stdout.strip()).is_relative_to(tree)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_without_its_change_the_tests_of_a_tutorial_fail(tree: Path, name: str) -> None:
+    for file in applied(tree, SECTIONS[name]):
+        before = ROOT / file
+        if before.exists():
+            shutil.copy(before, tree / file)
+        elif not file.startswith("tests/"):
+            (tree / file).unlink()
+    run = outcome(tree, SECTIONS[name])
+    assert run.returncode != 0, run.stdout

@@ -1,0 +1,340 @@
+"""Functions of tensors that are composed of many ops: run once for each structure of their arguments, then called.
+
+    @composite
+    def softplus(input, beta=1.0, threshold=20.0): ...
+
+What such a function builds follows from the shapes, dtypes and devices of its tensors and from its other arguments. The
+first call with new ones runs it on placeholders and records the graph; this and every later call is one node (see
+ir/calls.py). Gradients are recorded in the same way, when they are first asked for, and are a node each.
+
+A function can be recorded if it reads nothing else: no values, no random numbers, no state, no modes but those that are
+part of the key here; and changes nothing. What it makes must be a tensor that is no view, or a tuple of such. Where
+forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, and both graphs are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, overload
+
+from weft import settings
+from weft.autograd.context import context, grad_enabled, grad_mode, switched
+from weft.autograd.value import Value
+from weft.core.args.defaults import get_default_dtype
+from weft.core.args.handle import Handle, unnoted, wrap
+from weft.core.composed.precision import rounded_once
+from weft.errors import WeftError
+from weft.ir import graph
+from weft.ir.calls import Call, recorded
+from weft.ir.dtypes import DType
+from weft.ir.errors import IRError
+from weft.ir.ops import Op
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+KEPT = 1024
+"""Structures whose graphs are kept, some 30 KB each; the least recently used goes first."""
+
+CHECKED_EVERY = 32
+"""After so many calls a function is recorded again, where forms are verified."""
+
+FEW = 1
+"""A function that makes no more nodes than this is run: a call would save nothing."""
+
+_SIMPLE = frozenset({int, float, bool, str, type(None), DType})
+"""What compares by what it is: arguments that are part of the key. (A zero is named, since 0.0 and -0.0 are equal.)"""
+
+
+class ReadsValuesError(LookupError):
+    """A function that is recorded wants to look at values."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """What a function makes of arguments of one structure. `args` and `kwargs` have the numbers of the tensors in their
+    places; there are no `results` where the function has to be run. `several` makes a tuple of them."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    records: tuple[Value, ...] = ()
+    results: tuple[_Result, ...] = ()
+    several: Callable[[list[Any]], Any] | None = None
+    used: int = 0
+    """When it was last used: a number that grows."""
+    checked_in: int = 0
+    """After so many calls it is recorded again; 0 for never."""
+
+    def run(self, values: Sequence[Value]) -> Any:
+        """The function itself, on these values."""
+        args = [unnoted(values[a.number]) if isinstance(a, _Place) else a for a in self.args]
+        kwargs = {
+            k: unnoted(values[a.number]) if isinstance(a, _Place) else a for k, a in self.kwargs.items()
+        }
+        return without_calls(self.function)(*args, **kwargs)
+
+
+@dataclass(slots=True, eq=False)
+class _Result:
+    """One result of an entry: `made` of its records. `backward` are its gradients, once they were asked for."""
+
+    entry: _Entry
+    number: int
+    made: Value
+    call: Call
+    backward: list[Call | None] | None = None
+    whole: bool = True
+    """Whether the gradients can be recorded."""
+
+    def on(self, values: Sequence[Value]) -> Tensor:
+        """This result for other values."""
+        node = self.call.on([v.node for v in values])
+        if self.made.needs_grad:
+            return wrap(Value(node, True, None, None, tuple(values), self.rule))
+        return wrap(Value(node))
+
+    def rule(self, g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
+        """The vector-Jacobian product."""
+        fits = g.shape == out.shape and all(
+            x.shape == y.shape and x.dtype is y.dtype and x.node.device == y.node.device
+            for x, y in zip(inputs, self.entry.records, strict=True)
+        )
+        if fits and self.whole and calls_are_made() and not grad_enabled():
+            if self.backward is None:
+                self.record_gradients()
+            if self.backward is not None:
+                nodes = (g.node, out.node, *(x.node for x in inputs))
+                return tuple([None if c is None else Value(c.on(nodes)) for c in self.backward])
+        return self.composed_gradients(g, inputs)
+
+    def composed_gradients(self, g: Value, inputs: Sequence[Value]) -> tuple[Value | None, ...]:
+        """The same by running the function again, so that the gradients can be differentiated."""
+        from weft.autograd.reverse import gradients
+
+        with grad_mode(True):
+            own = [Value(x.node, True, Op.RESHAPE, None, (x,)) if x.needs_grad else x for x in inputs]
+            again = self.entry.run(own)
+            y: Value = (again if self.entry.several is None else again[self.number]).value
+        wanted = [x for x in own if x.needs_grad]
+        found = gradients([y], [g], wanted, grad_enabled(), past=False)
+        return tuple([found.get(x) for x in own])
+
+    def record_gradients(self) -> None:
+        """Record the vector-Jacobian product."""
+        from weft.autograd.reverse import gradients
+
+        out, records = self.made, self.entry.records
+        seed = Value(graph.buffer(out.shape, out.dtype, out.node.device, None))
+        wanted = [x for x in records if x.needs_grad]
+        found = without_calls(gradients)([out], [seed], wanted, False, past=False)
+        # the result is an input too: where it is stored already it is read
+        given = [seed.node, out.node, *(x.node for x in records)]
+        calls = recorded(given, [v.node for v in found.values()])
+        if isinstance(calls, str):
+            self.whole = False
+            return
+        known = dict(zip(found, calls, strict=True))
+        self.backward = [known.get(x) for x in records]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where tensor `number` stands among the arguments."""
+
+    number: int
+
+
+_entries: dict[tuple[Any, ...], _Entry] = {}
+_clock = itertools.count()
+
+
+@overload
+def composite(function: Callable[P, R]) -> Callable[P, R]: ...
+
+
+@overload
+def composite(
+    *, autocast: Decorator | None = None, rounds_once: bool = True, recorded: bool = True
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def composite(
+    function: Callable[..., Any] | None = None,
+    *,
+    autocast: Decorator | None = None,
+    rounds_once: bool = True,
+    recorded: bool = True,
+) -> Any:
+    """Declare what holds for a function that is composed of several ops; the order is always this one.
+
+    recorded: its graph is recorded for each structure of its arguments, and its calls are nodes: see the top of this
+        file for what it must not do.
+    autocast: what `autocast` does with its tensors before they are looked at: `lowers`, `widens`, `widens_on_gpus`.
+    rounds_once: 16-bit floats are computed in float32 inside (see precision.py). False leaves that to the function:
+        what moves, compares or takes apart elements, and what has operands that do not decide the result's dtype.
+    """
+
+    def declared(function: Callable[..., Any]) -> Callable[..., Any]:
+        run = rounded_once(function) if rounds_once else function
+        run = run if autocast is None else autocast(run)
+        return _recording(run) if recorded else run
+
+    return declared if function is None else declared(function)
+
+
+def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, recorded for each structure of its arguments."""
+    run = function
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not calls_are_made():
+            return run(*args, **kwargs)
+        values: list[Value] = []
+        key: list[Any] = [function, len(args), *kwargs]
+        for a in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(a, Handle):
+                v = a.value
+                n = v.node
+                if n.device is None:
+                    return run(*args, **kwargs)
+                values.append(v)
+                key += (n.shape, n.dtype, n.device, v.needs_grad)
+            elif a.__class__ in _SIMPLE:
+                key += (a.__class__, a or repr(a))
+            elif a.__class__ is tuple and all(i.__class__ in _SIMPLE for i in a):
+                key.append(repr(a))
+            else:
+                return run(*args, **kwargs)
+        key += (get_default_dtype(), grad_enabled())
+        whole = tuple(key)
+        entry = _entries.get(whole)
+        if entry is None:
+            entry = _recorded(run, args, kwargs, values)
+            if len(_entries) >= KEPT:
+                _forget_oldest()
+            _entries[whole] = entry
+        elif entry.checked_in:
+            _count_down(entry, values)
+        entry.used = next(_clock)
+        results = entry.results
+        if not results:
+            return run(*args, **kwargs)
+        if entry.several is None:
+            return results[0].on(values)
+        return entry.several([r.on(values) for r in results])
+
+    def guarded_by(first: int, guard: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+        """Look at arguments by `guard` before the function is run or recorded."""
+        nonlocal run
+        inner = run
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            guard(args, kwargs)
+            return inner(*args, **kwargs)
+
+        run = guarded
+
+    taking: Any = call
+    taking.guarded_by = guarded_by
+    return call
+
+
+def _forget_oldest() -> None:
+    """Forget the structure that was used longest ago."""
+    oldest, _ = min(list(_entries.items()), key=lambda e: e[1].used)
+    _entries.pop(oldest, None)
+
+
+def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
+    """Where forms are verified: at the second call, and at every `CHECKED_EVERY`th after it, the function is run again.
+    IRError where it does not build what was recorded: it reads what is not among its arguments."""
+    entry.checked_in -= 1
+    if entry.checked_in:
+        return
+    entry.checked_in = CHECKED_EVERY
+    again = _record(_Entry(entry.function, entry.args, entry.kwargs), values)
+    if [r.call for r in again.results] != [r.call for r in entry.results]:
+        name = entry.function.__name__
+        raise IRError(
+            f"{name} builds another graph than when it was recorded, for the same structure of arguments: it reads "
+            f"a value, a flag or a mode that is not in the key of composite.py; pass it as an argument",
+            "composite",
+        )
+
+
+def _recorded(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Value]
+) -> _Entry:
+    """What the function makes of placeholders for these values; an entry without a call where it has to be run."""
+    places = iter(range(len(values)))
+    given = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
+    named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
+    entry = _record(_Entry(function, given, named), values)
+    if entry.results and settings.verify():
+        entry.checked_in = 1
+    return entry
+
+
+def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
+    """The entry with what its function makes of placeholders for these values, if that is calls."""
+    if not values:
+        return entry
+    stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None), v.needs_grad) for v in values]
+    try:
+        with switched(recording=True):
+            out: Any = entry.run(stands)
+    except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # what is wrong is said by the function that is run on the arguments themselves
+        return entry
+    parts = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
+    if not parts or not all(isinstance(t, Handle) and t.look is None for t in parts):
+        return entry
+    calls = recorded([v.node for v in stands], [t.value.node for t in parts])
+    if not isinstance(calls, str) and max(len(c.template.rows) for c in calls) > FEW:
+        entry.records = tuple(stands)
+        entry.results = tuple(
+            [_Result(entry, k, t.value, c) for k, (t, c) in enumerate(zip(parts, calls, strict=True))]
+        )
+        if isinstance(out, tuple):
+            entry.several = getattr(cast("Any", out), "_make", tuple)
+    return entry
+
+
+def values_are_read() -> None:
+    """Said by what looks at values: the function that is recorded here, if any, has to be run each time."""
+    if context().recording:
+        raise ReadsValuesError
+
+
+def calls_are_made() -> bool:
+    """Whether calls are made: not where they would be looked into at once, nor where casts depend on a mode."""
+    now = context()
+    return not now.inline and now.casts is None and now.trace is None
+
+
+def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | str:
+    """What `build` makes of tensors like these values, without history, as calls; or why there are no such."""
+    stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None)) for v in values]
+    with grad_mode(False):
+        made = without_calls(build)([unnoted(v) for v in stands])
+    return recorded([v.node for v in stands], [t.value.node for t in made])
+
+
+def without_calls(function: Callable[P, R]) -> Callable[P, R]:
+    """A function within which composed ones are run: for those who look into what they make."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with switched(inline=True):
+            return function(*args, **kwargs)
+
+    return call

@@ -1,0 +1,405 @@
+"""What weft.explain gives: kernels to come, why each ends where it does, how long it takes and could take at best."""
+
+from __future__ import annotations
+
+import statistics
+import time as clock
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from weft.core.execute import tracing
+from weft.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device
+    from weft.backends.roofline import Bound, Limits
+    from weft.core.execute.tracing import GraphBreak
+    from weft.ir.graph import Node
+    from weft.scheduler.details import KernelDetail
+    from weft.scheduler.kernelize import Logged
+    from weft.scheduler.plan import KernelInfo
+    from weft.scheduler.stages import Stage
+
+TIMED_RUNS = 5
+"""Runs of which an explanation gives the median, after one to warm up."""
+
+TIMED_SECONDS = 0.5
+"""No further run is started after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One kernel's time: nanoseconds, what it does, and the least time that the device's limits allow for it."""
+
+    name: str
+    ns: int
+    flops: int
+    bytes: int
+    bound: Bound
+
+    @property
+    def gflops(self) -> float:
+        """1e9 floating-point operations per second."""
+        return self.flops / self.ns if self.ns else 0.0
+
+    @property
+    def gbytes(self) -> float:
+        """1e9 bytes per second, counting what must at least move."""
+        return self.bytes / self.ns if self.ns else 0.0
+
+    @property
+    def share(self) -> float:
+        """The least time over the time taken: 1 is as fast as the device allows. `bound.by` says what sets it."""
+        return self.bound.seconds * 1e9 / self.ns if self.ns else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ns / 1e3:12,.1f} us {self.gflops:9,.1f} GFLOP/s {self.gbytes:8,.1f} GB/s "
+            f"{100 * self.share:4.0f} % of the limit ({self.bound.by})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How long each kernel of a call took. Indexes and iterates over `kernels`; prints as a table."""
+
+    kernels: tuple[Timing, ...]
+
+    @staticmethod
+    def of(steps: Sequence[KernelInfo], times: Sequence[int], device: Device) -> Profile:
+        """From a plan's steps and the nanoseconds of each."""
+        limits = device.limits() if steps else None
+        return Profile(tuple(timing(s, ns, limits) for s, ns in zip(steps, times, strict=True) if limits))
+
+    @property
+    def ns(self) -> int:
+        """The sum of all kernels, in nanoseconds."""
+        return sum(k.ns for k in self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __iter__(self) -> Iterator[Timing]:
+        return iter(self.kernels)
+
+    def __getitem__(self, k: int) -> Timing:
+        return self.kernels[k]
+
+    def __str__(self) -> str:
+        width = max([len(k.name) for k in self.kernels], default=0)
+        rows = [f"{i:4d}  {k.name:{width}} {k}" for i, k in enumerate(self.kernels)]
+        return "\n".join([*rows, f"{'':4}  {'in all':{width}} {self.ns / 1e3:12,.1f} us"])
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedKernel:
+    """A kernel to come, on which device, and how long it took if it was timed.
+
+    `forms()` has all that it becomes on its way to the machine, by name: "algorithm" (what it computes), "schedule"
+    (the transforms, one a line), "loops" (the lowered program), and what the backend makes of these, such as "llvm"
+    and "assembly". `show("schedule", "loops")` is those as text.
+    """
+
+    detail: KernelDetail
+    device: str
+    timing: Timing | None = None
+
+    @property
+    def name(self) -> str:
+        return self.detail.name
+
+    @property
+    def bytes(self) -> int:
+        return self.detail.bytes
+
+    @property
+    def flops(self) -> int:
+        return self.detail.flops
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        return self.detail.why
+
+    @property
+    def decisions(self) -> tuple[Logged, ...]:
+        """What was decided about each of its nodes: fused or stored, why, by force or by cost, and the costs compared.
+        Kernels are numbered as they run, from 1."""
+        return self.detail.decisions
+
+    @property
+    def summary(self) -> str:
+        """The schedule in one line."""
+        return self.detail.summary
+
+    @property
+    def rules(self) -> str:
+        """What became of each schedule rule: what it chose and compared, or why it does not apply."""
+        return self.detail.rules
+
+    @property
+    def algorithm(self) -> str:
+        return self.forms()["algorithm"]
+
+    @property
+    def schedule(self) -> str:
+        return self.forms()["schedule"]
+
+    @property
+    def loops(self) -> str:
+        return self.forms()["loops"]
+
+    @property
+    def source(self) -> str:
+        """What the backend compiles: LLVM IR, OpenCL C, WGSL; the loops, where it interprets them."""
+        forms = self.forms()
+        names = list(forms)
+        return forms[names[min(names.index("loops") + 1, len(names) - 1)]]
+
+    def forms(self) -> Mapping[str, str]:
+        """Everything that the kernel becomes, by name."""
+        return self.detail.forms()
+
+    def show(self, *names: str) -> str:
+        """The forms called `names`, all without any, each under its name. ArgumentError for one that is not there."""
+        forms = self.forms()
+        for name in names:
+            if name not in forms:
+                raise ArgumentError(
+                    f"explain: {self.name} on {self.device} has {', '.join(forms)}, no {name!r}"
+                )
+        return "\n\n".join(f"--- {name} of {self.name}\n{forms[name].rstrip()}" for name in names or forms)
+
+    def __str__(self) -> str:
+        head = f"{self.name} on {self.device}: {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        lines = [head, f"    {self.summary}", *(f"    {w}" for w in self.why)]
+        if self.timing is not None:
+            lines.append(f"    {str(self.timing).strip()}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCopy:
+    """A copy to come, of so many bytes from one device to another."""
+
+    source: str
+    target: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"copy from {self.source} to {self.target}: {_count(self.bytes, 'B')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The kernels that computing some tensors takes, in the order in which they run. Indexes and iterates over them.
+
+    `steps` are the kernels and, where there are several devices, the copies between them. Where they were timed, `ns`
+    is how long a whole run took, and `limits` are those of the devices. `breaks` are the places at which a compiled
+    function asks for values: it runs in one segment more than there are of these.
+    """
+
+    steps: tuple[ExplainedKernel | ExplainedCopy, ...]
+    ns: int | None = None
+    limits: Mapping[str, Limits] | None = None
+    breaks: tuple[GraphBreak, ...] = ()
+
+    @property
+    def segments(self) -> int:
+        """The number of parts that are computed one after the other."""
+        return len(self.breaks) + 1
+
+    @property
+    def kernels(self) -> tuple[ExplainedKernel, ...]:
+        """The kernels among the steps."""
+        return tuple([s for s in self.steps if isinstance(s, ExplainedKernel)])
+
+    @property
+    def copies(self) -> tuple[ExplainedCopy, ...]:
+        """The copies between devices among the steps."""
+        return tuple([s for s in self.steps if isinstance(s, ExplainedCopy)])
+
+    @property
+    def decisions(self) -> tuple[Logged, ...]:
+        """The decisions about the nodes of all kernels, each once."""
+        return tuple({id(d): d for k in self.kernels for d in k.decisions}.values())
+
+    @property
+    def bytes(self) -> int:
+        """What all kernels together must at least move."""
+        return sum(k.bytes for k in self.kernels)
+
+    @property
+    def flops(self) -> int:
+        """What all kernels together compute."""
+        return sum(k.flops for k in self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __iter__(self) -> Iterator[ExplainedKernel]:
+        return iter(self.kernels)
+
+    def __getitem__(self, k: int) -> ExplainedKernel:
+        return self.kernels[k]
+
+    def times(self) -> str:
+        """Where the time goes, as a table: kernels that compute the same are one row, those that take longest first.
+        Empty where nothing was timed."""
+        if self.ns is None:
+            return ""
+        groups: dict[Any, list[Timing]] = {}
+        for k in self.kernels:
+            if k.timing is not None:
+                groups.setdefault((k.detail.algorithm, k.device), []).append(k.timing)
+        inside = sum(t.ns for g in groups.values() for t in g)
+        lines = [
+            f"{'time':>13} {'share':>6} {'runs':>5} {'GFLOP/s':>9} {'GB/s':>8} {'of limit':>9}  {'near':8} kernel"
+        ]
+        for group in sorted(groups.values(), key=lambda g: -sum(t.ns for t in g)):
+            ns, least = sum(t.ns for t in group), sum(t.bound.seconds for t in group) * 1e9
+            flops, moved = sum(t.flops for t in group), sum(t.bytes for t in group)
+            lines.append(
+                f"{ns / 1e3:10,.1f} us {100 * ns / max(inside, 1):4.0f} % {len(group):5d} {flops / max(ns, 1):9,.1f} "
+                f"{moved / max(ns, 1):8,.1f} {100 * least / max(ns, 1):7.0f} %  {group[0].bound.by:8} {group[0].name}"
+            )
+        around = max(0, self.ns - inside)
+        lines.append(
+            f"{around / 1e3:10,.1f} us {'':4}   outside of the kernels: the call, memory for results"
+        )
+        lines += [f"limits of {device}: {found}" for device, found in (self.limits or {}).items()]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        if self.breaks:
+            whole = replace(self, breaks=())
+            reasons = "".join(f"\n    {b}" for b in self.breaks)
+            return f"{self.segments} segments, since values are asked for inside:{reasons}\n{whole}"
+        if not self.steps:
+            return "nothing to compute: the values are there already"
+        n, copies = len(self.kernels), self.copies
+        head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        if copies:
+            many = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
+            head = f"{head}; {many} between devices, {_count(sum(c.bytes for c in copies), 'B')}"
+        if self.ns is not None:
+            head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
+        return "\n".join([head, *(f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1))])
+
+    __repr__ = __str__
+
+
+def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
+    """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock."""
+    from weft.backends.registry import open_device
+    from weft.scheduler.realize import default_device
+    from weft.scheduler.stages import stages
+
+    todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
+    found = stages(todo, default_device)
+    if not time:
+        return Explanation(tuple(_steps(found)))
+    if len(found) > 1:
+        raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
+    parts: list[Explanation] = []
+    for name, group in found[0].computed:
+        device = open_device(name)
+        steps, times, ns = _timed(group, device)
+        parts.append(explained(group, device, steps, times, ns))
+    kernels = tuple(k for p in parts for k in p.kernels)
+    limits = {device: x for p in parts for device, x in (p.limits or {}).items()}
+    return Explanation(kernels, sum(p.ns or 0 for p in parts), limits)
+
+
+def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
+    """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run."""
+    from weft.ir.graph import Target, buffer
+    from weft.ir.rewrite import rebuilt
+    from weft.scheduler.keeping import nbytes
+
+    there: dict[Node, Node] = {}
+
+    def kernels(name: str, group: Sequence[Node]) -> Iterator[ExplainedKernel]:
+        from weft.backends.registry import open_device
+        from weft.scheduler.details import details
+
+        for detail in details(rebuilt(group, there), open_device(name)):
+            yield ExplainedKernel(detail, name)
+
+    for stage in found:
+        for name, group in stage.computed:
+            yield from kernels(name, group)
+            there.update({n: buffer(n.shape, n.dtype, n.device or name, None) for n in group})
+        for n in stage.copies:
+            (source,) = n.inputs
+            assert isinstance(n.attrs, Target)
+            if source.device is None and source.storage is None:
+                yield from kernels(n.attrs.device, [source])
+            else:
+                home = source.device or source.storage.device.info.name
+                yield ExplainedCopy(home, n.attrs.device, nbytes(n))
+            there[n] = buffer(n.shape, n.dtype, n.device, None)
+
+
+def explained(
+    nodes: Sequence[Node], device: Device, steps: Sequence[KernelInfo], times: Sequence[int], ns: int
+) -> Explanation:
+    """The explanation of a plan for `nodes` whose steps took `times` nanoseconds, and that as a whole took `ns`."""
+    from weft.scheduler.details import details
+
+    name, limits = device.info.name, device.limits()
+    launches = [(s, t) for s, t in zip(steps, times, strict=True) if s.name != "copy"]
+    found = details(nodes, device)
+    kernels = [
+        ExplainedKernel(d, name, timing(s, t, limits)) for d, (s, t) in zip(found, launches, strict=True)
+    ]
+    return Explanation(tuple(kernels), ns, {name: limits})
+
+
+def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo], list[int], int]:
+    """The steps of the plan for `nodes`, the nanoseconds of each, and those of a whole run: medians of a few runs."""
+    from weft.scheduler.realize import memory_on, plan_for
+    from weft.scheduler.signature import signature
+
+    sig = signature(nodes)
+    if sig.variables:
+        names = ", ".join(v.name for v in sig.variables)
+        raise ArgumentError(
+            f"explain: the runtime variable {names} has no value here; explain without time=True"
+        )
+    plan = plan_for(sig, device)
+    memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
+    plan.profile(memories)
+    runs: list[list[int]] = []
+    wholes: list[int] = []
+    start = clock.perf_counter_ns()
+    while len(runs) < TIMED_RUNS and (not runs or clock.perf_counter_ns() - start < TIMED_SECONDS * 1e9):
+        runs.append(plan.profile(memories)[1])
+        begin = clock.perf_counter_ns()
+        plan.run(memories)
+        device.synchronize()
+        wholes.append(clock.perf_counter_ns() - begin)
+    times = [round(statistics.median(t)) for t in zip(*runs, strict=True)]
+    return plan.steps, times, max(round(statistics.median(wholes)), sum(times))
+
+
+def timing(step: KernelInfo, ns: int, limits: Limits) -> Timing:
+    """A step's time beside what the limits allow."""
+    bound = limits.bound(step.flops, step.bytes - step.written, step.written, step.dtype)
+    return Timing(step.name, ns, step.flops, step.bytes, bound)
+
+
+def _count(n: int, unit: str) -> str:
+    """12345678 B -> "12.3 MB"."""
+    x = float(n)
+    for prefix in ("", "k", "M", "G"):
+        if x < 1000:
+            return f"{x:.0f} {unit}" if not prefix else f"{x:.1f} {prefix}{unit}"
+        x /= 1000
+    return f"{x:.1f} T{unit}"
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n     ")

@@ -1,0 +1,44 @@
+"""The leaves that accumulate gradients, and other values whose gradients are kept: by which tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
+
+from weft.autograd.value import HOOKS, Value
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+
+
+tensors: WeakKeyDictionary[Value, ref[Tensor]] = WeakKeyDictionary()
+"""The tensors whose `.grad` is filled: under the leaf value of each, and under values marked by retain_grad."""
+
+
+def watch(t: Tensor) -> None:
+    """From now on backward() accumulates in `t.grad` what reaches the value that t stands for now."""
+    tensors[t.value] = ref(t)
+    hooks = t.__dict__.get("_hooks")
+    if hooks:
+        HOOKS[t.value] = hooks
+
+
+def living() -> list[Tensor]:
+    """The tensors whose `.grad` backward() fills."""
+    found = [entry() for entry in list(tensors.values())]
+    return [t for t in found if t is not None]
+
+
+def watcher(v: Value) -> Tensor | None:
+    """The tensor whose `.grad` is filled with what reaches a value."""
+    found = tensors.get(v)
+    return None if found is None else found()
+
+
+def passed_on(t: Tensor, placeholder: Value, before: Value) -> None:
+    """What watched `placeholder`, which stood for `t` in a trace that is over, watches what `t` stood for before."""
+    if tensors.pop(placeholder, None) is not None:
+        tensors[before] = ref(t)
+    hooks = HOOKS.get(placeholder)
+    if hooks and HOOKS.setdefault(before, hooks) is not hooks:
+        HOOKS[before].update(hooks)

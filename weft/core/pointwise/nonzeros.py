@@ -1,0 +1,36 @@
+"""Where elements are not zero: computed at once, since the size of the result depends on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from weft.autograd.context import default_device
+from weft.autograd.value import Value
+from weft.core.args.handle import value_of, wrap
+from weft.core.execute import run
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+
+
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
+@overload
+def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
+    """The indices of the nonzero elements, one per row, or one vector per dimension. Computes the input."""
+    array = run.to_numpy(value_of("nonzero", input).node)
+    if as_tuple:
+        return tuple(_indices(f) for f in np.nonzero(np.atleast_1d(array)))
+    return _indices(np.argwhere(array))
+
+
+def _indices(found: np.ndarray[Any, Any]) -> Tensor:
+    return wrap(Value(run.from_numpy(found.astype(np.int64), default_device())))
+
+
+def argwhere(input: Tensor) -> Tensor:
+    """The indices of the nonzero elements, one per row. Computes the input."""
+    return nonzero(input)

@@ -1,0 +1,35 @@
+"""Graphs made anew from graphs: one walk, inputs before users, that says of each node what takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from weft.ir import graph
+from weft.ir.graph import Node, toposort
+
+Over: TypeAlias = Callable[[Node, tuple[Node, ...]], Node]
+"""over(node, inputs): what takes the place of a node, whose inputs have become these."""
+
+
+def over(n: Node, inputs: tuple[Node, ...]) -> Node:
+    """A node's op on other inputs of the same shapes and dtypes."""
+    if all(a is b for a, b in zip(inputs, n.inputs, strict=True)):
+        return n
+    return graph.intern(n.op, inputs, n.attrs, n.shape, n.dtype, graph.device_over(n, inputs))
+
+
+def rewritten(
+    roots: Sequence[Node], rule: Over, known: Mapping[Node, Node] | None = None, stop_at_storage: bool = True
+) -> list[Node]:
+    """What takes the place of the roots. Leaves, and values that are stored if asked, stay; `known` are replaced."""
+    made = dict(known or {})
+    for n in toposort(roots, stop_at_storage, known=made):
+        stays = not n.inputs or (stop_at_storage and n.storage is not None)
+        made[n] = n if stays else rule(n, tuple([made[i] for i in n.inputs]))
+    return [made[r] for r in roots]
+
+
+def rebuilt(roots: Sequence[Node], new: Mapping[Node, Node]) -> list[Node]:
+    """The graph under `roots` with some nodes replaced by others of the same shape and dtype."""
+    return rewritten(roots, over, new)

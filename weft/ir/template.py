@@ -1,0 +1,78 @@
+"""Graphs over placeholders, by number: recorded once, built on any inputs of the same shapes and dtypes.
+
+    inputs x: f32[4, 3]            0                     built on y:   y
+    m = reduce_max(x, axes=(1,))   1 = reduce_max 0                    reduce_max(y)
+    d = sub(x, expand(m))          ...                                 ...
+
+What remembers a graph remembers one of these: a call of a composed function (calls.py), the body of a LOOP
+(loop_body.py), and a computation that is repeated on other operands (core/composed/templates.py). Equal templates are
+one object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft.ir import graph
+from weft.ir.dtypes import DType
+from weft.ir.graph import Attrs, Node, Shape, toposort
+from weft.ir.interning import Interned
+from weft.ir.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A node by number. Its inputs: the placeholders come first, then the rows."""
+
+    op: Op
+    inputs: tuple[int, ...]
+    attrs: Attrs
+    shape: Shape
+    dtype: DType
+
+
+class GraphTemplate(metaclass=Interned):
+    """A graph over `placeholders` (their shapes and dtypes): its rows, inputs before users, and the numbers of its
+    results. Where a row is computed follows from its inputs, as for nodes."""
+
+    __slots__ = ("__weakref__", "digest", "placeholders", "results", "rows")
+
+    def __init__(
+        self, placeholders: tuple[tuple[Shape, DType], ...], rows: tuple[Row, ...], results: tuple[int, ...]
+    ) -> None:
+        self.placeholders, self.rows, self.results = placeholders, rows, results
+        text = repr((placeholders, [(r.op.name, r.inputs, r.attrs, r.shape, r.dtype) for r in rows], results))
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        """The same in every process, and another one for every other template."""
+        return f"{len(self.rows)} nodes, {self.digest[:16]}"
+
+    @staticmethod
+    def of(inputs: Sequence[Node], results: Sequence[Node]) -> GraphTemplate | str:
+        """What the results are made of, with `inputs` for placeholders; or why that is no template."""
+        number = {n: k for k, n in enumerate(inputs)}
+        rows: list[Row] = []
+        for n in toposort(results, known=inputs):
+            if n.op is Op.BUFFER or n.storage is not None:
+                return f"it reads {n!r}, which is none of its inputs"
+            rows.append(Row(n.op, tuple([number[i] for i in n.inputs]), n.attrs, n.shape, n.dtype))
+            number[n] = len(number)
+        return GraphTemplate(
+            tuple([(n.shape, n.dtype) for n in inputs]), tuple(rows), tuple([number[n] for n in results])
+        )
+
+    def nodes(self, inputs: Sequence[Node], home: Callable[[], str | None] | None = None) -> list[Node]:
+        """The inputs, and the nodes of the rows after them, by the rules by which `graph.apply` makes nodes."""
+        made = list(inputs)
+        for row in self.rows:
+            over = tuple([made[k] for k in row.inputs])
+            made.append(graph.made(row.op, over, row.attrs, row.shape, row.dtype, home))
+        return made
+
+    def build(self, inputs: Sequence[Node], home: Callable[[], str | None] | None = None) -> list[Node]:
+        """The results on these inputs, which have the shapes and dtypes of the placeholders."""
+        nodes = self.nodes(inputs, home)
+        return [nodes[k] for k in self.results]

@@ -1,0 +1,187 @@
+"""Whether a node is fused into the groups that read it, or cut off and stored: each cut with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+
+from weft.ir.graph import Node
+from weft.ir.index import variables
+from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.scheduler.kernelize import cost
+from weft.scheduler.kernelize.bijection import divided
+from weft.scheduler.kernelize.cost import Comparison
+from weft.scheduler.kernelize.decisions import Cut, FuseInto
+from weft.scheduler.kernelize.facts import Facts, is_leaf, leaf_bytes
+from weft.scheduler.kernelize.groups import Group, Site
+from weft.scheduler.kernelize.place import WAITS, refusal
+from weft.scheduler.kernelize.view import View
+
+
+def fuse(view: View, node: Node, sites: Sequence[Site]) -> FuseInto | Cut:
+    """The decision to compute the node at its sites; else why it is stored."""
+    why = view.prepared.forced.get(id(node))
+    if why is not None:
+        return Cut(why, forced=True, in_reader=not view.prepared.in_own_kernel(node))
+    found = _fuse(view, node, view.facts[id(node)], sites)
+    if isinstance(found, FuseInto) and not all(
+        view.has_room(g, node) for g in dict.fromkeys(s.group for s in sites)
+    ):
+        why = f"a kernel has at most {view.max_buffers} buffers on this device"
+        return Cut(why, forced=True, in_reader=False, ends_online=True)
+    return found
+
+
+def _fuse(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> FuseInto | Cut:
+    """As `fuse`, on a device that binds any number of buffers."""
+    if node.op in REDUCE:
+        return _reduction(node, f, sites) or FuseInto(sites)
+    if id(node) in view.prepared.replaced_by:
+        return FuseInto(sites)
+    if node.op in MOVEMENT:
+        return _layout(view, node, f, sites) or FuseInto(sites)
+    if node.op is Op.CONCAT and len(node.inputs) > cost.MAX_SELECTED_PIECES:
+        why = "choosing among so many pieces for each element costs more than storing them"
+        return Cut(why, forced=False, in_reader=False)
+    groups = dict.fromkeys([s.group for s in sites])
+    member = any(id(node) in g.online for g in groups)
+    if not member and _widens(node):  # what it widens is stored, if anything is: in half the bytes
+        return FuseInto(sites)
+    costs: list[Comparison] = []
+    for found in _elementwise(view, node, f, sites, groups, member):
+        if isinstance(found, Cut):
+            return found
+        if found is not None:
+            costs.append(found)
+    if member:
+        return FuseInto(sites, (), costs)
+    staging = [s.group for s in sites if s.in_contraction and s.group.staged.get(node) is not False]
+    return FuseInto(sites, tuple(dict.fromkeys(staging)), costs)
+
+
+def _reduction(node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
+    """A reduction is computed once: where it is read if that is at one place, and the loops allow it."""
+    count = len({s.group for s in sites})
+    if count > 1:
+        forced = len(sites) > count or any(refusal(node, f, s) is not None for s in sites)
+        return Cut(f"{count} kernels use it, and computing it again would repeat a reduction", forced)
+    if len(sites) > 1:
+        why = "it is read in several ways, and computing it again would repeat a reduction"
+        return Cut(why, forced=True, in_reader=False)
+    return refusal(node, f, sites[0])
+
+
+def _layout(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
+    """A tensor that must be stored anyway is stored in the order in which a product reads it, where the product would
+    otherwise have to divide."""
+    if node.op is not Op.PERMUTE or f.big is None:
+        return None
+    below = node.inputs[0]
+    while (
+        below.op in (Op.RESHAPE, Op.PERMUTE) and view.facts[id(below)].consumers == 1 and not is_leaf(below)
+    ):
+        below = below.inputs[0]
+    if is_leaf(below) or view.facts[id(below)].consumers != 1 or below.op in MOVEMENT:
+        return None
+    if any(s.in_contraction and any(divided(i) for i in s.index) for s in sites):
+        return Cut("a product reads it in this order", forced=False, in_reader=False)
+    return None
+
+
+def _elementwise(
+    view: View, node: Node, f: Facts, sites: Sequence[Site], groups: Mapping[Group, None], member: bool
+) -> Iterator[Cut | Comparison | None]:
+    """The checks of a node that is computed element by element, in order: each a cut, or what it compared. A `member`
+    of an attention in one pass stays in its kernel."""
+    if not member:
+        for s in sites:
+            if s.in_contraction:
+                yield from _prologue(view, node, f, s)
+        if f.big is not None:
+            yield _reduction(node, f, sites)
+    if len(groups) > 1:
+        costs = cost.recompute(len(groups), f.nbytes, f.ops, f.size, _more_bytes(view, f, groups))
+        yield _by_cost(
+            costs, f"{len(groups)} kernels use it, and reading it is cheaper than computing it again"
+        )
+    trivial = f.ops <= cost.MAX_PROLOGUE_OPS and f.leaves is not None and len(f.leaves) <= 1
+    if not trivial and any(
+        g.ops >= cost.MAX_KERNEL_OPS or len(g.read) >= cost.MAX_KERNEL_READS for g in groups
+    ):
+        yield Cut("kernel size limit", forced=False, in_reader=False)
+    if not member:
+        yield _repeated(node, f, sites, len(groups))
+
+
+def _by_cost(costs: Comparison, why: str, in_reader: bool = True) -> Cut | Comparison:
+    """The comparison where fusing pays, else a cut."""
+    return costs if costs.pays else Cut(why, False, in_reader, costs)
+
+
+def _widens(node: Node) -> bool:
+    """A conversion of a 16-bit float to a wider one: exact, and nearly free wherever it is read."""
+    if node.op is not Op.CAST or not node.dtype.is_float:
+        return False
+    below = node.inputs[0].dtype
+    return below.is_float and below.bits == 16 and node.dtype.bits > 16
+
+
+def _repeated(node: Node, f: Facts, sites: Sequence[Site], groups: int) -> Cut | Comparison | None:
+    """One kernel reads the node at several places, in several passes, or in windows that overlap."""
+    times = sum(_times(f, s) for s in sites) // groups
+    if times == 1:
+        return None
+    why = "one kernel would compute it several times over"
+    if len(sites) > cost.MAX_SITES * groups:
+        return Cut(why, forced=False, in_reader=False)
+    costs = cost.repeat(times, f.ops, node.dtype.itemsize, f.size)
+    return _by_cost(costs, why, in_reader=False)
+
+
+def _times(f: Facts, site: Site) -> int:
+    """How often a site's frames name each element: a reduction over windows, as often as they overlap."""
+    group = site.group
+    times = len(site.frames)
+    on = {v for i in site.index for v in variables(i)}
+    if len(on) > len(site.index):
+        for frame in site.frames - group.contractions:
+            points = prod(v.hi + 1 for v in (*frame.axes, *frame.reduced) if v in on)
+            times += max(round(points / max(f.size, 1)), 1) - 1
+    return times
+
+
+def _more_bytes(view: View, f: Facts, groups: Iterable[Group]) -> int | None:
+    """Bytes that all groups but the busiest would read beyond those they read anyway; None: more than are counted."""
+    if f.leaves is None:
+        return None
+    known = {k: frozenset(view.groups_with(k)) for k in f.leaves}
+    each = sorted(sum(view.facts[k].nbytes for k in f.leaves if g.number not in known[k]) for g in groups)
+    return sum(each[:-1])
+
+
+_REUSED = "a product uses each element again and again, and "
+
+
+def _prologue(view: View, node: Node, f: Facts, site: Site) -> Iterator[Cut | Comparison]:
+    """Whether a function of a product's operand is computed while the product stages it."""
+    group = site.group
+    staged = group.staged.get(node)
+    if staged is False:  # the product itself
+        return
+    if f.reduces:
+        yield Cut(WAITS, forced=True)
+    if staged:
+        return
+    points = 1
+    for frame in site.frames & group.contractions:
+        points *= prod(v.hi + 1 for v in (*frame.axes, *frame.reduced))
+    small = cost.small_prologue(f.ops, points)
+    if small.pays:
+        yield small
+        return
+    read = leaf_bytes(f.leaves, view.facts)
+    yield _by_cost(
+        cost.prologue(f.ops, f.size, f.nbytes, read),
+        _REUSED + "computing it every time costs more than storing it",
+    )
+    yield _by_cost(cost.prologue_reads(f.nbytes, read), _REUSED + "what it is computed from is larger")

@@ -1,0 +1,74 @@
+"""The sites of a partition: at which indices nodes are needed in groups, and how sites get their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.ir.graph import Node
+from weft.ir.index import Int
+from weft.ir.ops import Op
+from weft.scheduler.kernelize.facts import Facts, is_leaf
+from weft.scheduler.kernelize.groups import Frames, Group, Kind, Site, markers_in
+from weft.scheduler.kernelize.prepare import Prepared
+
+
+class Sites:
+    """The sites of each node, one per group and index; only applying a decision adds to them."""
+
+    def __init__(self, prepared: Prepared, facts: Mapping[int, Facts]) -> None:
+        self.prepared, self.facts = prepared, facts
+        # by id of a node: group number and index -> site
+        self.known: dict[int, dict[tuple[int, tuple[Int, ...]], Site]] = {}
+        # by id of a node: the groups that update a copy of it in place
+        self.updaters: dict[int, list[Group]] = {}
+
+    def need(self, node: Node, group: Group, index: tuple[Int, ...], frames: Frames) -> Site:
+        """The site of `node` at `index` in `group`, now also needed by `frames`."""
+        if node.op is Op.CONST and node.storage is None:
+            index = ()
+        known = self.known.get(id(node))
+        if known is None:
+            known = self.known[id(node)] = {}
+        key = (group.number, index)
+        site = known.get(key)
+        if site is not None:
+            if site.frames is not frames:
+                site.frames |= frames
+            return site
+        site = known[key] = Site(node, group, index, frames, Kind.OPEN)
+        if is_leaf(node):
+            self.load(site)
+        elif node.op is Op.CONST:
+            site.kind = Kind.CONST
+        elif node.op is Op.RANGE:
+            site.kind = Kind.RANGE
+            self.depend(site)
+        if self.facts[id(node)].size == 0:
+            site.kind, site.fill = Kind.CONST, 0
+        if site.kind in (Kind.OPEN, Kind.LOAD):
+            group.pending.add(id(node))
+        return site
+
+    def load(self, site: Site) -> None:
+        """The site reads the node's buffer."""
+        site.kind = Kind.LOAD
+        if self.facts[id(site.node)].size:
+            site.group.loads.append(site)
+            site.group.read.add(id(site.node))
+            self._wait(site)
+
+    def depend(self, site: Site) -> None:
+        """The site's value depends on its index itself."""
+        site.group.index_dependent.append(site)
+        self._wait(site)
+
+    def update(self, node: Node, base: Node, group: Group) -> None:
+        """The buffer of `node`, which `group` stores, starts as a copy of that of `base`."""
+        group.inplace[id(node)] = base
+        if not is_leaf(base):
+            self.updaters.setdefault(id(base), []).append(group)
+
+    def _wait(self, site: Site) -> None:
+        """Computed indices in the site's index come before it."""
+        if site.group.markers:
+            site.inputs.extend(site.group.markers[m][0] for m in markers_in(site.index))
