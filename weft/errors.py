@@ -13,11 +13,13 @@ from typing import Any, Self
 
 _HOME = str(Path(__file__).parent)
 
-# Wrappers around what the user calls.
-_AROUND = frozenset(f"{_HOME}/core/{name}.py" for name in (
-    "args/argument_types", "args/requirements", "composed/autocast", "composed/precision", "composed/composite",
-    "surface/keywords", "surface/lazy", "surface/overrides", "views/views",
-))  # fmt: skip
+_WRAPPERS: set[str] = set()
+
+
+def wraps_calls(file: str) -> None:
+    """The functions in a file of weft stand around what users call: no message is about them."""
+    _WRAPPERS.add(file)
+
 
 # Functions that users do not call by these names.
 _SYNTAX = frozenset({"getitem", "setitem", "gradients"})
@@ -40,7 +42,7 @@ def user_call() -> Call:
         if not name.startswith(_HOME) and not name.startswith(("<frozen", "<weft")):
             return Call(f"{name}:{frame.f_lineno}", function)
         code = frame.f_code
-        if name in _AROUND:
+        if name in _WRAPPERS:
             frame = frame.f_back
             continue
         if "<locals>" in code.co_qualname:  # what a decorator made, and users call otherwise

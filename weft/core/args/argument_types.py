@@ -16,8 +16,10 @@ from typing import Any, cast
 import numpy as np
 
 from weft.core.args.handle import Handle, describe
-from weft.errors import DTypeError
+from weft.errors import DTypeError, wraps_calls
 from weft.ir.index import Index
+
+wraps_calls(__file__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from weft.core.args.handle import Handle, describe
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import ArgumentError, DTypeError, ShapeError, wraps_calls
 from weft.ir.dtypes import DType, bool_, float32
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

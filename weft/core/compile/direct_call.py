@@ -36,11 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from weft.autograd.context import context
-from weft.autograd.value import Value
-from weft.core.args import handle
-from weft.ir import graph
-from weft.ir.graph import Node
-from weft.ir.ops import Op
+from weft.core.execute.results import result_maker
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -50,8 +46,6 @@ if TYPE_CHECKING:
 
 DirectCall: TypeAlias = "Callable[[tuple[Any, ...]], Any]"
 """Of a call's positional arguments: its result, or None where the general way is to be taken."""
-
-_new = object.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,38 +124,3 @@ def direct_call(
     exec(compile(text, "<weft.compile: a direct call>", "exec"), env)
     call: DirectCall = env["call"]
     return call
-
-
-def result_maker(device: Device, dtype: DType, shape: tuple[int, ...]) -> Callable[[Memory], Tensor]:
-    """Makes Tensors of that dtype and shape from memory: what `wrap(Value(buffer(shape, dtype, ..., Storage(...))))`
-    does, in less than half the time, because no constructor is called."""
-    from weft.backends.storage import Storage
-
-    name = device.info.name
-    like = graph.buffer(shape, dtype, name, None)
-    op, attrs, tensor_class = Op.BUFFER, like.attrs, handle.tensor_class()
-
-    def result(memory: Memory) -> Tensor:
-        storage = _new(Storage)
-        storage.device = device
-        storage.memory = memory
-        storage.dtype = dtype
-        storage.shape = shape
-        node = _new(Node)
-        node.op = op
-        node.inputs = ()
-        node.attrs = attrs
-        node.shape = shape
-        node.dtype = dtype
-        node.device = name
-        node.storage = storage
-        value = _new(Value)
-        value.node = node
-        value.needs_grad = False
-        value.op = value.attrs = value.rule = None
-        value.inputs = ()
-        tensor = _new(tensor_class)
-        tensor.value = value
-        return tensor
-
-    return result

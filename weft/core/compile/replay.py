@@ -12,25 +12,21 @@ import numpy as np
 
 from weft.autograd.context import context, default_device
 from weft.autograd.value import Value
-from weft.backends.registry import open_device
-from weft.backends.storage import from_numpy
 from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.aliases import may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
 from weft.core.compile.instantiate import instantiate
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
-from weft.core.execute import run, tracing
+from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.ownership import Taken, alone, count_step, exclusive, rebind, sole_thread, take
 from weft.core.views import views
 from weft.ir import graph
-from weft.ir.dtypes import uint32
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
-    from weft.backends.storage import Storage
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
     from weft.scheduler.plan import Plan
@@ -46,8 +42,6 @@ def make_replay(
     There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
     that are bound later, where they span devices, or where they are computed in pieces from large files.
     """
-    from weft.scheduler.signature import signature
-
     shared = may_be_captured(args, kwargs, tensors)
     r = record(fn, args, kwargs, tensors, whole)
     if isinstance(r, Left):
@@ -64,7 +58,7 @@ def make_replay(
     )
     order = toposort(wanted)
     devices = {n.device for n in order if n.device is not None}
-    unbound = bool(signature(list(wanted)).variables)
+    unbound = plans.is_bound_later(list(wanted))
     pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
     replay: Replay
     meta = run.META in devices
@@ -72,7 +66,7 @@ def make_replay(
         computed = not needs_tape and not unbound and not meta
         replay = LazyReplay(r, classes, realize=computed)
     else:
-        device = open_device(devices.pop() if devices else default_device())
+        device = plans.open_device(devices.pop() if devices else default_device())
         replay = PlanReplay(r, classes, device, list(wanted))
     replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
@@ -81,10 +75,8 @@ def make_replay(
 
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
     """Whether what is to be computed has to be computed in pieces, from files larger than memory."""
-    from weft.scheduler.stream import needed_for
-
     files = [r.placeholders[k].node for k, s in r.specs.items() if s.device.info.kind == "disk"]
-    return needed_for(list(wanted), files, open_device(next(iter(devices), default_device())))
+    return plans.in_pieces(list(wanted), files, next(iter(devices), default_device()))
 
 
 class Replay:
@@ -389,11 +381,11 @@ class PlanReplay(Replay):
             memories[i] = objects[k].value.node.storage.memory
         for i, k in self._from_disk:
             node = objects[k].value.node
-            memories[i] = _memory_on(node, node.storage, self._device)
+            memories[i] = plans.memory_on(node, node.storage, self._device)
         for i, k in self._from_draw:
             generator, _, count = self.recording.draws[k]
             words = np.array(generator.words(count), np.uint32)
-            memories[i] = from_numpy(words, uint32, self._device).memory
+            memories[i] = plans.memory_of(words, self._device)
         return memories
 
     def _committed(
@@ -402,9 +394,7 @@ class PlanReplay(Replay):
         """The results; state that did not stay where it was is rebound. May be done again, where it did not end."""
         r = self.recording
         if self._from_disk:
-            from weft.scheduler.realize import check_unchanged
-
-            check_unchanged([objects[k].value.node for _, k in self._from_disk])
+            plans.check_unchanged([objects[k].value.node for _, k in self._from_disk])
         if stays:
             count_step()
             for t in self._counted:
@@ -440,19 +430,13 @@ class PlanReplay(Replay):
         return fresh
 
 
-def _memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
-    """The leaf's value in memory that `device` can read."""
-    from weft.scheduler.realize import memory_on
-
-    return memory_on(leaf, stored, device)
-
-
 def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
     """The memory of leaves that are the same at every call; None for the others."""
     if sig is None:
         return []
     return [
-        None if s is None else _memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)
+        None if s is None else plans.memory_on(n, s, device)
+        for n, s in zip(sig.leaves, sig.storages, strict=True)
     ]
 
 
@@ -461,9 +445,6 @@ def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | N
     unless the new value goes elsewhere too, or the old one does."""
     if not nodes:
         return None, None
-    from weft.scheduler.realize import plan_for
-    from weft.scheduler.signature import signature
-
     uses: dict[Node, int] = {}
     new_tensors = [k for k, same in zip(r.results, r.same, strict=True) if same is None]
     grads = [g.value for g in r.set_grads if g.value is not None]
@@ -478,8 +459,7 @@ def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | N
             old = r.placeholders[b.target].node
             if old not in uses and r.specs[b.target].device is device:
                 state[index[new]] = old
-    sig = signature(nodes)
-    return plan_for(sig, device, state), sig
+    return plans.plan(nodes, device, state)
 
 
 class LazyReplay(Replay):

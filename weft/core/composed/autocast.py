@@ -14,9 +14,11 @@ from weft.autograd.context import Casts, context, switched
 from weft.autograd.value import apply
 from weft.core.args.contexts import DecoratingContext
 from weft.core.args.handle import Handle, describe, wrap
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import ArgumentError, DTypeError, wraps_calls
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
 from weft.ir.ops import Op
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

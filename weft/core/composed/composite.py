@@ -26,7 +26,7 @@ from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, unnoted, wrap
 from weft.core.composed.precision import rounded_once
-from weft.errors import WeftError
+from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
 from weft.ir.calls import Call, recorded
 from weft.ir.dtypes import DType
@@ -35,6 +35,8 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,9 +13,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 from weft.autograd.context import context, switched
 from weft.autograd.value import Value, apply, no_arithmetic
 from weft.core.args.handle import Handle, unnoted, wrap
-from weft.errors import WeftError, user_call
+from weft.errors import WeftError, user_call, wraps_calls
 from weft.ir.dtypes import DType, accumulator, bfloat16, float16, float32
 from weft.ir.ops import Op
+
+wraps_calls(__file__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""The only place where core meets the scheduler and the backends: values are computed, data goes in and out."""
+"""Values are computed, data goes in and out, devices are chosen: through the scheduler and the backends."""
 
 from __future__ import annotations
 

@@ -17,11 +17,13 @@ from weft.core.args import broadcast as bc
 from weft.core.args.argument_types import signature, taken_over
 from weft.core.args.handle import Handle, describe
 from weft.core.views import views
-from weft.errors import DTypeError, GradError
+from weft.errors import DTypeError, GradError, wraps_calls
 from weft.ir.dtypes import bool_, uint8
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 ALIASES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 """NumPy's name -> torch's."""

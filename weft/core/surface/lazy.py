@@ -8,6 +8,9 @@ from typing import Any
 
 from weft.core.args.argument_types import checked
 from weft.core.surface.keywords import translated
+from weft.errors import wraps_calls
+
+wraps_calls(__file__)
 
 
 class LazyModule:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from weft.autograd.context import change, context, enter, switched
 from weft.core.args.handle import Handle, own, tensor_class
 from weft.core.views import views
-from weft.errors import DTypeError
+from weft.errors import DTypeError, wraps_calls
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 
 _lock = threading.Lock()

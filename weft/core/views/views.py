@@ -29,7 +29,7 @@ from weft.core.execute.changes import restored_on_error
 from weft.core.layout.indexing import getitem, is_number
 from weft.core.views import strides
 from weft.core.views.strides import copies, overlaps, picks_one
-from weft.errors import ArgumentError, GradError
+from weft.errors import ArgumentError, GradError, wraps_calls
 from weft.ir import graph
 from weft.ir.dtypes import DType, bool_
 from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Shape, elements
@@ -38,6 +38,8 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 
 @dataclass(slots=True, eq=False)

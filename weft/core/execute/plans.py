@@ -1,0 +1,68 @@
+"""Plans that are run many times: what `compile` needs of the scheduler and the backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.ir import dtypes
+from weft.ir.graph import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from weft.backends.protocol import Device, Memory
+    from weft.backends.storage import Storage
+    from weft.scheduler.plan import Plan
+    from weft.scheduler.signature import Signature
+
+
+def open_device(name: str) -> Device:
+    """The device of that full name."""
+    from weft.backends.registry import open_device
+
+    return open_device(name)
+
+
+def is_bound_later(nodes: Sequence[Node]) -> bool:
+    """Whether the nodes depend on runtime variables."""
+    from weft.scheduler.signature import signature
+
+    return bool(signature(nodes).variables)
+
+
+def in_pieces(nodes: Sequence[Node], files: Sequence[Node], device: str) -> bool:
+    """Whether the nodes have to be computed in pieces, from files larger than memory."""
+    from weft.scheduler.stream import needed_for
+
+    return needed_for(nodes, files, open_device(device))
+
+
+def plan(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> tuple[Plan, Signature]:
+    """The plan for the nodes, and their signature. Node k may take the memory of the leaf `state[k]`."""
+    from weft.scheduler.realize import plan_for
+    from weft.scheduler.signature import signature
+
+    sig = signature(nodes)
+    return plan_for(sig, device, state), sig
+
+
+def memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
+    """The leaf's value in memory that `device` can read."""
+    from weft.scheduler.realize import memory_on
+
+    return memory_on(leaf, stored, device)
+
+
+def check_unchanged(leaves: Sequence[Node]) -> None:
+    """FileError where a file has changed that one of the leaves is in."""
+    from weft.scheduler.realize import check_unchanged
+
+    check_unchanged(leaves)
+
+
+def memory_of(array: np.ndarray[Any, Any], device: Device) -> Memory:
+    """New memory on `device` with what is in the array."""
+    from weft.backends.storage import from_numpy
+
+    return from_numpy(array, dtypes.from_numpy(array.dtype), device).memory
