@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
+from weft.backends.costs import CostModel
 from weft.ir.dtypes import DTYPES, DType
 from weft.ir.loops import LoopKind, Program
 from weft.ir.matrix import MatrixUnit
@@ -68,7 +69,7 @@ class DeviceInfo:
     `shuffles`: the threads of a warp can combine what they have in registers.
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
-    not a copy.
+    not a copy. `costs` are what schedules of a core are compared by.
     """
 
     name: str
@@ -97,6 +98,7 @@ class DeviceInfo:
     link_bandwidth: float = 16e9
     matrix_units: tuple[MatrixUnit, ...] = ()
     bounds: Bounds = field(default_factory=Bounds)
+    costs: CostModel = field(default_factory=CostModel, repr=False)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one SIMD register."""

@@ -103,6 +103,16 @@ def test_the_limit_refuses_with_the_numbers() -> None:
     assert allocator.allocate(9 << 20).nbytes == 9 << 20
 
 
+def test_a_new_limit_gives_back_what_idles_beyond_it() -> None:
+    allocator = Allocator()
+    kept, old, young = (allocator.allocate(n << 20) for n in (4, 3, 2))
+    del old
+    del young
+    allocator.set_limit(7 << 20)
+    use = allocator.use()
+    assert (use.live, use.idle, use.mapped) == (kept.nbytes, 2 << 20, 6 << 20)
+
+
 def test_what_the_system_refuses_is_a_clear_error() -> None:
     for nbytes in (1 << 50, 1 << 80):
         with pytest.raises(OutOfMemoryError, match="requested with"):

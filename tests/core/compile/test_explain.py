@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,18 @@ def test_kernels_with_everything_known_of_them() -> None:
     text = str(explained)
     assert text == repr(explained) and "moved" in text and first.why[0] in text
     assert explained.flops == sum(k.flops for k in explained)
+
+
+def test_what_became_of_each_schedule_rule() -> None:
+    (kernel,) = weft.explain(ten(64, 256).softmax(-1))
+    lines = kernel.rules.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
+        "online", "contraction", "blocks", "windows", "prefixes", "small_outputs", "rows", "scatters", "levels",
+    ]  # fmt: skip
+    assert any(
+        re.fullmatch(r"rows +chosen: .*staged kept \(2 options; next: keep nothing\)", x) for x in lines
+    )
+    assert any(re.fullmatch(r"contraction +no: .* is no sum", x) for x in lines)
 
 
 def test_times() -> None:

@@ -107,7 +107,7 @@ def check(case: Case, info: DeviceInfo, record: dict[str, str]) -> None:
 
 def others(p: Pick) -> list[str]:
     """Some of the options that were not taken: the next, the last, and one in the middle."""
-    rest = [o for o in p.options if o != p.option]
+    rest = [str(o) for o in p.options if str(o) != p.option]
     return list(dict.fromkeys([rest[0], rest[-1], rest[len(rest) // 2]])) if rest else []
 
 

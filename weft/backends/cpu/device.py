@@ -8,13 +8,15 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from weft import disk_cache, settings
+from weft.backends import costs
+from weft.backends.costs import CostModel
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
 from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
@@ -136,6 +138,7 @@ class CpuDevice:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._info = describe(runtime.machine)
+        self._info = replace(self._info, costs=self.kept_costs() or self._info.costs)
         self._workspace: MemoryBlock | None = None
         self._limits: dict[int, Limits] = {}
         self.lock = forkable(threading.RLock())
@@ -236,6 +239,21 @@ class CpuDevice:
         target = self.runtime.machine.target
         features = hashlib.sha256(target.features.encode()).hexdigest()[:16]
         return f"{target.triple} {target.cpu} {features} llvm {version()} cores {self._info.cores}"
+
+    def _costs_key(self) -> str:
+        return disk_cache.digest("costs 1", self.fingerprint())
+
+    def kept_costs(self) -> CostModel | None:
+        """The costs that were fitted to this machine, if they were."""
+        kept = disk_cache.get("costs", self._costs_key())
+        try:
+            return None if kept is None else costs.from_json(kept)
+        except ValueError:
+            return None
+
+    def keep_costs(self, fitted: CostModel) -> None:
+        """Have devices that are opened from now on count with `fitted`."""
+        disk_cache.put("costs", self._costs_key(), costs.to_json(fitted))
 
     def listings(self, program: Program) -> Mapping[str, str]:
         from .compile import assembly

@@ -221,7 +221,7 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
         entry = _entries.get(whole)
         if entry is None:
             entry = _recorded(run, args, kwargs, values)
-            if len(_entries) >= KEPT:
+            while len(_entries) >= KEPT:
                 _forget_oldest()
             _entries[whole] = entry
         elif entry.checked_in:

@@ -21,19 +21,19 @@ Option = TypeVar("Option")
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One decision: the texts of the options, in the order of preference or with their estimated costs, in `unit`
-    (relative to each other, without one), and the index of the one that was taken."""
+    """One decision: the options, plain values that are named by their texts, in the order of preference or with their
+    estimated costs, in `unit` (relative to each other, without one), and the index of the one that was taken."""
 
     name: str
-    options: tuple[str, ...]
+    options: tuple[object, ...]
     taken: int
     costs: tuple[float, ...] = ()
     unit: str = ""
 
     @property
     def option(self) -> str:
-        """The option taken."""
-        return self.options[self.taken]
+        """The text of the option taken."""
+        return str(self.options[self.taken])
 
     def ranked(self) -> list[int]:
         """The indices of the options, the cheapest first."""
@@ -74,13 +74,12 @@ def pick(
     k: Kernel, name: str, options: Sequence[Option], costs: Sequence[float] = (), unit: str = ""
 ) -> tuple[Kernel, Option]:
     """The kernel with one more decision, and the option that was taken."""
-    taken = min(range(len(options)), key=costs.__getitem__) if costs else 0
-    texts = tuple(map(str, options))
+    taken = costs.index(min(costs)) if costs else 0
     wish = k.decisions.record.get(name)
-    if wish in texts:
-        taken = texts.index(wish)
-    found = Pick(name, texts, taken, tuple(costs), unit)
-    return replace(k, decisions=replace(k.decisions, picks=(*k.decisions.picks, found))), options[taken]
+    if wish is not None:
+        taken = next((n for n, option in enumerate(options) if str(option) == wish), taken)
+    found = Pick(name, tuple(options), taken, tuple(costs), unit)
+    return replace(k, decisions=Decisions(k.decisions.record, (*k.decisions.picks, found))), options[taken]
 
 
 def _short(n: float) -> str:

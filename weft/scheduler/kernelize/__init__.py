@@ -1,4 +1,4 @@
-"""Graph -> kernels: which nodes are computed together, and the algorithm of each kernel."""
+"""Kernelizer: fusion of a graph's nodes into kernels, and the algorithm of each kernel."""
 
 from __future__ import annotations
 

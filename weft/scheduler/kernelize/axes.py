@@ -59,7 +59,7 @@ def _fits(steps: dict[Var, int | None], a: Var, b: Var, n: int) -> bool:
 
 
 def _dependences(group: Group) -> Iterable[dict[Var, int | None]]:
-    """For each index expression that the kernel evaluates: its step along each coordinate (None: no constant)."""
+    """The step of each index expression of the kernel along each coordinate (None: not constant)."""
     seen: set[tuple[int, tuple[Int, ...]]] = set()
     for s in group.loads:
         if (id(s.node), s.index) not in seen:
@@ -103,7 +103,7 @@ def _guard_steps(guard: Guard) -> Iterable[dict[Var, int | None]]:
 
 
 def _steps(x: Int) -> dict[Var, int | None]:
-    """Computed indices count as constants: what they are computed from is among the expressions too."""
+    """The step along each coordinate, computed indices taken as constants: their own indices are checked too."""
     if isinstance(x, int):
         return {}
     out: dict[Var, int | None] = {}

@@ -1,4 +1,4 @@
-"""Whether an index reaches each element of a tensor at most once."""
+"""Injectivity of an index: whether it reaches each element of a tensor at most once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_to_one(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int])
 
 
 def _mixed_radix(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:
-    """As `one_to_one`: the flat offset is a sum of coordinates in which each step is longer than all smaller ones
+    """`one_to_one` for mixed radix: the flat offset is a sum of coordinates, each step longer than all smaller ones
     together."""
     flat = flatten(index, shape)
     terms = flat.terms if isinstance(flat, Sum) else ((flat, 1),) if isinstance(flat, Var) else ()
@@ -57,7 +57,7 @@ def divided(i: Int) -> set[Var]:
 
 
 def within(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> bool:
-    """No coordinates lead out of `shape`, as they may where a guard decides whether the element is read."""
+    """Whether no coordinates lead out of `shape`, as they may where a guard decides if the element is read."""
     return all(
         (isinstance(i, Var) and extents.get(i) == n) or in_range(i, 0, n) == ()
         for i, n in zip(index, shape, strict=True)
@@ -65,7 +65,7 @@ def within(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> 
 
 
 def covers(axes: frozenset[Var], shape: Shape, extents: Mapping[Var, Int]) -> bool:
-    """The coordinates have as many points as `shape` has elements."""
+    """Whether the coordinates have as many points as `shape` has elements."""
     sizes = sorted((extents[v] for v in axes), key=repr)
     wanted = sorted((n for n in shape if n != 1), key=repr)
     return sizes == wanted or elements(tuple(sizes)) == elements(shape)

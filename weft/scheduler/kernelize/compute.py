@@ -57,7 +57,7 @@ def _gather(sites: Sites, site: Site) -> None:
 
 
 def _concat(sites: Sites, site: Site) -> None:
-    """The input whose range holds the index along the axis."""
+    """Select the input whose range holds the index along the axis."""
     assert isinstance(site.node.attrs, Along)
     axis = site.node.attrs.axis
     start: Int = 0
@@ -101,7 +101,7 @@ def _update(sites: Sites, site: Site) -> None:
 
 
 def _scatter(sites: Sites, site: Site) -> None:
-    """Of one element per row: out[i, j] = x[i, j] combined with src[i, 0] where index[i, 0] is j, else x[i, j]."""
+    """Scatter one element per row: x[i, j] combined with src[i, 0] where index[i, 0] is j, else x[i, j]."""
     x, index, src = site.node.inputs
     assert isinstance(site.node.attrs, Combine)
     axis, group = site.node.attrs.axis, site.group
@@ -117,7 +117,7 @@ def _scatter(sites: Sites, site: Site) -> None:
 
 
 def _reduce(sites: Sites, site: Site) -> None:
-    """A frame of its own, over the coordinates that the site's index depends on."""
+    """Reduce in a frame of its own, over the coordinates that the site's index depends on."""
     node, group = site.node, site.group
     assert isinstance(node.attrs, Axes)
     x, axes = node.inputs[0], node.attrs.axes
@@ -152,7 +152,7 @@ def _reduce(sites: Sites, site: Site) -> None:
 
 
 def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> Var:
-    """A coordinate to reduce over: one that readers already run over, so that what both need is one site."""
+    """A coordinate to reduce over: one that readers already run over, so that both share sites."""
     group = site.group
     for frame in reversed(group.frames_of(site.frames)):
         for v in (*frame.reduced, *frame.axes):
@@ -164,7 +164,7 @@ def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> 
 
 
 def _guarded(site: Site, guards: Sequence[Guard]) -> None:
-    """The site's value depends on guards, one per input."""
+    """Record guards on which the site's value depends, one per input."""
     site.guards.extend(guards)
     site.group.index_dependent.append(site)
     if site.group.markers:

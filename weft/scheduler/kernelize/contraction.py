@@ -45,7 +45,7 @@ def contraction(node: Node) -> Contraction | None:
 
 
 def products(node: Node) -> dict[Node, bool]:
-    """The product that a contraction sums, and of what moves or converts it."""
+    """The product that a contraction sums, and the movement and conversions between them, each False."""
     out: dict[Node, bool] = {}
     below = node.inputs[0]
     while below.op in MOVEMENT or below.op is Op.CAST:

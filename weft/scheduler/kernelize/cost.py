@@ -1,4 +1,4 @@
-"""The costs that fusion is decided by, in one place: what a byte and a kernel cost, and the limits.
+"""Cost model of fusion: what a byte and a kernel cost, and the limits of a kernel.
 
 The unit is one addition of one element, as of `OpInfo.cost`. Only ratios matter, and they are much alike on all
 machines.
@@ -28,28 +28,28 @@ MAX_KERNEL_OPS = 512
 """Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
 
 MAX_KERNEL_READS = 48
-"""Tensors read by one kernel."""
+"""Tensors read by one kernel at most."""
 
 NO_LIMIT = 1 << 16
-"""Buffers of a kernel, where a device binds as many as anybody may want."""
+"""Buffers of a kernel on a device without a limit."""
 
 MIN_BUFFERS = 4
 """Buffers of a kernel that selects between two tensors."""
 
 MAX_SITES = 12
-"""Different places at which one kernel may compute the same tensor's elements anew."""
+"""Indices at which one kernel computes elements of the same tensor at most."""
 
 MAX_SELECTED_PIECES = 8
-"""Inputs of a concatenation that may be chosen from per element."""
+"""Inputs of a concatenation that is selected from per element."""
 
 MAX_WRITTEN_PIECES = 64
-"""Inputs of a concatenation that one kernel writes."""
+"""Inputs of a concatenation that one kernel writes at most."""
 
 MIN_ROWS = 16
 """Rows that a kernel needs, to keep all cores busy, if one row is long."""
 
 LONG_ROW_ELEMENTS = 65_536
-"""Elements from which on a row is long."""
+"""Elements above which a row is long."""
 
 SATURATED_OPS = 1 << 40
 """Operations per element above which costs are not told apart."""
@@ -57,7 +57,7 @@ SATURATED_OPS = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Arithmetic, in operations (see `OPS`), and memory traffic, in bytes; None for more than is counted."""
+    """Arithmetic, in operations (see `OpInfo.cost`), and memory traffic, in bytes; None for more than is counted."""
 
     ops: float = 0
     nbytes: float | None = 0

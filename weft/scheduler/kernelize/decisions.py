@@ -51,8 +51,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FuseInto:
-    """The node is computed at `sites`, where it is read, and not stored. `prologues`: the groups around a product that
-    compute it while staging an operand. `costs`: the comparisons that allow this."""
+    """Fusion: the node is computed at `sites`, where it is read, and not stored. `prologues`: the groups around a
+    product that compute it while staging an operand. `costs`: the comparisons that allow this."""
 
     sites: Sequence[Site]
     prologues: Sequence[Group] = ()
@@ -61,7 +61,7 @@ class FuseInto:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreIn:
-    """The node is computed by `group` at `index`, over an output domain of `axes`, and stored for its other readers."""
+    """A store beside others: `group` computes the node at `index`, over an output domain of `axes`, and stores it."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -73,7 +73,7 @@ class StoreIn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputeRedundantly:
-    """The node, a scalar, is computed by every group that reads it; `home` also stores it."""
+    """Recomputation of a scalar by every group that reads it; `home` also stores it."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -82,7 +82,7 @@ class ComputeRedundantly:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewGroup:
-    """The node is stored by a kernel of its own, since no other group could: see `refused`."""
+    """A store by a kernel made for it, since no other group could: see `refused`."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -91,7 +91,7 @@ class NewGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopResult:
-    """The node is stored by the loop that it is a result of."""
+    """A store by the loop that the node is a result of."""
 
     cut: Cut
     sites: Sequence[Site]
@@ -99,7 +99,7 @@ class LoopResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceCopy:
-    """The node is stored by a copy from another device."""
+    """A store by a copy from another device."""
 
     cut: Cut
     sites: Sequence[Site]

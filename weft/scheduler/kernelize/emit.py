@@ -1,4 +1,4 @@
-"""Group -> algorithm. Names follow from the group's own structure, so that equal kernels have equal text."""
+"""Algorithm of a group. Names follow from the group's own structure, so that equal kernels have equal text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Params:
                 self.link(store.node, store.index, merged)
 
     def link(self, node: Node, index: tuple[Int, ...], merged: Mapping[Var, Int]) -> None:
-        """Note which axes must become one with the next: those that parts of one coordinate index."""
+        """Record the axes that must become one with the next: those that parts of one coordinate index."""
         last: dict[Var, int] = {}
         for k, i in enumerate(index):
             for v in divided(substitute(i, merged)):
@@ -92,6 +92,8 @@ class _Params:
 
 
 class _Emitter:
+    """Makes the algorithm of a group, adjacent axes merged where memory allows it."""
+
     def __init__(self, group: Group, masks: Masks) -> None:
         self.group, self.masks = group, masks
         self.merged: dict[Var, Int] = {}  # coordinate -> expression over merged coordinates
@@ -141,6 +143,7 @@ class _Emitter:
         return tuple(out)
 
     def value(self, frame: Frame, number: int) -> Value:
+        """The item of a reduction."""
         assert frame.node is not None
         e, own, summed = self.frame(frame, number)
         node = frame.node
@@ -179,6 +182,7 @@ class _Emitter:
         )
 
     def algorithm(self) -> Algorithm:
+        """All items, reductions before the outputs that read them."""
         group = self.group
         numbers = count(1)
         items: list[Item] = [self.value(f, next(numbers)) for f in reversed(group.reductions())]

@@ -1,4 +1,4 @@
-"""Sites -> scalar expressions: what a frame computes, over its own variables.
+"""Scalar expressions of sites: what a frame computes, over its own variables.
 
 Narrow floats are computed in f32 and rounded after each op, as an eager run would.
 """
@@ -19,7 +19,7 @@ from weft.ir.ops import COMBINE, Op
 from weft.scheduler.kernelize.groups import Kind, Site
 
 _EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND})
-"""Ops that need no rounding: their results are operands, or whole."""
+"""Exact ops, which need no rounding: their results are operands, or whole numbers."""
 
 
 def widen(e: Expr) -> Expr:
@@ -37,11 +37,11 @@ def narrow(e: Expr, dtype: DType) -> Expr:
     return ex.cast(e, dtype) if bits is None else ex.call(Op.BITCAST, bits, dtype=dtype)
 
 
-_CHOICES = 16
-"""How many choices in a row are looked through for elements that only move."""
+_MAX_CHOICES = 16
+"""Nested choices that are searched at most for elements that only move."""
 
 
-def _moved_bits(e: Expr, dtype: DType, depth: int = _CHOICES) -> Expr | None:
+def _moved_bits(e: Expr, dtype: DType, depth: int = _MAX_CHOICES) -> Expr | None:
     """The bits of a widened element of `dtype`, or of a choice between such: they need no rounding. None for others."""
     word = dtypes.uint8 if dtype.bits == 8 else dtypes.uint16
     match e:

@@ -1,4 +1,4 @@
-"""Whether a node is fused into the groups that read it, or cut off and stored: each cut with its reason."""
+"""Fusion of a node into the groups that read it, or a cut: the reason why it is stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fuse(view: View, node: Node, sites: Sequence[Site]) -> FuseInto | Cut:
 
 
 def _fuse(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> FuseInto | Cut:
-    """As `fuse`, on a device that binds any number of buffers."""
+    """The decision on a device that binds any number of buffers."""
     if node.op in REDUCE:
         return _reduction(node, f, sites) or FuseInto(sites)
     if id(node) in view.prepared.replaced_by:
@@ -60,7 +60,7 @@ def _fuse(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> FuseInto |
 
 
 def _reduction(node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
-    """A reduction is computed once: where it is read if that is at one place, and the loops allow it."""
+    """The cut of a reduction: it is computed once, fused if it is read at one place and fits into the loops there."""
     count = len({s.group for s in sites})
     if count > 1:
         forced = len(sites) > count or any(refusal(node, f, s) is not None for s in sites)
@@ -72,8 +72,8 @@ def _reduction(node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
 
 
 def _layout(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
-    """A tensor that must be stored anyway is stored in the order in which a product reads it, where the product would
-    otherwise have to divide."""
+    """The cut of a transposed tensor that is stored anyway: in the order in which a product reads it, where the product
+    would otherwise have to divide."""
     if node.op is not Op.PERMUTE or f.big is None:
         return None
     below = node.inputs[0]
@@ -127,7 +127,7 @@ def _widens(node: Node) -> bool:
 
 
 def _repeated(node: Node, f: Facts, sites: Sequence[Site], groups: int) -> Cut | Comparison | None:
-    """One kernel reads the node at several places, in several passes, or in windows that overlap."""
+    """The cut of a node that one kernel reads at several places, in several passes, or in windows that overlap."""
     times = sum(_times(f, s) for s in sites) // groups
     if times == 1:
         return None
@@ -139,7 +139,7 @@ def _repeated(node: Node, f: Facts, sites: Sequence[Site], groups: int) -> Cut |
 
 
 def _times(f: Facts, site: Site) -> int:
-    """How often a site's frames name each element: a reduction over windows, as often as they overlap."""
+    """Number of times that a site's frames name each element: in windows, as often as they overlap."""
     group = site.group
     times = len(site.frames)
     on = {v for i in site.index for v in variables(i)}
@@ -163,7 +163,7 @@ _REUSED = "a product uses each element again and again, and "
 
 
 def _prologue(view: View, node: Node, f: Facts, site: Site) -> Iterator[Cut | Comparison]:
-    """Whether a function of a product's operand is computed while the product stages it."""
+    """The checks of a prologue: a function of a product's operand that is computed while the product stages it."""
     group = site.group
     staged = group.staged.get(node)
     if staged is False:  # the product itself

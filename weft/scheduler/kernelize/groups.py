@@ -26,7 +26,7 @@ EMPTY = "empty"
 
 
 class Kind(Enum):
-    """How a site gets its value."""
+    """The source of a site's value."""
 
     OPEN = auto()  # not decided yet
     LOAD = auto()  # from the node's buffer
@@ -61,7 +61,7 @@ class Site:
 
     @property
     def in_contraction(self) -> bool:
-        """A contraction of the group needs the site, which is part of one of its operands."""
+        """Whether a contraction of the group needs the site, which is part of one of its operands."""
         contractions = self.group.contractions
         return bool(contractions) and not contractions.isdisjoint(self.frames)
 
@@ -125,7 +125,7 @@ class Group:
         self.index_dependent: list[Site] = []  # sites other than loads whose value depends on an index
         self.markers: dict[Opaque, tuple[Site, Int | None]] = {}
         self.online: frozenset[int] = frozenset()  # members of an attention in one pass: see `online`
-        self.ops = 0  # operations by their cost, as in `cost.MAX_OPS`
+        self.ops = 0  # operations by their cost, as in `cost.MAX_KERNEL_OPS`
         self.read: set[int] = set()  # nodes that it loads
         self.pending: set[int] = set()  # nodes that it loads, or has yet to compute or load
         self.bases: set[int] = set()  # see Facts

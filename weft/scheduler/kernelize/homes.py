@@ -1,5 +1,5 @@
-"""Where a node that is not fused is stored: by a group that reads it, by the group of the reduction that it is a
-function of, for scalars by one of all the groups that compute it, by a sibling, or by a new group."""
+"""Choice of the group that stores a node: one that reads it, that of the reduction that it is a function of, for
+scalars one of all that compute it, a sibling, or a new group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from weft.scheduler.kernelize.place import refusal
 from weft.scheduler.kernelize.view import View
 
 MAX_SIBLINGS = 4
-"""Groups of the same key that are considered as siblings, the newest ones."""
+"""Groups of the same key that are considered as siblings at most, the newest ones."""
 
 _Home: TypeAlias = StoreIn | ComputeRedundantly
 _Rule: TypeAlias = Callable[[View, Node, Sequence[Site], Cut], "_Home | list[Refused]"]
@@ -55,8 +55,8 @@ def choose_home(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> Stor
 
 
 def store_in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> StoreIn | list[Refused]:
-    """The node is stored by the first group that reads it and can: one that computes each of its elements once (in all
-    of its loops, or beside them, for rows of reductions), and consumes nothing that the others store."""
+    """Store the node in the first group that reads it and can: one that computes each of its elements once (in all of
+    its loops, or beside them, for rows of reductions), and consumes nothing that the others store."""
     refused: list[Refused] = []
     for group in _by_number(sites):
         found = _in_reader(view, node, sites, cut, group)
@@ -67,7 +67,7 @@ def store_in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> 
 
 
 def store_in_reducer(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> StoreIn | list[Refused]:
-    """The node, an elementwise function of a reduction, of its shape, is stored by the group of that reduction."""
+    """Store the node, an elementwise function of a reduction and of its shape, in the group of that reduction."""
     below = _reduction_below(view, node)
     if below is None:
         return []
@@ -119,7 +119,7 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
 
 
 def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts) -> str | None:
-    """Why the group can have no output over `axes`; None where it has one, or can write rows beside its only output."""
+    """The reason why the group can have no output over `axes`; None where it has one, or can write rows beside it."""
     main, frame = group.output_over(axes)
     if main is None:
         return "its outputs are computed in other loops"
@@ -152,7 +152,7 @@ def _reduction_below(view: View, node: Node) -> Node | None:
 def compute_redundantly(
     view: View, node: Node, sites: Sequence[Site], cut: Cut
 ) -> ComputeRedundantly | list[Refused]:
-    """The node, a scalar, is computed by all groups that read it, and stored by the first as an output beside its own.
+    """Compute the node, a scalar, in all groups that read it, and store it in the first as an output beside its own.
 
     Nobody waits for it then, and a step counter that a hundred kernels read takes no kernel of its own.
     """
@@ -165,7 +165,7 @@ def compute_redundantly(
 
 
 def _redundancy_refusal(view: View, node: Node, sites: Sequence[Site], groups: Sequence[Group]) -> str | None:
-    """Why the scalar is not computed by each of the groups that read it."""
+    """The reason why the scalar is not computed by each of the groups that read it."""
     f = view.facts[id(node)]
     if f.reduces:
         return "computing the scalar everywhere would repeat a reduction"
@@ -183,7 +183,7 @@ def _redundancy_refusal(view: View, node: Node, sites: Sequence[Site], groups: S
 
 
 def sibling_group(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> StoreIn | list[Refused]:
-    """The node is stored by a group over the same domain that reads the same large tensor and is independent of it."""
+    """Store the node in a group over the same domain that reads the same large tensor and is independent of it."""
     f = view.facts[id(node)]
     key = sibling_key(node, f)
     if key is None:
@@ -211,7 +211,7 @@ def sibling_key(node: Node, f: Facts) -> tuple[object, ...] | None:
 
 
 def _sibling_refusal(view: View, node: Node, group: Group) -> str | None:
-    """Why an independent group does not compute the node beside its own output."""
+    """The reason why an independent group does not compute the node beside its own output."""
     f = view.facts[id(node)]
     if group.contractions:
         return "a kernel around a product has one output domain"

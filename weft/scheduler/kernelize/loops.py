@@ -1,4 +1,4 @@
-"""A loop's kernels: those of its body, reading rows of what is sliced and writing rows of what is stacked.
+"""Kernels of a loop: those of its body, reading rows of what is sliced and writing rows of what is stacked.
 
     h = tanh(p0[i] + p1[i])            p0: a row of xs, p1: the carry, a row of its history
     y0[i] = h                          becomes
@@ -35,8 +35,8 @@ def loop_spec(group: Group, cuts: Mapping[int, Cut], kernelize: Kernelize) -> Lo
     assert isinstance(loop, Loop)
     places = _Places(loop.body, results[0].inputs, results)
     roots = list(dict.fromkeys(places.roots()))
-    twice = sum(len(places.written[n]) - 1 for n in roots)
-    inner = kernelize(roots, max(NO_LIMIT - twice, MIN_BUFFERS))
+    more = sum(len(places.written[n]) - 1 for n in roots)
+    inner = kernelize(roots, max(NO_LIMIT - more, MIN_BUFFERS))
     steps = tuple([places.step(s) for s in inner])
     reasons = tuple(f"{n!r} is stored: {cuts[id(n)].why}" for n in results)
     return LoopSpec(

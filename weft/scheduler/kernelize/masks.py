@@ -119,7 +119,7 @@ def _product(node: Node, of: _Operands) -> KnownFill | None:
 
 
 def _quotient(node: Node, of: _Operands) -> KnownFill | None:
-    """0 where the dividend is, if no divisor is 0."""
+    """0 where the dividend is, unless whole rows are masked out: these are 0 / 0."""
     a = of[0]
     return a if a is not None and a.value == 0 and _filled(node, node.inputs[1], a.outside) else None
 
@@ -233,7 +233,7 @@ def _maximum(node: Node, of: Node) -> bool:
 
 
 def _propagate_demand(order: Sequence[Node], outputs: frozenset[int], masks: Masks) -> None:
-    """From users to operands: a node is demanded where any user demands it."""
+    """Propagate demand from users to operands: a node is demanded where any user demands it."""
     demand: dict[int, Guard] = {}
     for node in reversed(order):
         mine: Guard = () if id(node) in outputs else demand.get(id(node), ())

@@ -1,4 +1,4 @@
-"""The order in which kernels run: producers first, and what updates a tensor after what else reads it."""
+"""Order of the kernels: producers first, and a kernel that updates a tensor after its other readers."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Partition:
                     self._sites.load(s)
 
     def _cut(self, node: Node, cut: Cut, sites: Sequence[Site]) -> None:
-        """Note why the node is stored."""
+        """Record why the node is stored."""
         self.cuts[id(node)] = cut
         if cut.ends_online:
             for s in sites:
@@ -164,7 +164,7 @@ class Partition:
         return group
 
     def _load_outside(self, node: Node, sites: Sequence[Site], home: Group) -> None:
-        """Have `home` store the node; all sites outside load it."""
+        """Make `home` the group that stores the node; all sites outside load it."""
         home.stored[id(node)] = node
         outside = [s for s in sites if s.group is not home]
         for s in outside:
@@ -197,7 +197,7 @@ class Partition:
 
 
 def _stage_inputs(node: Node, group: Group) -> None:
-    """A prologue's inputs are computed while the operand is staged too, but for reductions."""
+    """Allow a prologue's inputs, but for reductions, in the prologue too."""
     for i in node.inputs:
         while i.op in MOVEMENT and not is_leaf(i):
             i = i.inputs[0]

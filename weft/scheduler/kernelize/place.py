@@ -1,4 +1,4 @@
-"""Whether a reduction fits into the kernel that reads it: the conditions, with a reason when one fails."""
+"""Conditions under which a reduction fits into the kernel that reads it, with a reason when one fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusal(node: Node, f: Facts, site: Site) -> Cut | None:
 def _reduction_refusal(
     group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
 ) -> str | None:
-    """Why a reduction other than a contraction does not fit into the loops of its readers."""
+    """The reason why a reduction other than a contraction does not fit into the loops of its readers."""
     if site.in_contraction:
         return WAITS
     if group.contractions:
@@ -61,7 +61,7 @@ def _reduction_refusal(
 def _contraction_refusal(
     group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
 ) -> str | None:
-    """Why a contraction does not fit into the loops of its readers."""
+    """The reason why a contraction does not fit into the loops of its readers."""
     if any(r.node is not None for r in readers):
         return "a product is not computed inside another reduction"
     if len(readers) != 1 or len(group.outputs()) != 1:
@@ -84,7 +84,7 @@ def _meet(group: Group, other: Frame, readers: Sequence[Frame]) -> bool:
 
 
 def _waits_for_long_rows(group: Group, f: Facts, axes: frozenset[Var], readers: Sequence[Frame]) -> bool:
-    """Few long rows, all of which must be complete before the first use: cores would wait."""
+    """Whether few long rows must be complete before their first use: cores would wait."""
     rows = _points(group, axes)
     whole = max((_points(group, frozenset(r.axes)) for r in readers), default=rows)
     row = prod(map(high, f.reduced)) // max(f.size, 1)

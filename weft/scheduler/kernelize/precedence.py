@@ -1,4 +1,4 @@
-"""Which group runs before which: an acyclic relation that grows as groups read what others store."""
+"""Precedence of groups: an acyclic relation that grows as groups read what others store."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def single(scatter: Node) -> bool:
 
 
 def _narrow_scatter(n: Node) -> Node | None:
-    """A scatter that combines narrow floats does so in f32: memory accumulates no narrower ones."""
+    """A scatter in f32 in place of one that combines narrow floats: memory accumulates no narrower ones."""
     if not n.dtype.is_narrow or not isinstance(n.attrs, Combine) or n.attrs.op is None:
         return None
     x, index, src = n.inputs
@@ -73,7 +73,7 @@ def _narrow_scatter(n: Node) -> Node | None:
 
 
 def _long_concat(n: Node, pieces: int) -> Node | None:
-    """A concatenation of very many pieces goes in stages."""
+    """A concatenation in stages in place of one of very many pieces."""
     if len(n.inputs) <= pieces:
         return None
     assert isinstance(n.attrs, Along)

@@ -15,7 +15,7 @@ from weft.scheduler.kernelize.sites import Sites
 
 
 def root(sites: Sites, node: Node, group: Group) -> None:
-    """A new group's output, or outputs, that store `node`."""
+    """Add the outputs of a new group, which store `node`."""
     prepared = sites.prepared
     if (
         node.op in _ROOTS
@@ -52,7 +52,7 @@ def _core(node: Node) -> tuple[Node, list[Node]]:
 
 
 def _forward(moved: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
-    """Where RESHAPE or PERMUTE puts the element of its input at `index`."""
+    """The index at which RESHAPE or PERMUTE puts the element of its input at `index`."""
     if moved.op is Op.RESHAPE:
         return reshape_index(index, moved.inputs[0].shape, moved.shape)
     assert isinstance(moved.attrs, Axes)
@@ -60,13 +60,13 @@ def _forward(moved: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
 
 
 def _same(sites: Sites, node: Node, group: Group) -> None:
-    """The first input as it is."""
+    """Store the first input as it is."""
     frame, index = group.domain(node.shape)
     frame.stores.append(Store(node, index, sites.need(node.inputs[0], group, index, frame.alone)))
 
 
 def _concat(sites: Sites, node: Node, group: Group) -> None:
-    """One output per input, each over its own domain."""
+    """Store one output per input, each over its own domain."""
     assert isinstance(node.attrs, Along)
     axis = node.attrs.axis
     start: Int = 0
@@ -79,7 +79,7 @@ def _concat(sites: Sites, node: Node, group: Group) -> None:
 
 
 def _update(sites: Sites, node: Node, group: Group) -> None:
-    """The box, on top of the base."""
+    """Store the box, on top of the base."""
     base, src = node.inputs
     if sites.facts[id(src)].size == 0:
         _same(sites, node, group)
@@ -93,7 +93,7 @@ def _update(sites: Sites, node: Node, group: Group) -> None:
 
 
 def _scatter(sites: Sites, node: Node, group: Group) -> None:
-    """Over the source's domain, each element to where its index says, on top of the base (or a fill)."""
+    """Store each element of the source at its computed index, on top of the base (or a fill)."""
     base, index_node, src = node.inputs
     how = node.attrs
     assert isinstance(how, Combine)

@@ -1,4 +1,4 @@
-"""The sites of a partition: at which indices nodes are needed in groups, and how sites get their values."""
+"""Sites of a partition: the indices at which nodes are needed in groups, and the sources of their values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Sites:
         return site
 
     def load(self, site: Site) -> None:
-        """The site reads the node's buffer."""
+        """Let the site read the node's buffer."""
         site.kind = Kind.LOAD
         if self.facts[id(site.node)].size:
             site.group.loads.append(site)
@@ -58,17 +58,17 @@ class Sites:
             self._wait(site)
 
     def depend(self, site: Site) -> None:
-        """The site's value depends on its index itself."""
+        """Record that the site's value depends on its index itself."""
         site.group.index_dependent.append(site)
         self._wait(site)
 
     def update(self, node: Node, base: Node, group: Group) -> None:
-        """The buffer of `node`, which `group` stores, starts as a copy of that of `base`."""
+        """Let the buffer of `node`, which `group` stores, start as a copy of that of `base`."""
         group.inplace[id(node)] = base
         if not is_leaf(base):
             self.updaters.setdefault(id(base), []).append(group)
 
     def _wait(self, site: Site) -> None:
-        """Computed indices in the site's index come before it."""
+        """Make the computed indices in the site's index its inputs, computed before it."""
         if site.group.markers:
             site.inputs.extend(site.group.markers[m][0] for m in markers_in(site.index))

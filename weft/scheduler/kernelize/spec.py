@@ -1,4 +1,4 @@
-"""What kernelizing a graph gives: one specification per kernel, and copies between devices."""
+"""Specifications of the kernels of a graph, and of copies between devices."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class KernelSpec:
 
     @property
     def written(self) -> int:
-        """Of `bytes`, those written, at the largest runtime sizes."""
+        """Bytes written, part of `bytes`, at the largest runtime sizes."""
         whole = sum(high(elements(n.shape)) * n.dtype.itemsize for n in self.writes)
         return min(whole, high(self.bytes))
 
 
 class Home(Enum):
-    """Whose memory a tensor in a loop's body has."""
+    """The owner of the memory of a tensor in a loop's body."""
 
     INPUT = auto()  # that of an input of the loop, by its number
     RESULT = auto()  # that of a result
@@ -52,7 +52,7 @@ class Home(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor in a loop's body is. `row`: in which row of that memory, counted from t; None for all of it."""
+    """The place of a tensor in a loop's body. `row`: the row of that memory, counted from t; None for all of it."""
 
     home: Home
     number: int
@@ -123,7 +123,7 @@ class LoopSpec:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What lives on from step to step. `result`: the number of the result that it ends as, if there is one."""
+    """A tensor that lives on from step to step. `result`: the number of the result that it ends as, if there is one."""
 
     nbytes: int
     result: int | None

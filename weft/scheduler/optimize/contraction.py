@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 
+from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
@@ -49,8 +50,6 @@ from weft.ir.loops import Scope
 from weft.scheduler.optimize import depth, dots, parallel
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
-    COPY_CYCLES,
-    GATHER_CYCLES,
     Contraction,
     divisors,
     fill,
@@ -65,25 +64,7 @@ from weft.scheduler.optimize.depth import Deep, Sharing
 from weft.scheduler.optimize.dots import Dots, InnerProducts
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
-from weft.scheduler.optimize.steps import merge, split
-
-SCATTER_STORE_CYCLES = 20.0
-"""To store one element when neither lanes nor rows of a tile are contiguous in the output."""
-
-SEEK_CYCLES = 4.0
-"""To find one element of a stream that is guarded, or whose index divides; it is found anew in every tile."""
-
-L2_ELEMENT_CYCLES = 4.0
-"""To load one element from the second cache, over and over."""
-
-L2_VECTOR_CYCLES = 2.0
-"""To load a vector from the second cache, in order."""
-
-ADD_LATENCY_CYCLES = 4.0
-"""From one addition to the next that depends on it."""
-
-HIDDEN_LOAD_CYCLES = 0.06
-"""What a load costs that the multiply-adds nearly hide."""
+from weft.scheduler.optimize.steps import extent, merge, split
 
 MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
@@ -93,12 +74,6 @@ MAX_VECTORS = 6
 
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""
-
-LINE_BYTES, WAYS = 64, 8
-"""Of a cache line; lines of one set of the first cache. As all CPUs of the x86-64-v3 level have them."""
-
-SHORT_ROW_BYTES = 512, 2560
-"""Of a stream's row whose end the hardware runs into: it follows longer ones, and shorter ones are one run."""
 
 FAR_CACHES = 2
 """Second-level caches that a stream fills before it counts as being in memory."""
@@ -129,8 +104,8 @@ class Axes:
     stream: Axis
 
     def __str__(self) -> str:
-        """Lanes along the one, rows along the other; axes that were merged have names of both."""
-        return f"lanes along {self.panel.var.name}, rows along {self.stream.var.name}"
+        """lanes j, rows i"""
+        return f"lanes {self.panel.var.name}, rows {self.stream.var.name}"
 
 
 @dataclass(frozen=True)
@@ -180,22 +155,27 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
     longer than there are results, tiles of parts of it."""
     axes = [Axes(g, c, *x) for g, c in form.forms for x in _tiled_axes(c)]
     tiles = [_tiles(x, info) for x in axes]
-    stored = [_storing(x.kernel, x.contraction, x.panel, x.stream) for x in axes]
+    stored = [_storing(x, info.costs) for x in axes]
     least = [min(t.values()) + extra for t, extra in zip(tiles, stored, strict=True)]
-    k, chosen = pick(form.kernel, "contraction.axes", axes, least, "cycles")
+    names = list(map(str, axes))
+    k, name = pick(form.kernel, "contraction.axes", names, least, "cycles")
+    number = names.index(name)
+    chosen = axes[number]
     along = [dots.options(g, c, info) for g, c in form.forms]
     inner = [ways for x in along if not isinstance(x, Refusal) for ways in x]
     refused: list[tuple[str, Refusal]] = []
     if inner:
-        k, ways = pick(k, "dots.axes", inner, [ways.cost for ways in inner], "cycles")
-        of = {"tiles": least[axes.index(chosen)], "inner products": ways.cost}
+        names = list(map(str, inner))
+        k, name = pick(k, "dots.axes", names, [ways.cost for ways in inner], "cycles")
+        ways = inner[names.index(name)]
+        of = {"tiles": least[number], "inner products": ways.cost}
         k, method = pick(k, "contraction.method", list(of), list(of.values()), "cycles")
         if method != "tiles":
             return dots.choose(with_decisions_of(ways.kernel, k), ways)
         refused.append(("dots", _dearer(ways, of)))
     else:
         refused += [("dots", x) for x in along[:1] if isinstance(x, Refusal)]
-    sizes = tiles[axes.index(chosen)]
+    sizes = tiles[number]
     k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
     return _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
 
@@ -239,9 +219,9 @@ def _shared(tiled: Tiles, info: DeviceInfo) -> Sharing | Refusal:
     """How to share out the depth, where it is much deeper than it is wide."""
     k, c = tiled.kernel, tiled.contraction
     if not tiled.in_blocks:
-        return Refusal(
-            f"a panel of the whole depth takes less than the second-level cache over {PANEL_SHARE}"
-        )
+        assert c.value.reduce is not None
+        length = prod(high(a.extent) for a in c.value.reduce.axes)
+        return Refusal(f"{length:,} products in a sum, for which a panel of the whole depth is taken")
     if reachable(k, c, 1 - tiled.side) is not None:
         return Refusal("the stream is copied by windows")
     return depth.options(
@@ -305,19 +285,19 @@ def _tiled_axes(c: Contraction) -> Iterator[tuple[int, Axis, Axis]]:
 def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     """Tiles that registers hold, with the cycles that each takes without storing the results."""
     k, c, side, panel, stream = axes.kernel, axes.contraction, axes.side, axes.panel, axes.stream
-    lanes = info.lanes(c.value.dtype)
+    costs, lanes = info.costs, info.lanes(c.value.dtype)
     macs = prod(high(a.extent) for a in c.value.all_axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
     p, s = high(panel.extent), high(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
     strided, crowd = fetched_anew(k, c, 1 - side, info), crowded(k, c, 1 - side, info)
-    packing, direct = _packing(k, c, side, panel)
+    packing, direct = _packing(k, c, side, panel, costs)
     blocks = prod(high(a.extent) for a in c.own(1 - side) if a is not stream)
-    seek = _seeking(k, c, 1 - side, panel)
+    seek = _seeking(k, c, 1 - side, panel, costs)
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(high(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
-    costs: dict[TileSize, float] = {}
+    cycles: dict[TileSize, float] = {}
     for tile in _tiles_in_registers(p, stream, lanes, info):
         rows, vectors = tile
         if crowd and s % rows:
@@ -326,34 +306,35 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
         # the panel, whose rest has left the first cache by then
         far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
-        step = max(vectors * rows, ADD_LATENCY_CYCLES, vectors * (L2_VECTOR_CYCLES if far else 1.0))
-        step += HIDDEN_LOAD_CYCLES * (vectors + rows)
+        step = max(
+            vectors * rows, costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0)
+        )
+        step += costs.hidden_load_cycles * (vectors + rows)
         if clash(apart, rows, info):
-            step += L2_ELEMENT_CYCLES * rows
+            step += costs.l2_element_cycles * rows
         elif strided and apart is not None:
-            step += L2_ELEMENT_CYCLES * max(1, rows * min(apart, LINE_BYTES) // LINE_BYTES)
+            step += costs.l2_element_cycles * max(1, rows * min(apart, costs.line_bytes) // costs.line_bytes)
         cost = panels * tiles * step * (macs / (p * s)) + panels * seek
         if not (direct and blocks * tiles <= MAX_UNPACKED_USES):
             cost += packing
         if spread and around * panels >= info.cores:  # the last tasks leave cores idle
             cost *= ceildiv(around * panels, info.cores) * info.cores / (around * panels)
-        costs[tile] = cost
-    return costs
+        cycles[tile] = cost
+    return cycles
 
 
-def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> Iterator[TileSize]:
+def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> list[TileSize]:
     """Tiles whose accumulators, a row of the panel and one element of the stream are in registers."""
     height = high(stream.extent) if isinstance(stream.extent, int) else MAX_UNSIZED_ROWS
-    for vectors in range(1, MAX_VECTORS + 1):
-        if vectors > 1 and ((vectors - 1) * lanes >= panel or vectors * lanes > UNROLL_LIMIT):
-            return
-        for rows in range(1, min(height, info.vector_registers) + 1):
-            if vectors * rows + vectors + 1 > info.vector_registers:
-                break
-            yield TileSize(rows, vectors)
+    widths = (n for n in range(2, MAX_VECTORS + 1) if (n - 1) * lanes < panel and n * lanes <= UNROLL_LIMIT)
+    return [
+        TileSize(rows, vectors)
+        for vectors in (1, *widths)
+        for rows in range(1, min(height, (info.vector_registers - 1) // vectors - 1) + 1)
+    ]
 
 
-def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, bool]:
+def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> tuple[float, bool]:
     """Cycles to pack all panels of a factor, and whether it can be read where it is."""
     factor = c.factors[side]
     contiguous = all(
@@ -361,31 +342,31 @@ def _packing(k: Kernel, c: Contraction, side: int, panel: Axis) -> tuple[float, 
         for load in _loads(factor)
         if (q := k.algorithm.param(load.source)) is not None
     )
-    return _elements(c, side) * (COPY_CYCLES if contiguous else GATHER_CYCLES), contiguous and isinstance(
-        factor, Load
-    )
+    each = costs.copy_cycles if contiguous else costs.gather_cycles
+    return each * _elements(c, side), contiguous and isinstance(factor, Load)
 
 
-def _storing(k: Kernel, c: Contraction, panel: Axis, stream: Axis) -> float:
+def _storing(axes: Axes, costs: CostModel) -> float:
     """Cycles to store the results."""
-    across, along = output_steps(k, c, panel), output_steps(k, c, stream)
+    k, c = axes.kernel, axes.contraction
+    across, along = output_steps(k, c, axes.panel), output_steps(k, c, axes.stream)
     each = (
-        COPY_CYCLES
+        costs.copy_cycles
         if all(x == 1 for x in across)
-        else GATHER_CYCLES
+        else costs.gather_cycles
         if all(x == 1 for x in along)
-        else SCATTER_STORE_CYCLES
+        else costs.scatter_store_cycles
     )
     return each * prod(high(a.extent) for a in c.value.axes)
 
 
-def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis) -> float:
+def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> float:
     """Cycles to find the elements of the stream for the tiles of one panel (one tile's width of its axis)."""
     if reachable(k, c, side) is not None:
-        return COPY_CYCLES * _elements(c, side)
+        return costs.copy_cycles * _elements(c, side)
     if not awkward(k, c.factors[side]):
         return 0.0
-    return SEEK_CYCLES * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
+    return costs.seek_cycles * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
 
 
 def _elements(c: Contraction, side: int) -> int:
@@ -414,9 +395,8 @@ def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool
         return False
     step = coefficient(flatten(load.index, p.shape), summed[-1].var)
     depth = prod(high(a.extent) for a in summed)
-    return (
-        step is not None and abs(step) * p.dtype.itemsize >= LINE_BYTES and depth * LINE_BYTES > info.l1_bytes
-    )
+    line = info.costs.line_bytes
+    return step is not None and abs(step) * p.dtype.itemsize >= line and depth * line > info.l1_bytes
 
 
 def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
@@ -428,18 +408,18 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
         return False
     assert c.value.reduce is not None
     step = coefficient(flatten(load.index, p.shape), c.value.reduce.axes[-1].var) or 0
-    sets = max(info.l2_bytes // (LINE_BYTES * WAYS), 1)
-    apart = abs(step) * p.dtype.itemsize // LINE_BYTES
-    return high(c.value.reduce.axes[-1].extent) > 2 * WAYS * (sets // gcd(sets, apart))
+    costs, sets = info.costs, info.costs.sets(info.l2_bytes)
+    apart = abs(step) * p.dtype.itemsize // costs.line_bytes
+    return high(c.value.reduce.axes[-1].extent) > 2 * costs.cache_ways * (sets // gcd(sets, apart))
 
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
     """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
     if not apart:
         return False
-    sets = max(info.l1_bytes // (LINE_BYTES * WAYS), 1)
-    used = [row * apart // LINE_BYTES % sets for row in range(tall)]
-    return max(used.count(x) for x in set(used)) >= WAYS
+    costs, sets = info.costs, info.costs.sets(info.l1_bytes)
+    used = [row * apart // costs.line_bytes % sets for row in range(tall)]
+    return max(used.count(x) for x in set(used)) >= costs.cache_ways
 
 
 def awkward(k: Kernel, e: Expr) -> bool:
@@ -489,7 +469,7 @@ class _Tiled:
         stream_only = {c.loop_of(self.k, a): a for a in c.own(1 - choice.side)}
         around = [n for n in others if n not in stream_only]
         inside = [n for n in others if n in stream_only]
-        shared = prod(self.extent(n) for n in around) * panels
+        shared = prod(extent(self.k, n) for n in around) * panels
         big = parallel.pays(self.k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
         chunks, per_chunk = 1, tiles_s
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again
@@ -500,7 +480,7 @@ class _Tiled:
         part: list[str] = []
         if big and shared * chunks < info.cores and (cut := self.divisible(inside, shared * chunks)):
             axis, parts = cut
-            self.k, o, i = split(self.k, axis, self.extent(axis) // parts, f"{axis}_task", f"{axis}_in")
+            self.k, o, i = split(self.k, axis, extent(self.k, axis) // parts, f"{axis}_task", f"{axis}_in")
             inside, part = [i if n == axis else n for n in inside], [o]
             stream_only[i] = stream_only[axis]
         inside = self.blocked(inside, stream_only, choice.rows * per_chunk)
@@ -524,7 +504,7 @@ class _Tiled:
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
-        uses = prod(self.extent(n) for n in (*inside, so)) * chunks
+        uses = prod(extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
 
@@ -538,12 +518,12 @@ class _Tiled:
         sizes = {a.var: high(a.extent) for a in (self.c.value.reduce.axes if self.c.value.reduce else ())}
         sizes[self.choice.stream.var] = rows
         best: tuple[float, int, tuple[int, ...]] | None = None
-        for blocks in product(*(divisors(self.extent(n)) for n in inside)):
+        for blocks in product(*(divisors(extent(self.k, n)) for n in inside)):
             of = sizes | {axes[n].var: b for n, b in zip(inside, blocks, strict=True)}
             size = prod(
                 1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items()) for i in reached.index
             )
-            copied = size * prod(self.extent(n) / b for n, b in zip(inside, blocks, strict=True))
+            copied = size * prod(extent(self.k, n) / b for n, b in zip(inside, blocks, strict=True))
             if size <= room and (best is None or (copied, size) < best[:2]):
                 best = copied, size, blocks
         if best is None:
@@ -551,7 +531,7 @@ class _Tiled:
         outer: list[str] = []
         inner: list[str] = []
         for n, b in zip(inside, best[2], strict=True):
-            if 1 < b < self.extent(n):
+            if 1 < b < extent(self.k, n):
                 self.k, o, i = split(self.k, n, b, f"{n}_block", f"{n}_in")
                 outer.append(o)
                 inner.append(i)
@@ -563,8 +543,8 @@ class _Tiled:
         """The longest of these loops that can be cut into as many equal parts as make `tasks` tasks enough for all
         cores, and into how many."""
         found: tuple[str, int] | None = None
-        for loop in sorted(loops, key=self.extent):
-            n = self.extent(loop)
+        for loop in sorted(loops, key=lambda n: extent(self.k, n)):
+            n = extent(self.k, loop)
             least = ceildiv(self.info.cores, tasks)
             if self.fixed(loop) and (f := next((f for f in range(least, 2 * least + 1) if n % f == 0), 0)):
                 found = loop, f
@@ -596,7 +576,7 @@ class _Tiled:
         names = [s.var.name for s in self.k.nests[c.out.name].loops if s.var.name not in (tall, lane)]
         self.k = run(self.k, Permute(c.out.name, (*names, lane, tall)), Vectorize(tall))
         loops = [s.var.name for s in self.k.nests["turned"].loops]
-        wide = next(n for n in loops if self.extent(n) == self.width and self.runs_panel(n))
+        wide = next(n for n in loops if extent(self.k, n) == self.width and self.runs_panel(n))
         others = [n for n in loops if n != wide]
         self.k = run(
             self.k, Permute("turned", (*others, wide)), *(Unroll(n) for n in others), Vectorize(wide)
@@ -631,13 +611,6 @@ class _Tiled:
         assert isinstance(axis, Var)
         steps = [lane_step(self.k, x, axis) for x in _loads(out.stores[0].expr) if x.source != c.value.name]
         return out.stores[0].expr if all(x in (0, 1) for x in steps) else None
-
-    def extent(self, loop: str) -> int:
-        owner = self.k.owner(loop)
-        assert owner is not None
-        spec = self.k.nests[owner].loop(loop)
-        assert spec is not None
-        return high(spec.extent)
 
     def parallel(self, loops: list[str], big: bool) -> str:
         """The loops around a panel as one parallel loop, as far as their sizes are known; the innermost one's name."""
@@ -718,10 +691,10 @@ class _Tiled:
         reduce = self.c.value.reduce
         if load is None or p is None or reduce is None:
             return
-        size, last = p.dtype.itemsize, reduce.axes[-1]
+        size, last, costs = p.dtype.itemsize, reduce.axes[-1], self.info.costs
         if (
             coefficient(flatten(load.index, p.shape), last.var) == 1
-            and SHORT_ROW_BYTES[0] <= high(last.extent) * size <= SHORT_ROW_BYTES[1]
+            and costs.min_overrun_bytes <= high(last.extent) * size <= costs.max_overrun_bytes
             and high(elements(p.shape)) * size > self.info.l2_bytes * FAR_CACHES
         ):
             self.k = attempt(self.k, PrefetchNext(name, tile, 1, (p.name,)))
@@ -744,7 +717,7 @@ class _Tiled:
         others = [n for n in pure if n not in (*lane, *tall)]
         outer: list[str] = []
         for n in tall:
-            if self.extent(n) > choice.rows:
+            if extent(self.k, n) > choice.rows:
                 self.k, o, i = split(self.k, n, choice.rows, "to", "ti")
                 outer, tall = [o], [i]
         self.k = run(self.k, Permute(value, (*steps, *others, *outer, *tall, *lane)))
@@ -793,7 +766,7 @@ class _Tiled:
         pure = [x.var.name for x in nest.loops if not x.reduce]
         reduced = [x.var.name for x in nest.loops if x.reduce]
         lane = [
-            n for n in pure if self.extent(n) == self.width and self.runs(name, n, item.axes[at_panel].var)
+            n for n in pure if extent(self.k, n) == self.width and self.runs(name, n, item.axes[at_panel].var)
         ]
         tall = [n for n in pure if n not in lane]
         self.k = run(self.k, Permute(name, (*reduced, *tall, *lane)))

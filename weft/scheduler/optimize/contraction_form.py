@@ -29,12 +29,6 @@ from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import counted
 from weft.scheduler.optimize.steps import merge
 
-GATHER_CYCLES = 2.5
-"""To move one element that is not contiguous along the lanes, in blocks that stay in the first cache."""
-
-COPY_CYCLES = 0.15
-"""To move one element that is."""
-
 MAX_ASIDE = 64
 """Elements of an output that may be computed beside a contraction, as it is."""
 

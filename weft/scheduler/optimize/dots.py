@@ -9,11 +9,11 @@ a few rows times a matrix need (a token, a small batch): packing the matrix woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Call, Expr, Load, walk
 from weft.ir.index import Var, ceildiv, flatten, high
@@ -32,8 +32,6 @@ from weft.ir.ops import EXPANDED
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import axes_of, lane_step, plain_load
 from weft.scheduler.optimize.contraction_form import (
-    COPY_CYCLES,
-    GATHER_CYCLES,
     Contraction,
     fill,
     output_steps,
@@ -41,15 +39,6 @@ from weft.scheduler.optimize.contraction_form import (
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, TileSize
 from weft.scheduler.optimize.steps import merge, split
-
-LANE_SUM_CYCLES = 10.0
-"""To add up one vector across its lanes."""
-
-LOAD_CYCLES = 0.6
-"""To load a vector; a tile of r by c needs r + c of them for r * c products."""
-
-CALL_CYCLES, COSTLY_CALL_CYCLES = 0.5, 12.0
-"""To compute one operation, or one function such as an exponential, on a vector."""
 
 MAX_ROWS, MAX_COLUMNS = 8, 12
 """The largest tiles tried, along the shorter and the longer axis of the results."""
@@ -104,10 +93,10 @@ def options(k: Kernel, c: Contraction, info: DeviceInfo) -> list[Dots] | Refusal
     for lane in c.value.reduce.axes:
         if not isinstance(lane.extent, int) or lane.extent < 2 * width:
             continue
-        ways = (_ways(k, c.factors[0], lane.var, width), _ways(k, c.factors[1], lane.var, width))
+        ways = tuple(_ways(k, factor, lane.var, width, info.costs) for factor in c.factors)
         for axes, (first, second) in product(product(c.own(0), c.own(1)), product(*ways)):
             moved = first.moving * _elements(c, 0) + second.moving * _elements(c, 1)
-            tiles = _tiles(c, axes, lane, width, info.vector_registers, (first.work, second.work))
+            tiles = _tiles(c, axes, lane, info, (first.work, second.work))
             costs = tuple((tile, cost + moved) for tile, cost in tiles)
             found.append(Dots(k, c, axes, lane, (first.packed, second.packed), costs))
     longest = max(high(a.extent) for a in c.value.reduce.axes)
@@ -124,12 +113,12 @@ class _Way:
     work: float
 
 
-def _ways(k: Kernel, factor: Expr, lane: Var, width: int) -> list[_Way]:
+def _ways(k: Kernel, factor: Expr, lane: Var, width: int, costs: CostModel) -> list[_Way]:
     """The ways there are; what is just a load along the lanes is not packed."""
     steps = _steps(k, factor, lane, width)
     along = steps is not None and steps <= {0, 1}
-    work = _work(factor)
-    packed = _Way(True, (COPY_CYCLES if along else GATHER_CYCLES) + work / width, 0.0)
+    work = _work(factor, costs)
+    packed = _Way(True, (costs.copy_cycles if along else costs.gather_cycles) + work / width, 0.0)
     if steps is None or not along or 1 not in steps:
         return [packed]
     direct = _Way(False, 0.0, work)
@@ -149,12 +138,12 @@ def _steps(k: Kernel, factor: Expr, lane: Var, width: int) -> set[int | None] | 
     return steps
 
 
-def _work(e: Expr) -> float:
+def _work(e: Expr, costs: CostModel) -> float:
     """Cycles per vector to compute a factor from what is loaded; a conversion alone rides along with the load."""
     if plain_load(e) is not None:
         return 0.0
     calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
-    return sum(COSTLY_CALL_CYCLES if x.op in EXPANDED else CALL_CYCLES for x in calls)
+    return sum(costs.function_cycles if x.op in EXPANDED else costs.call_cycles for x in calls)
 
 
 def _elements(c: Contraction, side: int) -> int:
@@ -165,22 +154,24 @@ def _tiles(
     c: Contraction,
     axes: tuple[Axis, Axis],
     lane: Axis,
-    width: int,
-    registers: int,
+    info: DeviceInfo,
     work: tuple[float, float],
-) -> Iterator[tuple[TileSize, float]]:
+) -> list[tuple[TileSize, float]]:
     """Tiles that registers hold, and the cycles that each takes."""
     assert c.value.reduce is not None
+    costs, load, width = info.costs, info.costs.vector_load_cycles, info.lanes(c.value.dtype)
     m, n = high(axes[0].extent), high(axes[1].extent)
     results = prod(high(a.extent) for a in c.value.axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
+    found: list[tuple[TileSize, float]] = []
     for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
         for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
-            if r * s + min(r, s) + 1 <= registers:
+            if r * s + min(r, s) + 1 <= info.vector_registers:
                 tiles = results / (m * n) * ceildiv(m, r) * ceildiv(n, s)
-                step = max(r * s, 4.0) + (LOAD_CYCLES + work[0]) * r + (LOAD_CYCLES + work[1]) * s
-                yield TileSize(r, s), tiles * (steps * step + LANE_SUM_CYCLES * r * s)
+                step = max(r * s, costs.add_latency_cycles) + (load + work[0]) * r + (load + work[1]) * s
+                found.append((TileSize(r, s), tiles * (steps * step + costs.lane_sum_cycles * r * s)))
+    return found
 
 
 def choose(k: Kernel, ways: Dots) -> InnerProducts:

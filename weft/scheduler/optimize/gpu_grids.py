@@ -32,7 +32,6 @@ from weft.scheduler.optimize.gpu_threads import (
     along,
     bind_step,
     cut,
-    extent,
     inlined,
     is_static,
     loops_of,
@@ -41,7 +40,7 @@ from weft.scheduler.optimize.gpu_threads import (
     thread_steps,
 )
 from weft.scheduler.optimize.rule import Choice, Rule
-from weft.scheduler.optimize.steps import merge, split
+from weft.scheduler.optimize.steps import extent, merge, split
 
 BLOCKS_PER_CORE = 8
 """Blocks per multiprocessor that keep the memory busy."""

@@ -128,7 +128,7 @@ def _parts(form: Product, unit: MatrixUnit) -> tuple[Expr, Expr] | Refusal:
     """The parts of the factors that the unit multiplies, along rows and along columns."""
     dtype = form.contraction.value.dtype
     if unit.accumulator is not dtype:
-        return Refusal(f"{unit} adds up {unit.accumulator}, not {dtype}")
+        return Refusal(f"{unit} adds up {unit.accumulator.name}, not {dtype.name}")
     rows, columns = (operand(f, unit) for f in form.factors)
     return rows if isinstance(rows, Refusal) else columns if isinstance(columns, Refusal) else (rows, columns)
 
@@ -137,10 +137,10 @@ def operand(factor: Expr, unit: MatrixUnit) -> Expr | Refusal:
     """What a factor is before it is converted to the sum's dtype."""
     if unit.operand is not unit.accumulator:
         if not isinstance(factor, Call) or factor.op is not Op.CAST:
-            return Refusal(f"{unit} multiplies {unit.operand}; a factor is {factor.dtype}")
+            return Refusal(f"{unit}: a factor is {factor.dtype.name}")
         factor = factor.args[0]
     if factor.dtype is not unit.operand:
-        return Refusal(f"{unit} multiplies {unit.operand}; a factor is {factor.dtype}")
+        return Refusal(f"{unit}: a factor is {factor.dtype.name}")
     return factor
 
 

@@ -35,7 +35,6 @@ from weft.scheduler.optimize.gpu_threads import (
     along,
     bind_step,
     cut,
-    extent,
     inlined,
     is_static,
     loops_of,
@@ -45,7 +44,7 @@ from weft.scheduler.optimize.gpu_threads import (
     together,
 )
 from weft.scheduler.optimize.rule import Choice, Rule, counted
-from weft.scheduler.optimize.steps import split
+from weft.scheduler.optimize.steps import extent, split
 
 MAX_WARP_ELEMENTS = 32
 """Elements of a row that each thread of a warp takes, where the row is the warp's alone."""

@@ -23,7 +23,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
 from weft.scheduler.optimize.access import is_costly, vector_score
-from weft.scheduler.optimize.steps import merge, split
+from weft.scheduler.optimize.steps import extent, merge, split
 
 THREADS = 256
 """Of a block, unless a row is long and rows are few."""
@@ -56,15 +56,6 @@ def inlined(k: Kernel) -> Kernel:
 
 def _points(item: Item) -> int:
     return high(elements(tuple(a.extent for a in item.all_axes)))
-
-
-def extent(k: Kernel, loop: str) -> int:
-    """The extent of a loop (the largest, of one of runtime size)."""
-    owner = k.owner(loop)
-    assert owner is not None, loop
-    spec = k.nests[owner].loop(loop)
-    assert spec is not None
-    return high(spec.extent)
 
 
 def is_static(k: Kernel, loop: str) -> bool:

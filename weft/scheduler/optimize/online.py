@@ -40,7 +40,7 @@ from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors, fill
 from weft.scheduler.optimize.rule import Choice, Rule, counted
-from weft.scheduler.optimize.steps import merge, split
+from weft.scheduler.optimize.steps import extent, merge, split
 
 BLOCK_VECTORS = 4
 """Columns of a tile of scores, in SIMD registers."""
@@ -100,7 +100,7 @@ def find(k: Kernel) -> Chain | Refusal:
     if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
         reductions = sum(v.reduce is not None for v in values)
         return Refusal(
-            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and one"
+            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and 1"
         )
     top = [v for v in values if v.reduce is not None and v.reduce.op is Op.MAX]
     if len(top) != 1 or top[0].reduce is None or len(top[0].reduce.axes) != 1:
@@ -292,7 +292,7 @@ class _OnePass:
         self.k = run(self.k, ComputeAt("part", self.product, it, Scope.REGISTER))
         self.register_tile("part")
         self.k = run(self.k, Unroll(ii))
-        self.k = rows.lanes(self.k, d, min(self.extent(d), self.lanes_of(self.chain.product.axes[-1])))
+        self.k = rows.lanes(self.k, d, min(extent(self.k, d), self.lanes_of(self.chain.product.axes[-1])))
 
     def tiles(self, outer: str, around: list[str], tall: int, at: tuple[str, str]) -> None:
         """Tasks; scores and weights at `at`, in register tiles; the panel of the second factor packed."""
@@ -300,7 +300,7 @@ class _OnePass:
         for inner in around[1:]:
             assert batch is not None
             self.k, batch = merge(self.k, batch, inner)
-        many = batch is not None and self.extent(batch) >= 2 * self.info.cores
+        many = batch is not None and extent(self.k, batch) >= 2 * self.info.cores
         if not many and batch is not None:
             step = Merge(batch, outer, f"{batch}_{outer}")
             if step.check(self.k) is None:
@@ -324,7 +324,7 @@ class _OnePass:
         if not isinstance(panel, Refusal):
             where = (self.out, batch) if many and batch is not None else at
             self.k = run(self.k, ComputeAt(panel, where[0], where[1]))
-            self.in_blocks(panel, self.extent(self.k.nests[scores.name].loops[-1].var.name))
+            self.in_blocks(panel, extent(self.k, self.k.nests[scores.name].loops[-1].var.name))
             self.k = fill(self.k, panel, self.info)
 
     def in_blocks(self, panel: str, width: int) -> None:
@@ -337,13 +337,6 @@ class _OnePass:
         order = (*range(rank - 2), rank - 1, rank - 2)
         self.k = run(self.k, Arrange(panel, Scope.LOCAL, order, (*[1] * (rank - 1), width)))
         self.k, _, _ = split(self.k, nest.loops[-1].var.name, width, "pb", "pc")
-
-    def extent(self, loop: str) -> int:
-        owner = self.k.owner(loop)
-        assert owner is not None
-        spec = self.k.nests[owner].loop(loop)
-        assert spec is not None
-        return high(spec.extent)
 
     def register_tile(self, name: str) -> None:
         """Sums outside, then rows written out, then lanes."""

@@ -15,9 +15,6 @@ from weft.scheduler.optimize.steps import merge, split
 TASKS_PER_CORE = 8
 """Enough to even out what the cores are slowed by, few enough to cost nothing."""
 
-WORTH_NS = 20_000.0
-"""Work below this, in nanoseconds on one core, is not worth waking others for."""
-
 
 def most_tasks(info: DeviceInfo) -> int:
     """How many tasks are enough for all cores."""
@@ -36,7 +33,7 @@ def work_ns(flops: float, nbytes: float, info: DeviceInfo) -> float:
 
 def pays(k: Kernel, info: DeviceInfo, flops: float | None = None) -> bool:
     """Whether the kernel's work is worth waking other cores for; `flops` where they are known better."""
-    return work_ns(total_flops(k) if flops is None else flops, total_bytes(k), info) > WORTH_NS
+    return work_ns(total_flops(k) if flops is None else flops, total_bytes(k), info) > info.costs.wake_ns
 
 
 def total_flops(k: Kernel) -> float:

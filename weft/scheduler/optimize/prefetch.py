@@ -35,9 +35,6 @@ from weft.ir.loops import LoopKind
 ROW_SHARE = 8
 """A row takes at most one of so many parts of the second-level cache: two are there, beside what is computed."""
 
-AHEAD_BYTES = 2048
-"""From what is read to what is asked for: what memory delivers while one access waits for it."""
-
 MIN_AHEAD_BYTES = 1024
 """The least of them where several streams share them."""
 
@@ -47,10 +44,10 @@ MIN_RUN_BYTES = 4 * MIN_AHEAD_BYTES
 
 def prefetch(k: Kernel, info: DeviceInfo) -> Kernel:
     """`k` asking for what it will read next of large parameters."""
-    return prefetch_streams(prefetch_rows(k, info), info)
+    return prefetch_streams(prefetch_rows(k, info), info, info.costs.prefetch_bytes)
 
 
-def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int = AHEAD_BYTES) -> Kernel:
+def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int) -> Kernel:
     """`k` with items that read large parameters in order asking for what lies some way `ahead` of it, in bytes.
 
     Not where another item asks for it already (`prefetch_rows`)."""

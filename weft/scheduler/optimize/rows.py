@@ -36,6 +36,7 @@ from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, su
 from weft.scheduler.optimize.prefetch import prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
+from weft.scheduler.optimize.steps import extent as extent_of
 from weft.scheduler.optimize.steps import split
 
 VECTORS = 4
@@ -106,9 +107,10 @@ def choose(form: Anything, info: DeviceInfo) -> Staged:
         once, whole = stage_repeated(start)
         found += [Staging(once, staged, whole)] if staged or whole else []
     found.append(Staging(form.kernel))
-    k, first = pick(form.kernel, "rows.staging", found)
+    names = list(map(str, found))
+    k, first = pick(form.kernel, "rows.staging", names)
     return Staged(
-        tuple(replace(x, kernel=with_decisions_of(x.kernel, k)) for x in found[found.index(first) :])
+        tuple(replace(x, kernel=with_decisions_of(x.kernel, k)) for x in found[names.index(first) :])
     )
 
 
@@ -232,7 +234,7 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
     k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
     k, vectors = _in_flight(k)
-    k = lanes(k, inner, min(info.lanes(item.dtype) * vectors, _extent(k, inner)))
+    k = lanes(k, inner, min(info.lanes(item.dtype) * vectors, extent_of(k, inner)))
     return _within(k, name, rows, across, info)
 
 
@@ -300,7 +302,7 @@ def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tup
         k = run(k, Permute(out.name, order)) if order else k
         k = parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k
         return k, frozenset()
-    extent = _extent(k, shape.vector)
+    extent = extent_of(k, shape.vector)
     register = min(info.lanes(_widest(out)), extent)
     if shape.column:
         return _output_panels(k, out, shape, shape.vector, register, info, big)
@@ -311,7 +313,7 @@ def _output_panels(
     k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
 ) -> tuple[Kernel, frozenset[str]]:
     """Panels of results whose values are computed for all of a panel; the loops inside one."""
-    width = _panel(k, _extent(k, v), register, info, big and not shape.shared)
+    width = _panel(k, extent_of(k, v), register, info, big and not shape.shared)
     k = run(k, Pad(v, width))
     k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
     k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
@@ -324,8 +326,8 @@ def _output_rows(
     k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
 ) -> Kernel:
     """Rows of results, some vectors at a time; of a single row, each task has a part."""
-    extent, outer = _extent(k, v), (*shape.shared, *shape.outer)
-    single = all(_extent(k, n) == 1 for n in outer)
+    extent, outer = extent_of(k, v), (*shape.shared, *shape.outer)
+    single = all(extent_of(k, n) == 1 for n in outer)
     vectors = 1
     if not _heavy(out):
         k, vectors = _in_flight(k)
@@ -398,18 +400,10 @@ def _prefix(k: Kernel, outer: tuple[str, ...]) -> list[str]:
     count = 1
     for n in outer:
         picked.append(n)
-        count *= _extent(k, n)
+        count *= extent_of(k, n)
         if count >= MAX_MERGED:
             break
     return picked
-
-
-def _extent(k: Kernel, loop: str) -> int:
-    owner = k.owner(loop)
-    assert owner is not None
-    spec = k.nests[owner].loop(loop)
-    assert spec is not None
-    return high(spec.extent)
 
 
 def _heavy(item: Item) -> bool:

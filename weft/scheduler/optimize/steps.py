@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from weft.ir.index import high
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.split import Split
+
+
+def extent(k: Kernel, loop: str) -> int:
+    """The extent of a loop (the largest, of one of runtime size)."""
+    owner = k.owner(loop)
+    assert owner is not None, f"no loop {loop}"
+    spec = k.nests[owner].loop(loop)
+    assert spec is not None
+    return high(spec.extent)
 
 
 def split(k: Kernel, loop: str, factor: int, outer: str, inner: str) -> tuple[Kernel, str, str]:

@@ -30,7 +30,7 @@ from weft.ir.loops import Scope
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import fill
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted
-from weft.scheduler.optimize.steps import split
+from weft.scheduler.optimize.steps import extent, split
 
 MAX_TAPS = 128
 """Elements of a window, at most: longer reductions run in levels."""
@@ -116,7 +116,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
 def choose(form: Windows, info: DeviceInfo) -> Tile:
     """The tallest tile, and the widest of these."""
     k, (*rest, lane) = form.kernel, form.inside
-    width, height = _extent(k, lane), _extent(k, rest[-1]) if rest else 1
+    width, height = extent(k, lane), extent(k, rest[-1]) if rest else 1
     lanes = min(info.lanes(form.found.value.dtype), 1 << (width - 1).bit_length())
     vectors = ceildiv(width, lanes)
     tiles = [
@@ -170,7 +170,7 @@ def _in_registers(k: Kernel, form: Windows, tile: Tile, at: str, inner: list[str
     k = run(k, Permute(value, (*reduced, *own)), *(Unroll(n) for n in own[:-1]), Vectorize(own[-1]))
     taps = 1
     for n in reversed(reduced):
-        taps *= _extent(k, n)
+        taps *= extent(k, n)
         if taps * prod(tile.vectors) <= MAX_UNROLLED:
             k = attempt(k, Unroll(n))
     return k
@@ -277,11 +277,3 @@ def loops_of(k: Kernel, found: OneReduction) -> dict[Var, str]:
     bind = k.nests[out.name].bind
     at = {a.var: bind[i] for a, i in zip(value.axes, load.index, strict=True) if isinstance(i, Var)}
     return {v: loop.name for v, loop in at.items() if isinstance(loop, Var)}
-
-
-def _extent(k: Kernel, loop: str) -> int:
-    owner = k.owner(loop)
-    assert owner is not None
-    spec = k.nests[owner].loop(loop)
-    assert spec is not None
-    return high(spec.extent)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.ir.kernel.transforms.golden import (
     INSIDE,
     LONG,
@@ -9,13 +13,24 @@ from tests.ir.kernel.transforms.golden import (
     ROWS,
     SCATTERED,
     TRIMMED,
+    F,
     Row,
     changes,
+    kernel,
+    load,
     refuses,
 )
-from weft.ir.kernel.transforms.base import run
+from weft.ir import dtypes
+from weft.ir import expr as ex
+from weft.ir.expr import Load
+from weft.ir.index import Int, Var
+from weft.ir.kernel.algorithm import Output, Param, StoreTo
+from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.transforms.base import Refusal, run
+from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.loops import LoopKind
+from weft.testing.kernels import axis
 
 REFUSED: tuple[Row, ...] = (
     (ROWS, Unroll("k"), "there is no loop k"),
@@ -137,3 +152,35 @@ def test_a_loop_becomes_threads() -> None:
     r[y] = s[y]
 """,
     )
+
+
+def test_tasks_are_not_started_inside_of_tasks_but_beside_them() -> None:
+    """Those of a value that is computed in a loop: not that loop's, but the next one's."""
+    k = run(MATMUL, ComputeAt("c", "out", "y"))
+    k = run(k, Bind(k.nests["c"].loops[0].var.name))
+    assert Bind("y").check(k) == Refusal("there is a parallel loop around y or in it: merge them")
+    assert Bind("x").check(k) is None
+
+
+def stored(index: Callable[[Var, Var, Int], Int], size: int) -> Kernel:
+    """r[index(i, k, p[i])] = x[i, k], for i in 8 and k in 4; p is below 8."""
+    i, k = axis("i", 8), axis("k", 4)
+    at = ex.as_index(Load(dtypes.int32, "p", (i.var,)), 0, 7)
+    out = Output("out", (i, k), (StoreTo("r", (index(i.var, k.var, at),), load("x", i.var, k.var)),))
+    params = Param("x", F, (8, 4)), Param("p", dtypes.int32, (8,)), Param("r", F, (size,), True)
+    return kernel(params, out)
+
+
+@pytest.mark.parametrize(
+    ("index", "apart"),
+    {
+        "a row that the data says": (lambda i, k, at: 4 * at + k, ["k"]),
+        "rows that overlap": (lambda i, k, at: 2 * at + k, []),
+        "columns that may be another row's, for all that is known": (lambda i, k, at: 4 * k + at, []),
+        "every element, whatever the data says": (lambda i, k, at: 4 * i + k, ["i", "k"]),
+        "only one element of a row": (lambda i, k, at: i, ["i"]),
+    }.values(),
+)
+def test_stores_that_may_meet_are_not_spread(index: Callable[[Var, Var, Int], Int], apart: list[str]) -> None:
+    k = stored(index, 64)
+    assert [loop for loop in ("i", "k") if Bind(loop).check(k) is None] == apart
