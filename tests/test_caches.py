@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 import re
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,9 @@ def tables(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def test_the_page_lists_every_table() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \|[^|]+\|([^|]+)\|[^|]+\|$", PAGE.read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| `(\w+\.[\w.]+)` \|[^|]+\|([^|]+)\|[^|]+\|$", PAGE.read_text(encoding="utf-8"), re.M
+    )
     listed = dict(rows)
     found: dict[int, list[str]] = {}
     sizes: dict[str, Any] = {}
@@ -76,6 +79,25 @@ def test_the_page_lists_every_table() -> None:
     for name, value in re.findall(r"([\d,]+)[\w ]* \(`([A-Z_]+)`\)", PAGE.read_text(encoding="utf-8")):
         values = {getattr(m, value) for m in modules() if hasattr(m, value)}
         assert int(name.replace(",", "")) in {*values, *(v + 1 for v in values)}, (value, name, values)
+
+
+def test_the_page_lists_what_asks_for_reference_counts() -> None:
+    listed = re.findall(r"^\| `(core/[\w/]+\.py)`(?:, `[^|]*)? \|", PAGE.read_text(encoding="utf-8"), re.M)
+    home = Path(weft.__file__).parent
+    asking = re.compile(r"getrefcount|get_referrers")
+    found = {
+        str(p.relative_to(home)) for p in home.rglob("*.py") if asking.search(p.read_text(encoding="utf-8"))
+    }
+    assert set(listed) == found
+
+
+def test_a_thread_keeps_data_of_its_own_and_no_modes() -> None:
+    """Modes are fields of the context (autograd/context.py)."""
+    known = {"_Recent", "_Changes", "_Noted", "_Local", "_Managers"}
+    classes = [x for m in modules() for x in vars(m).values() if isinstance(x, type)]
+    assert {
+        x.__name__ for x in classes if issubclass(x, threading.local) and x is not threading.local
+    } == known
 
 
 def test_a_soak_with_small_bounds_is_flat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
     @wraps(inner)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if tracing.traces():
-            tracing.host_only(name)
+        tracing.host_only(name)
         return inner(*args, **kwargs)
 
     return call

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from weft.autograd.context import default_device
 from weft.core.execute import run
 from weft.errors import ArgumentError, DeviceError
 
@@ -57,7 +58,7 @@ def _open(which: Any = None) -> Device:
 
 def current_device() -> int:
     """The number of the default device where that is a GPU, else 0."""
-    kind, _, number = run.default_device().partition(":")
+    kind, _, number = default_device().partition(":")
     return int(number or 0) if kind == "cuda" else 0
 
 

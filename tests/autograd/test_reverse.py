@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from weft.autograd import ops
+from weft.autograd.context import grad_mode
 from weft.autograd.reverse import gradients
-from weft.autograd.value import Value, apply, grad_mode
+from weft.autograd.value import Value, apply
 from weft.ir import dtypes as d
 from weft.ir import graph as g
 from weft.ir.ops import Op

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import weft
 from weft import Tensor
-from weft.core.execute import run
 from weft.testing.reference import evaluate
 from weft.testing.strategies import choice
 from weft.testing.tolerance import allowed, difference
@@ -103,8 +102,5 @@ def test_one_plan_for_all_sizes(device: str, examples: int) -> None:
             wrong = difference(got.numpy(), want[0], bounds[0])
             assert wrong is None, f"n={n}, s={s}: {wrong}"
 
-    run.push_device(device)
-    try:
+    with weft.device(device):
         compare()
-    finally:
-        run.pop_device()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.array_api.data_types import isdtype
+from weft.autograd.context import default_device
 from weft.core.args.defaults import get_default_dtype
 from weft.core.execute import devices, run
 from weft.ir.dtypes import (
@@ -32,7 +33,7 @@ class Info:
 
     def default_device(self) -> str:
         """The device of new arrays."""
-        return run.default_device()
+        return default_device()
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, DType]:
         """The dtypes of Python numbers and of indices."""

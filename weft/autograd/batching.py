@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from weft.autograd.context import device_of_files, grad_enabled, grad_mode
 from weft.autograd.ops import expand, reshape, sum_
-from weft.autograd.value import Value, apply, composed, files_home, grad_enabled, grad_mode
+from weft.autograd.value import Value, apply, composed
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Node, Padding, Shape, Window, toposort
@@ -183,7 +184,7 @@ class _Batch:
         sources = inputs[: len(b.carries)]
         for x, at in zip(inputs[len(b.carries) : first], b.offsets, strict=True):
             box = Box((at, *(0 for _ in x.shape[1:])), (1,) * len(x.shape))
-            sources.append(graph.apply(Op.SHRINK, (x,), box, (b.length, *x.shape[1:]), home=files_home.of))
+            sources.append(graph.apply(Op.SHRINK, (x,), box, (b.length, *x.shape[1:]), home=device_of_files))
         again = dict(zip(b.fixed, inputs[first:], strict=True))
         fixed = {new.get(p, p): x for p, x in again.items()}
         roots = rebuilt([*ends, *outs], fixed)
@@ -196,7 +197,7 @@ class _Batch:
             b.length,
             b.reverse,
         )
-        out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number), home=files_home.of))
+        out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number), home=device_of_files))
         return (
             out
             if loop.part is Part.FINAL

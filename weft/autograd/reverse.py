@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
 
+from weft.autograd.context import grad_mode
 from weft.autograd.joins import total
-from weft.autograd.value import HOOKS, Value, grad_mode
+from weft.autograd.value import HOOKS, Value
 from weft.autograd.vjp import VJP
 from weft.ir.garbage import not_collected
 

@@ -7,11 +7,11 @@ gradient. Vector-Jacobian products are written on values, so gradients can be di
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from weft.autograd.context import context, device_of_files
 from weft.errors import DTypeError
 from weft.ir import graph
 from weft.ir.dtypes import DType
@@ -66,63 +66,6 @@ HOOKS: WeakKeyDictionary[Value, dict[int, Hook]] = WeakKeyDictionary()
 """The hooks of each value, in the order in which they were registered."""
 
 
-class _Mode(threading.local):
-    grad = True
-    casts: Any = None
-    """What `autocast` casts; see core/composed/autocast.py."""
-
-
-mode = _Mode()
-"""The modes of the thread; read directly where a call takes a microsecond."""
-
-
-def _nowhere() -> None:
-    """Until core says where."""
-
-
-class _Home:
-    of: Callable[[], str | None] = staticmethod(_nowhere)
-
-
-files_home = _Home()
-"""`of()`: the device on which values are made of which all operands are in files: the default device of the thread (see
-core/execute/run.py); None for the configured one, on which what has no device is computed anyway."""
-
-
-def grad_enabled() -> bool:
-    """True where operations record how they were made (everywhere but under `no_grad`), per thread."""
-    return mode.grad
-
-
-def cast_mode() -> Any:
-    """What `autocast` casts in this thread; None outside of it."""
-    return mode.casts
-
-
-class grad_mode:  # noqa: N801  (reads as what it does)
-    """Recording switched on or off within the block, for this thread.
-
-    No generator: one whose end is interrupted would switch back when it is collected, in the midst of something else.
-    """
-
-    __slots__ = ("_before", "_enabled")
-
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-
-    def __enter__(self) -> None:
-        self._before = mode.grad
-        mode.grad = self._enabled
-
-    def __exit__(self, *error: object) -> None:
-        mode.grad = self._before
-
-
-def set_grad_enabled(enabled: bool) -> None:
-    """Recording switched on or off for this thread."""
-    mode.grad = enabled
-
-
 def apply(
     op: Op,
     inputs: tuple[Value, ...],
@@ -138,7 +81,7 @@ def apply(
         if op not in FLOAT8_OPS or (isinstance(attrs, Combine) and attrs.op is not None):
             raise no_arithmetic(op.symbol, small)
     nodes = tuple([v.node for v in inputs])
-    return record(graph.apply(op, nodes, attrs, shape, dtype, files_home.of), op, attrs, inputs)
+    return record(graph.apply(op, nodes, attrs, shape, dtype, device_of_files), op, attrs, inputs)
 
 
 FLOAT8_OPS = MOVEMENT | frozenset(
@@ -162,7 +105,7 @@ def record(node: Node, op: Op, attrs: Attrs, inputs: tuple[Value, ...]) -> Value
     """The value of `node`, which is `op` on the inputs, with its record if a gradient may be asked for."""
     for v in inputs:
         if v.needs_grad:
-            if mode.grad and node.dtype.is_float:
+            if context().grad and node.dtype.is_float:
                 return Value(node, True, op, attrs, inputs)
             break
     return Value(node)
@@ -170,7 +113,7 @@ def record(node: Node, op: Op, attrs: Attrs, inputs: tuple[Value, ...]) -> Value
 
 def composed(node: Node, inputs: tuple[Value, ...], rule: VjpRule) -> Value:
     """A value computed from `inputs` in several steps, whose gradient has a formula of its own."""
-    if mode.grad and any(v.needs_grad for v in inputs):
+    if context().grad and any(v.needs_grad for v in inputs):
         return Value(node, True, None, None, inputs, rule)
     return Value(node)
 
@@ -181,7 +124,7 @@ def stepwise(result: Value, *inputs: Value) -> Value:
     It requires grad where one of them does, as in torch: whoever differentiates gets zeros, and no error.
     """
     steps = tuple([x for x in inputs if x.needs_grad])
-    if not steps or not mode.grad or not result.dtype.is_float:
+    if not steps or not context().grad or not result.dtype.is_float:
         return result
     return Value(result.node, True, None, None, (result, *steps), _only_first)
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from weft.autograd.context import grad_enabled
 from weft.autograd.ops import (
     arange_along,
     both,
@@ -44,7 +45,7 @@ from weft.autograd.ops import (
     where,
     zeros,
 )  # fmt: skip
-from weft.autograd.value import Value, VjpRule, apply, composed, constant, grad_enabled, stepwise
+from weft.autograd.value import Value, VjpRule, apply, composed, constant, stepwise
 from weft.ir import dtypes
 from weft.ir.graph import Along, Axes, Box, Combine, Padding, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low

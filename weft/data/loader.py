@@ -32,6 +32,8 @@ class WorkerInfo:
 
 
 class _Local(threading.local):
+    """Which worker this thread is: it is one for all of its life, so this is no mode."""
+
     info: WorkerInfo | None = None
 
 

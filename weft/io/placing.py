@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from weft.autograd.context import default_device
 from weft.core.execute import files
-from weft.core.execute.run import default_device, device_name, named_device
+from weft.core.execute.run import device_name, named_device
 from weft.errors import ArgumentError
 
 

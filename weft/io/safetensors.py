@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.autograd.context import default_device
 from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import DTYPES, Header, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
 from weft.core.args.handle import wrap
 from weft.core.execute import files
-from weft.core.execute.run import default_device, deferred, device_name
+from weft.core.execute.run import deferred, device_name
 from weft.core.layout.creation import as_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError

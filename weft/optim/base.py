@@ -14,7 +14,7 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar, cast
 
-from weft.autograd.value import grad_enabled, grad_mode
+from weft.autograd.context import grad_enabled, grad_mode
 from weft.core.compile.lifting import Lifted, lifting
 from weft.core.composed.composite import without_calls
 from weft.core.execute import tracing

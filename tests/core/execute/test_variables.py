@@ -10,7 +10,6 @@ import pytest
 
 import weft
 from weft import Tensor
-from weft.core.execute import run
 from weft.scheduler import realize
 
 N, S = weft.Variable("n", 1, 16), weft.Variable("s", 0, 8)
@@ -42,9 +41,8 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[int, int], Any]]] =
 
 @pytest.fixture(params=["cpu:0", "dummy:0"])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    run.push_device(request.param)
-    yield request.param
-    run.pop_device()
+    with weft.device(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("case", CASES)

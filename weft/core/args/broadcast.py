@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from weft.autograd.context import context
 from weft.autograd.value import Value, apply
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, Number, describe, wrap
@@ -148,33 +148,14 @@ def broadcast_shapes(*shapes: Shape | int) -> Shape:
 _scalars: dict[tuple[Any, ...], Node] = {}
 
 
-class _Lift(threading.local):
-    numbers: Callable[[Number, DType, str], Node | None] | None = None
-
-
-_lift = _Lift()
-_lifted = False
-"""Whether any thread ever had numbers lifted: asked first, at each number."""
-
-
-def lift(
-    numbers: Callable[[Number, DType, str], Node | None] | None,
-) -> Callable[[Number, DType, str], Node | None] | None:
-    """Have this thread's numbers be what `numbers` gives for them, where it gives anything: see lifting.py. What it was
-    before."""
-    global _lifted
-    _lifted = True
-    before, _lift.numbers = _lift.numbers, numbers
-    return before
-
-
 def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> Value:
     """`x` in every element of a tensor; the nodes most used are kept. `device` is where it meets another operand.
 
     The value is a new one each time: whoever computes it, rebinds it to its memory.
     """
-    if _lifted and _lift.numbers is not None and device is not None:
-        node = _lift.numbers(x, dtype, device)
+    lifted = context().lifted
+    if lifted is not None and device is not None:
+        node = lifted(x, dtype, device)
         if node is not None:
             return expand(Value(node), shape)
     if not x or x != x:  # 0.0 and -0.0 are one key, a NaN is none

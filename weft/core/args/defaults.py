@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Generic, TypeVar
-
+from weft.autograd.context import context, main, set_default
 from weft.core.args.handle import describe
 from weft.errors import DTypeError
-from weft.ir.dtypes import DType, NamedDType, float32
-
-T = TypeVar("T")
-
-
-class ThreadDefault(threading.local, Generic[T]):
-    """A setting of each thread's own: what the main thread sets also holds in the threads that have set nothing."""
-
-    own: T | None = None
-
-    def __init__(self, process: list[T]) -> None:
-        self._process = process  # one list for all threads: what the main thread set
-
-    def get(self) -> T:
-        """The setting in this thread."""
-        return self._process[0] if self.own is None else self.own
-
-    def set(self, value: T) -> None:
-        """Change it, for this thread or, in the main thread, for all."""
-        if threading.current_thread() is threading.main_thread():
-            self._process[0] = value
-        else:
-            self.own = value
-
-
-_main_dtype = [float32]
-_dtype: ThreadDefault[DType] = ThreadDefault(_main_dtype)
+from weft.ir.dtypes import DType, NamedDType
 
 
 def get_default_dtype() -> DType:
     """The dtype of tensors made from Python floats; float32 unless changed."""
-    own = _dtype.own
-    return _main_dtype[0] if own is None else own
+    own = context().dtype
+    return main.dtype if own is None else own
 
 
 def check_dtype(op: str, dtype: object) -> DType:
@@ -56,4 +28,4 @@ def set_default_dtype(dtype: DType) -> None:
     of their own. DTypeError unless `dtype` is a float dtype."""
     if not check_dtype("set_default_dtype", dtype).is_float:
         raise DTypeError(f"set_default_dtype: needs a float dtype, got {dtype!r}")
-    _dtype.set(dtype)
+    set_default("dtype", dtype)

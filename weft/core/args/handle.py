@@ -7,7 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
-from weft.autograd.value import Value, grad_enabled
+from weft.autograd.context import grad_enabled
+from weft.autograd.value import Value
 from weft.errors import DTypeError
 from weft.ir.forks import forkable
 from weft.ir.ops import Op
@@ -55,7 +56,7 @@ RECENT = 16384
 
 class _Recent(threading.local):
     """The tensors that this thread made, or rebound, since it last computed something: see realization.py. Bounded, so
-    that whoever computes nothing for long holds no more than this."""
+    that whoever computes nothing for long holds no more than this. Data of the thread that computes, and no mode."""
 
     def __init__(self) -> None:
         self.tensors: deque[ref[Any]] = deque(maxlen=RECENT)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from weft.autograd import value
+from weft.autograd.context import change, context, switched
 from weft.core.args.contexts import DecoratingContext
 
 if TYPE_CHECKING:
@@ -18,25 +17,25 @@ class set_grad_enabled(DecoratingContext):  # noqa: N801  (torch's name)
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)
-        self._before = value.grad_enabled()
-        value.set_grad_enabled(self.mode)
+        self._before = context().grad
+        change(grad=self.mode)
 
     def clone(self) -> Self:
         return type(self)(self.mode)
 
     def __call__(self, function: Any) -> Any:
-        value.set_grad_enabled(self._before)
+        change(grad=self._before)
         return super().__call__(function)
 
     def __enter__(self) -> Self:
-        value.set_grad_enabled(self.mode)
+        change(grad=self.mode)
         return self
 
     def __exit__(self, *error: object) -> None:
-        value.set_grad_enabled(self._before)
+        change(grad=self._before)
 
 
-class _Mode(DecoratingContext):
+class _Mode(switched, DecoratingContext):
     """Recording as `mode` says within the block; may be nested and reused. Given a function, its decorated form."""
 
     mode: bool
@@ -45,18 +44,10 @@ class _Mode(DecoratingContext):
         return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self, function: None = None) -> None:
-        self._before: list[bool] = []
+        super().__init__(grad=self.mode)
 
     def clone(self) -> Self:
         return type(self)()
-
-    def __enter__(self) -> Self:
-        self._before.append(value.grad_enabled())
-        value.set_grad_enabled(self.mode)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        value.set_grad_enabled(self._before.pop())
 
 
 class no_grad(_Mode):  # noqa: N801  (torch's name)
@@ -71,14 +62,7 @@ class enable_grad(_Mode):  # noqa: N801  (torch's name)
     mode = True
 
 
-class _Inference(threading.local):
-    on = False
-
-
-_inference = _Inference()
-
-
-class inference_mode(DecoratingContext):  # noqa: N801  (torch's name)
+class inference_mode(switched, DecoratingContext):  # noqa: N801  (torch's name)
     """As `no_grad`. With mode=False operations within are recorded, inside `no_grad` too, as in torch.
 
     Tensors made within are ordinary ones: they may be used for gradients afterwards.
@@ -88,31 +72,21 @@ class inference_mode(DecoratingContext):  # noqa: N801  (torch's name)
         return super().__new__(cls) if isinstance(mode, bool) else cls()(mode)
 
     def __init__(self, mode: bool = True) -> None:
+        super().__init__(grad=not mode, inference=mode)
         self.mode = mode
-        self._before: list[tuple[bool, bool]] = []
 
     def clone(self) -> Self:
         return type(self)(self.mode)
 
-    def __enter__(self) -> Self:
-        self._before.append((value.grad_enabled(), _inference.on))
-        value.set_grad_enabled(not self.mode)
-        _inference.on = self.mode
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        recorded, _inference.on = self._before.pop()
-        value.set_grad_enabled(recorded)
-
 
 def is_inference_mode_enabled() -> bool:
     """True within `inference_mode`."""
-    return _inference.on
+    return context().inference
 
 
 def is_grad_enabled() -> bool:
     """True where operations are recorded."""
-    return value.grad_enabled()
+    return context().grad
 
 
 def variable(data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Tensor:

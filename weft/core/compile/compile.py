@@ -11,7 +11,7 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from weakref import WeakSet
 
-from weft.autograd import value as recording
+from weft.autograd.context import context, default_device
 from weft.core.args.handle import Handle, describe
 from weft.core.args.structure import Key, Same, flatten, is_named_tuple
 from weft.core.compile.aliases import tell_apart
@@ -148,12 +148,13 @@ class Compiled(Generic[P, R]):
             run.realize_value(v)
             n = v.node
             specs.append((n.shape, n.dtype, n.storage.device.info.name, v.needs_grad, v.is_leaf))
+        now = context()
         return (
             structure,
             tuple(specs),
-            recording.grad_enabled(),
-            recording.cast_mode(),
-            run.default_device(),
+            now.grad,
+            now.casts,
+            default_device(),
         )
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
@@ -164,7 +165,8 @@ class Compiled(Generic[P, R]):
             (v.node.shape, v.node.dtype, v.node.device, v.needs_grad, v.is_leaf)
             for v in (t.value for t in tensors)
         ]
-        return structure, tuple(specs), recording.grad_enabled(), recording.cast_mode(), run.default_device()
+        now = context()
+        return structure, tuple(specs), now.grad, now.casts, default_device()
 
     def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """Trace the function, and run what was recorded."""

@@ -4,7 +4,8 @@ A call of a small compiled function is bound by the interpreter, so what a trace
 arguments, no constructors, no layers. For two arguments the text is
 
     def call(args):
-        if mode.grad is not True or mode.casts is not casts or chosen.names or len(args) != 2:
+        now = context()
+        if now.grad is not True or now.casts is not casts or now.devices or len(args) != 2:
             return None
         x0, x1 = args
         if x0.__class__ is not class0 or x1.__class__ is not class1:
@@ -34,8 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
-from weft.autograd.value import mode
-from weft.core.execute import run
+from weft.autograd.context import context
 from weft.core.execute.results import result_maker
 
 if TYPE_CHECKING:
@@ -77,11 +77,12 @@ def direct_call(
     out, device = plan.outputs[0], plan.device
     shape = tuple(n for n in out.shape if isinstance(n, int))
     env: dict[str, Any] = {
-        "mode": mode, "casts": casts, "chosen": run.chosen, "allocate": device.allocate, "execute": plan.executable.run,
+        "context": context, "casts": casts, "allocate": device.allocate, "execute": plan.executable.run,
         "direct": getattr(plan.executable, "direct", None), "result": result_maker(device, out.dtype, shape),
     }  # fmt: skip
     lines = [
-        f"if mode.grad is not {records} or mode.casts is not casts or chosen.names or len(args) != {len(classes)}:",
+        "now = context()",
+        f"if now.grad is not {records} or now.casts is not casts or now.devices or len(args) != {len(classes)}:",
         "    return None",
     ]
     env["captured"] = frozenset(map(id, captured))

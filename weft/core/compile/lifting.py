@@ -6,13 +6,12 @@ combined with float tensors are read from memory instead: the graph, its plan an
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from weft.core.args import broadcast
+from weft.autograd.context import switched
 from weft.core.args.handle import Number
 from weft.core.execute import run, tracing
 from weft.ir.dtypes import DType, convert_array
@@ -48,14 +47,6 @@ class Lifted:
         return found
 
 
-@contextmanager
-def lifting(numbers: Lifted) -> Generator[None]:
-    """Have numbers read from memory within the block, in this thread; not in a trace, which would keep them."""
-    if tracing.current() is not None:
-        yield
-        return
-    before = broadcast.lift(numbers.node)
-    try:
-        yield
-    finally:
-        broadcast.lift(before)
+def lifting(numbers: Lifted) -> AbstractContextManager[object]:
+    """Have numbers read from memory within the block; not in a trace, which would keep them."""
+    return switched(lifted=numbers.node) if tracing.current() is None else nullcontext()

@@ -10,8 +10,8 @@ from weakref import ref
 
 import numpy as np
 
+from weft.autograd.context import context, default_device
 from weft.autograd.value import Value
-from weft.autograd.value import mode as recording
 from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.aliases import may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
@@ -66,7 +66,7 @@ def make_replay(
         computed = not needs_tape and not unbound and not meta
         replay = LazyReplay(r, classes, realize=computed)
     else:
-        device = plans.open_device(devices.pop() if devices else run.default_device())
+        device = plans.open_device(devices.pop() if devices else default_device())
         replay = PlanReplay(r, classes, device, list(wanted))
     replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
@@ -76,7 +76,7 @@ def make_replay(
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
     """Whether what is to be computed has to be computed in pieces, from files larger than memory."""
     files = [r.placeholders[k].node for k, s in r.specs.items() if s.device.info.kind == "disk"]
-    return plans.in_pieces(list(wanted), files, next(iter(devices), run.default_device()))
+    return plans.in_pieces(list(wanted), files, next(iter(devices), default_device()))
 
 
 class Replay:
@@ -92,8 +92,8 @@ class Replay:
         self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
         self._captured = r.captured
         self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
-        self._records, self._casts = recording.grad, recording.casts
-        self._device_name = run.chosen_device()
+        now = context()
+        self._records, self._casts, self._devices = now.grad, now.casts, now.devices[-1:]
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._written = sorted(
             {b.target for b in r.rebinds if isinstance(b.target, int)} | {g.target for g in r.set_grads}
@@ -128,13 +128,14 @@ class Replay:
 
     def accepts(self, args: tuple[Any, ...]) -> bool:
         """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
-        if tuple(map(type, args)) != self._classes or recording.grad is not self._records:
+        now = context()
+        if tuple(map(type, args)) != self._classes or now.grad is not self._records:
             return False
-        if recording.casts is not self._casts:
+        if now.casts is not self._casts or now.devices[-1:] != self._devices:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
-        return run.chosen_device() == self._device_name and tracing.current() is None
+        return tracing.current() is None
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
         """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
@@ -254,7 +255,7 @@ class PlanReplay(Replay):
 
     def _direct_call(self) -> DirectCall | None:
         """The shortest way for a function of tensors, whose one result is computed and which does nothing else."""
-        if self._plan is None or self._classes is None or self._reads_state or self._device_name is not None:
+        if self._plan is None or self._classes is None or self._reads_state or self._devices:
             return None
         expected = [Expected(*check) for check in self._checks]
         memories: list[Any] = self._template.copy()
@@ -476,7 +477,7 @@ class LazyReplay(Replay):
         r = self.recording
         known = {v: objects[k].value for k, v in r.placeholders.items()}
         drawn = {
-            n: run.from_numpy(np.array(g.words(count), np.uint32), run.default_device())
+            n: run.from_numpy(np.array(g.words(count), np.uint32), default_device())
             for g, n, count in r.draws
         }
         values = instantiate(r.values, known, drawn)

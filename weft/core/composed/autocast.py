@@ -7,11 +7,11 @@ Parameters stay as they are; what is cast of them is cast where it is used, with
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from weft.autograd.value import apply, mode
+from weft.autograd.context import Casts, context, switched
+from weft.autograd.value import apply
 from weft.core.args.contexts import DecoratingContext
 from weft.core.args.handle import Handle, describe, wrap
 from weft.errors import ArgumentError, DTypeError, wraps_calls
@@ -24,21 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Casts:
-    """What is cast: tensors on devices of this kind, and the dtype of products."""
-
-    kind: str
-    dtype: DType
-
-
 @cache
 def _casts(kind: str, dtype: DType) -> Casts:
     """One object for each, so that compiled functions compare identities."""
     return Casts(kind, dtype)
 
 
-class autocast(DecoratingContext):  # noqa: N801  (torch's name)
+class autocast(switched, DecoratingContext):  # noqa: N801  (torch's name)
     """Within the block, products of float tensors on devices of a kind are computed in a 16-bit float dtype (bfloat16
     on the CPU, else float16, unless told otherwise), and functions that need more in float32, as torch has them.
     float64 stays as it is. Gradients have the dtypes of what they are of.
@@ -65,22 +57,12 @@ class autocast(DecoratingContext):  # noqa: N801  (torch's name)
         chosen = default_dtype(kind) if dtype is None else dtype
         if enabled and chosen not in (bfloat16, float16):
             raise ArgumentError(f"autocast: dtype must be float16 or bfloat16, got {describe_dtype(chosen)}")
-        self._casts = _casts(kind, chosen) if enabled else None
-        self._before: list[Casts | None] = []
+        super().__init__(casts=_casts(kind, chosen) if enabled else None)
 
     def clone(self) -> Self:
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._before = []
+        switched.__init__(made, **self._fields)
         return made
-
-    def __enter__(self) -> autocast:
-        self._before.append(mode.casts)
-        mode.casts = self._casts
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        mode.casts = self._before.pop()
 
 
 def describe_dtype(dtype: object) -> str:
@@ -95,12 +77,13 @@ def default_dtype(kind: str) -> DType:
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
     """True within `autocast` for devices of this kind."""
-    return mode.casts is not None and mode.casts.kind == device_type
+    casts = context().casts
+    return casts is not None and casts.kind == device_type
 
 
 def get_autocast_dtype(device_type: str) -> DType:
     """The dtype of products on devices of this kind, within `autocast` or if there were one."""
-    casts = mode.casts
+    casts = context().casts
     return casts.dtype if casts is not None and casts.kind == device_type else default_dtype(device_type)
 
 
@@ -122,18 +105,15 @@ def widens_on_gpus(function: Callable[P, R]) -> Callable[P, R]:
 def _casting(function: Callable[P, R], chosen: Callable[[Casts], DType | None]) -> Callable[P, R]:
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        casts = mode.casts
+        casts = context().casts
         to = None if casts is None else chosen(casts)
         if casts is None or to is None:
             return function(*args, **kwargs)
-        mode.casts = None  # what it is made of is not cast again
-        try:
+        with switched(casts=None):  # what it is made of is not cast again
             return function(
                 *(_cast(a, casts.kind, to) for a in args),
                 **{k: _cast(a, casts.kind, to) for k, a in kwargs.items()},
             )  # pyright: ignore[reportCallIssue]  (the same arguments in other dtypes)
-        finally:
-            mode.casts = casts
 
     return run
 

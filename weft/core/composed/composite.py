@@ -15,18 +15,17 @@ forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, a
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from weft import settings
-from weft.autograd.value import Value, cast_mode, grad_enabled, grad_mode
+from weft.autograd.context import context, grad_enabled, grad_mode, switched
+from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, unnoted, wrap
 from weft.core.composed.precision import rounded_once
-from weft.core.execute import tracing
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
 from weft.ir.calls import Call, recorded
@@ -56,17 +55,8 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 """What compares by what it is: arguments that are part of the key. (A zero is named, since 0.0 and -0.0 are equal.)"""
 
 
-class _State(threading.local):
-    inline = False
-    """Whether composed functions are run, and no calls are made."""
-    recording = False
-
-
 class ReadsValuesError(LookupError):
     """A function that is recorded wants to look at values."""
-
-
-_state = _State()
 
 
 @dataclass(slots=True, eq=False)
@@ -301,14 +291,12 @@ def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
     if not values:
         return entry
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None), v.needs_grad) for v in values]
-    before, _state.recording = _state.recording, True
     try:
-        out: Any = entry.run(stands)
+        with switched(recording=True):
+            out: Any = entry.run(stands)
     except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # what is wrong is said by the function that is run on the arguments themselves
         return entry
-    finally:
-        _state.recording = before
     parts = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))
     if not parts or not all(isinstance(t, Handle) and t.look is None for t in parts):
         return entry
@@ -325,13 +313,14 @@ def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
 
 def values_are_read() -> None:
     """Said by what looks at values: the function that is recorded here, if any, has to be run each time."""
-    if _state.recording:
+    if context().recording:
         raise ReadsValuesError
 
 
 def calls_are_made() -> bool:
     """Whether calls are made: not where they would be looked into at once, nor where casts depend on a mode."""
-    return not _state.inline and cast_mode() is None and tracing.current() is None
+    now = context()
+    return not now.inline and now.casts is None and now.trace is None
 
 
 def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | str:
@@ -347,11 +336,7 @@ def without_calls(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        before = _state.inline
-        _state.inline = True
-        try:
+        with switched(inline=True):
             return function(*args, **kwargs)
-        finally:
-            _state.inline = before
 
     return call

@@ -6,12 +6,12 @@ so that nothing is stored for it, and gradients pass through the same casts: the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from weft.autograd.value import Value, apply, grad_mode, no_arithmetic
+from weft.autograd.context import context, switched
+from weft.autograd.value import Value, apply, no_arithmetic
 from weft.core.args.handle import Handle, unnoted, wrap
 from weft.errors import WeftError, user_call, wraps_calls
 from weft.ir.dtypes import DType, accumulator, bfloat16, float16, float32
@@ -29,14 +29,6 @@ def widened(v: Value) -> Value:
         raise no_arithmetic(user_call().function.strip("_"), v.dtype)
     wide = accumulator(v.dtype)
     return v if v.dtype is wide else apply(Op.CAST, (v,), None, None, wide)
-
-
-class _State(threading.local):
-    asking = False
-    """Whether a function is run only for the dtypes of its results."""
-
-
-_state = _State()
 
 
 def rounded_once(function: Callable[P, R]) -> Callable[P, R]:
@@ -78,7 +70,7 @@ def _dtypes(items: Iterable[Any]) -> list[DType]:
 
 
 def _in_float32(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    if _state.asking:
+    if context().unrounded:
         return function(*args, **kwargs)
     first, *rest = _dtypes((*args, *kwargs.values()))
     plain: Any = None
@@ -94,12 +86,8 @@ def _in_float32(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[
 
 def _unrounded(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     """What the function makes of its arguments as they are: the dtypes of its results are of interest."""
-    _state.asking = True
-    try:
-        with grad_mode(False):
-            return function(*args, **kwargs)
-    finally:
-        _state.asking = False
+    with switched(unrounded=True, grad=False):
+        return function(*args, **kwargs)
 
 
 def _wide(a: Any) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 
-from weft.autograd.value import Value, files_home
+from weft.autograd.context import device_of_files
+from weft.autograd.value import Value
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Shape
@@ -21,7 +22,7 @@ _KEPT = 64
 
 def templated(build: Callable[..., Value], x: Value, *arguments: Hashable) -> Value:
     """build(x, *arguments), which must be a function of x's shape and dtype, and differentiate nothing."""
-    (root,) = _template(build, x.shape, x.dtype, arguments).build([x.node], files_home.of)
+    (root,) = _template(build, x.shape, x.dtype, arguments).build([x.node], device_of_files)
     return Value(root)
 
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
-from weft.autograd.value import Value, grad_enabled, set_grad_enabled
+from weft.autograd.context import context, restore
+from weft.autograd.value import Value
 from weft.core.args import handle
 from weft.core.execute import tracing, watched
 from weft.errors import ArgumentError
@@ -57,7 +58,7 @@ Change: TypeAlias = "tuple[ref[Any], Any, Any]"
 
 
 class _Changes(threading.local):
-    """What this thread has changed."""
+    """What this thread has changed: data of the thread that computes, and no mode."""
 
     def __init__(self) -> None:
         self.changed: deque[Any] = deque(maxlen=CHANGES_KEPT)
@@ -78,7 +79,7 @@ _number = itertools.count(1)
 def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
     node = value.node
-    if node.storage is None and node.inputs and (not tracing.anywhere or tracing.current() is None):
+    if node.storage is None and node.inputs and tracing.current() is None:
         changed = mine.changed
         if len(changed) >= MANY and not next(_number) % MANY:
             catch_up()
@@ -148,18 +149,18 @@ def _is_pending(change: Any) -> bool:
 
 class restored_on_error:  # noqa: N801  (reads as what it does)
     """Whatever ends the block early, Ctrl-C as well, the tensors stand for what they did, and have the `.grad` that
-    they had; gradients are recorded as they were.
+    they had; the modes are what they were.
 
     `together`: what the block changes belongs together, so that what is withdrawn later is withdrawn wholly. No
     generator: one that is not resumed, because its `__exit__` is interrupted, would restore when it is collected.
     """
 
-    __slots__ = ("_before", "_records", "_together")
+    __slots__ = ("_before", "_modes", "_together")
 
     def __init__(
         self, tensors: Iterable[Tensor], grads: Sequence[Tensor] = (), together: bool = False
     ) -> None:
-        self._records, self._together = grad_enabled(), together
+        self._modes, self._together = context(), together
         self._before: list[tuple[Any, Any, Any]] = []
         if tracing.current() is None:  # a trace that fails leaves nothing behind
             self._before = [(t, t.value, t.look) for t in tensors]
@@ -173,7 +174,7 @@ class restored_on_error:  # noqa: N801  (reads as what it does)
         if kind is not None:
             for t, before, look in self._before:
                 _undo(t, before, look)
-            set_grad_enabled(self._records)
+            restore(self._modes)
         elif self._together and self._before:
             mine.changed.append([(ref(t), before, look) for t, before, look in self._before])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from weft.autograd.context import change, context, default_device, enter
 from weft.core.args.axes import is_int
 from weft.core.args.contexts import DecoratingContext
 from weft.core.args.handle import describe
@@ -83,11 +84,11 @@ class device(str, DecoratingContext):  # noqa: N801  (torch's name)
     __hash__ = str.__hash__
 
     def __enter__(self) -> Self:
-        run.push_device(self.name)
+        enter(devices=(*context().devices, run.device_name(self.name)))
         return self
 
     def __exit__(self, *error: object) -> None:
-        run.pop_device()
+        change(devices=context().devices[:-1])
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (device.known if self.type == "disk" else device), (str(self),)
@@ -126,7 +127,7 @@ class memory_limit(DecoratingContext):  # noqa: N801  (as the other contexts)
         self._before: list[tuple[str, int | None]] = []
 
     def __enter__(self) -> Self:
-        name = run.default_device() if self.device is None else run.device_name(self.device)
+        name = default_device() if self.device is None else run.device_name(self.device)
         self._before.append((name, self._limits.get(name)))
         self._set(name, self.nbytes)
         return self
@@ -155,7 +156,7 @@ def set_num_threads(n: int) -> None:
 
 def get_default_device() -> device:
     """The device on which new tensors are made."""
-    return device.known(run.default_device())
+    return device.known(default_device())
 
 
 def set_default_device(device: str | None) -> None:

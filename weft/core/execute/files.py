@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from weft.autograd.value import Value, grad_enabled
+from weft.autograd.context import configured_device, grad_enabled
+from weft.autograd.value import Value
 from weft.core.execute import run, tracing
 from weft.errors import ArgumentError, DeviceError
 from weft.ir import graph
@@ -34,7 +35,7 @@ def on_disk(node: Node) -> bool:
 def place(node: Node) -> str:
     """Where a node without a device is: "disk:PATH" for a leaf in a file, else the device that will compute it."""
     if not on_disk(node):
-        return run.configured_device()
+        return configured_device()
     return "disk" if node.storage is None else f"disk:{node.storage.memory.file.path}"
 
 

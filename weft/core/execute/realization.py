@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class _Noted(threading.local):
-    """Tensors that this thread noted, by id: a weak set would compare tensors with `==`."""
+    """Tensors that this thread noted, by id: a weak set would compare tensors with `==`. Data of the thread that
+    computes, and no mode."""
 
     def __init__(self) -> None:
         self.wanted: dict[int, ref[Tensor]] = {}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft import settings
-from weft.autograd.value import files_home
-from weft.core.args.defaults import ThreadDefault
+from weft.autograd.context import configured_device, set_default
 from weft.core.args.handle import describe
 from weft.core.execute import changes, tracing
 from weft.errors import DTypeError
@@ -34,7 +31,7 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, S
     whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
     memory."""
     pending = [n for n in nodes if n.storage is None]
-    if pending and tracing.traces():
+    if pending:
         pending = tracing.computable(pending)
     if not pending:
         return _NOTHING
@@ -169,20 +166,6 @@ def host_array(node: Node) -> Array | None:
     return storage.numpy()
 
 
-class _DeviceStack(threading.local):
-    """The devices that this thread is in the contexts of."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-
-chosen = _DeviceStack()
-"""Which devices were chosen; read directly where a call takes a microsecond."""
-
-_base: ThreadDefault[str] = ThreadDefault([""])
-"""What set_default_device chose; empty for the configured device."""
-
-
 def named_device(x: object) -> str | None:
     """The name that a name, or a `weft.device`, stands for; None for anything else."""
     name = x if isinstance(x, str) else None if isinstance(x, DType | PathLike) else getattr(x, "name", None)
@@ -222,45 +205,10 @@ def named_only(device: str) -> str:
     return full
 
 
-def configured_device() -> str:
-    """The device that the environment names."""
-    name = settings.device()
-    return name if ":" in name else f"{name}:0"
-
-
-def chosen_device() -> str | None:
-    """The innermost `with weft.device(...)`, if there is one."""
-    return chosen.names[-1] if chosen.names else None
-
-
-def default_device() -> str:
-    """The device on which new tensors are made: the innermost `with weft.device(...)`, else the configured one."""
-    return chosen.names[-1] if chosen.names else _base.get() or configured_device()
-
-
 def set_default_device(name: str | None) -> None:
     """New tensors are made on this device where no context says otherwise, on the configured one for None: in this
     thread; from the main thread, in all that set none of their own."""
-    _base.set("" if name is None else device_name(name))
-
-
-def push_device(name: str) -> None:
-    """Make `name` the default device."""
-    chosen.names.append(device_name(name))
-
-
-def pop_device() -> None:
-    """Undo the last `push_device`."""
-    chosen.names.pop()
-
-
-def _home_of_files() -> str | None:
-    """Where what is computed from files alone is made: it is a new tensor, too. None for the configured device."""
-    name = default_device()
-    return None if name == configured_device() else name
-
-
-files_home.of = _home_of_files
+    set_default("device", "" if name is None else device_name(name))
 
 
 def synchronize() -> None:

@@ -19,6 +19,7 @@ from weakref import ref
 
 import numpy as np
 
+from weft.autograd.context import change, context, default_device, switched
 from weft.autograd.value import HOOKS, Value
 from weft.core.args.handle import Handle
 from weft.core.execute import watched
@@ -96,10 +97,6 @@ class Values(Protocol):
         """A leaf with a copy of `array`."""
         ...
 
-    def default_device(self) -> str:
-        """The device on which new tensors are made."""
-        ...
-
 
 class Modal(Protocol):
     """What computes one thing while training and another afterwards: a module."""
@@ -125,6 +122,8 @@ class Trace:
     breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
     """Why the trace was left, and what was computed in the same call afterwards."""
     left: bool = False
+    runs: bool = True
+    """Whether the function runs still, and the trace was not left: a task that it made may outlive it."""
     cause: Node | None = None
     """The node for whose value it was left, until that is computed."""
     random_state: tuple[int, int] = (0, 0)
@@ -136,7 +135,7 @@ class Trace:
         """The shadow of a tensor from before the trace."""
         before: Value = _slot.__get__(t)
         if before.node.op is not Op.BUFFER:
-            with _suspended():
+            with switched(trace=None):
                 self.values.realize_value(before)
         node = before.node
         # A result of other tensors is a leaf here: `went_back` refuses to differentiate past it.
@@ -202,7 +201,7 @@ class Trace:
         how many were before."""
         draws = self.draws.get(id(generator))
         if draws is None:
-            state = graph.buffer((3,), uint32, self.values.default_device(), None)
+            state = graph.buffer((3,), uint32, default_device(), None)
             draws = self.draws[id(generator)] = Draws(generator, state)
         before = draws.count
         draws.count += n
@@ -210,7 +209,8 @@ class Trace:
 
     def leave(self) -> None:
         """End the trace where the function is: the tensors become what the function has made of them so far."""
-        self.left, _current.trace = True, None
+        self.left, self.runs = True, False
+        change(trace=None)
         self.random_state = self.generator.get_state()
         for s in self.shadows.values():
             placeholder, before = s.placeholder, s.before
@@ -220,7 +220,7 @@ class Trace:
                 watched.passed_on(s.handle, placeholder, before)
         for d in self.draws.values():
             words = np.array(d.generator.words(d.count), np.uint32)
-            home = d.placeholder.device or self.values.default_device()
+            home = d.placeholder.device or default_device()
             d.placeholder.storage = self.values.from_numpy(words, home).storage
         for s in self.shadows.values():
             if s.now is not s.placeholder:
@@ -262,78 +262,36 @@ class Trace:
             )
 
 
-class _Current(threading.local):
-    trace: Trace | None = None
-    watch: Watch | None = None
-
-
-_current = _Current()
 _slot: Any = Handle.__dict__["value"]
 _lock = forkable(threading.Lock())
 _traces: set[int] = set()
 """The blocks that trace, by id."""
 
-_watching: set[int] = set()
-"""The blocks that watch, by id."""
-
-anywhere = 0
-"""How many blocks trace or watch."""
-
 
 def current() -> Trace | None:
     """The trace that this thread is making."""
-    return _current.trace if anywhere else None
-
-
-def traces() -> bool:
-    """Whether any thread traces, or computes the rest of a call whose trace was left."""
-    return bool(anywhere)
+    trace: Trace | None = context().trace
+    return trace if trace is None or trace.runs else None
 
 
 def computable(nodes: list[Node]) -> list[Node]:
     """Those of the nodes that can be computed now, which whoever watches is told of."""
-    if _current.trace is not None:
+    if current() is not None:
         return [n for n in nodes if not is_traced(n)]
-    if _current.watch is not None:
-        _current.watch(nodes)
+    watch = context().watch
+    if watch is not None:
+        watch(nodes)
     return nodes
 
 
-def _count() -> None:
-    global anywhere
-    anywhere = len(_traces) + len(_watching)
-
-
-class watching:  # noqa: N801  (reads as what it does)
+def watching(watch: Watch) -> switched:
     """Have `watch` called with the nodes whenever this thread computes some within the block."""
-
-    __slots__ = ("_before", "_watch")
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, self._before = watch, _current.watch
-
-    def __enter__(self) -> None:
-        with _lock:
-            _watching.add(id(self))
-            _count()
-        _current.watch = self._watch
-
-    def __exit__(self, *error: object) -> None:
-        _current.watch = self._before
-        with _lock:
-            _watching.discard(id(self))
-            _count()
-
-    def __del__(self) -> None:
-        if id(self) in _watching:  # an interrupt has prevented its end
-            with _lock:
-                _watching.discard(id(self))
-                _count()
+    return switched(watch=watch)
 
 
 def note_mode(module: Modal) -> None:
     """A compiled function that calls `module` is traced again when the module's `training` changes."""
-    trace = _current.trace
+    trace = current()
     if trace is not None:
         trace.modes[id(module)] = (module, module.training)
 
@@ -344,15 +302,14 @@ class tracing:  # noqa: N801  (reads as what it does)
     who makes sure that an interrupt does not leave a thread tracing."""
 
     def __init__(self, cls: Any, whole: bool, values: Values, generator: Generator) -> None:
-        self._cls, self.trace, self._watch = cls, Trace(values, generator, whole=whole), _current.watch
+        self._cls, self.trace, self._watch = cls, Trace(values, generator, whole=whole), context().watch
 
     def __enter__(self) -> Trace:
         cls = self._cls
         with _lock:
             _traces.add(id(self))
-            _count()
             cls.value, cls._grad = _VALUE, _GRAD
-        _current.trace = self.trace
+        change(trace=self.trace)
         return self.trace
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -365,27 +322,13 @@ class tracing:  # noqa: N801  (reads as what it does)
     def end(self) -> None:
         """The thread traces no more."""
         cls = self._cls
-        if _current.trace is self.trace:
-            _current.trace = None
-        _current.watch = self._watch
+        self.trace.runs = False
+        change(trace=None, watch=self._watch)
         with _lock:
             _traces.discard(id(self))
-            _count()
             if not _traces and "value" in cls.__dict__:
                 del cls.value
                 cls._grad = None
-
-
-class _suspended:  # noqa: N801  (reads as what it does)
-    """Not traced within the block."""
-
-    __slots__ = ("_trace",)
-
-    def __enter__(self) -> None:
-        self._trace, _current.trace = _current.trace, None
-
-    def __exit__(self, *error: object) -> None:
-        _current.trace = self._trace
 
 
 class _TracedValue:
@@ -394,11 +337,11 @@ class _TracedValue:
     def __get__(self, t: Any, owner: Any = None) -> Any:
         if t is None:
             return self
-        trace = _current.trace
+        trace = current()
         return _slot.__get__(t) if trace is None else trace.read(t)
 
     def __set__(self, t: Any, value: Value) -> None:
-        trace = _current.trace
+        trace = current()
         if trace is None:
             _slot.__set__(t, value)
         else:
@@ -411,12 +354,12 @@ class _TracedGrad:
     def __get__(self, t: Any, owner: Any = None) -> Any:
         if t is None:
             return None
-        trace = _current.trace
+        trace = current()
         shadow = None if trace is None else trace.grad_shadow(t, read=True)
         return t.__dict__.get("_grad") if shadow is None else shadow.now
 
     def __set__(self, t: Any, grad: Any) -> None:
-        trace = _current.trace
+        trace = current()
         shadow = None if trace is None else trace.grad_shadow(t, read=False)
         if shadow is None:
             t.__dict__["_grad"] = grad
@@ -471,7 +414,7 @@ def _left(trace: Trace, op: str = "") -> bool:
         return False
     trace.breaks.append(graph_break(op))
     trace.leave()
-    outer = _current.watch
+    outer = context().watch
 
     def watch(nodes: list[Node]) -> None:
         if outer is not None:
@@ -481,7 +424,7 @@ def _left(trace: Trace, op: str = "") -> bool:
         else:
             trace.breaks.append(graph_break())
 
-    _current.watch = watch
+    change(watch=watch)
     return True
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from weft.autograd.value import Value, apply, composed, grad_mode
+from weft.autograd.context import grad_mode
+from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.layout.movement import box, pad_value
 from weft.ir.dtypes import bool_

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.autograd.context import default_device
 from weft.autograd.value import Value, apply, stepwise
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, is_int, new_shape
@@ -98,7 +99,7 @@ class Generator:
             if before:
                 state = (wrap(state) + tensor([0, 0, before % _WORD], dtype=uint32)).value
             return state
-        home = run.default_device()
+        home = default_device()
         if home == run.META:
             return Value(run.valueless((3,), uint32))
         return Value(run.from_numpy(np.array(self.words(most), np.uint32), home))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from weft.autograd.context import grad_enabled, grad_mode
 from weft.autograd.reverse import gradients as walk
-from weft.autograd.value import Value, apply, grad_enabled, grad_mode
+from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, standing_for, wrap
 from weft.core.grad.differentiate import leaves_below

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.autograd.value import HOOKS, Value, grad_mode
+from weft.autograd.context import grad_mode
+from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, describe, standing_for, unnoted, value_of, wrap, writing
 from weft.core.execute import tracing, watched

@@ -7,7 +7,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from weft.autograd.value import Value, apply, composed, grad_enabled, grad_mode
+from weft.autograd.context import grad_enabled, grad_mode
+from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, describe, standing_for, wrap
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError

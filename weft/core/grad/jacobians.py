@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.batching import batched, placeholder, spread
+from weft.autograd.context import grad_mode
 from weft.autograd.reverse import gradients as walk
-from weft.autograd.value import Value, grad_mode
+from weft.autograd.value import Value
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import known_sizes
 from weft.core.args.handle import Handle, describe, wrap

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.autograd.batching import batched, placeholder, spread
+from weft.autograd.context import device_of_files, grad_enabled
 from weft.autograd.ops import reshape, sum_
 from weft.autograd.reverse import gradients, tape
-from weft.autograd.value import Value, apply, files_home, grad_enabled
+from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.composed.composite import without_calls
 from weft.core.grad.function import several_results
@@ -143,7 +144,7 @@ class _Trace:
 
     def result(self, part: Part, k: int) -> Value:
         """A result, without history."""
-        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=files_home.of))
+        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=device_of_files))
 
     def carry_rows(self, i: int, first: int) -> Value:
         """A row for each step of carry i's history, from `first` on."""
@@ -407,12 +408,12 @@ class _Back:
             [v.node for v in (*start, *rows.values())], t.length, not t.reverse,
         )  # fmt: skip
         stacked = {
-            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=files_home.of))
+            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=device_of_files))
             for k, n in enumerate(self.outs)
         }
         self.rows.update({n: v for n, v in stacked.items() if n not in self.rows})
         ends = [
-            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=files_home.of))
+            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=device_of_files))
             for k in range(len(carries))
         ]
         dc = dict(zip(t.live, ends, strict=False))

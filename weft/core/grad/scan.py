@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.autograd.value import Value, grad_mode
+from weft.autograd.context import grad_mode
+from weft.autograd.value import Value
 from weft.core.args.handle import Handle, describe, wrap
 from weft.core.args.structure import builder
 from weft.core.grad import loops

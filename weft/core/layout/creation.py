@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
+from weft.autograd.context import configured_device, default_device
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, new_shape
@@ -45,7 +46,7 @@ def tensor(
         v = bc.cast(v, dtype) if dtype is not None else v
         return leaf(Value(place(v, device).node) if device is not None else v, requires_grad)
     array = to_array("tensor", data, dtype)
-    home = run.default_device() if device is None else run.device_name(device)
+    home = default_device() if device is None else run.device_name(device)
     return leaf(Value(run.from_numpy(array, home)), requires_grad)
 
 
@@ -183,9 +184,9 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
 
 def place(v: Value, device: str | None) -> Value:
     """`v` on a device. Constants are at home on the default device without a copy."""
-    target = run.default_device() if device is None else run.device_name(device)
+    target = default_device() if device is None else run.device_name(device)
     have = v.node.device
-    if have == target or (have is None and target == run.configured_device()):
+    if have == target or (have is None and target == configured_device()):
         return v
     return copied("copy", v, target)
 
@@ -503,7 +504,7 @@ def empty_strided(
 
 
 def _read_array(array: np.ndarray[Any, Any]) -> Value:
-    return Value(run.from_numpy(to_array("tensor", array, None), run.default_device()))
+    return Value(run.from_numpy(to_array("tensor", array, None), default_device()))
 
 
 bc.set_array_reader(_read_array)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.autograd.value import grad_enabled
+from weft.autograd.context import grad_enabled
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import integers_of, needs, one_dtype, same_lead

@@ -64,7 +64,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
 def _vectors(x: Tensor, q: Array, uplo: str, w: Array | None = None) -> tuple[Tensor, Tensor]:
     """The factors again: on the tape where the gradient is to be differentiated."""
     if x.value.needs_grad:
-        from weft.autograd.value import grad_enabled
+        from weft.autograd.context import grad_enabled
 
         if grad_enabled():
             found = eigh(x, uplo)
@@ -94,7 +94,7 @@ def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> 
 
     def part(which: str) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor]]:
         def rule(g: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
-            from weft.autograd.value import grad_enabled
+            from weft.autograd.context import grad_enabled
 
             factors = SVD(*(wrap(leaf(a, x.value)) for a in (u[..., :, :k], s, vh[..., :k, :])))
             U, S, Vh = svd(x, full_matrices=False) if grad_enabled() and x.value.needs_grad else factors

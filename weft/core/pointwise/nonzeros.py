@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from weft.autograd.context import default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import value_of, wrap
 from weft.core.execute import run
@@ -27,7 +28,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, 
 
 
 def _indices(found: np.ndarray[Any, Any]) -> Tensor:
-    return wrap(Value(run.from_numpy(found.astype(np.int64), run.default_device())))
+    return wrap(Value(run.from_numpy(found.astype(np.int64), default_device())))
 
 
 def argwhere(input: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.autograd.value import grad_enabled
+from weft.autograd.context import grad_enabled
 from weft.core.args import broadcast as bc
 from weft.core.args.argument_types import signature, taken_over
 from weft.core.args.handle import Handle, describe

@@ -14,6 +14,7 @@ from functools import cache, lru_cache, partial
 from types import CodeType, FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from weft.autograd.context import change, context, enter, switched
 from weft.core.args.handle import Handle, own, tensor_class
 from weft.core.views import views
 from weft.errors import DTypeError, wraps_calls
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 wraps_calls(__file__)
 
 
-class _State(threading.local):
-    """Of this thread: whether subclasses are passed over, and the modes that are entered."""
-
-    plain = False
-    modes: tuple[TorchFunctionMode, ...] = ()
-
-
-_state = _State()
 _lock = threading.Lock()
 _intercepted: dict[int, tuple[FunctionType, FunctionType]] = {}
 """Functions by identity, each with what it was."""
@@ -44,28 +37,18 @@ def disabled(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-class DisableTorchFunctionSubclass:
+class DisableTorchFunctionSubclass(switched):
     """A context within which functions do to subclasses what they do to plain tensors."""
 
-    def __enter__(self) -> Self:
-        self._before = _state.plain
-        _state.plain = True
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _state.plain = self._before
+    def __init__(self) -> None:
+        super().__init__(plain_subclasses=True)
 
 
-class DisableTorchFunction(DisableTorchFunctionSubclass):
+class DisableTorchFunction(switched):
     """The same, within which modes are passed over, too."""
 
-    def __enter__(self) -> Self:
-        self._modes, _state.modes = _state.modes, ()
-        return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        _state.modes = self._modes
-        super().__exit__(*error)
+    def __init__(self) -> None:
+        super().__init__(plain_subclasses=True, function_modes=())
 
 
 class TorchFunctionMode:
@@ -78,13 +61,13 @@ class TorchFunctionMode:
 
     def __enter__(self) -> Self:
         install()
-        _state.modes = (*_state.modes, self)
+        enter(function_modes=(*context().function_modes, self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _state.modes = _state.modes[:-1]
+        change(function_modes=context().function_modes[:-1])
 
 
 class BaseTorchFunctionMode(TorchFunctionMode):
@@ -128,7 +111,7 @@ def overloaded(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> 
         if overrides(kind) and all(_type(f) is not kind for f in found):
             place = next((k for k, f in enumerate(found) if issubclass(kind, _type(f))), len(found))
             found.insert(place, a)
-    if _state.plain:
+    if context().plain_subclasses:
         found = [f for f in found if not isinstance(f, Handle)]
     return found
 
@@ -190,18 +173,15 @@ def same_as(x: Any, cls: type[Any]) -> Any:
 
 def in_mode() -> bool:
     """Whether a mode is entered."""
-    return bool(_state.modes)
+    return bool(context().function_modes)
 
 
 def taken_over(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the innermost mode, or else the relevant arguments, make of a call."""
-    modes = _state.modes
+    modes = context().function_modes
     if modes:
-        mode, _state.modes = modes[-1], modes[:-1]
-        try:
-            result = mode.__torch_function__(func, tuple([_type(x) for x in relevant]), args, kwargs)
-        finally:
-            _state.modes = modes
+        with switched(function_modes=modes[:-1]):
+            result = modes[-1].__torch_function__(func, tuple([_type(x) for x in relevant]), args, kwargs)
         if result is not NotImplemented:
             return result
     return handled(func, relevant, args, kwargs)
@@ -213,9 +193,10 @@ def taken_over(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs
 def _dispatch(func: Any, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A public function's call: `plain` unless a mode or an argument takes it over."""
     relevant = overloaded(args, kwargs)
-    if not relevant and not _state.modes:
+    modes = context().function_modes
+    if not relevant and not modes:
         return plain(*args, **kwargs)
-    if not _state.modes:
+    if not modes:
         return handled(func, relevant, args, kwargs)
     return taken_over(func, relevant, args, kwargs)
 

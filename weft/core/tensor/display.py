@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.autograd.context import configured_device
 from weft.core.args.defaults import get_default_dtype
 from weft.core.execute import run
 from weft.errors import ArgumentError
@@ -96,7 +97,7 @@ def text(t: Tensor) -> str:
     if v.dtype not in (get_default_dtype(), int64, bool_) or (array.size == 0 and v.dtype is not float32):
         notes.append(f"dtype={v.dtype!r}")
     device = t.device
-    if device != run.configured_device():
+    if device != configured_device():
         notes.append(f"device='{device}'")
     if v.needs_grad:
         notes.append("requires_grad=True")

@@ -9,7 +9,8 @@ import builtins
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
-from weft.autograd.value import Value, grad_enabled, stepwise
+from weft.autograd.context import configured_device, grad_enabled
+from weft.autograd.value import Value, stepwise
 from weft.core.args import broadcast, defaults, handle
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.core.execute import changes, devices, files, ownership, realization, run, watched
@@ -577,7 +578,7 @@ class Tensor(InPlace, Methods):
             )
         if look is not None and hit is not None:
             result = views.written_once(look, old, broadcast.cast(result, old.dtype), hit)
-        if result.node.device is None and (home := old.node.device) not in (None, run.configured_device()):
+        if result.node.device is None and (home := old.node.device) not in (None, configured_device()):
             result = creation.place(result, home)  # constants have no device: the tensor keeps its own
         if old.needs_grad and old.is_leaf:
             if grad_enabled():

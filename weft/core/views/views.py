@@ -20,7 +20,8 @@ from weakref import ref
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, grad_enabled
+from weft.autograd.context import grad_enabled
+from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, own, wrap, writing
 from weft.core.execute import files

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, note
 
+import weft
 from weft.core.execute import run
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
@@ -108,11 +109,8 @@ def compare(build: Callable[[LeafMaker], list[Node]], device: str) -> None:
 
 def with_device(nodes: Sequence[Node], device: str) -> None:
     """Realize; what has no device of its own is computed on this one."""
-    run.push_device(device)
-    try:
+    with weft.device(device):
         run.realize(nodes)
-    finally:
-        run.pop_device()
 
 
 KINDS = {
