@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.ir.index import variables
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import items, shuffled
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -13,7 +14,8 @@ class Permute(Transform):
     """for i: for j: for k  ->  the item's loops in another order, `order` naming all of them, outermost first.
 
     Reassociates: loops of a floating-point reduction may change places. Needs: nothing is computed at a loop that
-    moves, since its region would change; parallel loops stay outside what is not.
+    moves, since its region would change; parallel loops stay outside what is not; trimmed loops stay inside those that
+    their bounds follow from.
     """
 
     item: str
@@ -39,6 +41,14 @@ class Permute(Transform):
                 return Refusal(f"something is computed at {n.at.loop}, whose surroundings would change")
             if n.online is not None and n.online.leader == self.item:
                 return Refusal(f"online reductions run with {self.item}")
+        outside: set[str] = set()
+        for spec in (nest.loops[nest.depth(n)] for n in self.order):
+            for v in variables(spec.extent):
+                if v.name in names and v.name not in outside:
+                    return Refusal(
+                        f"how far {spec.var.name} runs follows from {v.name}, which would be inside"
+                    )
+            outside.add(spec.var.name)
         kinds = [nest.loops[nest.depth(n)].kind for n in self.order]
         vector = next((d for d, kind in enumerate(kinds) if kind in LANE_KINDS), len(kinds))
         return (
