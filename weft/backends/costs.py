@@ -1,4 +1,4 @@
-"""What schedules are compared by: how long one core of a device takes, and how its caches are laid out.
+"""Costs that schedules are compared by: the time one core of a device takes, and the layout of its caches.
 
 A cycle is the time in which a core starts one multiply-add of vectors; only ratios matter, so one model serves machines
 of one kind. `python -m benchmarks.costs` fits it to the machine at hand; the cpu takes what that has kept.
@@ -60,10 +60,10 @@ class CostModel:
     """Work of one core that is worth waking others for. Source: two Zen 4 cores, 2026-11-21."""
 
     prefetch_bytes: int = 2048
-    """What memory delivers while one access waits for it: so far ahead it is asked for. Source: decision 019."""
+    """Bytes that memory delivers while one access waits: the distance of prefetches. Source: decision 019."""
 
     line_bytes: int = 64
-    """Of a cache line. Source: all CPUs of the x86-64-v3 level."""
+    """Bytes of a cache line. Source: all CPUs of the x86-64-v3 level."""
 
     cache_ways: int = 8
     """Lines of one set of the first and the second cache. Source: as above; some have more, which costs nothing."""
@@ -86,7 +86,7 @@ def to_json(costs: CostModel) -> bytes:
 
 
 def from_json(data: bytes) -> CostModel:
-    """What `to_json` made. ValueError for anything else."""
+    """Read what `to_json` made. ValueError for anything else."""
     found: Any = json.loads(data)
     numbers = cast("dict[str, Any]", found if isinstance(found, dict) else {})
     if {n: type(v) for n, v in numbers.items()} != {f.name: type(f.default) for f in fields(CostModel)}:

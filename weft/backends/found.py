@@ -25,7 +25,7 @@ class FoundDevices(Generic[DeviceT]):
     _devices: dict[int, DeviceT] = field(default_factory=dict[int, DeviceT])
 
     def count(self) -> int:
-        """How many devices the driver lists."""
+        """The number of devices that the driver lists."""
         return len(self._found())
 
     def device(self, index: int) -> DeviceT:

@@ -1,4 +1,4 @@
-"""What a device's launches and copies take, measured through the protocol alone: numbers for a `DeviceInfo`.
+"""The times of a device's launches and copies, measured through the protocol alone, for a `DeviceInfo`.
 
 plan     starting a plan of nothing, and waiting for it
 launch   one more launch of a program that stores one element

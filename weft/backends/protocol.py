@@ -1,4 +1,4 @@
-"""What a backend is: descriptions are dataclasses, behaviour is a handful of methods. No inheritance needed.
+"""The protocol of backends: descriptions are dataclasses, behaviour is a handful of methods. No inheritance needed.
 
 A backend is a package with an entry point in the group `weft.backends`; calling the entry point gives a `Backend`.
 The scheduler knows devices only through this page: it reads `DeviceInfo` and never asks which backend it talks to.
@@ -51,7 +51,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What a device can do, as data. The schedule rules read this and nothing else.
+    """The abilities of a device, as data. The schedule rules read this and nothing else.
 
     Sizes are in bytes, rates per second. `cores` are the independent workers (cores, multiprocessors, compute units);
     `vector_bytes` is the width of one SIMD register (or of one lane's widest load on a GPU), `vector_registers` how
@@ -117,7 +117,7 @@ class Code(Protocol):
 
     @property
     def source(self) -> str:
-        """What the backend generated, to read: LLVM IR, OpenCL C, PTX ..."""
+        """The text that the backend generated, to read: LLVM IR, OpenCL C, PTX ..."""
         ...
 
 
@@ -159,7 +159,7 @@ class Event(Protocol):
     """A point in a queue's work."""
 
     def done(self) -> bool:
-        """Whether all the work before it is done."""
+        """True where all the work before it is done."""
         ...
 
     def wait(self) -> None:
@@ -176,7 +176,7 @@ class Queue(Protocol):
         ...
 
     def wait(self, event: Event) -> None:
-        """What is started from now on runs after `event`, of any queue of this backend. The host does not wait."""
+        """Order what is started from now on after `event`, of any queue of the backend. The host does not wait."""
         ...
 
     def synchronize(self) -> None:
@@ -200,13 +200,13 @@ class Executable(Protocol):
 
     @property
     def started(self) -> int:
-        """How many runs have begun to change memory: as many as have finished, and one more while one runs, or where
-        the last one failed in between."""
+        """The number of runs that have begun to change memory: as many as have finished, and one more while one
+        runs, or where the last one failed in between."""
         ...
 
     @property
     def finished(self) -> int:
-        """How many runs have had their last step started."""
+        """The number of runs that have had their last step started."""
         ...
 
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
@@ -272,15 +272,15 @@ class Device(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """What images depend on: device, driver, compiler and their versions, and the backend's own version."""
+        """The key of images: device, driver, compiler and their versions, and the backend's own version."""
         ...
 
     def listings(self, program: Program) -> Mapping[str, str]:
-        """What the backend makes of a program on the way to machine code, to read: "llvm", "assembly", "ptx" ..."""
+        """The forms of a program on the way to machine code, to read: "llvm", "assembly", "ptx" ..."""
         ...
 
     def limits(self) -> Limits:
-        """What the device does at best, as it is set up now: measured where that is possible, once and kept."""
+        """The limits of the device, as it is set up now: measured where that is possible, once and kept."""
         ...
 
     def link(self, codes: Sequence[Code], commands: Commands) -> Executable:
@@ -308,7 +308,7 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     def count(self) -> int:
-        """How many devices there are now. DeviceError with what to install when the driver is missing."""
+        """The number of devices now. DeviceError with what to install when the driver is missing."""
         ...
 
     def device(self, index: int) -> Device:

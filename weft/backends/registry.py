@@ -43,7 +43,7 @@ _opened: tuple[Device, ...] = ()
 
 
 class State(Enum):
-    """Whether a device can be used."""
+    """The state of a device: whether it can be used."""
 
     OPEN = "open"  # this process has used it
     AVAILABLE = "available"
@@ -122,14 +122,14 @@ def _note_opened() -> None:
 
 
 def set_memory_limit(name: str, nbytes: int | None) -> None:
-    """How many bytes may be in use on a device; None for what it has."""
+    """Set the number of bytes that may be in use on a device; None for what it has."""
     device = open_device(name)
     device.set_memory_limit(nbytes)
     _limits[device.info.name] = nbytes
 
 
 def available_bytes(device: Device) -> int:
-    """What may still be allocated on a device."""
+    """The bytes that may still be allocated on a device."""
     limit = _limits.get(device.info.name)
     return max(0, (device.info.memory_bytes if limit is None else limit) - device.used_bytes())
 

@@ -1,4 +1,4 @@
-"""What a device can do at best: the ceiling that a kernel's speed is measured against (a roofline).
+"""The most that a device can do: the ceiling that a kernel's speed is measured against (a roofline).
 
     time >= max(flops / peak,  read / rate of reading,  (read + written) / rate of moving)
 
@@ -82,7 +82,7 @@ class Limits:
 
 
 def described(info: DeviceInfo, peaks: tuple[Peak, ...] = ()) -> Limits:
-    """What a device's description says, where nothing has been measured."""
+    """The limits in a device's description, where nothing has been measured."""
     memory = Level("memory", float("inf"), info.bandwidth, info.bandwidth)
     return Limits(info.flops, (memory,), info.cores, False, peaks)
 
@@ -93,7 +93,7 @@ def to_json(limits: Limits) -> bytes:
 
 
 def from_json(data: bytes) -> Limits:
-    """What `to_json` wrote; ValueError when it did not."""
+    """Read what `to_json` wrote; ValueError for anything else."""
     try:
         d = json.loads(data)
         levels = tuple(

@@ -87,7 +87,7 @@ def _room(device: Device, dtype: DType, shape: tuple[int, ...], nbytes: int) -> 
 
 
 def unsupported(info: DeviceInfo, dtype: DType) -> DTypeError:
-    """That a device lacks a dtype, and what it has instead."""
+    """The error that a device lacks a dtype, with what it has instead."""
     have = sorted((d for d in info.dtypes if d.kind is dtype.kind), key=lambda d: d.bits)
     instead = " or ".join(d.name for d in have) or "another dtype"
     return DTypeError(f"{info.name} has no {dtype.name}: use {instead}, or a device that has it, such as cpu")

@@ -28,7 +28,7 @@ class SynchronousQueue:
         return FinishedEvent()
 
     def wait(self, event: Event) -> None:
-        """What another queue of this backend still has to do is waited for on the host."""
+        """Wait on the host for what another queue of this backend still has to do."""
         event.wait()
 
     def synchronize(self) -> None:

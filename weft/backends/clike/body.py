@@ -45,7 +45,7 @@ MAX_COPIES = 512
 
 
 class Hooks(Protocol):
-    """What a target adds."""
+    """The parts that a target adds."""
 
     def spread(self, body: Body, loop: Loop) -> None:
         """A PARALLEL, BLOCK or THREAD loop."""
@@ -99,11 +99,11 @@ class Body(LaneLoops):
                 raise TypeError(f"not a statement: {type(s).__name__}")
 
     def among_threads(self, s: Combine) -> None:
-        """What threads combine in registers. For targets that ask for it (`launches` with a `warp`)."""
+        """A combination by threads in registers. For targets that ask for it (`launches` with a `warp`)."""
         raise ValueError(f"no way to combine {s.buffer} of {s.group} threads was given")
 
     def _forget(self, buffers: Set[str] | None) -> None:
-        """What was read of these buffers may have changed; None: of all that other threads can write to."""
+        """Forget what was read of these buffers; None: of all that other threads can write to."""
         if self.read:
             self.read = {k: v for k, v in self.read.items() if buffers is not None and k[0] not in buffers}
 
@@ -260,7 +260,7 @@ class Body(LaneLoops):
 
 
 def copies(block: Block) -> int:
-    """How many statements a block is, its unrolled loops written out."""
+    """The number of statements of a block, its unrolled loops written out."""
     total = 0
     for s in block:
         inside = copies(s.body) if isinstance(s, Loop | If) else 1

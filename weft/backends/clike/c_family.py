@@ -1,4 +1,4 @@
-"""What OpenCL C and C99 write alike: types of scalars, literals, declarations, loops, helper functions."""
+"""Text common to OpenCL C and C99: types of scalars, literals, declarations, loops, helper functions."""
 
 from __future__ import annotations
 

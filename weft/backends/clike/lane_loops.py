@@ -17,7 +17,7 @@ from weft.ir.loops_names import names_of_guard, names_of_index
 
 
 class LaneLoops(Writing):
-    """What is between the lanes of one statement and those of the next is kept in arrays."""
+    """Loops over lanes: arrays keep what is between the lanes of one statement and those of the next."""
 
     @contextmanager
     def _over_lanes(self) -> Generator[None]:

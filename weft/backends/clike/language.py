@@ -1,4 +1,4 @@
-"""What the renderer has to know of a C-like language.
+"""A C-like language, as far as the renderer has to know it.
 
 In registers a bool is whatever `compare` gives, and the 16-bit floats are their bits as u16, because nothing is ever
 computed in them. `lanes` 0 means a scalar, else a vector of that many; a language without vectors is only asked for
@@ -18,7 +18,7 @@ from weft.ir.loops import Buffer
 
 
 class Where(Enum):
-    """Where a buffer's elements are, seen from one thread."""
+    """The place of a buffer's elements, seen from one thread."""
 
     GLOBAL = "global"
     LOCAL = "local"
@@ -108,11 +108,11 @@ class Language(Protocol):
         ...
 
     def all_lanes(self, x: str) -> str:
-        """Whether a bool holds in every lane, as a scalar bool."""
+        """True where a bool holds in every lane, as a scalar bool."""
         ...
 
     def any_lane(self, x: str) -> str:
-        """Whether a bool holds in some lane, as a scalar bool."""
+        """True where a bool holds in some lane, as a scalar bool."""
         ...
 
     def binary(self, symbol: str, dtype: DType, lanes: int, a: str, b: str) -> str:

@@ -1,4 +1,4 @@
-"""What is known of a program's launches beside their text: which grids, how large, over which buffers."""
+"""A program's launches, beside their text: which grids, how large, over which buffers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def describe(entries: Sequence[Entry]) -> str | None:
 
 
 def parse(text: str) -> list[Entry]:
-    """What `describe` wrote. ValueError when it did not."""
+    """Read what `describe` wrote. ValueError for anything else."""
     try:
         return [
             Entry(
@@ -92,7 +92,7 @@ def parse(text: str) -> list[Entry]:
 
 
 def offsets(sizes: Sequence[int], alignment: int) -> tuple[tuple[int, ...], int]:
-    """Where buffers of these sizes lie one after another, and where they end."""
+    """The offsets of buffers of these sizes one after another, and their end."""
     starts: list[int] = []
     at = 0
     for n in sizes:

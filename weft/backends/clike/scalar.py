@@ -18,7 +18,7 @@ _NAME = re.compile(r"[\w.]+")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an op is rendered: the language, how to name a value that is needed several times, the dtype and lanes."""
+    """The site of an op: the language, names for values that are needed several times, the dtype and lanes."""
 
     language: Language
     bind: Callable[[DType, int, str], str]
@@ -54,7 +54,7 @@ class Site:
         return self.language.shift(symbol, self.dtype, self.lanes, a, self.const(amount))
 
     def either(self, a: str, b: str) -> str:
-        """Of two bools."""
+        """The disjunction of two bools."""
         return self.language.binary("|", dtypes.bool_, self.lanes, a, b)
 
 

@@ -1,4 +1,4 @@
-"""What is being written: lines, names, and the places of values and buffers in them."""
+"""Text being written: lines, names, and the places of values and buffers in them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Group:
 
 
 class Offset(NamedTuple):
-    """Where each lane of a group accesses a buffer: at `base`, `steps` further on; or, if these are not constants,
-    wherever `whole` says."""
+    """The element that each lane of a group accesses: at `base`, `steps` further on; or, if these are not
+    constants, wherever `whole` says."""
 
     base: Int
     steps: tuple[int, ...] | None
@@ -47,7 +47,7 @@ class Offset(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether no two lanes access the same element, as far as is known."""
+        """True where no two lanes access the same element, as far as is known."""
         return self.steps is not None and len(set(self.steps)) == len(self.steps)
 
 
@@ -85,7 +85,7 @@ class Text:
         self.fresh = Names({*language.reserved, *taken})
         self.places: dict[str, Place] = {}
         self.names: dict[str, str] = {}
-        """What index variables are called; an unrolled loop's is a number."""
+        """The names of index variables; an unrolled loop's is a number."""
         self.helpers: set[str] = set()
         self.read: dict[tuple[str, Int, Guard, Group], TextValue] = {}
         """Elements that have been read, by buffer, offset, guard and group: unrolled loops read them again."""
@@ -132,6 +132,6 @@ class Text:
         return name
 
     def define(self, name: str) -> str:
-        """What a name of the program is called from now on."""
+        """Define a name of the program: the name in the text from now on."""
         self.names[name] = self.fresh.fresh(name)
         return self.names[name]

@@ -52,11 +52,11 @@ class Values(Text):
 
     @property
     def looped(self) -> bool:
-        """Whether this is inside a vector loop that is a loop over lanes."""
+        """True inside a vector loop that is a loop over lanes."""
         return self.lane is not None and not self.language.widths
 
     def _differs(self, names: frozenset[str]) -> bool:
-        """Whether what depends on these names may differ between lanes."""
+        """True where what depends on these names may differ between lanes."""
         return not names.isdisjoint(self.varying)
 
     def each(self) -> Generator[Group]:
@@ -142,7 +142,7 @@ class Values(Text):
         )
 
     def _active(self, k: int) -> str | None:
-        """Whether lane k of the current group is active; None: it is."""
+        """The condition that lane k of the current group is active; None: it is."""
         mask = self.now.mask
         return None if mask is None else self.language.truth(self.language.lane(mask, k))
 
@@ -157,13 +157,13 @@ class Values(Text):
         return substitute(i, self.constants)
 
     def _uniform(self, i: Int) -> bool:
-        """Whether all lanes of the group have the same value; what it depends on has been computed."""
+        """True where all lanes of the group have the same value; what it depends on has been computed."""
         if isinstance(i, int) or not self.now.lanes:
             return True
         return self.lane not in variables(i) and not any(self.memo[v].lanes for v in opaques(i))
 
     def offset(self, place: Place, offset: Int) -> Offset:
-        """Where the current group accesses `place`; what the offset depends on has been computed."""
+        """The offset of the current group in `place`; what it depends on has been computed."""
         if place.lanes:
             assert self.lane is not None
             offset = offset * place.lanes + self.lane
@@ -217,7 +217,7 @@ class Values(Text):
         return language.binary("+", dtype, n, base, steps)
 
     def _aligned(self, base: Int, lanes: int) -> bool:
-        """Whether an offset is known to be a multiple of the vector's length."""
+        """True where an offset is known to be a multiple of the vector's length."""
         return base % lanes == 0
 
     # values

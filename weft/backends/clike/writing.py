@@ -81,7 +81,7 @@ class Writing(Values):
         return self.bind(dtypes.bool_, n, text)
 
     def _careful(self, s: Store | Accumulate) -> bool:
-        """Whether a group might read what another one has already written."""
+        """True where a group might read what another one has already written."""
         if len(self.groups) == 1:
             return False
         return s.buffer in names_of(s.value) | names_of_index(s.offset) | names_of_guard(s.guard)
@@ -175,7 +175,7 @@ class Writing(Values):
             self._add_to(op, place, self.index.bare(self.offset(place, offset).base), total)
 
     def _any_of(self, groups: Sequence[Group]) -> str | None:
-        """Whether any lane of the groups is active; None: one is."""
+        """The condition that any lane of the groups is active; None: one is."""
         found: list[str] = []
         for g in groups:
             if g.mask is None:
@@ -238,7 +238,7 @@ class Writing(Values):
 
 
 def identity(op: Op, dtype: DType) -> bool | int | float:
-    """What `op` leaves every value as it is with."""
+    """The identity of `op`."""
     match op:
         case Op.ADD:
             return -0.0 if dtype.is_float else 0

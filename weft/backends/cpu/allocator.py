@@ -187,7 +187,7 @@ class Allocator:
         self._collect_now()
 
     def use(self) -> MemoryUse:
-        """What is in use now."""
+        """The memory in use now."""
         with self._lock:
             self._collect()
             idle_small = sum(size * len(free) for size, free in self._idle_small.items())

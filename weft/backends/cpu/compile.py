@@ -28,7 +28,7 @@ def compile_text(text: str, target: Target) -> bytes:
 
 
 def assembly(programs: Sequence[Program], target: Target) -> str:
-    """What `compile_programs` gives, to read."""
+    """The code that `compile_programs` gives, as text."""
     return _optimized(render_module(programs, target), target).assembly(target, lean=True)
 
 

@@ -115,7 +115,7 @@ class CpuExecutable:
             raise self._misuse(memories, variables) from None
 
     def _misuse(self, memories: Sequence[Any], variables: Sequence[int]) -> ValueError:
-        """What is wrong with the arguments of a run."""
+        """The error in the arguments of a run."""
         for k, m in enumerate(memories):
             if not hasattr(m, "address"):
                 state = "freed" if isinstance(m, MemoryBlock) else "not of cpu:0"

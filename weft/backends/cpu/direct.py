@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 AVAILABLE = sys.implementation.name == "cpython"
-"""Whether this Python has the C functions that are needed."""
+"""True where this Python has the C functions that are needed."""
 
 NAMES = (
     "PyTuple_GetItem",
@@ -27,7 +27,7 @@ NAMES = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
 )
-"""What `weft_direct` calls."""
+"""The functions that `weft_direct` calls."""
 
 _METH_FASTCALL = 0x80
 _ADDRESS = sys.intern("address")

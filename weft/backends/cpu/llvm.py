@@ -37,7 +37,7 @@ class LinkMemoryError(MemoryError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code is made for. `cpu` and `features` are LLVM's names, e.g. "znver4" and "+avx2,-avx512f"."""
+    """The target of code. `cpu` and `features` are LLVM's names, e.g. "znver4" and "+avx2,-avx512f"."""
 
     triple: str
     cpu: str = ""
@@ -152,7 +152,7 @@ MANAGERS_KEPT = 8
 
 
 def _manager(passes: tuple[str, ...]) -> Any:
-    """What runs the named passes. LLVMError for an unknown one."""
+    """The pass manager of the named passes. LLVMError for an unknown one."""
     known = _managers.known
     found = known.get(passes)
     if found is None:
@@ -266,7 +266,7 @@ _SECTION_BYTES = (
 
 
 def _is_room_for(nbytes: int) -> bool:
-    """Whether the system would give memory for an object: the linker says only that it was not linked."""
+    """True where the system would give memory for an object: the linker says only that it was not linked."""
     try:
         mmap.mmap(-1, nbytes + _SECTION_BYTES).close()
     except OSError:
@@ -320,7 +320,7 @@ class _Linkers:
         self._count = 0
 
     def next(self) -> Any:
-        """What links the next object. No lock, which a fork could copy: of two new ones at once, one is forgotten."""
+        """The next object's linker. No lock, which a fork could copy: of two new at once, one is forgotten."""
         linker = self._linker
         if linker is None or self._count >= OBJECTS_PER_LINKER:
             linker = self._linker = _llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)

@@ -1,4 +1,4 @@
-"""What the host is: its instruction set as LLVM names it, its vectors, its cores and its caches.
+"""The host: its instruction set as LLVM names it, its vectors, its cores and its caches.
 
 A `Machine` is data. `host()` measures one; `dataclasses.replace` and `portable` make others, e.g. to generate
 AVX2 code on an AVX-512 machine.
@@ -53,7 +53,7 @@ class Machine:
     line_bytes: int = 64
 
     def has(self, feature: str) -> bool:
-        """Whether the description grants a feature by LLVM's name: `has("avx512bf16")`, `has("f16c")`."""
+        """True where the description grants a feature by LLVM's name: `has("avx512bf16")`, `has("f16c")`."""
         return f"+{feature}" in self.target.features.split(",")
 
 
@@ -197,7 +197,7 @@ def _cache_bytes(level: int, default: int) -> int:
 
 
 def _cores_sharing(level: int, threads: tuple[int, ...]) -> int:
-    """How many of our cores share the first processor's cache of that level."""
+    """The number of our cores that share the first processor's cache of that level."""
     folder = _cache_folder(level)
     shared = _read(folder / "shared_cpu_list") if folder else None
     if not shared:

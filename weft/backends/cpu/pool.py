@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from .native import MAX_PROCESSORS, MAX_THREADS
 
 _SPIN_NS = 30_000
-"""How long an idle worker spins before it sleeps: longer than the gap between two kernels of a plan, and short
-enough that a core is not kept from somebody else."""
+"""Time that an idle worker spins before it sleeps: longer than the gap between two kernels of a plan, and
+short enough that a core is not kept from somebody else."""
 
 _OVERSUBSCRIBED_SPIN_NS = 1_000
 """With more threads than cores a spinning thread only keeps another one from working."""
@@ -68,7 +68,7 @@ class Pool:
 
     @property
     def threads(self) -> int:
-        """How many threads a parallel loop may use, its caller included."""
+        """The number of threads that a parallel loop may use, its caller included."""
         return self._wanted
 
     @property

@@ -21,7 +21,7 @@ from weft.ir.loops import Loop, LoopKind, Program
 from .llvm import Target
 
 STACK_BYTES = 16 << 10
-"""When LOCAL buffers need more, they come from the heap."""
+"""Bytes of LOCAL buffers on the stack, at most; when they need more, they come from the heap."""
 
 IMPORTS = ("weft_parallel",)
 """Symbols of the runtime that kernels call."""
@@ -61,7 +61,7 @@ def _kernel(module: Module, program: Program, target: Target) -> None:
 
 @dataclass(slots=True)
 class _Cpu:
-    """How one program runs on the CPU."""
+    """One program's rendering for the CPU."""
 
     name: str
     target: Target

@@ -100,7 +100,7 @@ def measure(runtime: Runtime) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How wide and how many: lanes of a vector of `element`, and chains of multiply-adds."""
+    """The lanes of a vector of `element`, and the number of chains of multiply-adds."""
 
     element: str
     lanes: int
@@ -115,7 +115,7 @@ def _shape(machine: Machine, element: str, size: int) -> _Shape:
 
 
 def _operations(machine: Machine, size: int) -> float:
-    """Of one step of all chains."""
+    """Operations of one step of all chains."""
     shape = _shape(machine, "", size)
     return 2.0 * shape.lanes * shape.chains
 

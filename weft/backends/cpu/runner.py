@@ -119,7 +119,7 @@ class NativePlan:
         self._run = _RUN_PLAN(functions.run_plan)
         self._run_timed = _RUN_TIMED(functions.run_timed)
         self.direct: Callable[..., bool] | None = None
-        """Where all that a run takes is memories: `direct(*memories)`; see direct.py."""
+        """The run as `direct(*memories)`, where it takes nothing but memories; see direct.py."""
         if direct is not None and not variables and not pointers and externals <= _DIRECT_LIMIT:
             at = self._instructions.buffer_info()[0]
             owned = (keep, self._slots, self._instructions)

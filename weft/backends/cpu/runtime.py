@@ -32,7 +32,7 @@ _OPTIMIZATION = Optimization(level=0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """What the cpu backend runs on. `symbols` are the addresses that generated objects import."""
+    """The parts that the cpu backend runs on. `symbols` are the addresses that generated objects import."""
 
     machine: Machine
     pool: Pool
@@ -64,7 +64,7 @@ class Runtime:
         )
 
     def set_threads(self, count: int) -> None:
-        """How many threads parallel loops use from now on, their caller included."""
+        """Set the number of threads that parallel loops use from now on, their caller included."""
         self.pool.set_threads(count)
 
 

@@ -62,7 +62,7 @@ def target(capability: tuple[int, int]) -> Target:
 
 
 def copies_ahead(chip: Target) -> bool:
-    """Whether the architecture copies to shared memory asynchronously: from sm_80 on."""
+    """True where the architecture copies to shared memory asynchronously: from sm_80 on."""
     return int(re.sub(r"\D", "", chip.cpu)) >= 80
 
 
@@ -105,7 +105,7 @@ def describe(entries: Sequence[Entry]) -> str | None:
 
 
 def parse(text: str) -> list[Entry]:
-    """What `describe` wrote. ValueError when it did not."""
+    """Read what `describe` wrote. ValueError for anything else."""
     try:
         return [
             Entry(

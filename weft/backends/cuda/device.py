@@ -51,7 +51,7 @@ from .matrix import units
 from .peaks import peaks
 
 STAGING_BYTES = 8 << 20
-"""Of each of the two pinned buffers."""
+"""Bytes of each of the two pinned buffers."""
 
 GRAPHS_KEPT = 8
 """Captured runs of one plan on different memory; the least recently used goes first."""
@@ -65,10 +65,10 @@ OLDEST_DRIVER = 12000
 """The CUDA version (12.0) of the first driver that assembles what is compiled for GPUs before Blackwell."""
 
 PARAMETERS = 480
-"""Of a kernel: its arguments take at most 4,352 bytes, scratch buffers and variables among them."""
+"""Parameters of a kernel: its arguments take at most 4,352 bytes, scratch buffers and variables among them."""
 
 LOG_BYTES = 8 << 10
-"""Of the assembler's complaints."""
+"""Bytes of the assembler's complaints."""
 
 _MAGIC = b"weft-cuda-1\n"
 
@@ -132,7 +132,7 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def capture(self) -> Generator[Capture]:
-        """What is started on the capture's stream inside becomes its graph. Other threads' captures wait."""
+        """Make a graph of what is started on the capture's stream inside. Other threads' captures wait."""
         driver, mode = self.driver, self.driver.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         with self.lock:
             driver.call("cuStreamBeginCapture", self._capturing, mode)
@@ -292,7 +292,7 @@ class CudaDevice:
 
     @property
     def _groups(self) -> bool:
-        """Whether groups of warps multiply together."""
+        """True where groups of warps multiply together."""
         return any(u.row_bytes for u in self._info.matrix_units)
 
     def fingerprint(self) -> str:
@@ -378,7 +378,7 @@ class CudaQueue:
 
 @dataclass(slots=True)
 class Capture:
-    """What `CudaDevice.capture` makes: the stream that is captured and, afterwards, the graph, ready to be launched."""
+    """The result of `CudaDevice.capture`: the captured stream and, afterwards, the graph, ready to launch."""
 
     stream: Any
     graph: Any = None
@@ -568,7 +568,7 @@ class CudaExecutable:
 
 
 def _offsets(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Where buffers of these sizes lie one after another, and where they end."""
+    """The offsets of buffers of these sizes one after another, and their end."""
     starts: list[int] = []
     at = 0
     for n in sizes:

@@ -91,7 +91,7 @@ def multiply(body: Body, found: MatrixLoops, thread: Loop | None) -> None:
 
 
 class Product:
-    """How the loops of a chain share a product out among threads. IRError where it is not as a unit does."""
+    """A product as the loops of a chain share it out among threads. IRError where it is not as a unit does."""
 
     def __init__(self, found: MatrixLoops, thread: Loop | None, buffers: Mapping[str, Buffer]) -> None:
         self.sum, self.loops = found.sum, found.loops[:-1]
@@ -131,7 +131,7 @@ class Product:
         return substitute(offset, {self.thread: self.warp * WARP + number})
 
     def step(self, offset: Int, number: int) -> int:
-        """How far lane `number` is from lane 0."""
+        """The distance of lane `number` from lane 0."""
         far = self.lane(offset, number) - self.lane(offset, 0)
         if not isinstance(far, int):
             raise self.fail("the threads of a warp do not step evenly")
@@ -155,7 +155,7 @@ class Product:
         return out[0], out[1]
 
     def _roles(self) -> None:
-        """Which of the loops count steps of the sum, tiles of rows and columns, and elements of one lane."""
+        """Sort the loops into steps of the sum, tiles of rows and columns, and elements of one lane."""
         self.deep: list[Loop] = []
         self.rows: list[tuple[Loop, int]] = []
         self.columns: list[tuple[Loop, int]] = []
@@ -243,7 +243,7 @@ class _Rendering:
         return self._load(o, base + mod(number, 16) * o.deep, 2, True)
 
     def _column_fragments(self, at: dict[Var, int], columns: list[dict[Var, int]]) -> list[list[str]]:
-        """Those of b, two neighbouring tiles by one load where there are two."""
+        """The fragments of b, two neighbouring tiles by one load where there are two."""
         b, number = self.p.b, self.lane_number
         if self.p.operand is dtypes.float32:
             return [self._fragment(b, {**at, **c}, False) for c in columns]

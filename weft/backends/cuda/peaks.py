@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU computes at best by dtype, from what a multiprocessor does in a clock."""
+"""The peaks of an NVIDIA GPU by dtype, from what a multiprocessor does in a clock."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ TRIPLE = "nvptx64-nvidia-cuda"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one grid is launched: threads per block, and the bytes of shared memory given to it then."""
+    """The launch of one grid: threads per block, and the bytes of shared memory given to it then."""
 
     threads: int
     local_bytes: int
@@ -38,10 +38,10 @@ TWO_BLOCKS = 256
 """Threads of a block, at most, of which two run at once with 128 registers for each thread."""
 
 KEPT_BYTES = 256
-"""Of one buffer in a thread's registers then, at most: half of them."""
+"""Bytes of one buffer in a thread's registers then, at most: half of them."""
 
 STATIC_BYTES = 48 << 10
-"""Of shared memory that a kernel may declare."""
+"""Bytes of shared memory that a kernel may declare."""
 
 
 def render_module(
@@ -103,8 +103,8 @@ def _kernel(module: Module, grid: Program, arrays: list[str], panels: Set[str]) 
 
 
 def _two_blocks(thread: Loop) -> str:
-    """That two blocks shall find registers on a multiprocessor, 128 for each thread (64 where there are twice as many):
-    where threads keep few elements, which leaves enough for the rest."""
+    """The attribute by which two blocks find registers on a multiprocessor, 128 for each thread (64 where
+    there are twice as many): where threads keep few elements, which leaves enough for the rest."""
     kept = [high(s.buffer.size) * s.buffer.dtype.itemsize for s in every(thread.body) if isinstance(s, Alloc)]
     threads, most = high(thread.extent), max(kept, default=0)
     few = any(threads <= TWO_BLOCKS * n and most * n <= KEPT_BYTES for n in (1, 2))

@@ -45,10 +45,10 @@ STAGES = (3, 2)
 """Panels of one buffer, as many as there is room for: one that is used, and two or one on their way."""
 
 MORE_STAGES = (5, 4)
-"""Of small panels: a step of these takes less time than a copy, so more must be on their way."""
+"""Stages of small panels: a step of these takes less time than a copy, so more must be on their way."""
 
 SMALL_BYTES = 48 << 10
-"""Of a ring of so many places, at most."""
+"""Bytes of a ring of so many places, at most."""
 
 PIECE = 16
 """Bytes of one copy, at most: these go around the first-level cache."""
@@ -219,7 +219,7 @@ class _Ring:
         return tuple(out)
 
     def piece(self, filled: Loop | Store) -> Copy | None:
-        """What a vector's lanes, or one store, bring, as one copy."""
+        """The elements that a vector's lanes, or one store, bring, as one copy."""
         lanes = filled if isinstance(filled, Loop) else None
         s = filled.body[0] if isinstance(filled, Loop) else filled
         if (lanes is not None and len(lanes.body) != 1) or not isinstance(s, Store) or s.guard:
@@ -268,7 +268,7 @@ class _Ring:
         return tuple(out)
 
     def used(self, rest: Sequence[Stmt], stage: Int, sizes: dict[str, int]) -> Block:
-        """What reads the panels, at that stage."""
+        """The statements that read the panels, at that stage."""
 
         def leaf(e: Expr) -> Expr | None:
             if isinstance(e, Load) and e.source in sizes:

@@ -1,4 +1,4 @@
-"""Whether products by groups of warps give what they should on this very GPU: two small ones are tried.
+"""A trial of products by groups of warps on this very GPU: two small ones have to come out right.
 
     y (64 x 128) = a (64 x 192) @ b (192 x 128)      bf16, both as they stand; f16, both stored transposed
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.backends.cuda.device import CudaDevice
 
 ROWS, COLUMNS, TERMS = 64, 128, 192
-"""Of the products: four steps of the ring are more than it has places for at first."""
+"""Sizes of the products: four steps of the ring are more than it has places for at first."""
 
 ROW, PIECE, THREADS = 64, 8, 128
 """Elements of a panel's rows and of one copy, and the threads of one group."""
@@ -37,8 +37,8 @@ _log = logging.getLogger("weft")
 
 
 def agrees(device: CudaDevice) -> bool:
-    """Whether the products are right on the device, as found now or before. DeviceError, CudaError where they cannot
-    run."""
+    """True where the products are right on the device, as found now or before. DeviceError, CudaError where
+    they cannot run."""
     key = disk_cache.digest("wgmma", device.info.description, device.fingerprint(), disk_cache.compiler())
     known = disk_cache.get("trial", key)
     if known is None:

@@ -38,7 +38,7 @@ GROUP = 4
 """Warps of a group."""
 
 ROW_BYTES = 128
-"""Of a panel's rows: the widest pattern of the unit's own."""
+"""Bytes of a panel's rows: the widest pattern of the unit's own."""
 
 PATTERN_BYTES = 1024
 """Eight rows, after which the pattern repeats; where each operand's pattern starts."""
@@ -59,7 +59,7 @@ UNITS: tuple[MatrixUnit, ...] = tuple(
     for operand in TYPES
     for n in (256, 128)
 )  # fmt: skip
-"""Of compute capability 9.0 alone, with its own instructions (sm_90a)."""
+"""The units of compute capability 9.0 alone, with its own instructions (sm_90a)."""
 
 
 def units(capability: tuple[int, int]) -> tuple[MatrixUnit, ...]:
@@ -69,7 +69,7 @@ def units(capability: tuple[int, int]) -> tuple[MatrixUnit, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fence(Own):
-    """What this thread knows to be in shared memory, the unit knows."""
+    """The fence after which the unit, too, knows what this thread knows to be in shared memory."""
 
     def render(self, body: Body) -> None:
         body.frame.f.do('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
@@ -138,7 +138,7 @@ class GroupProduct(Own):
         frame.touch((p.sum.buffer,))
 
     def descriptor(self, body: Body, side: Side, at: Mapping[Var, int]) -> str:
-        """Where the operand's tile starts, and the steps of its layout."""
+        """The descriptor of the operand's tile: its start, and the steps of its layout."""
         p, frame, f = self.product, body.frame, body.frame.f
         first = substitute(p.base(side.operand, at), {p.warp: floordiv(p.thread, WARP * GROUP) * GROUP})
         place = frame.place(side.operand.buffer.name)
@@ -294,7 +294,7 @@ WARP_ROWS = 16
 
 
 def _far(p: Product, o: Operand, at: Mapping[Var, int]) -> int:
-    """How far a tile is from the first; -1 where that is no constant."""
+    """The distance of a tile from the first; -1 where that is no constant."""
     zero = {x.var: 0 for x in p.loops}
     far = p.base(o, {**zero, **at}) - p.base(o, zero)
     return far if isinstance(far, int) else -1

@@ -69,7 +69,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def lock(file: BinaryIO) -> bool | None:
-    """Whether the file was locked: False where somebody else holds it, None where the system has no locks for it."""
+    """Lock the file: False where somebody else holds it, None where the system has no locks for it."""
     if fcntl is None:
         return None
     try:

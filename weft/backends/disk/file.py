@@ -70,7 +70,7 @@ class MappedFile:
             raise FileError(f"{self.path} cannot be mapped into memory: {error}") from None
 
     def _now(self) -> tuple[int, int]:
-        """What changes when somebody writes to the file: its size, and when it was last written to."""
+        """The marks that change when somebody writes to the file: its size, and when it was last written to."""
         status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns
 
@@ -95,7 +95,7 @@ class MappedFile:
         self._advise("MADV_WILLNEED", begin, end)
 
     def is_cached(self, at: int) -> bool:
-        """Whether the byte can be had without waiting for the medium; False where the system does not say."""
+        """True where the byte is there without waiting for the medium; False where the system does not say."""
         try:
             return os.preadv(self._descriptor, [bytearray(1)], at, os.RWF_NOWAIT) > 0
         except (OSError, AttributeError):

@@ -71,7 +71,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file holds; `start` is where its data begins."""
+    """The contents of a file; `start` is where its data begins."""
 
     entries: tuple[Entry, ...]
     metadata: dict[str, str]
@@ -179,7 +179,7 @@ MAX_DIMS = 64
 
 
 def too_large(shape: Sequence[int], itemsize: int) -> str | None:
-    """Why there can be no array of this shape, though it may be one without elements; None where there can."""
+    """The reason against an array of this shape, though it may have no elements; None where there is none."""
     if len(shape) > MAX_DIMS:
         return f"has more than {MAX_DIMS} dimensions"
     if math.prod(n for n in shape if n) * itemsize >= 1 << 63:

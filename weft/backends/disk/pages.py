@@ -1,4 +1,4 @@
-"""What the system is told of a file's pages in its cache. All of it is advice: nothing fails where it is not taken."""
+"""Advice to the system on a file's pages in its cache: nothing fails where it is not taken."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class replacing:  # noqa: N801  (a context)
 
 
 def _mode(path: Path) -> int | None:
-    """What kind of file is there, with its permissions; None for none."""
+    """The mode of the file, its kind and permissions; None for none."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:

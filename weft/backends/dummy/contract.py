@@ -16,7 +16,7 @@ _ONE_THREAD = 1 << 18
 
 
 def pays(a: Array, b: Array, summed: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether the operands have far fewer elements than there are terms, and some are summed."""
+    """True where the operands have far fewer elements than there are terms, and some are summed."""
     return prod(shape[k] for k in summed) > 1 and 4 * (a.size + b.size) <= prod(shape)
 
 

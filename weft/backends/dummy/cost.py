@@ -1,4 +1,4 @@
-"""How much work a program is: the count behind the simulated devices' clocks."""
+"""The work of a program: the count behind the simulated devices' clocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Work:
 
 
 def work(p: Program, given: Mapping[str, int]) -> Work:
-    """What running `p` with these runtime integers does. An extent that depends on a loop counts with its maximum."""
+    """The work of `p` with these runtime integers. An extent that depends on a loop counts with its maximum."""
     nbytes = sum(int(evaluate(b.size, given)) * b.dtype.itemsize for b in p.params)
     return Work(_block(p.body, given, 1.0), nbytes)
 

@@ -70,7 +70,7 @@ class DummyBackend:
         self.devices = [DummyDevice(info, races, host) for info in infos]
 
     def count(self) -> int:
-        """How many devices are simulated."""
+        """The number of simulated devices."""
         return len(self.devices)
 
     def device(self, index: int) -> DummyDevice:
@@ -92,7 +92,7 @@ class DummyCode:
         return show_program(self.program)
 
     def work(self, given: Mapping[str, int]) -> Work:
-        """How much it does with these runtime integers; remembered for the last ones."""
+        """The work of a run with these runtime integers; remembered for the last ones."""
         key = tuple(given.values())
         if key not in self.amounts:
             self.amounts.clear()
@@ -210,7 +210,7 @@ class DummyDevice:
         return {}
 
     def limits(self) -> Limits:
-        """What the clock goes by."""
+        """The limits that the clock goes by."""
         return described(self.info)
 
     def link(self, codes: Sequence[Code], commands: Commands) -> DummyExecutable:
@@ -223,7 +223,7 @@ class DummyDevice:
             q.synchronize()
 
     def copy_ns(self, nbytes: int) -> float:
-        """What a copy between the host and this device takes."""
+        """The time of a copy between the host and this device."""
         return self.info.launch_ns + 1e9 * nbytes / self.info.link_bandwidth * self.faults.slowdown()
 
     def spend(self, queue: DummyQueue, ns: float) -> None:
@@ -239,7 +239,7 @@ class DummyDevice:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Where a slot's bytes begin."""
+    """The beginning of a slot's bytes."""
 
     memory: DummyMemory
     offset: int

@@ -1,4 +1,4 @@
-"""What goes wrong on a simulated device, when it is told to."""
+"""Faults of a simulated device, for when it is told to fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Faults:
-    """Which allocations and launches fail, and how many times slower than usual which copies are.
+    """The allocations and launches that fail, and the copies that are so many times slower than usual.
 
     Numbers count from when the faults are set on a device: 0 is the next.
 

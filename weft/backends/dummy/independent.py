@@ -1,4 +1,4 @@
-"""Which loops may run statement by statement for many iterations at once, with what they mean unchanged.
+"""Loops that may run statement by statement for many iterations at once, with their meaning unchanged.
 
 PARALLEL, BLOCK, THREAD, VECTOR and ACROSS loops may by their meaning. An ordered loop may where no iteration uses what
 another one writes: for each buffer from outside that its body writes,
@@ -22,7 +22,7 @@ _FREE = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD, LoopKind.
 
 
 def at_once(loop: Loop, memory: Mapping[str, str] | None) -> bool:
-    """Whether many iterations may run at once.
+    """True where many iterations may run at once.
 
     `memory`: parameter -> the parameter that is the same memory. None: parameters overlap in other ways, so that
     offsets say nothing.
@@ -102,7 +102,7 @@ def _terms(x: Int) -> tuple[tuple[tuple[Index, int], ...], int]:
 
 
 def lanes_inside(body: Block, known: Mapping[int, bool]) -> int:
-    """How many lanes, or elements of their own buffers, one run of a block has at most.
+    """The most lanes, or elements of their own buffers, that one run of a block has.
 
     `known`: loop, by identity -> whether its iterations run at once.
     """

@@ -94,7 +94,7 @@ class _Tasks:
 
 @dataclass(slots=True)
 class _Frame:
-    """What the names in scope stand for, and the tasks that this is part of."""
+    """The meanings of the names in scope, and the tasks that this is part of."""
 
     names: dict[str, Any]
     tasks: tuple[tuple[_Tasks, int], ...] = ()
@@ -321,7 +321,7 @@ class _Machine:
         return m
 
     def place(self, m: _Memory, offset: Array, lanes: _Lanes) -> Array:
-        """Where elements are in `m.data`: one entry per active lane, or one number where the lanes share it."""
+        """Places of elements in `m.data`: one entry per active lane, or one number where the lanes share it."""
         if np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0:
             lowest = highest = at = offset
         else:

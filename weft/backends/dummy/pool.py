@@ -11,7 +11,7 @@ from weft.backends.dummy.queues import DummyQueue
 from weft.backends.protocol import Memory
 
 _GARBAGE = 0xFF
-"""What uninitialized memory holds: NaN in floats, -1 in integers; a result that depends on it shows."""
+"""The byte of uninitialized memory: NaN in floats, -1 in integers; a result that depends on it shows."""
 
 
 class DummyMemory:

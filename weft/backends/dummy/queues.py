@@ -37,7 +37,7 @@ class DummyQueue:
                 self.known[q] = number
 
     def comes_after(self, q: DummyQueue, number: int) -> bool:
-        """Whether what is started now is ordered after work `number` of queue `q`."""
+        """True where what is started now is ordered after work `number` of queue `q`."""
         return self.known.get(q, 0) >= number
 
     def record(self) -> DummyEvent:
@@ -46,7 +46,7 @@ class DummyQueue:
         return DummyEvent(dict(self.known), self.ns, self.host)
 
     def wait(self, event: Event) -> None:
-        """What is started from now on comes after `event`, also in simulated time."""
+        """Order what is started from now on after `event`, also in simulated time."""
         if not isinstance(event, DummyEvent):
             raise ValueError(f"{self.name} cannot wait for {event!r}: it is no event of a simulated device")
         self.learn(event.known)
@@ -61,7 +61,7 @@ class DummyQueue:
 
 
 class Host:
-    """What the host has waited for. The devices of one backend share it."""
+    """The work that the host has waited for. The devices of one backend share it."""
 
     __slots__ = ("known",)
 
@@ -85,7 +85,7 @@ class DummyEvent:
         self._asked = False
 
     def done(self) -> bool:
-        """Whether the work is done, as a host that does not wait would see it."""
+        """True where the work is done, as a host that does not wait would see it."""
         if all(self.host.known.get(q, 0) >= number for q, number in self.known.items()):
             return True
         if self._asked:

@@ -69,5 +69,5 @@ class Strided:
 
 
 def row_major(size: int, shape: Sequence[int]) -> Strided:
-    """Where each lane's own run of `size` elements begins."""
+    """The beginnings of the lanes' own runs of `size` elements."""
     return Strided(0, tuple(size * prod(shape[k + 1 :]) for k in range(len(shape))))

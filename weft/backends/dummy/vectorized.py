@@ -51,7 +51,7 @@ from weft.ir.reference_ops import apply, cast
 Array: TypeAlias = Any
 
 LANES = 1 << 20
-"""How many lanes run at once, about: their values should stay in the caches."""
+"""The number of lanes that run at once, about: their values should stay in the caches."""
 
 _where: Callable[[Array, Array, Array], Array] = np.where
 
@@ -99,7 +99,7 @@ class Vectorized:
             _Machine(self, buffers, variables or {}).run()
 
     def plan(self, same: Mapping[str, str] | None) -> tuple[dict[int, bool], dict[int, int]]:
-        """Of each loop, by identity: whether its iterations run at once, and how many lanes one of them has.
+        """Two tables of loops, by identity: whether the iterations run at once, and how many lanes one has.
 
         `same`: see `_same_memory`; None: only the loops run at once whose kind says so.
         """
@@ -242,7 +242,7 @@ class _Machine:
             self.accumulate(s, m, lanes)
 
     def store(self, m: _Memory, at: Strided | Array, value: Array, lanes: _Lanes) -> None:
-        """What the last of several lanes stores in one element stays."""
+        """Store; of several lanes that store in one element, the last one's value stays."""
         shape = lanes.shape
         if lanes.mask is None and isinstance(at, Strided) and at.distinct(shape):
             view = at.view(m.data, shape)
@@ -260,7 +260,7 @@ class _Machine:
             m.initialized[flat] = True
 
     def active(self, at: Strided | Array, lanes: _Lanes) -> Array:
-        """Where the active lanes' elements are, one after the other."""
+        """The places of the active lanes' elements, one after the other."""
         full = np.broadcast_to(self.array(at, lanes), lanes.shape)
         return full.reshape(-1) if lanes.mask is None else full[np.broadcast_to(lanes.mask, lanes.shape)]
 
@@ -352,7 +352,7 @@ class _Machine:
         return m
 
     def place(self, m: _Memory, offset: Strided | Array, lanes: _Lanes) -> Strided | Array:
-        """Where elements are in `m.data`; those of inactive lanes may be anywhere inside it."""
+        """The places of elements in `m.data`; those of inactive lanes may be anywhere inside it."""
         if isinstance(offset, Strided):
             low, high = offset.reach(lanes.shape)
             if low >= 0 and high < m.size:
@@ -536,14 +536,14 @@ def _wider(x: Array, rank: int) -> Array:
 
 
 def _last(value: Array, shape: Sequence[int]) -> Array:
-    """Of lanes that store to one element, what the last one stores."""
+    """The value that the last of several lanes stores in one element."""
     if np.ndim(value) == 0:
         return value
     return value[tuple(slice(-1, None) if n == 1 else slice(None) for n in shape)]
 
 
 def _neutral(op: Op, dtype: Any) -> Array:
-    """What changes nothing when it is combined."""
+    """The identity of `op`."""
     kind = dtype.kind
     match op:
         case Op.ADD:

@@ -1,4 +1,4 @@
-"""What an AMDGPU object says of itself: the instruction set, its symbols, and each kernel's needs.
+"""An AMDGPU object's account of itself: the instruction set, its symbols, and each kernel's needs.
 
 An ELF64 file for machine 224. A kernel NAME has its code at the symbol NAME and a descriptor of 64 bytes at NAME.kd;
 a note holds the metadata as MessagePack. Formats: https://llvm.org/docs/AMDGPUUsage.html, sections "Code Object",
@@ -41,8 +41,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What the runtime has to know of a kernel. `stack_bytes` are per thread, `local_bytes` per block; `spills` are
-    registers that did not fit."""
+    """A kernel, as far as the runtime has to know it. `stack_bytes` are per thread, `local_bytes` per block;
+    `spills` are registers that did not fit."""
 
     name: str
     descriptor: str
@@ -68,7 +68,7 @@ class CodeObject:
 
 
 def parse(data: bytes) -> CodeObject:
-    """What the object says. ValueError when it is no AMDGPU object."""
+    """Read the object. ValueError when it is no AMDGPU object."""
     try:
         return _parse(data)
     except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:

@@ -42,7 +42,7 @@ def entries_of(programs: Sequence[Program], local_bytes: int) -> tuple[list[Prog
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What programs became: the relocatable object, and the LLVM IR that it was made from."""
+    """The result of compiling programs: the relocatable object, and the LLVM IR that it was made from."""
 
     code: bytes
     llvm: str

@@ -84,7 +84,7 @@ class HipDevice(CudaDevice):
 
 
 def resources(k: Kernel) -> str:
-    """What a kernel takes, in a line."""
+    """The resources of a kernel, in a line."""
     return (
         f"{k.name}: {k.vector_registers} vector and {k.scalar_registers} scalar registers, {k.spills} spilled; "
         f"{k.local_bytes} bytes of LDS, {k.stack_bytes} of stack; {k.threads} threads in waves of {k.wave}"

@@ -26,7 +26,7 @@ _UNUSED = (
     "workitem-id-y", "workitem-id-z", "hostcall-ptr", "heap-ptr", "multigrid-sync-arg", "default-queue",
     "completion-action", "lds-kernel-id",
 )  # fmt: skip
-"""What the runtime could hand to a kernel, and none asks for: saying so saves registers and hidden arguments."""
+"""Arguments that the runtime could hand over and none asks for: saying so saves registers and hidden arguments."""
 
 _CODE_OBJECT_VERSION = 400
 """4, which every ROCm reads since 4.1, and older linkers too."""

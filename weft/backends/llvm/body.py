@@ -54,7 +54,7 @@ class Own(Stmt):
 
 
 class Hooks(Protocol):
-    """What a target adds. It also defines `%local`, the memory for `Frame.local_bytes` bytes of LOCAL buffers."""
+    """The parts that a target adds. It also defines `%local`, memory for `Frame.local_bytes` of LOCAL buffers."""
 
     def spread(self, body: Body, loop: Loop) -> None:
         """A PARALLEL, BLOCK or THREAD loop."""
@@ -97,9 +97,9 @@ class Body:
         self.frame = frame
         self.hooks = hooks
         self.streams = False
-        """Whether a store past the caches was rendered."""
+        """True where a streaming store was rendered."""
         self.asked: dict[tuple[str, str, tuple[tuple[Term, int], ...]], list[int]] = {}
-        """What was prefetched in a basic block: for a buffer and an offset's terms, the bytes beyond."""
+        """The prefetches of a basic block: for a buffer and an offset's terms, the bytes beyond."""
 
     def block(self, stmts: Block) -> None:
         """All statements in order."""
@@ -172,8 +172,8 @@ class Body:
             self.counted(loop, "0", ref(extent), nonempty=low(loop.extent) >= 1)
 
     def _write_out(self, loop: Loop, extent: int) -> bool:
-        """Whether a short loop is better written out: there is little in it, or its variable stands in a division or
-        a condition.
+        """True where a short loop is better written out: there is little in it, or its variable stands in a
+        division or a condition.
         """
         copies = extent * _copies(loop.body)
         if not 1 < extent <= MAX_WRITTEN_OUT or copies > MAX_COPIES:
@@ -250,7 +250,7 @@ class Body:
         frame.now = outer[0]
 
     def _most_together(self, loop: Loop, extent: int) -> int:
-        """How many lanes go together: all, but where memory is asked for ahead those of a line of it.
+        """The number of lanes that go together: all, but where memory is prefetched those of a line of it.
 
         The hardware follows lines read in order, and LLVM reads the parts of a wider vector in any order.
         """
@@ -537,7 +537,7 @@ class Body:
             f.branch(after)
 
     def _any_lane(self) -> str | None:
-        """Whether any lane is active; None when one surely is."""
+        """The condition that any lane is active; None when one surely is."""
         frame = self.frame
         found: list[str] = []
         for group in frame.each():
@@ -547,7 +547,7 @@ class Body:
         return self._pairs(Op.OR, dtypes.bool_, found)
 
     def _reads_one(self, e: Expr) -> bool:
-        """Whether one element of memory, perhaps, is read for all lanes."""
+        """True where one element of memory, perhaps, is read for all lanes."""
         frame = self.frame
         return (
             isinstance(e, Load)
@@ -607,7 +607,7 @@ class Body:
                 raise TypeError(f"not a scalar expression: {type(e).__name__}")
 
     def _ahead(self, e: Load) -> int:
-        """How many neighbours of the element will surely be read by the next unrolled iterations, itself included."""
+        """The number of neighbours that the next unrolled iterations surely read, the element included."""
         frame = self.frame
         if e.guard or frame.now.mask is not None:
             return 1
@@ -651,7 +651,7 @@ class Body:
 
 
 def _copies(block: Block) -> int:
-    """How many statements a block is, written out."""
+    """The number of statements of a block, written out."""
     total = 0
     for s in block:
         inside = _copies(s.body) if isinstance(s, Loop | If) else 1

@@ -1,4 +1,4 @@
-"""What is known while one function is rendered: its loops, and what names stand for."""
+"""The state of rendering one function: its loops, and what names stand for."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Condition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a buffer is: its base address. `private` is not 0 when each of so many lanes has a buffer of its own;
-    the lanes' elements of one offset are neighbours.
+    """The place of a buffer: its base address. `private` is not 0 when each of so many lanes has a buffer of its
+    own; the lanes' elements of one offset are neighbours.
     """
 
     base: str
@@ -69,7 +69,7 @@ class Group:
     start: int = 0
     lanes: int = 0
     mask: str | None = None
-    """Where only some lanes are active: which. At least one of all groups is."""
+    """The active lanes, where only some are. At least one of all groups is."""
     memo: dict[Expr, RegisterValue] = field(default_factory=dict[Expr, RegisterValue])
     """The values of the current statement's subexpressions."""
 
@@ -94,11 +94,11 @@ class Scope:
     """The place just before the scope inside that is being rendered."""
     counter: str = ""
     multiples: dict[int, str] = field(default_factory=dict[int, str])
-    """Of a loop that counts from 0: registers that step by so much, instead of a product in each iteration."""
+    """Registers that step by so much in a loop that counts from 0, instead of a product in each iteration."""
     known: list[tuple[dict[Hashable, Any], Hashable]] = field(
         default_factory=list[tuple[dict[Hashable, Any], Hashable]]
     )
-    """What was found out here, as keys of dictionaries: forgotten when the scope ends."""
+    """Facts that were found out here, as keys of dictionaries: forgotten when the scope ends."""
 
 
 @dataclass(slots=True)
@@ -114,10 +114,10 @@ class Frame:
     temps: dict[str, tuple[DType, dict[int, RegisterValue]]] = field(
         default_factory=dict[str, "tuple[DType, dict[int, RegisterValue]]"]
     )
-    """What `Let` names stand for, per group by its first lane."""
+    """The values of `Let` names, per group by its first lane."""
     places: dict[str, Place] = field(default_factory=dict[str, Place])
     local_top: int = 0
-    """Where the next LOCAL buffer begins, in bytes after `%local`; buffers of blocks side by side overlap."""
+    """Start of the next LOCAL buffer, in bytes after `%local`; buffers of blocks side by side overlap."""
     local_bytes: int = 0
     """The most that LOCAL buffers ever take."""
     lane: Var | None = None
@@ -133,7 +133,7 @@ class Frame:
     conditions: dict[Hashable, Condition] = field(default_factory=dict[Hashable, Condition])
     """The same for guards."""
     versions: dict[str, int] = field(default_factory=dict[str, int])
-    """How often each buffer was written."""
+    """The number of times that each buffer was written."""
     shared: dict[Hashable, Term] = field(default_factory=dict[Hashable, Term])
     """Index arithmetic in scope, by its instruction or by what it adds up."""
     splats: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
@@ -146,9 +146,9 @@ class Frame:
     unrolled: list[tuple[Var, int, int]] = field(default_factory=list[tuple[Var, int, int]])
     """The unrolled loops around, outermost first: variable, extent and the level that they are at."""
     blocks: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
-    """What was read ahead for later unrolled iterations."""
+    """The vectors read ahead for later unrolled iterations."""
     orders: dict[tuple[Expr, ...], list[Expr]] = field(default_factory=dict[tuple[Expr, ...], list[Expr]])
-    """What `walk` gives for a statement's expressions, which are rendered once per unrolled iteration."""
+    """The result of `walk` for a statement's expressions, which are rendered once per unrolled iteration."""
     captured: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(memory type, the outer function's value) of each 8-byte slot of `ctx`."""
 
@@ -251,7 +251,7 @@ class Frame:
         return name
 
     def binding(self, name: str) -> int | Term:
-        """What an index variable stands for."""
+        """The value of an index variable."""
         found = self.bindings.get(name)
         if found is None:
             if self.outer is None:
@@ -263,7 +263,7 @@ class Frame:
         return found
 
     def temp(self, name: str) -> RegisterValue:
-        """What a `Let` name stands for."""
+        """The value of a `Let` name."""
         values = self.typed_temp(name)[1]
         return values.get(self.now.start) or values[0]
 
@@ -291,7 +291,7 @@ class Frame:
         return self.on_entry(f"trunc i8 {got} to i1")
 
     def place(self, name: str) -> Place:
-        """Where a buffer is."""
+        """The place of a buffer."""
         found = self.places.get(name)
         if found is None:
             if self.outer is None:

@@ -47,7 +47,7 @@ class Affine(NamedTuple):
 
     @property
     def uniform(self) -> bool:
-        """Whether all lanes share the value."""
+        """True where all lanes share the value."""
         return not self.steps and not self.varying
 
     @property
@@ -120,7 +120,7 @@ def _has_const(frame: Frame, x: Index) -> bool:
 
 
 def _atom(frame: Frame, x: Index) -> int | Term | Lanes | tuple[int, ...]:
-    """What a part that is no plain variable is: a constant, shared, a vector, or a constant per lane."""
+    """The value of a part that is no plain variable: a constant, shared, a vector, or a constant per lane."""
     if isinstance(x, Opaque):
         return _opaque(frame, x)
     return _in_lanes(frame, x) if _varies(frame, x) else _compound(frame, x)
@@ -270,7 +270,7 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
 
 
 def lane_part(frame: Frame, a: Affine, bits: int) -> Term | None:
-    """What `a` adds per lane, as a vector; None when nothing."""
+    """The amounts that `a` adds per lane, as a vector; None when nothing."""
     t = vector(f"i{bits}", frame.now.lanes)
     total = Term(constant_vector(f"i{bits}", list(a.steps)), 0) if a.steps else None
     for v, c in a.varying:

@@ -25,7 +25,7 @@ LINE = 64
 """Bytes that one prefetch brings."""
 
 ALIGNMENT = 64
-"""Of every buffer's base, in bytes."""
+"""The alignment of every buffer's base, in bytes."""
 
 
 def load(frame: Frame, place: Place, offset: Affine, when: Condition, ahead: int = 1) -> RegisterValue:
@@ -187,7 +187,7 @@ def zero(dtype: DType) -> str:
 
 
 def from_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
-    """What was loaded, as it is in registers."""
+    """The loaded value, as it is in registers."""
     if dtype is not dtypes.bool_:
         return x
     return frame.f.emit(f"icmp ne {vector('i8', lanes)} {x}, {splat('i8', 0, lanes)}")
@@ -201,7 +201,7 @@ def to_memory(frame: Frame, dtype: DType, lanes: int, x: str) -> str:
 
 
 def any_lane(frame: Frame, mask: str, lanes: int = 0) -> str:
-    """Whether any lane of the mask, of `lanes` or as many as the current group has, is set."""
+    """The condition that any lane of the mask, of `lanes` or as many as the current group has, is set."""
     n = lanes or frame.now.lanes
     return frame.f.call(f"llvm.vector.reduce.or.v{n}i1", "i1", [(vector("i1", n), mask)])
 
@@ -257,7 +257,7 @@ def _load_run(frame: Frame, place: Place, start: Affine, when: str | None, mask:
 
 
 class Near(NamedTuple):
-    """How to read elements that lie close together: whole vectors of `width` from the first element + `begins`."""
+    """The reads of elements close together: whole vectors of `width` from the first element + `begins`."""
 
     first: int
     width: int

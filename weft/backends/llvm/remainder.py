@@ -20,7 +20,7 @@ from weft.ir.dtypes import DType
 _LARGEST_QUOTIENT = {32: 2.0**22, 64: 2.0**51}
 
 _STEP = {32: 2.0**20, 64: 2.0**50}
-"""What two steps of a long division differ by."""
+"""The factor between two steps of a long division."""
 
 _LONG_DIVISION = """\
   %bounded = fcmp olt {t} {x}, {infinity}

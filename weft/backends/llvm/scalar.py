@@ -17,7 +17,7 @@ from weft.ir.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an op is rendered: the function, the dtype of its operands and its lanes."""
+    """The site of an op: the function, the dtype of its operands and its lanes."""
 
     f: Function
     dtype: DType
@@ -134,7 +134,7 @@ def _constant(ref: str) -> bool:
 
 
 def _nan(ref: str) -> bool:
-    """Whether a float literal ("0x7FF8...", perhaps in a splat) is a NaN."""
+    """True where a float literal ("0x7FF8...", perhaps in a splat) is a NaN."""
     word = int(ref.rstrip(")")[-16:], 16)
     return (word >> 52) & 0x7FF == 0x7FF and word & ((1 << 52) - 1) != 0
 
@@ -189,7 +189,7 @@ def _remainder(s: Site, a: str, b: str, q: str) -> str:
 
 
 def _off_by_one(s: Site, rest: str, b: str) -> str:
-    """Where the remainder is not 0 and has not the divisor's sign."""
+    """True where the remainder is not 0 and has not the divisor's sign."""
     uneven = s.f.emit(f"icmp ne {s.type} {rest}, {s.int(0)}")
     opposite = s.f.emit(f"icmp slt {s.type} {s.f.emit(f'xor {s.type} {rest}, {b}')}, {s.int(0)}")
     return s.f.emit(f"and {s.bools} {uneven}, {opposite}")

@@ -1,4 +1,4 @@
-"""How dtypes and constants are written in LLVM IR.
+"""Dtypes and constants as LLVM IR writes them.
 
 In registers a bool is `i1` and the 16-bit floats are their bits (`i16`), because nothing is ever computed in them;
 in memory a bool is `i8`. `lanes` 0 means a scalar, else a vector of that many.

@@ -26,21 +26,21 @@ def flatten(lines: Lines) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Module:
-    """What several functions share: declarations and global constants by name, and the functions' text."""
+    """The functions' text, and what several of them share: declarations and global constants by name."""
 
     declarations: dict[str, str] = field(default_factory=dict[str, str])
     functions: list[str] = field(default_factory=list[str])
     helpers: dict[str, str] = field(default_factory=dict[str, str])
     """Functions that kernels call, by name."""
     half: bool = True
-    """Whether the target converts f16 by instructions."""
+    """True where the target converts f16 by instructions."""
     bfloat: bool = False
-    """Whether it rounds to bf16 by an instruction that keeps denormals."""
+    """True where it rounds to bf16 by an instruction that keeps denormals."""
     extrema: bool = False
-    """Whether it has f32 maxima and minima that keep a NaN, as one instruction."""
+    """True where it has f32 maxima and minima that keep a NaN, as one instruction."""
     gpu: bool = False
-    """Whether the target is a GPU: runs of elements state the alignment that they are known to have, which its wide
-    accesses need."""
+    """True where the target is a GPU: runs of elements state the alignment that they are known to have, which
+    its wide accesses need."""
     own_stack: int = 0
     """Up to so many bytes, a LOCAL buffer is a stack slot of its own, which may become registers."""
     zeros: int = 0

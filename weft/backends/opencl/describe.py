@@ -24,7 +24,7 @@ QUEUES = 4
 CPU_LAUNCH_NS = 5_000.0
 GPU_LAUNCH_NS = 8_000.0
 RESERVED = 8
-"""Of a kernel's arguments: for scratch buffers and runtime variables."""
+"""Arguments of a kernel that are reserved for scratch buffers and runtime variables."""
 LANES = 64
 """fp32 units of a GPU's compute unit, where nothing else is known."""
 

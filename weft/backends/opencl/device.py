@@ -33,7 +33,8 @@ from .render import kernel_names, render_module
 
 _MAGIC = b"weft-opencl-2\n"
 OPTIONS = ("-cl-std=CL1.2", "-w")
-"""Of every build. `-w`: a compiler's warnings are about text that no user wrote, and PoCL prints them to stderr."""
+"""Options of every build. `-w`: a compiler's warnings are about text that no user wrote, and PoCL prints them to
+stderr."""
 CORRECT = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 

@@ -36,13 +36,13 @@ def all_devices() -> list[Any]:
 
 
 def is_cpu(device: Any) -> bool:
-    """Whether the device is a processor that shares the host's memory."""
+    """True where the device is a processor that shares the host's memory."""
     return bool(device.type & pyopencl().device_type.CPU) and bool(device.host_unified_memory)
 
 
 def keeps_text(device: Any) -> bool:
-    """Whether images hold text, not binaries. PoCL compiles every kernel once more for its binaries, and yet again when
-    one of them is launched (27 kernels: 4.1 s of 7.9); its own cache on disk knows text."""
+    """True where images hold text, not binaries. PoCL compiles every kernel once more for its binaries, and yet
+    again when one of them is launched (27 kernels: 4.1 s of 7.9); its own cache on disk knows text."""
     return device.platform.name.strip() == "Portable Computing Language"
 
 

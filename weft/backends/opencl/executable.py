@@ -103,7 +103,7 @@ class OpenCLExecutable:
             self._table[k] = b.buffer
 
     def _end(self, region: int) -> int:
-        """Where a region of the workspace may reach."""
+        """The end of what a region of the workspace may reach."""
         return self._bytes if region >= len(self._commands.offsets) else max(self._scratch_at, 1)
 
     def _issue(self, queue: Any, call: _Call, variables: Sequence[int]) -> Any:

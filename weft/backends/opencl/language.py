@@ -47,7 +47,7 @@ class OpenCL:
     widths: tuple[int, ...] = (16, 8, 4, 2)
     index_bits: int = 64
     on_cpu: bool = True
-    """Whether the device is a processor: hints about its caches are given."""
+    """True where the device is a processor: hints about its caches are given."""
 
     @property
     def reserved(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ class OpenCLEvent:
         self.handle = handle
 
     def done(self) -> bool:
-        """Whether all the work before it is done."""
+        """True where all the work before it is done."""
         cl = pyopencl()
         return self.handle.command_execution_status <= cl.command_execution_status.COMPLETE
 
@@ -43,7 +43,7 @@ class OpenCLQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether something was started since the host last waited."""
+        """True where something was started since the host last waited."""
         return self._started != self._finished
 
     def started(self) -> None:
@@ -58,7 +58,7 @@ class OpenCLQueue:
         return OpenCLEvent(event)
 
     def wait(self, event: Event) -> None:
-        """What is started from now on runs after `event`."""
+        """Order what is started from now on after `event`."""
         if not isinstance(event, OpenCLEvent):
             raise ValueError(f"not an event of OpenCL: {event!r}")
         pyopencl().enqueue_barrier(self.handle, wait_for=[event.handle])

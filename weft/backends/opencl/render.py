@@ -48,12 +48,12 @@ def render_module(grids: Sequence[Program], language: OpenCL | None = None) -> s
 
 
 def kernel_names(grids: Sequence[Program]) -> dict[str, str]:
-    """What the grids are called in the text, by name."""
+    """The names of the grids in the text, by their own."""
     return {g.name: kernel_name(g) for g in grids}
 
 
 def kernel_name(grid: Program) -> str:
-    """What a grid is called in the text."""
+    """The name of a grid in the text."""
     return f"{grid.name}_kernel" if grid.name in RESERVED else grid.name
 
 

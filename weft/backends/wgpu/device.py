@@ -36,7 +36,7 @@ MOST_TOGETHER = 32
 """Threads that combine registers, where subgroups have as many."""
 
 RESERVE = 2
-"""Of the storage buffers of a stage, these are left for a program's scratch buffers."""
+"""Storage buffers of a stage that are left for a program's scratch buffers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,7 +303,7 @@ class WgpuEvent:
         self._device, self._done = device, False
 
     def done(self) -> bool:
-        """Whether all the work before it is done; WebGPU only tells by waiting."""
+        """True where all the work before it is done; WebGPU only tells by waiting."""
         self.wait()
         return True
 
@@ -327,7 +327,7 @@ class WgpuQueue:
         return WgpuEvent(self._device)
 
     def wait(self, event: Event) -> None:
-        """What another device of this backend still has to do is waited for on the host."""
+        """Wait on the host for what another device of this backend still has to do."""
         if not isinstance(event, WgpuEvent):
             raise ValueError(f"not an event of WebGPU: {event!r}")
         event.wait()

@@ -15,12 +15,12 @@ INT64 = "shader-int64"
 SUBGROUPS = "subgroup"
 
 FEATURES = frozenset({INT64, SUBGROUPS})
-"""What is used where an adapter offers it."""
+"""Features that are used where an adapter offers them."""
 
 
 APIS = ("Vulkan", "Metal", "DX12")
-"""What adapters are looked for under. OpenGL lacks storage buffers of several kinds, shows the same hardware again, and
-takes most of the time."""
+"""The APIs that adapters are looked for under. OpenGL lacks storage buffers of several kinds, shows the same
+hardware again, and takes most of the time."""
 
 
 @cache

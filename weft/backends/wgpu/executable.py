@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .device import WgpuCode, WgpuDevice
 
 ALIGNMENT = 256
-"""Of a binding's offset, on every device."""
+"""The alignment of a binding's offset, on every device."""
 
 GROUPS_KEPT = 8
 """Runs on different memory whose bind groups are kept; the least recently used goes first."""
@@ -138,7 +138,7 @@ class WgpuExecutable:
         )
 
     def _counts(self, variables: Sequence[int]) -> list[list[int]]:
-        """How many blocks each dispatch has; the uniform as it has to be."""
+        """Count each dispatch's blocks, and write the uniform as it has to be."""
         counts: list[list[int]] = []
         words = bytearray(max(ALIGNMENT, self._numbers))
         for s in self._steps:

@@ -28,7 +28,7 @@ _TYPES = {
 _SUFFIXES = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}
 
 DTYPES = frozenset(_TYPES) | {dtypes.float8_e4m3fn, dtypes.float8_e5m2}
-"""Of every device; float64 never."""
+"""The dtypes of every device; float64 never."""
 
 RESERVED = c_family.words(
     """
@@ -115,7 +115,7 @@ def needed(text: str) -> frozenset[str]:
 
 
 def is_packed(dtype: DType) -> bool:
-    """Whether several elements share a word of storage."""
+    """True where several elements share a word of storage."""
     return dtype.itemsize < 4
 
 
@@ -126,7 +126,7 @@ class Wgsl:
     pairs: bool = False
 
     def paired(self, dtype: DType) -> bool:
-        """Whether values of this dtype are pairs of words."""
+        """True where values of this dtype are pairs of words."""
         return self.pairs and pairs.is_pair(dtype)
 
     @property

@@ -63,12 +63,12 @@ def shortened(grid: Program) -> Program:
 
 
 def too_long(grid: Program) -> bool:
-    """Whether the grid runs too many iterations in spite of that."""
+    """True where the grid runs too many iterations in spite of that."""
     return iterations(_inner(grid)) > LIMIT
 
 
 def _inner(grid: Program) -> Block:
-    """What one thread runs."""
+    """The statements that one thread runs."""
     body = grid.body
     while len(body) >= 1 and isinstance(s := body[-1], Loop) and s.kind in (LoopKind.BLOCK, LoopKind.THREAD):
         body = s.body

@@ -11,7 +11,7 @@ from weft.ir.dtypes import DType, Kind
 TYPE = "vec2<u32>"
 
 BITS = 4
-"""Of a quotient, found in one iteration."""
+"""Bits of a quotient that one iteration finds."""
 
 DIVISION_STEPS = 64 // BITS
 """Iterations that a division may take."""
@@ -21,7 +21,7 @@ _ARITHMETIC = {"+": "weft_add2", "-": "weft_sub2", "*": "weft_mul2"}
 
 
 def is_pair(dtype: DType) -> bool:
-    """Whether values of this dtype are pairs."""
+    """True where values of this dtype are pairs."""
     return dtype.is_int and dtype.bits == 64
 
 

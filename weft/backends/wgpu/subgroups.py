@@ -1,4 +1,4 @@
-"""Which invocations of a workgroup make up a subgroup: WGSL does not say, so it is tried out.
+"""The invocations of a workgroup that make up a subgroup: WGSL does not say, so it is tried out.
 
 Threads combine registers with their neighbours (`weft.ir.loops.Combine`) where every workgroup consists of subgroups of
 one size, a power of two, in the order of `local_invocation_index`.
