@@ -31,7 +31,7 @@ Rule: TypeAlias = Callable[[Row, Int, list[Value]], Value]
 
 
 def placeholder(shape: Shape, dtype: DType, device: str | None, needs_grad: bool) -> Value:
-    """What stands for one example: a leaf of this shape without a value."""
+    """The placeholder of one example: a leaf of this shape without a value."""
     return Value(graph.buffer(shape, dtype, device or "cpu:0", None), needs_grad)
 
 
@@ -147,7 +147,7 @@ class _Batch:
         return rule(Row(op, (), attrs, node.shape, node.dtype), self.size, xs)
 
     def _call(self, node: Node, template: GraphTemplate) -> None:
-        """What the call stands for, batched."""
+        """Batch the nodes that the call stands for."""
         nodes = template.nodes(node.inputs)
         for n in nodes:
             self.node(n)

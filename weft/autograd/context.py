@@ -20,7 +20,7 @@ from weft.ir.graph import Node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Casts:
-    """What `autocast` casts: tensors on devices of this kind, and the dtype of products."""
+    """The rule of `autocast`: tensors on devices of this kind, and the dtype of products."""
 
     kind: str
     dtype: DType
@@ -30,11 +30,11 @@ class Context(NamedTuple):
     """The modes. A named tuple: another one that differs in one field takes a tenth of a dataclass's bytecodes."""
 
     grad: bool = True
-    """Whether operations are recorded for gradients."""
+    """True where operations are recorded for gradients."""
     inference: bool = False
-    """Whether the innermost `inference_mode` is on."""
+    """True where the innermost `inference_mode` is on."""
     casts: Casts | None = None
-    """What the innermost `autocast` casts."""
+    """The rule of the innermost `autocast`."""
     dtype: DType | None = None
     """The default dtype that this thread set; None where that of the main thread holds."""
     device: str | None = None
@@ -42,21 +42,21 @@ class Context(NamedTuple):
     devices: tuple[str, ...] = ()
     """The devices of `with weft.device(...)`, the innermost last."""
     inline: bool = False
-    """Whether composed functions are run, rather than called as one node."""
+    """True where composed functions are run, rather than called as one node."""
     recording: bool = False
-    """Whether a composed function is run on placeholders, to be recorded."""
+    """True where a composed function is run on placeholders, to be recorded."""
     unrounded: bool = False
-    """Whether a function is run only for the dtypes of its results."""
+    """True where a function is run only for the dtypes of its results."""
     lifted: Callable[[bool | int | float, DType, str], Node | None] | None = None
     """Gives the leaf that a number is read from, in a step that is repeated; see core/compile/lifting.py."""
     plain_subclasses: bool = False
-    """Whether `__torch_function__` of subclasses is passed over."""
+    """True where `__torch_function__` of subclasses is passed over."""
     function_modes: tuple[Any, ...] = ()
     """The torch function modes that are entered, the innermost last."""
     trace: Any = None
     """The trace that is made; see core/execute/tracing.py."""
     watch: Callable[[list[Node]], object] | None = None
-    """What is told of nodes that are computed."""
+    """The function that is told of nodes that are computed."""
 
 
 _DEFAULTS = Context()
@@ -149,7 +149,7 @@ def grad_mode(enabled: bool) -> switched:
 
 @dataclass(slots=True)
 class MainDefaults:
-    """What the main thread set, and holds in threads that set nothing."""
+    """The defaults that the main thread set, which hold in threads that set nothing."""
 
     dtype: DType = float32
     device: str = ""
@@ -183,7 +183,7 @@ def default_device() -> str:
 
 
 def device_of_files() -> str | None:
-    """Where what is computed from files alone is made: it is a new tensor, too. None for the configured device, on
-    which what has no device is computed anyway."""
+    """The device of values computed from files alone, which are new tensors, too. None for the configured
+    device, on which nodes without a device are computed anyway."""
     name = default_device()
     return None if name == configured_device() else name

@@ -94,7 +94,7 @@ def _lanes(places: Sequence[tuple[int, int, Value]]) -> list[list[tuple[int, int
 
 
 def _side_by_side(lane: Sequence[tuple[int, int, Value]], k: int) -> Value:
-    """What is padded, in one row along axis k, zeros in the gaps."""
+    """The padded values in one row along axis k, zeros in the gaps."""
     whole = lane[0][2]
     pieces: list[Value] = []
     at = 0

@@ -77,22 +77,22 @@ def pow_(x: Value, y: Value) -> Value:
 
 
 def eq(x: Value, y: Value) -> Value:
-    """Where x == y."""
+    """True where x == y."""
     return apply(Op.EQ, (x, y))
 
 
 def lt(x: Value, y: Value) -> Value:
-    """Where x < y."""
+    """True where x < y."""
     return apply(Op.LT, (x, y))
 
 
 def le(x: Value, y: Value) -> Value:
-    """Where x <= y."""
+    """True where x <= y."""
     return apply(Op.LE, (x, y))
 
 
 def both(x: Value, y: Value) -> Value:
-    """Where both are true."""
+    """True where both are true."""
     return apply(Op.AND, (x, y))
 
 

@@ -60,7 +60,7 @@ class Value:
 
 
 Hook: TypeAlias = Callable[[Value], "Value | None"]
-"""What sees the gradient of a value on its way, and may give another in its place."""
+"""A function that sees the gradient of a value in backward, and may give another in its place."""
 
 HOOKS: WeakKeyDictionary[Value, dict[int, Hook]] = WeakKeyDictionary()
 """The hooks of each value, in the order in which they were registered."""
@@ -90,11 +90,11 @@ FLOAT8_OPS = MOVEMENT | frozenset(
         Op.CONTIGUOUS, Op.COPY,
     }
 )  # fmt: skip
-"""What is defined on 8-bit floats."""
+"""The ops that are defined on 8-bit floats."""
 
 
 def no_arithmetic(op: str, dtype: DType) -> DTypeError:
-    """That an op is not defined on an 8-bit float."""
+    """The error of an op that is not defined on an 8-bit float."""
     return DTypeError(
         f"{op}: not defined on {dtype.name}, which only stores numbers; compute in another dtype, as with .float(), "
         f"and store the result with .to(weft.{dtype.name})"

@@ -127,7 +127,7 @@ def _erf(g: Value, out: Value, x: Value) -> Value:
 
 
 def _whole_times(x: Value, y: Value) -> Value:
-    """How often y goes into x: a step function of both, also where y is 0 and the quotient has no derivative."""
+    """The truncated quotient of x and y: a step function of both, also where y is 0 and x / y has no derivative."""
     return stepwise(Value(trunc(div(x, y)).node), x, y)
 
 
@@ -282,7 +282,7 @@ def _last_index(shape: Shape, axis: int, index: Value) -> Value | None:
 
 
 def _in_range(shape: Shape, axis: int, index: Value) -> Value:
-    """Where `index` lies within `axis` of a tensor of this shape."""
+    """True where `index` lies within `axis` of a tensor of this shape."""
     inside = le(zeros(index), index)
     last = _last_index(shape, axis, index)
     return inside if last is None else both(inside, le(index, last))
@@ -331,7 +331,7 @@ def _scatter_mul(g: Value, out: Value, x: Value, index: Value, src: Value, axis:
     at = arange_along(axis, index.shape)
 
     def outermost(op: Op, none: int, among: Value) -> Value:
-        """Where a zero is the first (MIN) or the last (MAX) in its product of those `among` them."""
+        """True where a zero is the first (MIN) or the last (MAX) in its product of those `among` them."""
         never = full(none, x.shape, dtypes.int64)
         found = scatter(never, index, where(among, at, full(none, at.shape, dtypes.int64)), axis, op)
         return both(among, eq(gather(found, index, axis), at))

@@ -42,8 +42,7 @@ class Call:
 
 
 def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[Call] | str:
-    """What `results` were made of, as calls on `inputs`, which stood for values (leaves without one); or why they are
-    none."""
+    """`results` as calls on `inputs`, placeholders (leaves without a value); or the reason why they are none."""
     number = {n: k for k, n in enumerate(inputs)}
     out: list[Call] = []
     for result in results:

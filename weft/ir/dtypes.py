@@ -202,7 +202,7 @@ _FAMILIES = {
     "integer": "integers of this width; the next wider dtype holds them",
     "bits": "untyped bits; use uint8",
 }
-"""What weft lacks, and what to use instead."""
+"""The families of dtypes that weft lacks, and what to use instead."""
 
 NAMED: dict[str, NamedDType] = {
     name: NamedDType(name, family, bits)
@@ -257,7 +257,7 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def _promote_complex(a: DType, b: DType) -> DType:
-    """Of a complex name and another dtype: the complex dtype whose parts hold both's."""
+    """Promote a complex name and another dtype: the complex dtype whose parts hold both's."""
     x, y = (a, b) if a.is_complex else (b, a)
     parts = y.to_real() if y.is_floating_point or y.is_complex else x.to_real()
     return x if parts is bfloat16 and x.bits > 32 else promote(x.to_real(), parts).to_complex()

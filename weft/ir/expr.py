@@ -41,7 +41,7 @@ class Expr(metaclass=Interned):
     __slots__ = ("__weakref__", "below", "dtype", "names", "parts")
     dtype: DType
     names: frozenset[str] | None
-    """What `names_of` found, once it was asked."""
+    """The result of `names_of`, once it was asked for."""
     parts: tuple[Expr, ...]
     """The scalar expressions directly inside this one, those in its indices included."""
 
@@ -53,7 +53,7 @@ class Expr(metaclass=Interned):
         self.below = None if parts else ()
 
     def fields(self) -> tuple[Any, ...]:
-        """What the constructor takes."""
+        """The arguments of the constructor."""
         raise AssertionError
 
     def operands(self) -> tuple[Expr, ...]:
@@ -177,7 +177,7 @@ class Temp(Expr):
 
 
 def bits(value: Scalar) -> int | bytes:
-    """What makes a constant equal to another: its bits (0.0 is not -0.0, a NaN equals itself)."""
+    """The bits of a constant, by which constants are equal (0.0 is not -0.0, a NaN equals itself)."""
     return struct.pack("<d", value) if isinstance(value, float) else int(value)
 
 
@@ -389,7 +389,7 @@ def _guard_indices(g: Guard) -> tuple[Int, ...]:
 
 
 _REMEMBERED = 512
-"""How many expressions inside another are remembered in it: all of a chain would be quadratic."""
+"""The most expressions inside another that are remembered in it: all of a chain would be quadratic."""
 
 
 def walk(roots: Iterable[Expr], into_indices: bool = True) -> Iterator[Expr]:

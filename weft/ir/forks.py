@@ -10,7 +10,7 @@ from weakref import WeakSet
 L = TypeVar("L")
 
 _WAIT_SECONDS = 10.0
-"""How long a fork waits for locks: a whole compilation of LLVM may stand before it."""
+"""The time that a fork waits for locks: a whole compilation of LLVM may stand before it."""
 
 _RETRY_SECONDS = 50e-6
 

@@ -256,7 +256,7 @@ def device_over(n: Node, inputs: Sequence[Node]) -> str | None:
 
 
 def in_files(inputs: Sequence[Node]) -> bool:
-    """Whether one of the nodes is a leaf in a file."""
+    """True where one of the nodes is a leaf in a file."""
     return any(i.op is Op.BUFFER and i.device is None for i in inputs)
 
 

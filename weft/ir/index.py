@@ -31,11 +31,11 @@ class Index(metaclass=Interned):
     hi: int
     text: str
     computed: bool
-    """Whether an Opaque is inside."""
+    """True where an Opaque is inside."""
     names: frozenset[str] | None
-    """What `variable_names` found, once it was asked."""
+    """The result of `variable_names`, once it was asked for."""
     variables: frozenset[Var] | None
-    """What `variables` found."""
+    """The result of `variables`, once it was asked for."""
 
     def _init(self, lo: int, hi: int, text: str) -> None:
         self.lo, self.hi, self.text, self.names, self.variables = lo, hi, text, None, None

@@ -1,4 +1,4 @@
-"""What a LOOP repeats: a graph over placeholders, and how its results go on from step to step.
+"""The body of a LOOP: a graph over placeholders, and how its results go on from step to step.
 
 carry = inits
 for t in 0 .. length - 1 (backwards if `reverse`):
@@ -25,7 +25,7 @@ from weft.ir.template import GraphTemplate
 
 
 class Part(Enum):
-    """Which result of a loop. FINAL: a carry after the last step. HISTORY: a carry after every step, and before the
+    """A result of a loop. FINAL: a carry after the last step. HISTORY: a carry after every step, and before the
     first one: length + 1 rows, in the order of t. STACK: a row of an `out` for every step."""
 
     FINAL = "final"
@@ -61,7 +61,7 @@ class Body:
 
     @property
     def key(self) -> tuple[GraphTemplate, int, int, tuple[int, ...], int, bool]:
-        """What equal bodies have in common."""
+        """The key that equal bodies have in common."""
         counts = (len(self.carries), len(self.slices), self.offsets)
         return (self.template, *counts, self.length, self.reverse)
 
@@ -188,7 +188,7 @@ def normal(
 
 _MOVES = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.PAD, Op.SHEAR, Op.UNSHEAR})
 _NO_ROWS = frozenset({Op.UPDATE, Op.SCATTER, Op.LOOP, Op.COPY})
-"""What is not stored into a row of a larger tensor: it starts as a copy of another one, or wants memory of its own."""
+"""Ops not stored into a row of a larger tensor: they start as a copy of another, or want memory of their own."""
 
 
 def whole_inputs(n: Node) -> tuple[Node, ...]:

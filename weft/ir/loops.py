@@ -18,7 +18,7 @@ from weft.ir.ops import Op
 
 
 class Scope(Enum):
-    """Where a buffer lives."""
+    """The memory that a buffer lives in."""
 
     GLOBAL = "global"  # a parameter, or a buffer that all tasks of the kernel share
     LOCAL = "local"  # one per thread block (CPU: one per running task), addressable
@@ -26,7 +26,7 @@ class Scope(Enum):
 
 
 class LoopKind(Enum):
-    """How a loop's iterations run."""
+    """The way a loop's iterations run."""
 
     SERIAL = "for"
     UNROLL = "unroll"  # constant extent; written out

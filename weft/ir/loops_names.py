@@ -1,4 +1,4 @@
-"""Which names the parts of a program use: index variables, temporaries and buffers share one namespace."""
+"""The names that the parts of a program use: index variables, temporaries and buffers share one namespace."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def verify(program: Program) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What surrounds a statement."""
+    """The surroundings of a statement."""
 
     loops: tuple[Loop, ...] = ()
     conditional: bool = False  # may be skipped: an If, a guard, or a loop that may run zero times
@@ -340,7 +340,7 @@ class _Verifier:
 
 
 def call_error(e: Call) -> str | None:
-    """What is wrong with the dtypes of a call, None if nothing is."""
+    """The error in the dtypes of a call, None if there is none."""
     op, out = e.op, e.dtype
     if op not in ELEMENTWISE:
         return f"{op.symbol} is not elementwise"

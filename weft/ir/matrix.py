@@ -19,7 +19,7 @@ from weft.ir.dtypes import DType
 
 
 class Role(Enum):
-    """What a factor of a row's or column's number counts."""
+    """The role of a factor of a row's or column's number: what it counts."""
 
     ELEMENT = "element"
     LANE = "lane"
@@ -45,8 +45,8 @@ class MatrixUnit:
     rows: tuple[LayoutFactor, ...]
     columns: tuple[LayoutFactor, ...]
     row_bytes: int = 0
-    """Of the rows in which panels lie one after the other in LOCAL memory, where the unit reads them there by itself;
-    0: threads load their elements from panels of any layout."""
+    """The bytes of the rows in which panels lie one after the other in LOCAL memory, where the unit reads them
+    there by itself; 0: threads load their elements from panels of any layout."""
 
     @property
     def threads(self) -> int:

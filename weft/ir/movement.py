@@ -14,7 +14,7 @@ from weft.ir.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an element comes from: the input's element at `index` where the guard holds, else `fill`."""
+    """The source of an element: the input's element at `index` where the guard holds, else `fill`."""
 
     index: tuple[Int, ...]
     guard: Guard = ()

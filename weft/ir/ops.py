@@ -22,7 +22,7 @@ ANY = NUMBERS | {Kind.BOOL}
 
 
 class Category(Enum):
-    """How an element of the result depends on the operands: what batching, regions and slices of an op follow from."""
+    """The dependence of a result's element on the operands: batching, regions and slices of an op follow from it."""
 
     LEAF = auto()
     ELEMENTWISE = auto()  # on the elements at the same index
@@ -164,7 +164,7 @@ _NEEDS = {FLOATS: "a float", INTEGERS: "an integer", BITS: "a bool or integer"}
 
 
 def kind_error(op: Op, dtype: DType) -> str | None:
-    """Why `op` has no operands of a dtype; None if it may have them."""
+    """The reason why `op` has no operands of a dtype; None if it may have them."""
     if dtype.kind in op.info.kinds:
         return None
     if op.info.kinds == NUMBERS:

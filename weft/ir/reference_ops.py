@@ -1,4 +1,4 @@
-"""What each elementwise op means on NumPy arrays: one table, written for plainness, used by the interpreter and tests.
+"""The meaning of each elementwise op on NumPy arrays: one plain table, used by the interpreter and tests.
 
 A rule sees operands of one dtype, bool, integer, f32 or f64. `apply` adds what is common: casts, and that narrow
 floats are computed in f32 and rounded. Call it under `np.errstate(all="ignore")` to silence NumPy's warnings.

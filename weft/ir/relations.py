@@ -1,4 +1,4 @@
-"""Which input elements an output region needs, and which output elements a change of an input region can reach.
+"""Input elements that an output region needs, and output elements that a change of an input region can reach.
 
 One table for every op; incremental sessions, sharding and slicing read it. Regions are boxes of intervals, so both
 answers may be larger than the truth, never smaller. Movement ops are answered from `movement.source`: forwards by the

@@ -22,7 +22,7 @@ def over(n: Node, inputs: tuple[Node, ...]) -> Node:
 def rewritten(
     roots: Sequence[Node], rule: Over, known: Mapping[Node, Node] | None = None, stop_at_storage: bool = True
 ) -> list[Node]:
-    """What takes the place of the roots. Leaves, and values that are stored if asked, stay; `known` are replaced."""
+    """The roots, rewritten. Leaves, and values that are stored if asked, stay; `known` are replaced."""
     made = dict(known or {})
     for n in toposort(roots, stop_at_storage, known=made):
         stays = not n.inputs or (stop_at_storage and n.storage is not None)

@@ -52,7 +52,7 @@ class GraphTemplate(metaclass=Interned):
 
     @staticmethod
     def of(inputs: Sequence[Node], results: Sequence[Node]) -> GraphTemplate | str:
-        """What the results are made of, with `inputs` for placeholders; or why that is no template."""
+        """The template of the results, with `inputs` for placeholders; or why there is none."""
         number = {n: k for k, n in enumerate(inputs)}
         rows: list[Row] = []
         for n in toposort(results, known=inputs):

@@ -25,8 +25,8 @@ from weft.scheduler.programs import CompiledProgram, compiled
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a plan is for: the nodes to compute from the leaves. `state[k] = i` asks that output k replace leaf i in
-    its memory, which is granted where no kernel reads the old value afterwards."""
+    """The task of a plan: the nodes to compute from the leaves. `state[k] = i` asks that output k replace leaf i
+    in its memory, which is granted where no kernel reads the old value afterwards."""
 
     outputs: tuple[Node, ...]
     leaves: tuple[Node, ...]
@@ -161,7 +161,7 @@ class _Assembly:
     # --- where everything is
 
     def lay_out(self) -> list[memory.Request]:
-        """What the workspace has to hold, and for how long. Fills in `owner`."""
+        """The memory that the workspace has to hold, and for how long. Fills in `owner`."""
         requests: list[memory.Request] = []
         taken: set[Node] = set()
         for k, spec in enumerate(self.specs):

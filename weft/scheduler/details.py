@@ -1,4 +1,4 @@
-"""What a plan would run, in full: for explanations. Nothing is computed, and nothing compiled until it is asked for."""
+"""The programs of a plan in full, for explanations: nothing is computed, and nothing compiled until asked for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KernelDetail:
 
     @property
     def rules(self) -> str:
-        """What became of each schedule rule, a line for each."""
+        """The verdict on each schedule rule, a line for each."""
         return str(self.decided)
 
     @property
@@ -49,7 +49,7 @@ class KernelDetail:
         return summary(self.kernel)
 
     def forms(self) -> Mapping[str, str]:
-        """What the kernel looks like at each stage: algorithm, schedule (its transforms), loops, and what the backend
+        """The forms of the kernel at each stage: algorithm, schedule (its transforms), loops, and what the backend
         makes of these."""
         program = lowered(self.algorithm, self.device.info)
         return {

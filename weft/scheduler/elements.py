@@ -78,7 +78,7 @@ def take(
 
 
 def _element(node: Node) -> Element | None:
-    """What the node selects its one element from; None for what is large, or at a place known at run time only."""
+    """The source of the node's one element; None for what is large, or at a place known at run time only."""
     whole, index = node, tuple([0] * len(node.shape))
     while whole.op in _MOVED and whole.storage is None:
         at = source(whole, index).index

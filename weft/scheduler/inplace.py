@@ -1,4 +1,4 @@
-"""Which of a program's outputs may take the memory of one of its inputs."""
+"""The outputs of a program that may take the memory of one of its inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.ir.index import Int
 from weft.ir.loops import Accumulate, If, Let, Loop, Program, Stmt, Store
 
 Path: TypeAlias = tuple[tuple[int, bool], ...]
-"""Where a statement is: its position in each block from the outermost in, and whether a loop is there."""
+"""The place of a statement: its position in each block from the outermost in, and whether a loop is there."""
 
 
 def in_place_pairs(program: Program) -> frozenset[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Which values that are computed on the way to others are kept, because the user holds them.
+"""The values computed on the way to others that are kept, because the user holds them.
 
     y = (x * w).tanh()         # computed nowhere yet
     print(y.sum().item())      # computes the sum, and y on the way
@@ -18,7 +18,7 @@ from weft.ir.index import high
 from weft.ir.ops import MOVEMENT, Op
 
 FREE_BYTES = 1 << 20
-"""What takes no more memory than this is kept, whatever it is computed from."""
+"""The memory up to which values are kept, whatever they are computed from."""
 
 FORMULA_NODES = 24
 """A value made of constants in more steps than this is kept."""
@@ -27,7 +27,7 @@ _WRITES = frozenset({Op.UPDATE, Op.SCATTER})
 
 
 def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequence[Node]) -> tuple[Node, ...]:
-    """Those of `held`, inputs before their users, that are to be stored when `outputs` are computed from `leaves`."""
+    """The nodes of `held`, inputs before their users, to be stored when `outputs` are computed from `leaves`."""
     if any(
         n.op is Op.BUFFER and n.device is None for n in leaves
     ):  # files: what is computed may not fit in memory
@@ -55,8 +55,8 @@ def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequenc
 
 
 def _is_formula(node: Node) -> bool:
-    """Of a value made of constants: whether it is a formula of its indices, as masks are, which say more to the kernels
-    that use them than stored elements would. Not what was written piece by piece, or has very many steps."""
+    """True where a value made of constants is a formula of its indices, as masks are, which say more to the
+    kernels that use them than stored elements would. Not what was written piece by piece, or has very many steps."""
     stack, seen = [node], {node}
     while stack:
         n = stack.pop()

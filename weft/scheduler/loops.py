@@ -31,7 +31,7 @@ def nbytes(node: Node) -> int:
 
 @dataclass(slots=True)
 class LoopLayout:
-    """What a loop needs of the workspace while it runs, and where in that block everything is."""
+    """The block of the workspace that a loop needs while it runs, and the offsets in it."""
 
     spec: LoopSpec
     chosen: Chosen
@@ -153,7 +153,7 @@ class Run:
                 yield from self._launch(k, s, variables, places)
 
     def trace(self, step: Step, info: KernelInfo) -> StepAccesses:
-        """What a step does with the memory, to be verified."""
+        """The accesses of a step to the memory, to be verified."""
         if isinstance(step, CopyBytes):
             return copy_trace(step)
         made = next(s for s, i in self.info.items() if i is info)
@@ -183,11 +183,11 @@ class Run:
         return self.take(self.block + self.layout.offsets[key])
 
     def _placed(self, step: int) -> Callable[[Place], Slot]:
-        """Which memory a place is in a step (the first one is 0)."""
+        """The memory of a place in a step (the first one is 0)."""
         spec = self.layout.spec
 
         def carry(i: int, step: int) -> Slot:
-            """Where carry i is after a step; -1 is before the first."""
+            """The slot of carry i after a step; -1 is before the first."""
             if step < 0:
                 return self.slot(spec.inputs[i])
             result = spec.carries[i].result

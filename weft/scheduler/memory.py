@@ -16,7 +16,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 ALIGNMENT = 256
-"""Of every offset: what WebGPU and most OpenCL devices want of a buffer within a buffer."""
+"""The alignment of every offset: what WebGPU and most OpenCL devices want of a buffer within a buffer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from weft.ir.index import Int, Var, evaluate
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """What is known of one step: for explanations and profiles. Bytes and flops are for the largest runtime sizes;
+    """The facts about one step: for explanations and profiles. Bytes and flops are for the largest runtime sizes;
     of the `bytes` that move, `written` are written. `dtype`: what is computed with, which sets the rate."""
 
     name: str

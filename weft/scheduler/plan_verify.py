@@ -28,7 +28,7 @@ class What:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a step does with one slot: its first `nbytes` bytes are read, written, or both. `what` is there
+    """The access of a step to one slot: its first `nbytes` bytes are read, written, or both. `what` is there
     before (read) or after (written), None where that is not known."""
 
     slot: int
@@ -68,7 +68,7 @@ def copy_trace(step: CopyBytes) -> StepAccesses:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What lies in some bytes of a memory: the slot that it was written as."""
+    """The contents of some bytes of a memory: the slot that they were written as."""
 
     end: int
     slot: int
@@ -130,7 +130,7 @@ def _slots_agree(n: int, step: Launch | CopyBytes, trace: StepAccesses) -> None:
 
 
 def _written(memory: dict[int, _Held], at: int, new: _Held) -> None:
-    """What lies in the way of the new is gone; all that begins there is new."""
+    """Put the new in its place; what lies in its way is gone."""
     over = [start for start, old in memory.items() if start < new.end and at < old.end]
     old = memory.get(at)
     for start in over:

@@ -67,7 +67,7 @@ def realize(
 
 
 def _fit(kept: Sequence[Node], device: Device) -> bool:
-    """Whether there is ample memory for what nobody asked for."""
+    """True where there is ample memory for what nobody asked for."""
     size = sum(map(nbytes, kept))
     return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
@@ -148,8 +148,8 @@ def values_of(
 def _without_rows(
     nodes: Sequence[Node], read: Sequence[Node], sig: Signature
 ) -> tuple[Sequence[Node], Signature, Sequence[Node] | None]:
-    """What is left to compute, with its signature, and all nodes as they are after rows of files were read; None where
-    none were."""
+    """The nodes left to compute, their signature, and all nodes as they are after rows of files were read; None
+    where none were."""
     if all(a is b for a, b in zip(nodes, read, strict=True)):
         return nodes, sig, None
     todo = [n for n in dict.fromkeys(read) if n.storage is None]
@@ -239,7 +239,7 @@ def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, i
 
 
 def default_device() -> str:
-    """Where nodes without a device are computed."""
+    """The device on which nodes without a device are computed."""
     return registry.canonical(settings.device())
 
 

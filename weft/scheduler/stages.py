@@ -18,7 +18,7 @@ from weft.ir.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the devices compute, each in one plan, in this order, and then the copies."""
+    """The nodes that the devices compute, each in one plan, in this order, and then the copies."""
 
     computed: tuple[tuple[str, tuple[Node, ...]], ...]
     copies: tuple[Node, ...] = ()

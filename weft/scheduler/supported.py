@@ -1,4 +1,4 @@
-"""What a device cannot compute is refused by name before it is compiled, and never left out or changed silently."""
+"""Refuse by name what a device cannot compute, before it is compiled; nothing is left out or changed silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of weft, and of backends for it, are made of: the reference, and strategies for random programs."""
+"""Building blocks of tests of weft, and of backends for it: the reference, and strategies for random programs."""
 
 from weft.testing.comparison import assert_close
 

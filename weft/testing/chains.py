@@ -1,4 +1,4 @@
-"""How many additions a program makes one after the other into one accumulator: what bounds a sum's rounding error.
+"""The number of additions in sequence into one accumulator of a program: it bounds a sum's rounding error.
 
 for i in 0..1000:                     s: 1000 additions in sequence
   p = 0                               p: 64
@@ -34,7 +34,7 @@ class Chain:
 
 @dataclass(slots=True)
 class _Found:
-    """Where a buffer begins anew, and what is added to it, by the loops around."""
+    """The places where a buffer begins anew, and what is added to it, by the loops around."""
 
     begins: list[tuple[Loop, ...]] = field(default_factory=list[tuple[Loop, ...]])
     adds: list[tuple[tuple[Loop, ...], Int, Expr]] = field(
@@ -78,7 +78,7 @@ def _visit(block: Block, path: tuple[Loop, ...], found: dict[str, _Found]) -> No
 
 
 def _added(s: Store) -> Expr | None:
-    """What a store adds to its element, which it may scale before; None where it stores something else."""
+    """The term that a store adds to its element, which it may scale before; None where it stores something else."""
     if not isinstance(s.value, Call) or s.value.op is not Op.ADD:
         return None
     old, new = s.value.args
@@ -113,7 +113,7 @@ def _repeats(loop: Loop, at: Int) -> int:
 
 
 def _most_alike(v: Var, at: Int, extent: int) -> int:
-    """How often an index that divides takes one value, all else being equal."""
+    """The most times that an index that divides takes one value, all else being equal."""
     env = {x.name: 0 for x in variables(at)}
     counts: dict[int, int] = {}
     for i in range(min(extent, 4096)):

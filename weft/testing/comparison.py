@@ -75,7 +75,7 @@ def assert_close(
 
 
 def _difference(x: Any, y: Any, how: _How, place: str) -> str | None:
-    """What differs, with the place within containers; None for nothing."""
+    """The message on a difference, with the place within containers; None for none."""
     where = f"\n\nThe failure occurred for item {place}" if place else ""
     if isinstance(x, Mapping) and isinstance(y, Mapping):
         a, b = cast("Mapping[Any, Any]", x), cast("Mapping[Any, Any]", y)
@@ -198,7 +198,7 @@ def _message(
     scalar: bool,
     values: tuple[Any, Any],
 ) -> str:
-    """How many elements differ, and where most."""
+    """The message on elements that differ: how many, and where most."""
     exact = rtol == atol == 0
     verdict = "equal" if exact else "close"
     limits = ("", "") if exact else (f" (up to {atol} allowed)", f" (up to {rtol} allowed)")

@@ -1,4 +1,4 @@
-"""How much work lowered loops do, counted without running them, beside what their algorithm states.
+"""The work that lowered loops do, counted without running them, beside what their algorithm states.
 
 A schedule may compute a value again wherever it is used, and be right: no comparison of results tells. A count does.
 

@@ -57,7 +57,7 @@ EXACT = {_F: (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN), _I: PLAIN[_I]}
 
 @dataclass
 class _Scope:
-    """What a statement may use."""
+    """The names that a statement may use."""
 
     variables: list[Index]
     buffers: list[Buffer]  # readable

@@ -20,7 +20,7 @@ def pytest_load_initial_conftests(
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """What the suite can be told."""
+    """The command-line options of the suite."""
     group = parser.getgroup("weft", "weft's conformance suite for backends")
     group.addoption(
         "--device",

@@ -29,7 +29,7 @@ Bindings: TypeAlias = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a rule may ask beside the input arrays: the node, its sizes as numbers, and the runtime variables."""
+    """The context of a rule beside the input arrays: the node, its sizes as numbers, and the runtime variables."""
 
     node: Node
     shape: tuple[int, ...]

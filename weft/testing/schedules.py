@@ -49,7 +49,7 @@ KINDS: tuple[type[Transform], ...] = (
     OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext, Share, SplitReduce, Stage, Stream,
     Tensorize, Trim, Unroll, Vectorize, Window,
 )  # fmt: skip
-"""What is proposed, each as often as it stands here."""
+"""The transforms that are proposed, each as often as it stands here."""
 
 
 def picked_by(draw: Draw) -> Pick:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = npt.NDArray[Any]
 
 Check: TypeAlias = bool
-"""Whether a value was what it had to be."""
+"""True where a value was what it had to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Report:
-    """How many values were compared, and how many were wrong, by scene; the texts of exceptions."""
+    """The numbers of values that were compared, and that were wrong, by scene; the texts of exceptions."""
 
     compared: dict[str, int] = field(default_factory=dict[str, int])
     wrong: dict[str, int] = field(default_factory=dict[str, int])

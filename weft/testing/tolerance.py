@@ -1,4 +1,4 @@
-"""How far a correct result may be from the reference: found by Monte Carlo arithmetic.
+"""The distance that a correct result may have from the reference: found by Monte Carlo arithmetic.
 
 The reference is run again with every inexact operand disturbed by a few units in its last place, at each use anew.
 The largest deviation seen says how well conditioned each element is; elements whose disturbed runs are not all finite
@@ -127,7 +127,7 @@ def _disturb(x: Array, dtype: DType, rng: np.random.Generator) -> Array:
 
 
 def difference(got: Array, want: Array, bound: Array) -> str | None:
-    """What is wrong with `got`, or None: shape, dtype, NaNs and infinities must agree, the rest be within `bound`."""
+    """The error of `got`, or None: shape, dtype, NaNs and infinities must agree, the rest be within `bound`."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
     a, b = got.astype(np.float64), want.astype(np.float64)

@@ -56,7 +56,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """How a value combines its expression over `axes`: op is ADD, MUL, MAX or MIN."""
+    """A reduction of a value's expression over `axes`: op is ADD, MUL, MAX or MIN."""
 
     op: Op
     axes: tuple[Axis, ...]
@@ -98,7 +98,8 @@ class StoreTo:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the kernel writes: for every point of `axes`, the stores. Only the last item may be computed by nobody.
+    """An output of the kernel: for every point of `axes`, the stores. Only the last item may be computed by
+    nobody.
 
     `carries` are reads that compute nothing: they tie another Output's axes to this one's, so that it can be computed
     inside this one's loops (a row's mean beside the normalized row). Its `Load` names the other output.

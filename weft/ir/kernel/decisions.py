@@ -52,7 +52,7 @@ class Pick:
         return f"{cost} ({len(self.options):,} options; next: {self.options[other]}{self._more(other)})"
 
     def _more(self, other: int) -> str:
-        """How much more an option costs than the one taken, where that is known."""
+        """The text of an option's cost above that of the one taken, where that is known."""
         if not self.costs or not self.costs[self.taken]:
             return ""
         more = 100 * (self.costs[other] / self.costs[self.taken] - 1)
@@ -61,7 +61,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What to decide (`record`: the name of a decision -> the text of an option) and what was decided."""
+    """The decisions to take (`record`: the name of a decision -> the text of an option) and those taken."""
 
     record: Mapping[str, str] = field(default_factory=dict[str, str])
     picks: tuple[Pick, ...] = ()

@@ -51,7 +51,7 @@ class _Digest:
             self.hash.update(f"{type(node).__name__}{self.text(parts)};".encode())
 
     def text(self, x: Any) -> str:
-        """What `x` is; expressions by their number."""
+        """The text of `x`; expressions by their number."""
         if isinstance(x, Expr | Index):
             return f"#{self.numbers[x]}"
         if isinstance(x, tuple):
@@ -64,7 +64,7 @@ class _Digest:
 
 
 def _parts(node: Expr | Index) -> tuple[Any, ...]:
-    """What a node is made of."""
+    """The parts of a node."""
     return (node.dtype, bits(node.value)) if isinstance(node, Const) else node.fields()
 
 

@@ -85,7 +85,7 @@ def storage_size(nest: Nest) -> int:
 
 
 def storage_offset(nest: Nest, index: tuple[Int, ...]) -> Int:
-    """Where element `index` of the item lives in its buffer."""
+    """The offset of the item's element `index` in its buffer."""
     local = [i - o for i, o in zip(index, nest.origin, strict=True)]
     order, blocks, sizes = nest.layout.order, nest.layout.blocks, storage_extents(nest)
     outer = [(floordiv(local[a], blocks[a]), sizes[a] // blocks[a]) for a in order]
@@ -293,7 +293,7 @@ class _Lowering:
         return loop
 
     def sum_of(self, item: Value, loops: list[LoopSpec]) -> _Sum:
-        """Where the item's terms are added to so far, inside `loops`."""
+        """The place to which the item's terms are added so far, inside `loops`."""
         nest = self.kernel.nests[item.name]
         name, at = self.target(item, nest)
         buffer = Buffer(name, item.dtype, storage_size(nest), nest.scope)
@@ -386,7 +386,7 @@ class _Lowering:
         return body
 
     def downstream(self, leader: str, children: list[Item]) -> set[str]:
-        """Of the items `children`, those that read the leader's running value, directly or through others."""
+        """The items of `children` that read the leader's running value, directly or through others."""
         names, out = {c.name for c in children}, set[str]()
         for item in self.algorithm.items:
             if item.name in names and any(r.source == leader or r.source in out for r in reads(item)):

@@ -43,7 +43,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a region is laid out: `blocks[a]` elements of axis a form a block (1: none); storage goes row-major over the
+    """The layout of a region: `blocks[a]` elements of axis a form a block (1: none); storage goes row-major over the
     axes in `order` (block numbers), then over the positions inside blocks, in the same order. `pad` unused elements
     follow each row of the innermost, which spreads columns over the banks of a memory."""
 
@@ -69,7 +69,7 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchSpec:
-    """What the iteration of `loop` that comes `steps` later will read of `params` (all, if empty) is asked for now."""
+    """A prefetch of what the iteration of `loop` that comes `steps` later will read of `params` (all, if empty)."""
 
     loop: str
     steps: int = 1
@@ -78,7 +78,7 @@ class PrefetchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Where and how an item is computed.
+    """The loop nest of an item: where and how it is computed.
 
     `bind` gives each axis in terms of loop variables (own ones, and those of enclosing nests). The region computed per
     visit starts at `origin` and has at most `size` elements per axis; it is kept in a buffer of `scope`. `stream`: an
@@ -164,7 +164,7 @@ class Kernel:
         return used
 
     def path(self, name: str) -> list[tuple[str, int]]:
-        """Where item `name` is computed, from itself outward: (enclosing item, number of its loops around `name`)."""
+        """The items around item `name`, from itself outward: (enclosing item, number of its loops around `name`)."""
         out: list[tuple[str, int]] = []
         at = self.nests[name].at
         while at is not None:

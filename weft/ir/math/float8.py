@@ -62,7 +62,7 @@ def converted(c: Call) -> Expr | None:
 
 
 def _byte(e: Expr) -> Expr | None:
-    """What is left of 8-bit floats, as bytes: constants, loads, names and reinterpreted bytes."""
+    """The byte of an 8-bit float that is left: a constant, a load, a name or reinterpreted bytes."""
     small = e.dtype.is_float8
     match e:
         case Const() if small:

@@ -55,11 +55,11 @@ class ScalarExpr:
         return self._with(Op.LE, other)
 
     def equals(self, other: Operand) -> ScalarExpr:
-        """Where the two compare equal (`==` compares expressions)."""
+        """True where the two compare equal (`==` compares expressions)."""
         return self._with(Op.EQ, other)
 
     def differs(self, other: Operand) -> ScalarExpr:
-        """Where the two compare unequal, or one is NaN."""
+        """True where the two compare unequal, or one is NaN."""
         return self._with(Op.NE, other)
 
     def __and__(self, other: Operand) -> ScalarExpr:

@@ -38,7 +38,7 @@ class Pending:
         self.read.clear()
 
     def meets(self, later: Pending) -> bool:
-        """Whether order matters between these accesses and later ones."""
+        """True where order matters between these accesses and later ones."""
         return any(
             _may_meet(a, b)
             for mine, other in (
@@ -52,7 +52,7 @@ class Pending:
 
 
 def _may_meet(a: set[int | None], b: set[int | None]) -> bool:
-    """Whether threads may meet: not where each has an element of its own, the same in all accesses."""
+    """True where threads may meet: not where each has an element of its own, the same in all accesses."""
     both_ = a | b
     return len(both_) > 1 or None in both_
 
@@ -107,7 +107,7 @@ class Barriers:
 
 
 def _has_parts(s: Loop | If, shared: Set[str], own: Set[str]) -> bool:
-    """Whether several threads take part in the statement in turns: order may matter inside it."""
+    """True where several threads take part in the statement in turns: order may matter inside it."""
     if isinstance(s, Loop) and s.kind is LoopKind.THREAD:
         return False
     inside = list(every(s.body))

@@ -39,7 +39,7 @@ def share(p: Program) -> Program:
 
 @dataclass(slots=True)
 class _Entry:
-    """How often an expression is used where its first occurrence can be seen; by what name it then goes."""
+    """The uses of an expression where its first occurrence can be seen; the name that it then goes by."""
 
     uses: int = 1
     temp: Temp | None = None

@@ -1,4 +1,4 @@
-"""What is known about index expressions at some place of a program, and what follows from it.
+"""Facts about index expressions at some place of a program, and what follows from them.
 
 A fact is an index expression that is known to be >= 0. The guards of enclosing Ifs and the extents of enclosing loops
 give facts; a guard's condition follows from a fact that is nowhere larger.
@@ -27,7 +27,7 @@ def at_least_zero(x: Int) -> list[Int]:
 
 
 def condition_facts(c: InRange) -> list[Int]:
-    """What is >= 0 exactly where the condition holds."""
+    """The expressions that are all >= 0 exactly where the condition holds."""
     out: list[Int] = []
     if c.lo is not None:
         out += at_least_zero(c.value - c.lo)
@@ -71,7 +71,7 @@ def _follows(fact: Index, x: Int) -> bool:
 
 
 def reduce_guard(facts: Facts, g: Guard) -> Guard:
-    """What remains to be checked of a guard; NEVER when it cannot hold."""
+    """The conditions of a guard that remain to be checked; NEVER when it cannot hold."""
     out: Guard = ()
     for c in g:
         lo, hi = c.lo, c.hi

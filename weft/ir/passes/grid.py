@@ -62,7 +62,7 @@ from weft.ir.passes.rewrite import Fresh, map_accesses, substituted
 from weft.ir.passes.threads import ThreadLoop, most_threads
 
 MAX_THREADS = 1024
-"""Of one block."""
+"""The most threads of one block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ _Bind = Callable[[Int], Mapping[Var, Int]]
 
 
 def _blocks(region: _Region, fresh: Fresh) -> tuple[Int, tuple[_Bind, Block]]:
-    """How many blocks; what the loops' variables are in terms of the block's number; what each block does."""
+    """The number of blocks; the loops' variables in terms of the block's number; the body of each block."""
     if not region.is_grid:
         return 1, (lambda _: {}, tuple(region.body))
     loops: list[Loop] = []
@@ -296,7 +296,7 @@ def _across(body: Block, warp: int, possible: bool, in_threads: bool) -> Block:
 
 
 def _in_step(s: Loop, warp: int) -> bool:
-    """Whether the loop's iterations may be threads: as many as divide a warp, each with one term of each sum."""
+    """True where the loop's iterations may be threads: as many as divide a warp, each with one term of each sum."""
     n = s.extent
     if not isinstance(n, int) or n < 2 or n & (n - 1) or n > warp or warp % n:
         return False

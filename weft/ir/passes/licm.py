@@ -61,7 +61,7 @@ class _Hoist:
 
 
 class _Moved:
-    """What moves out of one loop, in whose body `changes` are the names that change."""
+    """The expressions that move out of one loop, in whose body the names `changes` change."""
 
     def __init__(self, safe: Safety, fresh: Fresh, changes: set[str]) -> None:
         self.safe, self.fresh, self.changes = safe, fresh, changes

@@ -140,7 +140,7 @@ class _Peel:
 
 
 def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
-    """Which iterations of a loop free some innermost statement of conditions, if it is worth splitting for them.
+    """The iterations of a loop that free some innermost statement of conditions, if worth splitting for.
 
     The cut does not depend on the variables `lanes`.
     """
@@ -184,7 +184,7 @@ def _elsewhere(body: Block, half: Half) -> bool:
 
 
 def _gap(c: InRange, low_side: bool) -> Int:
-    """What is >= 0 where the lower or the upper bound of the condition holds."""
+    """The expression that is >= 0 where the lower or the upper bound of the condition holds."""
     if low_side:
         return c.value - (0 if c.lo is None else c.lo)
     return (0 if c.hi is None else c.hi) - c.value - 1

@@ -1,4 +1,4 @@
-"""Which expressions may be computed anywhere, even where the program would not have computed them."""
+"""The expressions that may be computed anywhere, even where the program would not have computed them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PRIVATE_ELEMENTS = 512
 
 
 def most_threads(body: Block) -> int:
-    """How many threads the block keeps busy at most."""
+    """The most threads that the block keeps busy."""
     most = 1
     for s in body:
         if isinstance(s, Loop | If):
@@ -73,7 +73,7 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Private:
-    """How a buffer's elements lie in registers: of the offset's parts below each `hi`, from `lo` on, times `scale`."""
+    """The layout of a buffer in registers: of the offset's parts below each `hi`, from `lo` on, times `scale`."""
 
     gaps: tuple[tuple[int, int, int], ...]
     size: int
@@ -209,7 +209,7 @@ class ThreadLoop:
         return list(body) if count == capacity else _some(body, (InRange(local, None, count),))
 
     def everywhere(self, name: str) -> bool:
-        """Whether all threads that come to a statement that fills the buffer fill their own copies."""
+        """True where all threads that come to a statement that fills the buffer fill their own copies."""
         return name in self.own or name in self.grouped
 
     def across(self, s: Loop, local: Int, capacity: int) -> list[Stmt]:

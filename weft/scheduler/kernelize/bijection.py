@@ -57,7 +57,7 @@ def divided(i: Int) -> set[Var]:
 
 
 def within(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> bool:
-    """Whether no coordinates lead out of `shape`, as they may where a guard decides if the element is read."""
+    """True where no coordinates lead out of `shape`, as they may where a guard decides if the element is read."""
     return all(
         (isinstance(i, Var) and extents.get(i) == n) or in_range(i, 0, n) == ()
         for i, n in zip(index, shape, strict=True)
@@ -65,7 +65,7 @@ def within(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> 
 
 
 def covers(axes: frozenset[Var], shape: Shape, extents: Mapping[Var, Int]) -> bool:
-    """Whether the coordinates have as many points as `shape` has elements."""
+    """True where the coordinates have as many points as `shape` has elements."""
     sizes = sorted((extents[v] for v in axes), key=repr)
     wanted = sorted((n for n in shape if n != 1), key=repr)
     return sizes == wanted or elements(tuple(sizes)) == elements(shape)

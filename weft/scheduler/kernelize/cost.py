@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def pays(self) -> bool:
-        """Whether fusing costs no more than the limit."""
+        """True where fusing costs no more than the limit."""
         return self.fused.total <= self.limit.total
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ MAX_LEAVES = 8
 
 
 def is_leaf(node: Node) -> bool:
-    """Whether the node's value is in memory already."""
+    """True where the node's value is in memory already."""
     return node.storage is not None or node.op is Op.BUFFER
 
 

@@ -61,7 +61,7 @@ class Site:
 
     @property
     def in_contraction(self) -> bool:
-        """Whether a contraction of the group needs the site, which is part of one of its operands."""
+        """True where a contraction of the group needs the site, which is part of one of its operands."""
         contractions = self.group.contractions
         return bool(contractions) and not contractions.isdisjoint(self.frames)
 

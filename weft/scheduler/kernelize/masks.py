@@ -174,8 +174,8 @@ _MASKED: dict[Op, Callable[[Node, _Operands], KnownFill | None]] = {
 
 
 def _filled(node: Node, divisor: Node, unless: Guard) -> bool:
-    """Whether each row that is divided by one number has a place where the condition holds. One that has none is 0 / 0,
-    which is not a number, and so not masked out."""
+    """True where each row that is divided by one number has a place where the condition holds. One without is
+    0 / 0, which is not a number, and so not masked out."""
     while divisor.op is Op.RESHAPE and divisor.shape == divisor.inputs[0].shape and divisor.storage is None:
         divisor = divisor.inputs[0]
     if divisor.op is not Op.EXPAND or divisor.storage is not None:
@@ -201,7 +201,7 @@ def _tried(node: Node, k: int, rows: Sequence[int]) -> list[Int]:
 
 
 def _is_constant(node: Node, value: float) -> bool:
-    """Whether each element of the node is `value`."""
+    """True where each element of the node is `value`."""
     return node.storage is None and isinstance(f := _below(node).attrs, Fill) and float(f.value) == value
 
 
@@ -223,8 +223,8 @@ def _opposite(guard: Guard) -> Guard:
 
 
 def _maximum(node: Node, of: Node) -> bool:
-    """Whether the node is the maximum of `of` along some axes, in each place: -inf less that is -inf, but in rows of
-    -inf only, which become NaN anyway."""
+    """True where the node is the maximum of `of` along some axes, in each place: -inf less that is -inf, but in
+    rows of -inf only, which become NaN anyway."""
     top = _below(node)
     return top.storage is None and top.op is Op.REDUCE_MAX and top.inputs[0] is of
 

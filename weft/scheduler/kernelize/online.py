@@ -130,7 +130,7 @@ def _scores(x: Node) -> Node | None:
 
 
 def _closed(members: list[Node], facts: Mapping[int, Facts], forced: Mapping[int, str]) -> bool:
-    """Whether all uses of the nodes between the contractions lie there too."""
+    """True where all uses of the nodes between the contractions lie there too."""
     uses: dict[int, int] = {}
     for n in members:
         for i in dict.fromkeys(n.inputs):

@@ -76,7 +76,7 @@ def _contraction_refusal(
 
 
 def _meet(group: Group, other: Frame, readers: Sequence[Frame]) -> bool:
-    """Whether a reduction is computed for an output that another one, read by `readers`, is computed for too."""
+    """True where a reduction is computed for an output that another one, read by `readers`, is computed for too."""
     if len(group.outputs()) == 1:
         return True
     assert other.site is not None
@@ -84,7 +84,7 @@ def _meet(group: Group, other: Frame, readers: Sequence[Frame]) -> bool:
 
 
 def _waits_for_long_rows(group: Group, f: Facts, axes: frozenset[Var], readers: Sequence[Frame]) -> bool:
-    """Whether few long rows must be complete before their first use: cores would wait."""
+    """True where few long rows must be complete before their first use: cores would wait."""
     rows = _points(group, axes)
     whole = max((_points(group, frozenset(r.axes)) for r in readers), default=rows)
     row = prod(map(high, f.reduced)) // max(f.size, 1)

@@ -38,7 +38,7 @@ class Precedence:
                 stack.extend((p, level + 1) for p in self._producers.get(g, ()))
 
     def reaches(self, producer: Group, consumer: Group, limit: int = SEARCH_LIMIT) -> bool:
-        """Whether `consumer` reads, directly or not, what `producer` stores (True too when that is hard to tell).
+        """True where `consumer` reads, directly or not, what `producer` stores, and where that is hard to tell.
 
         Searched from the consumer backwards, where few producers are known yet, and up to the producer's level only:
         the producers of a group that is as high are higher.

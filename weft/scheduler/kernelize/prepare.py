@@ -23,7 +23,7 @@ class Prepared:
     replaced_by: Mapping[int, Node]
 
     def in_own_kernel(self, node: Node) -> bool:
-        """Whether the node is stored by a kernel of its own kind, never computed inside another."""
+        """True where the node is stored by a kernel of its own kind, never computed inside another."""
         match node.op:
             case Op.CONTIGUOUS | Op.COPY:
                 return True
@@ -59,7 +59,7 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
 
 
 def single(scatter: Node) -> bool:
-    """Whether a scatter has one element per row: it can be chosen by comparison, without writing out of order."""
+    """True where a scatter has one element per row: it can be chosen by comparison, without writing out of order."""
     return isinstance(scatter.attrs, Combine) and scatter.inputs[1].shape[scatter.attrs.axis] == 1
 
 

@@ -42,11 +42,11 @@ class View(Protocol):
         ...
 
     def is_updated(self, node: Node) -> bool:
-        """Whether a group updates a copy of the node in place."""
+        """True where a group updates a copy of the node in place."""
         ...
 
     def has_room(self, group: Group, node: Node, stores: int = 0) -> bool:
-        """Whether `group` may compute the node, and store so many more, with the buffers that a kernel can have."""
+        """True where `group` may compute the node, and store so many more, with the buffers of one kernel."""
         ...
 
     def siblings(self, key: tuple[object, ...]) -> Sequence[Group]:
@@ -54,5 +54,5 @@ class View(Protocol):
         ...
 
     def reaches(self, producer: Group, consumer: Group) -> bool:
-        """Whether `consumer` reads, directly or not, what `producer` stores."""
+        """True where `consumer` reads, directly or not, what `producer` stores."""
         ...

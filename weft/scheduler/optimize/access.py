@@ -1,4 +1,4 @@
-"""How an item's expressions touch memory along each of its axes: what vectorization is decided by."""
+"""The memory accesses of an item's expressions along each of its axes: what vectorization is decided by."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def accesses(algorithm: Algorithm, item: Item) -> Iterator[Access]:
 
 
 def vector_score(algorithm: Algorithm, item: Item, axis: Var) -> float:
-    """How well the item vectorizes along `axis`: contiguous accesses count for it, strided ones against it."""
+    """The score of vectorizing the item along `axis`: contiguous accesses count for it, strided ones against it."""
     score = 0.0
     for a in accesses(algorithm, item):
         step = lane_step(a.offset, axis, MIN_RUN)

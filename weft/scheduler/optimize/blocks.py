@@ -153,13 +153,13 @@ def _summed(k: Kernel, name: str) -> str:
 
 
 def loads_in(e: Expr) -> list[Load]:
-    """What an expression reads."""
+    """The loads of an expression."""
     return [x for x in ex.walk([e]) if isinstance(x, Load)]
 
 
 def _block(k: Kernel, value: Value, width: int) -> int | Refusal:
-    """How many neighbours along the only summed axis share a factor: whole vectors of them, of which all else that is
-    read is in order."""
+    """The number of neighbours along the only summed axis that share a factor: whole vectors of them, of which all
+    else that is read is in order."""
     assert value.reduce is not None
     if len(value.reduce.axes) != 1 or value.reduce.op is not Op.ADD:
         return Refusal(f"{value.name} is no sum over one axis")

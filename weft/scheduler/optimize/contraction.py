@@ -70,7 +70,7 @@ MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
 
 MAX_VECTORS = 6
-"""Of a tile's row; four rows of them fill AVX-512's 32 registers."""
+"""Vectors of a tile's row, at most; four rows of them fill AVX-512's 32 registers."""
 
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""
@@ -79,7 +79,7 @@ FAR_CACHES = 2
 """Second-level caches that a stream fills before it counts as being in memory."""
 
 WINDOW_SHARE = 4
-"""What a stream reaches is copied in pieces that leave the panel its place: the cache's share of a core over this."""
+"""A copied piece of what a stream reaches may take the second-level cache over this: the panel keeps its place."""
 
 PANEL_SHARE = 2
 """A panel of the whole depth may take the second-level cache over this; beyond, the depth is cut into blocks."""
@@ -95,7 +95,7 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which factor is the panel, its vector axis, and the stream's axis that is tiled."""
+    """The factor that is the panel, its vector axis, and the stream's axis that is tiled."""
 
     kernel: Kernel
     contraction: Contraction
@@ -181,7 +181,7 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
 
 
 def _dearer(ways: Dots, costs: Mapping[str, float]) -> Refusal:
-    """Why tiles are better than inner products."""
+    """The reason why tiles are better than inner products."""
     rows, columns = (high(a.extent) for a in ways.axes)
     more = costs["inner products"] / costs["tiles"] - 1
     return Refusal(f"{rows:,} x {columns:,} results; {100 * more:,.0f} % more cycles than tiles")
@@ -216,7 +216,7 @@ def _deep_or_tiled(
 
 
 def _shared(tiled: Tiles, info: DeviceInfo) -> Sharing | Refusal:
-    """How to share out the depth, where it is much deeper than it is wide."""
+    """The ways to share out the depth, where it is much deeper than it is wide."""
     k, c = tiled.kernel, tiled.contraction
     if not tiled.in_blocks:
         assert c.value.reduce is not None
@@ -370,12 +370,12 @@ def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel
 
 
 def _elements(c: Contraction, side: int) -> int:
-    """Of a factor, as often as the sum's axes name them."""
+    """The elements of a factor, as often as the sum's axes name them."""
     return prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
 
 
 def row_bytes(k: Kernel, e: Expr, stream: Axis) -> int | None:
-    """How far apart the rows of a tile of the stream lie in memory, where it is a plain load."""
+    """The distance in memory between the rows of a tile of the stream, where it is a plain load."""
     load = plain_load(e)
     p = k.algorithm.param(load.source) if load is not None and not load.guard else None
     step = (
@@ -444,7 +444,7 @@ def contiguous(k: Kernel, c: Contraction, side: int, axis: Axis) -> bool:
 
 
 def lane_step(k: Kernel, load: Load, axis: Var) -> int | None:
-    """How far apart in memory a load's neighbours along an axis are, where all are as far."""
+    """The distance in memory between a load's neighbours along an axis, where it is the same for all."""
     p = k.algorithm.param(load.source)
     return None if p is None else coefficient(flatten(load.index, p.shape), axis)
 
@@ -551,7 +551,7 @@ class _Tiled:
         return found
 
     def fixed(self, loop: str) -> bool:
-        """Whether the loop's extent is known."""
+        """True where the loop's extent is known."""
         spec = self.k.nests[self.c.out.name].loop(loop)
         return spec is not None and isinstance(spec.extent, int)
 
@@ -563,8 +563,8 @@ class _Tiled:
         )
 
     def turn(self, tile: str, tall: str, lane: str) -> bool:
-        """Where lanes are not contiguous in the output but the tile's rows are, go through a tile in local memory:
-        written along the lanes, read and stored along the rows."""
+        """Go through a tile in local memory, where lanes are not contiguous in the output but the tile's rows
+        are: written along the lanes, read and stored along the rows."""
         c, choice = self.c, self.choice
         across, along = output_steps(self.k, c, choice.panel), output_steps(self.k, c, choice.stream)
         if all(x == 1 for x in across) or not all(x == 1 for x in along) or min(choice.rows, self.width) < 2:
@@ -668,7 +668,7 @@ class _Tiled:
         self.follow(chain or value, stream, tile)
 
     def packed(self, panel: Expr, uses: int) -> bool:
-        """Whether the panel is packed, or read where it lies."""
+        """True where the panel is packed, not read where it lies."""
         if not isinstance(panel, Load) or not contiguous(self.k, self.c, self.choice.side, self.choice.panel):
             return True
         pays = uses > MAX_UNPACKED_USES and self.panel_bytes > self.info.l1_bytes // 8
@@ -702,8 +702,8 @@ class _Tiled:
     def blocks(
         self, value: str, chain: str, at: str, staged: list[tuple[str, str]], window: str | None
     ) -> None:
-        """Where a panel of the whole depth would not stay in the cache: for each step, the panel's part is packed and
-        used for all tiles, whose sums wait in local memory."""
+        """Pack the panel's part for each step, where a panel of the whole depth would not stay in the cache, and
+        use it for all tiles, whose sums wait in local memory."""
         c, choice = self.c, self.choice
         self.k = run(self.k, ComputeAt(value, c.out.name, at, Scope.LOCAL))
         item, nest = self.k.algorithm.item(value), self.k.nests[value]
@@ -737,7 +737,7 @@ class _Tiled:
             self.window(window, value, around)
 
     def window(self, name: str, consumer: str, loops: list[str]) -> None:
-        """What the stream reaches, in the outermost loop in which it is small."""
+        """Compute what the stream reaches in the outermost loop in which it is small."""
         k = self.k
         for loop in loops:
             k = run(self.k, ComputeAt(name, consumer, loop, Scope.LOCAL))

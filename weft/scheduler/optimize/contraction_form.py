@@ -1,4 +1,4 @@
-"""What a contraction is (a sum of products with reuse), and what its schedules share.
+"""The form of a contraction (a sum of products with reuse), and what its schedules share.
 
 c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
 """
@@ -89,7 +89,7 @@ def find(k: Kernel) -> Contraction | Refusal:
 
 
 def _nearest(refusals: list[Refusal]) -> Refusal:
-    """Why the value that is most like a contraction is none: what is said of sums of products comes first."""
+    """The reason why the value most like a contraction is none: what is said of sums of products comes first."""
     return max(refusals, key=lambda r: "no sum" not in r.why and "no products" not in r.why, default=NO_VALUE)
 
 
@@ -192,8 +192,8 @@ def in_steps(k: Kernel, value: str) -> tuple[Kernel, str]:
 
 
 def _pieces(extent: int, inner: int) -> list[int]:
-    """How many of an axis' elements, of `inner` products each, make a step: about half of a chain's products, and a
-    divisor of the extent if one is near; then shorter ones."""
+    """The numbers of an axis' elements, of `inner` products each, that may make a step: about half of a chain's
+    products, and a divisor of the extent if one is near; then shorter ones."""
     wish = PRODUCT_CHAIN // 2 / inner
     near = [f for f in range(1, extent + 1) if extent % f == 0 and wish / 2 <= f <= wish * 2]
     best = ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
@@ -290,7 +290,7 @@ def _vectors(extent: int, width: int, most: int) -> int:
 
 
 def _score(k: Kernel, item: Value, loop: Var, width: int) -> float:
-    """How well lanes along a loop suit what the item reads."""
+    """The score of lanes along a loop for what the item reads."""
     nest = k.nests[item.name]
     total = 0.0
     for load in reads(item):

@@ -38,7 +38,7 @@ from weft.scheduler.optimize.rule import Choice
 from weft.scheduler.optimize.steps import split
 
 MIN_DEPTH_TO_WIDTH = 4
-"""How many times deeper than wide, at least."""
+"""The depth over the width, at least."""
 
 MIN_STEPS = 4
 """Steps of the depth for each task: with fewer, adding up the tasks' results costs too much."""
@@ -78,7 +78,7 @@ class Sharing:
 
 
 def options(c: Contraction, info: DeviceInfo, big: bool) -> Sharing | Refusal:
-    """How to share out the depth; refused where it is not that deep, or there are too many results."""
+    """The ways to share out the depth; refused where it is not that deep, or there are too many results."""
     assert c.value.reduce is not None
     axes = [a for a in c.value.axes if a.extent != 1]
     summed = c.value.reduce.axes

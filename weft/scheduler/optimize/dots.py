@@ -105,8 +105,8 @@ def options(k: Kernel, c: Contraction, info: DeviceInfo) -> list[Dots] | Refusal
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a factor comes to the tile: computed into packed memory first, `moving` cycles for each element; or computed
-    at each use from what it reads, `work` cycles for each vector."""
+    """The way a factor comes to the tile: computed into packed memory first, `moving` cycles for each element; or
+    computed at each use from what it reads, `work` cycles for each vector."""
 
     packed: bool
     moving: float

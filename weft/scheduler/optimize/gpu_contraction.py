@@ -33,7 +33,7 @@ OWN = ((8, 8), (4, 8), (4, 4), (2, 4), (1, 4))
 """Results in the registers of a thread that shares nothing, rows and columns."""
 
 OWN_THREADS = 32
-"""Of a block of such threads."""
+"""Threads of a block of such threads."""
 
 MIN_DEPTH, MIN_RESULTS = 4, 64
 """Products of a sum, and results, from which on tiles pay."""
@@ -116,8 +116,8 @@ def _axes(k: Kernel, c: contraction.Contraction) -> tuple[Axis, Axis, int]:
 
 
 def _own_tiles(form: Product, info: DeviceInfo) -> list[Tile]:
-    """Where threads share nothing: tiles in registers, the largest first that leave work for all threads that run at
-    once, then the others."""
+    """Tiles in registers of threads that share nothing, the largest first that leave work for all threads that
+    run at once, then the others."""
     rows, columns = high(form.rows.extent), high(form.columns.extent)
 
     def threads(own: tuple[int, int]) -> int:

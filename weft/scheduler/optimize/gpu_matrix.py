@@ -65,7 +65,7 @@ MAX_ROWS_TOGETHER = 2048
 results."""
 
 MAX_ROW_BYTES = 64
-"""Of a panel's row along the summed axis: two or four instructions' worth."""
+"""Bytes of a panel's row along the summed axis, at most: two or four instructions' worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _parts(form: Product, unit: MatrixUnit) -> tuple[Expr, Expr] | Refusal:
 
 
 def operand(factor: Expr, unit: MatrixUnit) -> Expr | Refusal:
-    """What a factor is before it is converted to the sum's dtype."""
+    """The factor before it is converted to the sum's dtype."""
     if unit.operand is not unit.accumulator:
         if not isinstance(factor, Call) or factor.op is not Op.CAST:
             return Refusal(f"{unit}: a factor is {factor.dtype.name}")
@@ -153,8 +153,8 @@ def _steps(depth: Axis, unit: MatrixUnit) -> int | Refusal:
 
 
 def _uncopied(form: Product, parts: tuple[Expr, Expr], steps: int) -> Refusal | None:
-    """Why panels do not come by copies of whole pieces while others are used, as units need that read them by
-    themselves: elements as they are, in rows that start at whole pieces, for more than one step."""
+    """The reason why panels do not come by copies of whole pieces while others are used, as units need that read
+    them by themselves: elements as they are, in rows that start at whole pieces, for more than one step."""
     if high(form.depth.extent) < 2 * steps:
         return Refusal(
             f"{high(form.depth.extent)} products in a sum; units that read panels pay from {2 * steps}"

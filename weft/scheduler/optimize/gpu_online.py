@@ -51,10 +51,10 @@ from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import merge, split
 
 ROWS = (128, 64, 32, 16)
-"""Of a block, from the most reuse; the first that gives every multiprocessor a block is taken."""
+"""Rows of a block, from the most reuse; the first that gives every multiprocessor a block is taken."""
 
 COLUMNS = (64, 32, 16)
-"""Of one step."""
+"""Columns of one step."""
 
 MAX_WIDTH = 256
 """The results' own axis, at most: a warp's share of them stays in its registers."""
@@ -74,8 +74,8 @@ UNROLLED_TERMS = 8
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a block's threads share out `rows` x `columns` scores, and results: tiles of `tall` rows by `wide` scores or
-    `own` results, factor by factor; `warp` rows for each warp (or the whole block)."""
+    """The shares of a block's threads in `rows` x `columns` scores, and results: tiles of `tall` rows by `wide`
+    scores or `own` results, factor by factor; `warp` rows for each warp (or the whole block)."""
 
     rows: int
     columns: int
@@ -240,7 +240,7 @@ def _multiplies(c: Chain, unit: MatrixUnit) -> bool:
 
 
 def local_bytes(s: Shares, deep: int, width: int, itemsize: int) -> int:
-    """What a block keeps in LOCAL memory."""
+    """The bytes that a block keeps in LOCAL memory."""
     size = s.unit.operand.itemsize if s.unit is not None else itemsize
     pad = ACCESS_BYTES // size
     panels = (s.rows + s.columns) * (deep + pad) + s.columns * (width + pad) + s.rows * (s.columns + pad)

@@ -1,4 +1,4 @@
-"""What schedules of thread blocks have in common: axes shared out among threads, and panels that threads fill.
+"""Common parts of schedules of thread blocks: axes shared out among threads, and panels that threads fill.
 
 i in 128  ->  warp (2), tile (4), element (2), lane (8)      a thread's own rows are its tiles' elements
 """

@@ -87,7 +87,7 @@ class BlockRows:
 
 @dataclass(frozen=True)
 class RowLanes(Choice):
-    """How rows are cut, and how many are in a block; `kept`: the value that a row is kept as, if it is."""
+    """The cut of rows, and their number in a block; `kept`: the value that a row is kept as, if it is."""
 
     decision = "gpu_rows.threads"
 
@@ -197,7 +197,7 @@ def _rows(k: Kernel) -> BlockRows | Refusal:
 
 
 def _most_threads(form: BlockRows, info: DeviceInfo) -> int:
-    """Of a block: more where rows are few and long, and where a row could be kept so."""
+    """The most threads of a block: more where rows are few and long, and where a row could be kept so."""
     length = form.length
     few = form.count < info.cores * MAX_FEW and length >= MAX_THREADS * 8
     usual = MAX_THREADS if few else THREADS
@@ -208,7 +208,7 @@ def _most_threads(form: BlockRows, info: DeviceInfo) -> int:
 
 
 def _of_a_row(n: int, itemsize: int, rows: int, most: int, info: DeviceInfo) -> Lanes:
-    """How each of `rows` rows is cut: for one warp, which needs no barriers, where rows are short and many."""
+    """The cut of each of `rows` rows: for one warp, which needs no barriers, where rows are short and many."""
     group = together(info)
     if group > 1 and n <= group * MAX_WARP_ELEMENTS and rows >= info.cores * MIN_WARP_ROWS_PER_CORE:
         one = cut(n, itemsize, group)

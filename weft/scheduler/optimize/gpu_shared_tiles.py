@@ -111,10 +111,10 @@ class InPanels:
             is_near(self.k, f, self.depth.var) and not is_near(self.k, f, a.var)
             for f, a in zip(self.factors, (self.s, self.p), strict=True)
         ]
-        """Whether a factor's terms are contiguous in memory."""
+        """True for a factor whose terms are contiguous in memory."""
         own = tile.tall, tile.wide
         self.deep = [near and n <= NEIGHBOURS for near, n in zip(self.along, own, strict=True)]
-        """Whether a panel has the terms innermost, too."""
+        """True for a panel that has the terms innermost, too."""
 
     def schedule(self) -> Kernel:
         t = self.tile

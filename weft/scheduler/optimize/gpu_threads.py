@@ -1,4 +1,4 @@
-"""What schedules of thread blocks have in common: loops shared out to threads, and reductions by a block's threads.
+"""Common parts of schedules of thread blocks: loops shared out to threads, reductions by a block's threads.
 
 A reduction's partial results are in registers, combined by the threads of a warp (`Across`), and through LOCAL memory
 where there are several, or where the device does not do that. A block's values are LOCAL and its loops bound to threads
@@ -26,10 +26,10 @@ from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.steps import extent, merge, split
 
 THREADS = 256
-"""Of a block, unless a row is long and rows are few."""
+"""Threads of a block, unless a row is long and rows are few."""
 
 MAX_THREADS = 1024
-"""Of a block, where rows are few and long."""
+"""Threads of a block, where rows are few and long."""
 
 WARP = 32
 """Threads of a warp, at most."""
@@ -59,7 +59,7 @@ def _points(item: Item) -> int:
 
 
 def is_static(k: Kernel, loop: str) -> bool:
-    """Whether the extent is known now."""
+    """True where the extent is known now."""
     owner = k.owner(loop)
     spec = k.nests[owner].loop(loop) if owner is not None else None
     return spec is not None and isinstance(spec.extent, int)
@@ -80,7 +80,7 @@ def merged(k: Kernel, loops: list[str]) -> tuple[Kernel, str]:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """How a row is cut: `threads` threads, each with vectors of `width` elements."""
+    """The cut of a row: `threads` threads, each with vectors of `width` elements."""
 
     threads: int
     width: int
@@ -107,7 +107,7 @@ def cut(n: int, itemsize: int, most: int = THREADS) -> Lanes:
 
 
 def together(info: DeviceInfo) -> int:
-    """How many threads combine what they have in registers; 1 where none do."""
+    """The number of threads that combine what they have in registers; 1 where none do."""
     return min(info.warp, WARP) if info.shuffles else 1
 
 

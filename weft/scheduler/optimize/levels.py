@@ -45,7 +45,7 @@ def summed(k: Kernel, name: str) -> tuple[Axis, ...]:
 
 
 def long(axes: tuple[Axis, ...], steps: int = 1) -> bool:
-    """Whether a sum over the axes, `steps` additions for each, is worth levels."""
+    """True where a sum over the axes, `steps` additions for each, is worth levels."""
     return prod(high(a.extent) for a in axes) * steps > 2 * SUM_CHAIN
 
 
@@ -102,7 +102,7 @@ class LongSums:
 
 @dataclass(frozen=True)
 class InLevels(Choice):
-    """What is set aside, after how many iterations."""
+    """The partial sums that are set aside, each after how many iterations."""
 
     steps: tuple[PartialSums, ...]
 
@@ -138,7 +138,7 @@ RULE = Rule("levels", recognise, choose, apply)
 
 
 def most(item: Value, info: DeviceInfo) -> tuple[int, int]:
-    """How many additions in sequence are left as they are, and how many a partial sum of a longer one has."""
+    """The most additions in sequence that are left as they are, and those of a partial sum of a longer sum."""
     if not reused(item):
         return 2 * SUM_CHAIN, SUM_CHAIN
     return (BLOCK_PRODUCT_CHAIN if info.task_kind is LoopKind.BLOCK else PRODUCT_CHAIN), PRODUCT_CHAIN // 2

@@ -46,7 +46,7 @@ BLOCK_VECTORS = 4
 """Columns of a tile of scores, in SIMD registers."""
 
 GUARD_FACTOR = 1.1
-"""How much longer a tile takes whose rows may lie outside."""
+"""The time factor of a tile whose rows may lie outside."""
 
 BLOCK_TILES = 16
 """Register tiles per block of rows."""
@@ -55,7 +55,7 @@ MAX_TILE_ROWS = 8
 """Rows of a register tile."""
 
 MAX_WIDTH_VECTORS = 16
-"""Of a row of results, which is rescaled whenever the maximum moves."""
+"""Vectors of a row of results, at most: it is rescaled whenever the maximum moves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ TASKS_PER_CORE = 8
 
 
 def most_tasks(info: DeviceInfo) -> int:
-    """How many tasks are enough for all cores."""
+    """The number of tasks that are enough for all cores."""
     return info.cores * TASKS_PER_CORE
 
 
 def tasks(extent: int, info: DeviceInfo, per_core: int = TASKS_PER_CORE) -> int:
-    """How many tasks to cut `extent` iterations into."""
+    """The number of tasks to cut `extent` iterations into."""
     return min(extent, info.cores * per_core)
 
 
@@ -32,7 +32,7 @@ def work_ns(flops: float, nbytes: float, info: DeviceInfo) -> float:
 
 
 def pays(k: Kernel, info: DeviceInfo, flops: float | None = None) -> bool:
-    """Whether the kernel's work is worth waking other cores for; `flops` where they are known better."""
+    """True where the kernel's work is worth waking other cores for; `flops` where they are known better."""
     return work_ns(total_flops(k) if flops is None else flops, total_bytes(k), info) > info.costs.wake_ns
 
 

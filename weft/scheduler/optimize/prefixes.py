@@ -31,7 +31,7 @@ MAX_LENGTH = 64
 """Results of a row, and elements that each reduces, at most: the work is their product."""
 
 MAX_VECTORS = 8
-"""Of results at a time, each an independent addition: half of AVX2's 16 registers."""
+"""Vectors of results at a time, each an independent addition: half of AVX2's 16 registers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,14 +82,14 @@ class Staging:
 
 @dataclass(frozen=True)
 class Staged(Choice):
-    """What may be kept, the most first; the first that fits into the cache is."""
+    """The values that may be kept, the most first; the first that fit into the cache are."""
 
     decision = "rows.staging"
 
     options: tuple[Staging, ...]
 
     def text(self, made: Kernel) -> str:
-        """Of what was to be kept, what is."""
+        """The text of the choice, with the values that are kept of those that were to be."""
         kept = ", ".join(n for n in self.options[0].rows + self.options[0].whole if n in made.nests)
         return f"lanes along what is contiguous{f', {kept} kept' if kept else ''}"
 
@@ -100,7 +100,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Anything:
 
 
 def choose(form: Anything, info: DeviceInfo) -> Staged:
-    """What costly parts may be kept: those that items share and those that results share, the latter, or nothing."""
+    """The costly parts that may be kept: those that items share and that results share, the latter, or nothing."""
     shared, rows = stage_shared(form.kernel)
     found: list[Staging] = []
     for start, staged in ((shared, rows), (form.kernel, ())) if rows else ((form.kernel, ()),):
@@ -395,7 +395,7 @@ def _fastest(k: Kernel, item: Value) -> Axis:
 
 
 def _prefix(k: Kernel, outer: tuple[str, ...]) -> list[str]:
-    """Of loops that may be merged, the leading ones that make tasks enough."""
+    """The leading loops of those that may be merged that make tasks enough."""
     picked: list[str] = []
     count = 1
     for n in outer:
@@ -505,7 +505,7 @@ def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, close
 
 
 def _row_lanes(k: Kernel, extent: int, register: int) -> tuple[Kernel, int]:
-    """How many lanes a row's partial sums have: some vectors of them, or as many as a short row has elements."""
+    """The number of lanes of a row's partial sums: some vectors of them, or as many as a short row has elements."""
     k, vectors = _in_flight(k)
     width = register
     while width < register * vectors and width < extent:
@@ -655,7 +655,7 @@ def _in_registers(k: Kernel, name: str) -> Kernel:
 
 
 def _across(k: Kernel, item: Value) -> int:
-    """Which of the item's own axes lanes run along: where its reads are contiguous."""
+    """The item's own axis that lanes run along: where its reads are contiguous."""
     return max(
         range(len(item.axes)), key=lambda n: (vector_score(k.algorithm, item, item.axes[n].var), n), default=0
     )

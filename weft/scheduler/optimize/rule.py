@@ -1,4 +1,4 @@
-"""What a schedule rule is: it recognises a form, chooses among the ways to compute it, and applies the choice.
+"""A schedule rule: it recognises a form, chooses among the ways to compute it, and applies the choice.
 
 Each of the three may refuse, with a sentence that names what it found and what it asks for. A transform that does not
 apply refuses for the rule: its reason is the rule's.
@@ -31,7 +31,7 @@ class TileSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """How a form is to be computed. `refused`: other ways to compute the same form, and
+    """The way to compute a form. `refused`: other ways to compute the same form, and
     why they were not taken."""
 
     refused: tuple[tuple[str, Refusal], ...] = field(default=(), kw_only=True)
@@ -51,7 +51,7 @@ def counted(n: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a rule made of a kernel, and its choice."""
+    """The kernel that a rule made, and its choice."""
 
     kernel: Kernel
     choice: Choice

@@ -64,8 +64,8 @@ AFTER_BLOCKS: tuple[Rule[Any, Any], ...] = (levels.RULE,)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a rule: its choice, its refusal, or neither where another decided before it; and the decisions on
-    the way, by name."""
+    """The outcome of a rule: its choice, its refusal, or neither where another decided before it; and the
+    decisions on the way, by name."""
 
     rule: str
     chosen: str = ""
@@ -92,7 +92,7 @@ class Decided:
     outcomes: tuple[tuple[str, Chosen | Refusal | NotReached], ...] = field(repr=False)
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What became of each rule; other ways to compute a form stand behind the rule that compared them."""
+        """The verdict on each rule; other ways to compute a form stand behind the rule that compared them."""
         found: list[Verdict] = []
         before = 0
         for rule, outcome in self.outcomes:

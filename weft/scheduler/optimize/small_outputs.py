@@ -188,7 +188,7 @@ def _lane(k: Kernel, value: Value, info: DeviceInfo) -> Axis | Refusal:
 
 
 def _windowed(k: Kernel, value: Value, part: Expr) -> Kernel:
-    """What the windows reach as a value of its own, where its elements are used often enough."""
+    """Make a value of its own of what the windows reach, where its elements are used often enough."""
     copied = run(k, Window(value.name, part, "window"))
     window = copied.algorithm.item("window")
     assert isinstance(window, Value)

@@ -33,7 +33,7 @@ MIN_OPERATIONS = 6
 """Operations from which on that pays: fewer hide behind loading the other operand."""
 
 CACHE_SHARE = 4
-"""Of the second-level cache, the part that staged rows may take is one of so many."""
+"""Staged rows may take the second-level cache over this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _takes_time(e: Expr) -> bool:
 
 
 def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> Refusal | None:
-    """Why the values are not kept; None where the `rows` have a place, and all leave most of the cache to others."""
+    """The refusal to keep the values; None where the `rows` have a place, and all leave others most of the cache."""
     size = 0
     for name in (*rows, *whole):
         item, nest = k.algorithm.item(name), k.nests[name]

@@ -36,7 +36,7 @@ MAX_TAPS = 128
 """Elements of a window, at most: longer reductions run in levels."""
 
 MAX_VECTORS = 8
-"""Of results in registers: half of AVX2's 16."""
+"""Vectors of results in registers: half of AVX2's 16."""
 
 MIN_USES = 5
 """Results that an element of the window is used for, at least: copying it costs as much as a few taps."""
@@ -45,7 +45,7 @@ MAX_UNROLLED = 256
 """Operations on vectors that are written out: rows of a window are loaded once for all results in reach."""
 
 WINDOW_SHARE = 4
-"""What a task's windows reach may take the second-level cache over this."""
+"""The elements that a task's windows reach may take the second-level cache over this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _in_registers(k: Kernel, form: Windows, tile: Tile, at: str, inner: list[str
 
 
 def _window_placed(k: Kernel, form: Windows, loops: tuple[str, ...], info: DeviceInfo) -> Kernel | Refusal:
-    """What windows reach in the outermost of the output's loops in which it is small."""
+    """Compute what windows reach in the outermost of the output's loops in which it is small."""
     room, size = info.l2_bytes // WINDOW_SHARE, 0
     for loop in loops:
         placed = run(k, ComputeAt("window", form.found.out.name, loop, Scope.LOCAL))

@@ -1,4 +1,4 @@
-"""Which values of a graph are computed in pieces, and in which order.
+"""The values of a graph that are computed in pieces, and their order.
 
 A value is a candidate where it is small and something that it is computed from is not, and where it is a result that
 is itself large. What each of its pieces needs whole (the mean, where a variance is summed) is computed before, in
@@ -31,12 +31,12 @@ LEAST_PIECE_BYTES = 1 << 16
 
 
 def is_source(node: Node) -> bool:
-    """Whether the node is a leaf in a file."""
+    """True where the node is a leaf in a file."""
     return node.op is Op.BUFFER and node.device is None and node.storage is not None
 
 
 def needed(nodes: Sequence[Node], leaves: Sequence[Node], device: Device) -> bool:
-    """Whether the files among the leaves, with the results, are too large to be used at once."""
+    """True where the files among the leaves, with the results, are too large to be used at once."""
     return needed_for(nodes, [n for n in dict.fromkeys(leaves) if is_source(n)], device)
 
 
@@ -75,8 +75,8 @@ def _is_known(order: Sequence[Node]) -> bool:
 
 
 class _Job:
-    """What one call computes. Nodes are shared with other threads, so values that were computed on the way replace
-    them in graphs of the job's own."""
+    """The computation of one call. Nodes are shared with other threads, so values that were computed on the way
+    replace them in graphs of the job's own."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -114,7 +114,7 @@ class _Job:
         return buffer(stored.shape, stored.dtype, self.device.info.name, stored)
 
     def _targets(self, nodes: Sequence[Node]) -> list[Node]:
-        """What to compute in pieces, inputs before users."""
+        """The nodes to compute in pieces, inputs before users."""
         small = self.terms.piece_bytes
         order = toposort(nodes)
         heavy: set[Node] = set()
@@ -146,7 +146,7 @@ class _Job:
         return n.inputs[1:] if n.op is Op.GATHER and self._picks(n) else n.inputs
 
     def _picks(self, n: Node) -> bool:
-        """Whether a GATHER or SHRINK reads no more of a file than what it gives."""
+        """True where a GATHER or SHRINK reads no more of a file than what it gives."""
         return self.terms.borrows and is_source(n.inputs[0])
 
     def _streamed(self, targets: Sequence[Node]) -> list[Storage | None]:
@@ -170,7 +170,7 @@ class _Job:
         return found
 
     def _rounded(self, stored: Storage, target: Node) -> Storage:
-        """What was summed in f32, in the value's own type."""
+        """The value that was summed in f32, in its own dtype."""
         if stored.dtype is target.dtype:
             return stored
         narrow = [apply(Op.CAST, (self._leaf(stored),), None, None, target.dtype)]
@@ -192,7 +192,7 @@ class _Job:
         return stored
 
     def can(self, split: Split) -> bool:
-        """Whether what the pieces need whole is neither the value itself nor too large to be kept."""
+        """True where what the pieces need whole is neither the value itself nor too large to be kept."""
         return all(n is not split.target and nbytes(n) <= self.left // 4 for n in split.whole)
 
     def _room(self, target: Node) -> Memory:

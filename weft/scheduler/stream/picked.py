@@ -22,7 +22,7 @@ from weft.scheduler.signature import signature
 from weft.scheduler.stream.split import nbytes
 
 _MUCH = 4
-"""What is picked is read by itself where the tensor in the file is so many times larger."""
+"""The elements picked are read by themselves where the tensor in the file is so many times larger."""
 
 
 def with_rows_read(nodes: Sequence[Node], device: Device) -> list[Node]:
@@ -45,7 +45,7 @@ def _is_pick(n: Node) -> bool:
 
 
 def _source(n: Node) -> Node:
-    """What a node picks from, before it was given another shape."""
+    """The node that a node picks from, before it was given another shape."""
     source = n.inputs[0]
     while source.op is Op.RESHAPE and source.storage is None:
         source = source.inputs[0]
@@ -53,7 +53,7 @@ def _source(n: Node) -> Node:
 
 
 def _elements(n: Node) -> np.ndarray[Any, Any]:
-    """What a node picks from, mapped."""
+    """The elements that a node picks from, mapped."""
     stored: Storage = _source(n).storage
     return stored.numpy().reshape(_sizes(n.inputs[0].shape))
 
@@ -63,7 +63,7 @@ def _sizes(numbers: Sequence[Int]) -> tuple[int, ...]:
 
 
 def _rows(n: Node, device: Device) -> np.ndarray[Any, Any]:
-    """What a gather picks. Its index is computed on the device, before it is repeated along other axes."""
+    """The result of a gather. Its index is computed on the device, before it is repeated along other axes."""
     index = n.inputs[1]
     assert isinstance(n.attrs, Along)
     axis, shape = n.attrs.axis, _sizes(n.shape)

@@ -42,7 +42,7 @@ class _Region:
         return all(s == 1 for s in self.step) and in_one_go(self.leaf.shape, self.shape)
 
     def bytes(self, env: dict[str, int]) -> FileRange:
-        """Where it is in its file: from its first element to its last."""
+        """The bytes of the region in its file: from its first element to its last."""
         stored: Storage = self.leaf.storage
         whole, size = file_range(stored.memory), stored.dtype.itemsize
         start = [int(evaluate(i, env)) for i in self.start]

@@ -50,7 +50,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a slice of a result is made from: a slice of each input (None: all of it), and how."""
+    """The parts that a slice of a result is made from: a slice of each input (None: all of it), and how."""
 
     inputs: tuple[Slice | None, ...]
     make: Callable[[list[Node]], Node]
@@ -181,7 +181,7 @@ def _pad(node: Node, s: Slice) -> Parts | None:
 
 
 def _shrink(node: Node, s: Slice) -> Parts | None:
-    """Of a leaf: one SHRINK. Else the input's part from the first element to the last, and each step-th of that."""
+    """One SHRINK for a leaf; else the input's part from the first element to the last, and each step-th of that."""
     box, (x,) = _attrs(node, Box), node.inputs
     first, step = box.start[s.axis] + s.start * box.step[s.axis], box.step[s.axis]
     shape = _resized(node.shape, s)

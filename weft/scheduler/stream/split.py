@@ -1,4 +1,4 @@
-"""Which axes a value is split along, and into pieces of which size."""
+"""The axes that a value is split along, and the sizes of the pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_LEVELS = 8
 
 
 class Kind(Enum):
-    """What is done with the pieces."""
+    """The use of the pieces."""
 
     ROWS = auto()  # parts of the result: one goes after the other
     COMBINE = auto()  # partial reductions: they are added, multiplied, or the larger one stays
@@ -66,8 +66,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the split has to keep to: bytes of a piece, which leaves are read from outside, and whether the device
-    reads such a leaf where it is, so that one that is needed whole costs nothing."""
+    """The terms that the split has to keep to: bytes of a piece, which leaves are read from outside, and whether
+    the device reads such a leaf where it is, so that one that is needed whole costs nothing."""
 
     piece_bytes: int
     is_source: Callable[[Node], bool]
@@ -87,7 +87,7 @@ class _Option:
     whole: tuple[Node, ...]
 
     def units(self, piece_bytes: int) -> int:
-        """How many units a piece of so many bytes may have; 0: not even one."""
+        """The most units that a piece of so many bytes may have; 0: not even one."""
         return (piece_bytes - self.other_bytes) // max(self.unit_bytes, 1)
 
     def rank(self, terms: Terms) -> tuple[bool, bool, bool, int]:
@@ -97,7 +97,7 @@ class _Option:
 
 
 def choose(target: Node, terms: Terms, rows_only: bool = False) -> Split | None:
-    """How to compute `target` in pieces; None where no axis allows it. `rows_only`: nothing is combined."""
+    """The split that computes `target` in pieces; None where no axis allows it. `rows_only`: nothing is combined."""
     target = pushed(target)
     wide = target if rows_only else widened(target)
     node, levels = wide, tuple[Level, ...]()
@@ -237,13 +237,13 @@ def _cut(node: Node, kind: Kind, axis: int, start: Int, size: int, slicer: Slice
 
 
 def in_one_go(whole: Sequence[Int], part: Sequence[Int]) -> bool:
-    """Whether a box of this shape is one run of a row-major array: whole axes behind one that is not, 1 before it."""
+    """True where a box of this shape is one run of a row-major array: 1s, one axis of any size, then whole axes."""
     split = next((k for k, n in enumerate(part) if n != 1), len(whole))
     return all(a == b for a, b in zip(whole[split + 1 :], part[split + 1 :], strict=True))
 
 
 def _has_work(node: Node) -> bool:
-    """Whether computing the node for every piece would be a waste."""
+    """True where computing the node for every piece would be a waste."""
     stack, seen = [node], {node}
     while stack:
         n = stack.pop()

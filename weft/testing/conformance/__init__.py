@@ -1,4 +1,4 @@
-"""What every backend must do, as a pytest suite: `pytest --pyargs weft.testing.conformance --device NAME`.
+"""The requirements of a backend, as a pytest suite: `pytest --pyargs weft.testing.conformance --device NAME`.
 
 | file                  | what it asks for                                                                       |
 |-----------------------|----------------------------------------------------------------------------------------|

@@ -90,7 +90,7 @@ def empty(p: Program, variables: Mapping[str, int] | None = None) -> dict[str, A
 
 
 def difference(got: Array, want: Array, ulp: float = 0) -> str | None:
-    """Where two arrays differ by more than `ulp` units in the last place, None if nowhere.
+    """The first place where two arrays differ by more than `ulp` units in the last place, None if nowhere.
 
     All NaN are alike, and zeros of either sign. Infinity is alike to what is as near to the largest number.
     """

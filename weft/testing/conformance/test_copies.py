@@ -54,7 +54,7 @@ def test_read_only_and_typed_sources(harness: Harness) -> None:
 
 
 def test_what_was_read_stays(harness: Harness) -> None:
-    """What `read` gave keeps its bytes: also when the memory's object is gone, and others have come."""
+    """The result of `read` keeps its bytes: also when the memory's object is gone, and others have come."""
     device, data = harness.device, noise(100_000)
     memory = harness.put(data)
     parts = [device.read(memory, 50_000), device.read(memory, 1000, 70_000)]

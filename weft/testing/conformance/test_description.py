@@ -25,7 +25,7 @@ def test_it_is_listed(device: Device, device_name: str) -> None:
 
 
 def test_sizes_and_rates(device: Device) -> None:
-    """What schedules divide by is not zero."""
+    """The numbers that schedules divide by are not zero."""
     info = device.info
     for name in ("cores", "vector_bytes", "vector_registers", "l1_bytes", "memory_bytes", "warp", "queues"):
         assert getattr(info, name) >= 1, name
@@ -48,5 +48,5 @@ def test_dtypes_and_ops(device: Device) -> None:
 
 
 def test_fingerprint(device: Device) -> None:
-    """What images are found by is a text that stays."""
+    """The fingerprint, by which images are found, is a text that stays."""
     assert device.fingerprint() and device.fingerprint() == device.fingerprint()

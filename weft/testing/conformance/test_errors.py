@@ -1,4 +1,4 @@
-"""What goes wrong is said, and harms nothing."""
+"""Errors are reported, and harm nothing."""
 
 from __future__ import annotations
 

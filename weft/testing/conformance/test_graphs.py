@@ -97,7 +97,7 @@ def test_every_op(harness: Harness, name: str) -> None:
 
 
 def compare(build: Callable[[LeafMaker], list[Node]], device: str) -> None:
-    """What the device computes is what the reference does."""
+    """Compare what the device computes with the reference."""
     plain = build(numpy_leaf)
     want, bounds = evaluate(plain), allowed(plain)
     nodes = build(lambda a: run.from_numpy(a, device))
@@ -148,7 +148,7 @@ def test_a_sum_of_many(harness: Harness) -> None:
 
 
 def test_a_constant_is_computed_here(harness: Harness) -> None:
-    """What has no inputs has no device: it is at home on this one, too."""
+    """A node without inputs has no device: it is at home on this one, too."""
     node = graph.apply(Op.ADD, (graph.arange(5, dtypes.int32), graph.const(2, dtypes.int32, (5,))))
     with_device([node], harness.device.info.name)
     assert run.to_numpy(node).tolist() == [2, 3, 4, 5, 6]

@@ -153,7 +153,7 @@ def test_large_buffers_and_roundings(harness: Harness) -> None:
 
 
 def test_guards_cover_what_lies_far_outside(harness: Harness) -> None:
-    """Where a guard fails, on a load, a store, an accumulation or a branch, nothing is touched: the index lies far
+    """A guard that fails, on a load, a store, an accumulation or a branch, touches nothing: the index lies far
     outside of all memory. By scalars, and by lanes of which every fourth is active, each time others; they add nothing
     to what the lanes combine."""
     far = (1 << 40) + 12_345_677 if harness.device.info.bounds.index_bits == 64 else (1 << 28) + 12_345_677

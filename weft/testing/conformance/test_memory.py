@@ -16,7 +16,7 @@ SIZES = (0, 1, 3, 64, 65, 1000, 4096, 70_001, 1 << 20, (5 << 20) + 13)
 
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_bytes_come_back(harness: Harness, nbytes: int) -> None:
-    """What was written is read."""
+    """The bytes that were written are read."""
     data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
     memory = harness.put(data)
     assert memory.nbytes == nbytes

@@ -52,7 +52,7 @@ def cases() -> Iterator[Case]:
 
 
 def legal(c: Case) -> bool:
-    """Whether loops may have it."""
+    """True where loops may have it."""
     return call_error(Call(c.target, c.op, tuple(Temp(d, f"t{k}") for k, d in enumerate(c.source)))) is None
 
 
@@ -145,7 +145,7 @@ def operands(source: Sequence[DType]) -> list[Array]:
 
 
 def supported(info: DeviceInfo, c: Case) -> bool:
-    """Whether a device has to compute it."""
+    """True where a device has to compute it."""
     return {*c.source, c.target} <= info.dtypes and c.op in info.native | EXPANDED
 
 
@@ -173,7 +173,7 @@ WRAP = (Op.ADD, Op.SUB, Op.MUL, Op.SHL, Op.DIV)
 
 @pytest.mark.parametrize("kind", (Kind.INT, Kind.UINT, Kind.FLOAT))
 def test_results_fit_their_dtype_before_they_are_stored(harness: Harness, kind: Kind) -> None:
-    """What narrow numbers give is narrow when the next op reads it, in whatever it was computed."""
+    """The results of narrow numbers are narrow when the next op reads them, in whatever they were computed."""
     info = harness.device.info
     wide = (
         dtypes.float32
@@ -216,7 +216,7 @@ def check(name: str, c: Case, got: Array, xs: Sequence[Array]) -> None:
 
 
 def test_the_rest_is_refused(device: Device) -> None:
-    """What the description leaves out is an error with the device's name, before anything is compiled."""
+    """Cases that the description leaves out are errors with the device's name, before anything is compiled."""
     for c in CASES:
         if supported(device.info, c):
             continue

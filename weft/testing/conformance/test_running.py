@@ -341,6 +341,6 @@ def test_foreign_images_are_refused(device: Device, image: bytes) -> None:
 
 
 def test_listings(device: Device) -> None:
-    """What a program becomes can be read."""
+    """The listings of a program can be read."""
     listings = device.listings(optimized(scaled(2), device.info))
     assert all(isinstance(k, str) and text for k, text in listings.items())

@@ -43,7 +43,7 @@ def test_empty_schedule(harness: Harness, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_schedule_of_the_rules(harness: Harness, name: str) -> None:
-    """What the rules make of the device's description."""
+    """The schedule that the rules make of the device's description."""
     case = CASES[name]
     check(harness, [schedule(case.algorithm, harness.device.info)], case, 1)
 

@@ -1,4 +1,4 @@
-"""What a user does: functions of tensors, gradients, a model that is trained, compiled functions."""
+"""The things a user does: functions of tensors, gradients, a model that is trained, compiled functions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_same_random_numbers(device_name: str) -> None:
 
 
 def test_gradients(device_name: str) -> None:
-    """Of a product and a function."""
+    """The gradients of a product and a function."""
     grads: list[Array] = []
     for name in (device_name, "cpu"):
         w = weft.tensor(Y, device=name, requires_grad=True)

@@ -1,4 +1,4 @@
-"""What a transform is: a check that says why not, an apply that assumes it passed, one line of text, a proposal."""
+"""A transform: a check that says why not, an apply that assumes it passed, one line of text, a proposal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a transform does not apply."""
+    """The reason why a transform does not apply."""
 
     why: str
 
@@ -35,7 +35,7 @@ class Transform:
     __slots__ = ()
 
     def check(self, k: Kernel) -> Refusal | None:
-        """Why the transform cannot be applied to `k`; None when it can."""
+        """The reason why the transform cannot be applied to `k`; None when it can."""
         raise AssertionError
 
     def apply(self, k: Kernel) -> Kernel:

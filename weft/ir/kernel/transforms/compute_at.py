@@ -141,7 +141,7 @@ def _whole_loop(k: Kernel, at: Int, extent: Int) -> tuple[Int, Int] | None:
 
 
 def _span(k: Kernel, at: Int, inner: Set[Var], extent: Int) -> tuple[Int, Int]:
-    """What `at` covers while the inner loops run; the whole axis where that cannot be told."""
+    """The range that `at` covers while the inner loops run; the whole axis where that cannot be told."""
     found = None if any(isinstance(a, Opaque) for a in atoms(at)) else span(at, inner)
     if found is None:
         return 0, extent

@@ -38,9 +38,9 @@ class Stream(Transform):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchNext(Transform):
-    """Where the item reads parameters, it asks for what the next iteration of `loop`, around it, will read there, or
-    the one that comes `steps` later; only of `params`, if some are named. An output asks for the places that it will
-    write too, unless it streams.
+    """Prefetch, where the item reads parameters, what the next iteration of `loop`, around it, will read there,
+    or the one that comes `steps` later; only of `params`, if some are named. An output prefetches the places that
+    it will write too, unless it streams.
 
         for i:                          for i:
           for j: s += x[i, j]   ->        for j:

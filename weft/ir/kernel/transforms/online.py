@@ -154,7 +154,7 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
     values = {i.name: i for i in k.algorithm.items if isinstance(i, Value)}
 
     def factors(e: Expr) -> Counter[Expr]:
-        """What the product multiplies, and how often; shared parts are looked at once."""
+        """The factors of the product, and how often each occurs; shared parts are looked at once."""
         times, found = Counter({e: 1}), Counter[Expr]()
         for x in reversed(list(ex.walk([e], into_indices=False))):
             match x:

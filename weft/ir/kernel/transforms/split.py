@@ -57,7 +57,7 @@ class Split(Transform):
 
 
 def move_children(k: Kernel, owner: str, loop: str, to: str) -> Kernel:
-    """What was computed at `loop` of `owner` is computed at its loop `to`."""
+    """Move what is computed at `loop` of `owner` to its loop `to`."""
     for name, nest in k.nests.items():
         at = nest.at
         if at is not None and at.item == owner and at.loop == loop:

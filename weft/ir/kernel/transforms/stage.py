@@ -87,7 +87,7 @@ class Stage(Transform):
 
 @dataclass(frozen=True, slots=True)
 class Arrange(Transform):
-    """Where a value's region is kept, and its layout: axes in `order`, in blocks of `blocks[axis]` elements.
+    """The scope of a value's region, and its layout: axes in `order`, in blocks of `blocks[axis]` elements.
 
     Needs: the value has a place (`ComputeAt`), if it is to live in registers.
     """

@@ -199,7 +199,7 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
 
 
 def _factors(e: Expr) -> list[Expr]:
-    """What the product `e` multiplies, each once."""
+    """The factors of the product `e`, each once."""
     found, seen, stack = list[Expr](), {e}, [e]
     while stack:
         x = stack.pop()

@@ -15,7 +15,7 @@ from weft.ir.kernel.transforms.inline import map_exprs
 
 @dataclass(frozen=True, slots=True)
 class Window(Transform):
-    """What a load of a parameter can reach, zeros outside included, becomes a value of its own, `name`.
+    """The region that a load of a parameter can reach, zeros outside included, becomes a value of its own, `name`.
 
         s(i) = sum k: x[i + k - 1] if 0 <= i + k - 1 < n else 0
             ->   w(a) = x[a - 1] if 0 <= a - 1 < n else 0;  s(i) = sum k: w[i + k]
