@@ -771,7 +771,7 @@ _FUNCTIONAL = frozenset({
 
 
 def __getattr__(name: str) -> Any:
-    """What is not needed by every program is imported when first asked for (PEP 562)."""
+    """Import what is not needed by every program when it is first asked for (PEP 562)."""
     if name in _PACKAGES:
         return importlib.import_module(f"weft.{name}")
     if name == "random":

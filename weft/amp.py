@@ -138,7 +138,7 @@ class GradScaler:
         return self._scale if self._enabled else 1.0
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """True where it does anything."""
         return self._enabled
 
     def get_growth_factor(self) -> float:

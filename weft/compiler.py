@@ -39,7 +39,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 def is_compiling() -> bool:
-    """Whether a function is being traced by `weft.compile`."""
+    """True while a function is being traced by `weft.compile`."""
     return tracing.current() is not None
 
 
@@ -71,7 +71,7 @@ def cudagraph_mark_step_begin() -> None:
 
 
 def list_backends(exclude_tags: Iterable[str] = ()) -> list[str]:
-    """What `backend=` of weft.compile may say. It takes any name, and there is one way."""
+    """The names that `backend=` of weft.compile may say. It takes any name, and there is one way."""
     return ["inductor"]
 
 

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs there are, what they can do, how much memory is in use, and waiting for them; without one, too.
+"""NVIDIA GPUs: which there are, their properties, memory in use, and waiting for them; without one, too.
 
 >>> device = "cuda" if weft.cuda.is_available() else "cpu"
 """
@@ -25,7 +25,7 @@ _peak: dict[str, int] = {}
 
 
 def device_count() -> int:
-    """How many GPUs there are; 0 where the driver or its bindings are missing."""
+    """The number of GPUs; 0 where the driver or its bindings are missing."""
     from weft.backends.registry import open_backend
 
     try:
@@ -35,7 +35,7 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """Whether there is a GPU."""
+    """True where there is a GPU."""
     return device_count() > 0
 
 
@@ -63,7 +63,7 @@ def current_device() -> int:
 
 
 def get_device_properties(device: Any = None) -> DeviceInfo:
-    """What the GPU can do; see DeviceInfo."""
+    """The capabilities of the GPU; see DeviceInfo."""
     return _open(device).info
 
 

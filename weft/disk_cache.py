@@ -33,7 +33,7 @@ MAX_BYTES = 512 << 20
 """Beyond this, the entries that were not used for longest are removed."""
 
 KINDS = frozenset({"costs", "image", "kernel", "limits", "native", "plan", "trial"})
-"""What is kept, each in a folder of its own."""
+"""The kinds of entries, each in a folder of its own."""
 
 _MAGIC = b"weft cache 1\n"
 _SUFFIX = ".weft"
@@ -50,7 +50,7 @@ _swept = [-math.inf]  # when this process last removed what is too much
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the cache holds; `refused` says of a folder that is not used why not."""
+    """The contents of the cache; `refused` says of a folder that is not used why not."""
 
     folder: Path | None
     entries: int
@@ -185,7 +185,7 @@ def sweep(max_bytes: int = MAX_BYTES) -> None:
 
 
 def usage() -> Usage:
-    """How much there is."""
+    """The usage of the cache."""
     sizes: list[int] = []
     refused: list[Refused] = []
     for folder, _, _ in _folders(refused):
@@ -244,5 +244,5 @@ def _files(folder: Folder) -> list[os.DirEntry[str]]:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a folder in the cache folder is one of entries."""
+    """True for the name of a folder of entries in the cache folder."""
     return name in KINDS

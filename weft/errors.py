@@ -1,4 +1,4 @@
-"""What weft raises about a user's mistake: one family of RuntimeErrors, each also what a Python user would catch.
+"""Errors about a user's mistake: one family of RuntimeErrors, each also what a Python user would catch.
 
 A message says which op, with which shapes and dtypes, and what to do; the place in the user's own code is added here.
 """
@@ -28,7 +28,7 @@ _CALLS = frozenset({"Module._call_impl", "call_hooked"})
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Where a user called weft: file:line of the innermost frame outside weft, and the function called there."""
+    """A user's call of weft: file:line of the innermost frame outside weft, and the function called there."""
 
     location: str
     function: str

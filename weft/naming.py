@@ -1,4 +1,4 @@
-"""What the package is called in the texts that programs parse: "weft.float32", "weft.Size([2])", "weft.FloatTensor".
+"""The package's name in texts that programs parse: "weft.float32", "weft.Size([2])", "weft.FloatTensor".
 
 Whoever has weft stand in for another package says so once, with `call_it("torch")`; messages of errors stay weft's.
 """
@@ -26,5 +26,5 @@ def call_it(name: str) -> None:
 
 
 def is_own() -> bool:
-    """Whether weft goes by its own name."""
+    """True where weft goes by its own name."""
     return _package.name == OWN

@@ -26,7 +26,7 @@ overrides.install()  # classes that are no tensors are known by nothing else
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Whether a call with these arguments is taken over by one of them, or by a mode."""
+    """True where one of these arguments, or a mode, takes over a call with them."""
     return bool(overrides.overloaded(relevant_args)) or overrides.in_mode()
 
 
@@ -43,7 +43,7 @@ def has_torch_function_variadic(*args: Any) -> bool:
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What the first of the relevant arguments that does not decline makes of the call. DTypeError where all do."""
+    """The result of the first of the relevant arguments that does not decline. DTypeError where all do."""
     return overrides.taken_over(public_api, overrides.overloaded(relevant_args), args, kwargs)
 
 
@@ -89,7 +89,7 @@ def get_ignored_functions() -> set[Any]:
 
 
 def is_tensor_method_or_property(func: Any) -> bool:
-    """Whether a function is a method of Tensor, or the getter of a property."""
+    """True for a method of Tensor, and the getter of a property."""
     return any(func is f for _, f in overrides.methods()) or getattr(func, "__name__", "") == "__get__"
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POSIX = hasattr(os, "geteuid") and os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd
-"""Whether the system has what the checks are made of."""
+"""True where the system has what the checks are made of."""
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -51,7 +51,7 @@ class Folder:
     descriptor: int | None
 
     def name(self, name: str) -> str:
-        """What system calls take for a file in this folder, beside the descriptor."""
+        """The name that system calls take for a file in this folder, beside the descriptor."""
         return os.path.join(self.path, name) if self.descriptor is None else name
 
     def read(self, name: str) -> tuple[bytes, float]:
@@ -97,7 +97,7 @@ class Folder:
             os.utime(name, dir_fd=self.descriptor, follow_symlinks=False)
 
     def entries(self) -> list[os.DirEntry[str]]:
-        """What is in the folder, while it is open."""
+        """The entries of the folder, while it is open."""
         with os.scandir(self.path if self.descriptor is None else self.descriptor) as found:
             return list(found)
 
@@ -214,7 +214,7 @@ def _way_to(path: str, make: bool) -> tuple[int, str]:
 
 
 def _link(here: int, at: str, name: str) -> str | None:
-    """Where a link of that name leads; None where there is none."""
+    """The target of a link of that name; None where there is none."""
     try:
         found = os.stat(name, dir_fd=here, follow_symlinks=False)
     except FileNotFoundError:
@@ -268,7 +268,7 @@ def _check_file(path: str, found: os.stat_result) -> None:
 
 
 def _is_trusted(user: int) -> bool:
-    """Whether it is us, or root, who can do anything anyway; in a container that maps few users, root is nobody."""
+    """True for us and root, who can do all anyway; in a container that maps few users, root is nobody."""
     return user in (os.geteuid(), 0) or user == _root_outside()
 
 
@@ -282,7 +282,7 @@ def _root_outside() -> int:
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether the group is this user's alone, as many systems give each user one of the same name."""
+    """True for a group of this user's alone, as many systems give each user one of the same name."""
     import grp
     import pwd
 

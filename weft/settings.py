@@ -47,7 +47,7 @@ def device() -> str:
 
 
 def num_threads() -> int | None:
-    """How many threads the CPU backend runs, None for one per core; ValueError when it is no positive integer."""
+    """The number of threads of the CPU backend, None for one per core; ValueError for no positive integer."""
     chosen = os.environ.get("WEFT_NUM_THREADS", "").strip()
     if not chosen:
         return None
@@ -72,29 +72,29 @@ def allow_tf32(allow: bool) -> None:
 
 
 def wgmma() -> bool | None:
-    """Whether products run by groups of four warps (`wgmma`) on GPUs that have them; None: where a trial shows that
-    they are right."""
+    """True where products run by groups of four warps (`wgmma`) on GPUs that have them; None: where a trial
+    shows that they are right."""
     given = os.environ.get("WEFT_WGMMA", "").strip().lower()
     return None if not given else given not in ("0", "false", "no", "off")
 
 
 def world_size() -> int:
-    """How many processes a launcher has started together."""
+    """The number of processes that a launcher has started together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """Which of them this is."""
+    """The number of this process among them."""
     return int(os.environ.get("RANK", "0"))
 
 
 def launched_by_torchrun() -> bool:
-    """Whether the launcher is torch's."""
+    """True where the launcher is torch's."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def rocm_path() -> str:
-    """Where ROCm is installed, as its own tools are told."""
+    """The folder where ROCm is installed, as its own tools are told."""
     return os.environ.get("ROCM_PATH", "").strip() or "/opt/rocm"
 
 

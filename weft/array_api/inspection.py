@@ -25,7 +25,7 @@ from weft.ir.dtypes import (
 
 
 class Info:
-    """What the namespace offers."""
+    """Capabilities, devices and dtypes of the namespace."""
 
     def capabilities(self) -> dict[str, Any]:
         """Boolean indexing and data-dependent shapes work; NumPy, which shows results, has 64 axes."""
@@ -59,5 +59,5 @@ class Info:
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
-    """What the namespace offers: capabilities, devices, dtypes."""
+    """The Info of the namespace: capabilities, devices, dtypes."""
     return Info()

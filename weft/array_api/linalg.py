@@ -65,7 +65,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are larger than rtol times the largest."""
+    """The number of singular values that are larger than rtol times the largest."""
     return factorized.matrix_rank(x, rtol=rtol)
 
 

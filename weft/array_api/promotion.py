@@ -1,4 +1,4 @@
-"""How operands of the standard combine: arrays by their dtypes alone, Python numbers in the dtype of the arrays."""
+"""Promotion of operands in the standard: arrays by dtype alone, Python numbers in the arrays' dtype."""
 
 from __future__ import annotations
 

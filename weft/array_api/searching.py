@@ -23,7 +23,7 @@ def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> 
 
 
 def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """How many elements are nonzero."""
+    """The number of nonzero elements."""
     return over_axes(
         x, axis, keepdims, lambda x, d, k: reductions.sum(elementwise.ne(x, 0), d, k), keep_int64=True
     )
@@ -37,7 +37,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 
 
 def searchsorted(x1: Tensor, x2: Operand, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
-    """Where each element of x2 would be inserted into the ascending vector x1."""
+    """The index at which each element of x2 would be inserted into the ascending vector x1."""
     a, b = together("searchsorted", x1, x2)
     order = None if sorter is None else sorter.to(int64)
     if side not in ("left", "right"):

@@ -33,7 +33,7 @@ class TorchDistribution(Distribution):
         }.get(filename)
 
     def locate_file(self, path: str | PathLike[str]) -> Any:
-        """Where a file would be."""
+        """The path that a file would have."""
         return _HOME / path
 
 
@@ -69,7 +69,7 @@ class TorchFinder(MetaPathFinder, Loader):
 
 
 def _looks_again() -> bool:
-    """Whether it is `from torch.x import name`, which asks the module afterwards."""
+    """True for `from torch.x import name`, which asks the module afterwards."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back

@@ -116,7 +116,7 @@ def named_class(name: str, instead: str, bases: tuple[type, ...] = ()) -> type:
 
 
 class _Record:
-    """What a program writes down for a function that weft refuses: it keeps what it is made with."""
+    """A value that a program makes for a function that weft refuses: it keeps what it is made with."""
 
     _fields: tuple[str, ...] = ()
 
@@ -139,15 +139,15 @@ class _Record:
         return type(self).__name__ == which and dim in (None, getattr(self, "dim", None))
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Of a placement: whether it is a Shard."""
+        """True for a placement that is a Shard."""
         return self._is_of("Shard", dim)
 
     def is_replicate(self) -> bool:
-        """Of a placement: whether it is a Replicate."""
+        """True for a placement that is a Replicate."""
         return self._is_of("Replicate", None)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Of a placement: whether it is a Partial."""
+        """True for a placement that is a Partial."""
         return self._is_of("Partial", None)
 
 
@@ -226,14 +226,14 @@ class Names:
     first: Mapping[str, str] = field(default_factory=_no_values)
     """As `at`, for what goes before what weft has under the name."""
     instead: str = ""
-    """What to do instead of calling what is refused."""
+    """The advice that a refusal gives: what to do instead."""
 
     def kinds(self) -> Mapping[str, str]:
         """Name -> its kind, of those that functions and classes are made for."""
         return _kinds(self)
 
     def make(self, path: str, name: str) -> Any:
-        """What the name is in the module `path`; KeyError where the table does not have it."""
+        """The object of that name in the module `path`; KeyError where the table does not have it."""
         if name in self.values:
             return self.values[name]
         if name in self.at or name in self.first:

@@ -45,7 +45,7 @@ class TorchModule(ModuleType):
 
 
 def lookup(path: str, name: str) -> Any:
-    """What torch's module `path` has under a name: what the table puts first, a module, what weft has, the rest."""
+    """Look up a name in torch's module `path`: in what the table puts first, modules, weft, the rest."""
     names = TABLE[path]
     if name in names.first:
         return names.make(path, name)
@@ -92,14 +92,14 @@ def offered(path: str) -> set[str]:
 
 
 def _is_name(module: ModuleType, name: str) -> bool:
-    """Whether it is a name for torch's programs: no module of weft's, and none that it imports."""
+    """True for a name that is for torch's programs: no module of weft's, and none that it imports."""
     if name.startswith("__") or isinstance(vars(module).get(name), ModuleType):
         return False
     return name in vars(module) or not _exists(f"{module.__name__}.{name}")
 
 
 def _import_asks() -> bool:
-    """Whether the name is asked for by `from torch.x import name`'s first look, which looks again."""
+    """True where the first look of `from torch.x import name` asks for the name: it looks again."""
     here = inspect.currentframe()
     asking = here and here.f_back and here.f_back.f_back
     return asking is not None and asking.f_code.co_name == "_handle_fromlist"

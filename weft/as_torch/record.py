@@ -1,4 +1,4 @@
-"""What a program asked of torch and did not get from weft, with counts: what `python -m weft run` lists at the end."""
+"""Counts of what a program asked of torch and weft did not give: `python -m weft run` lists them last."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ class Record:
 
 
 record = Record()
-"""That of this process."""
+"""The record of this process."""

@@ -1,4 +1,4 @@
-"""How examples become a batch."""
+"""Collation: examples become a batch."""
 
 from __future__ import annotations
 

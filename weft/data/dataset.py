@@ -82,7 +82,7 @@ class _Batch:
         return zip(*self.tensors, strict=True)
 
     def stacked(self) -> list[Tensor]:
-        """What collating the examples would give."""
+        """The result that collating the examples would give."""
         return list(self.tensors)
 
 

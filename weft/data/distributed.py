@@ -14,7 +14,7 @@ from weft.errors import ArgumentError
 
 
 def _permutation(n: int, seed: int) -> list[int]:
-    """What torch.randperm(n) is with a generator of this seed: exchanges drawn from MT19937's 32-bit numbers."""
+    """The torch.randperm(n) of a generator of this seed: exchanges drawn from MT19937's 32-bit numbers."""
     drawn = (
         np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 2**32, max(n - 1, 0), dtype=np.uint32).tolist()
     )

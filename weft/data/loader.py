@@ -23,7 +23,7 @@ from weft.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Which worker runs: its number, how many there are, its seed, and its copy of the data set."""
+    """The worker that runs: its number, how many there are, its seed, and its copy of the data set."""
 
     id: int
     num_workers: int
@@ -32,7 +32,7 @@ class WorkerInfo:
 
 
 class _Local(threading.local):
-    """Which worker this thread is: it is one for all of its life, so this is no mode."""
+    """The worker that this thread is: it is one for all of its life, so this is no mode."""
 
     info: WorkerInfo | None = None
 
@@ -41,13 +41,13 @@ _local = _Local()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """What a data set that is read by a worker can ask; None in the main process."""
+    """The information for a data set that is read by a worker; None in the main process."""
     return _local.info
 
 
 @dataclass(slots=True)
 class _Fetcher:
-    """What turns indices into a batch; sent to worker processes."""
+    """A function that turns indices into a batch; sent to worker processes."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any]

@@ -54,7 +54,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many examples an epoch has."""
+        """The number of examples of an epoch."""
         return size_of(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class ReduceOp(Enum):
-    """How values of several processes become one; the value itself where there is one process."""
+    """The reduction of several processes' values to one; the value itself where there is one process."""
 
     SUM = 0
     AVG = 1
@@ -104,7 +104,7 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether init_process_group was called."""
+    """True where init_process_group was called."""
     return GroupMember.WORLD is not None
 
 
@@ -122,12 +122,12 @@ is_mpi_available = is_ucc_available = is_xccl_available = is_nccl_available
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether a backend of this name is there."""
+    """True where a backend of this name is there."""
     return backend.lower() == Backend.GLOO
 
 
 def is_torchelastic_launched() -> bool:
-    """Whether a launcher of several processes started this one."""
+    """True where a launcher of several processes started this one."""
     return settings.launched_by_torchrun()
 
 

@@ -89,7 +89,7 @@ class Bernoulli(_OfProbability):
 
 
 class Geometric(_OfProbability):
-    """How many trials fail before the first success: (1 - probs)^k probs for k = 0, 1, ..."""
+    """The number of trials that fail before the first success: (1 - probs)^k probs for k = 0, 1, ..."""
 
     @property
     def mean(self) -> Tensor:
@@ -115,7 +115,7 @@ class Geometric(_OfProbability):
 
 
 class Binomial(_Discrete):
-    """How many of total_count trials succeed, each with probability probs."""
+    """The number of total_count trials that succeed, each with probability probs."""
 
     parameters = ("total_count", "probs", "logits")
 

@@ -1,4 +1,4 @@
-"""What all distributions have in common."""
+"""The base of all distributions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Distribution(ABC):
     """
 
     has_rsample: ClassVar[bool] = False
-    """Whether `rsample` exists: draws through which gradients reach the parameters."""
+    """True where `rsample` exists: draws through which gradients reach the parameters."""
 
     def __init__(
         self, batch_shape: Size = (), event_shape: Size = (), validate_args: bool | None = None
@@ -36,7 +36,7 @@ class Distribution(ABC):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """How many distributions there are, along which dimensions."""
+        """The number of distributions along each dimension."""
         return self._batch
 
     @property

@@ -24,7 +24,7 @@ from weft.ir.dtypes import float64
 
 _STEP = 0.1
 _Y = np.arange(-3.7, 5.4, _STEP)
-"""Where the integrand is taken: below, s is nothing; above, nothing is left of it."""
+"""The points where the integrand is taken: below them s is negligible, above them the integrand."""
 
 
 def _integral(scale: Tensor, integrand: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a file may name besides tensors and containers, because the program says so.
+"""Names that a file may use besides tensors and containers, because the program says so.
 
     weft.serialization.add_safe_globals([Config])        # files may hold objects of this class from now on
     with weft.serialization.safe_globals([Config]): ...  # or within a block
@@ -27,12 +27,12 @@ def add_safe_globals(safe_globals: Iterable[Allowed]) -> None:
 
 
 def allowed() -> dict[str, Any]:
-    """What files may name, by name."""
+    """The objects that files may name, by name."""
     return _allowed
 
 
 def get_safe_globals() -> list[Any]:
-    """What files may name."""
+    """The objects that files may name."""
     return list(_allowed.values())
 
 

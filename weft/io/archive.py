@@ -160,7 +160,7 @@ class Archive:
 
 
 class Sink(Protocol):
-    """What bytes are written to."""
+    """A destination that bytes are written to."""
 
     def write(self, data: memoryview | bytes, /) -> object:
         """Take these bytes."""
@@ -209,7 +209,7 @@ class Writing:
             flush()
 
     def tell(self) -> int:
-        """Where the file is."""
+        """The position in the file."""
         return self.at
 
     def fileno(self) -> int:
@@ -258,7 +258,7 @@ class Writing:
 
 
 def _local(m: _Written) -> bytes:
-    """What stands before a member: padded, so that its bytes begin at a multiple of 64."""
+    """The local header of a member, padded so that the member's bytes begin at a multiple of 64."""
     size, version = (_FULL, 45) if m.size >= _FULL else (0, 20)
     extra = struct.pack("<HHQQ", 1, 16, 0, 0) if m.size >= _FULL else b""
     pad = -(m.begin + 30 + len(m.name) + len(extra) + 4) % ALIGNMENT

@@ -351,7 +351,7 @@ class SafeReader:
         return found | numpy_pickles.known() | allowed.allowed()
 
     def find(self, module: str, name: str) -> Any:
-        """What a name in a pickle stands for. FileFormatError for one that is not known."""
+        """The object that a name in a pickle stands for. FileFormatError for one that is not known."""
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
         if full in self.known:
             return self.known[full]
@@ -366,11 +366,11 @@ class SafeReader:
         )
 
     def function(self, found: Any) -> Callable[..., Any] | None:
-        """What is called where a pickle calls what a name stood for."""
+        """The function to call where a pickle calls what a name stood for."""
         return self.functions.get(id(found))
 
     def is_made(self, kind: type) -> bool:
-        """Whether the program allowed this class."""
+        """True where the program allowed this class."""
         return id(kind) in self.allowed
 
     def build(self, x: Any, state: Any) -> None:
@@ -546,11 +546,11 @@ _CALLED: dict[Any, Callable[..., Any]] = {
     int: _number(int), float: _number(float), bool: _number(bool), str: _text, complex: _complex, bytes: _bytes,
     bytearray: _bytearray, defaultdict: _default_dict,
 }  # fmt: skip
-"""What is called in place of types that would do more than they are needed for, such as make room for so many bytes."""
+"""Replacements of calls of types that would do more than is needed, such as make room for so many bytes."""
 
 
 def _is_called(found: Any) -> bool:
-    """Whether a name that a pickle may use is a function, or a class that is called as one."""
+    """True where a name that a pickle may use is a function, or a class that is called as one."""
     return callable(found) and not isinstance(found, _StorageType | DType) and found is not Tensor
 
 
@@ -605,7 +605,7 @@ def load_torch(
     weights_only: bool = True,
     max_expansion: float = MAX_EXPANSION,
 ) -> Any:
-    """What torch.save wrote: tensors (read when first used) in the dicts and lists that they were saved in.
+    """Load what torch.save wrote: tensors (read when first used) in the dicts and lists they were saved in.
 
     No code of the file is run. FileError, with its name, for an object of a class that is no tensor or plain container;
     with weights_only=False such objects become `Loaded` records of their type, arguments and state. FileError, too, for

@@ -81,7 +81,7 @@ def load(
     max_expansion: float = MAX_EXPANSION,
     **pickle_load_args: Any,
 ) -> Any:
-    """What `save` or torch.save wrote; of another safetensors file, its tensors by name. No code of the file is run.
+    """Load a file of `save`, torch.save, or other safetensors (tensors by name). No code of the file is run.
 
     `f`: a path, whose file is mapped, so that a tensor's bytes are read when it is first used and the file must stay as
     it is until then (it may be deleted or replaced); or an object with `read`, which is read at once. `map_location`:

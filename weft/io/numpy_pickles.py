@@ -1,4 +1,4 @@
-"""What NumPy's arrays and numbers name in a pickle, made anew with every part checked; plain numbers only."""
+"""Names in pickles of NumPy's arrays and numbers, made anew with every part checked; plain numbers only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NARROW = {
 
 
 def known() -> dict[str, Any]:
-    """What the names stand for."""
+    """The objects that the names stand for."""
     found: dict[str, Any] = {"numpy.ndarray": np.ndarray, "numpy.dtype": _dtype}
     for core in ("numpy.core.multiarray", "numpy._core.multiarray"):
         found |= {f"{core}._reconstruct": _array, f"{core}.scalar": _scalar}

@@ -47,7 +47,7 @@ class Pickler:
         return b"".join([c if isinstance(c, bytes) else c() for c in self.chunks]) + b"."
 
     def place(self) -> str:
-        """Where the object that is written stands."""
+        """A phrase for the place of the object that is written."""
         return f"the entry {'.'.join(self.around)!r}" if self.around else "the object"
 
     def put(self, x: Any) -> None:

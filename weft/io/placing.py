@@ -14,7 +14,7 @@ from weft.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class SavedElements:
-    """What a function given as map_location gets for a storage: it says where its elements are to go."""
+    """A storage as a map_location function gets it: the function says where its elements are to go."""
 
     device: str
 

@@ -57,7 +57,7 @@ def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
 
 
 def _weight_map(place: Path) -> dict[str, str]:
-    """Which file holds which tensor. FileFormatError for what is no index, or one of files that are elsewhere."""
+    """The file of each tensor. FileFormatError for what is no index, or one of files that are elsewhere."""
 
     def bad(why: str) -> FileFormatError:
         return FileFormatError(f"load_sharded: {place} is no index of safetensors files: {why}")
@@ -81,7 +81,7 @@ def _weight_map(place: Path) -> dict[str, str]:
 
 
 def _is_name(file: str) -> bool:
-    """Whether it is the name of a file, and no path to another folder on any system."""
+    """True for the name of a file that is no path to another folder on any system."""
     try:
         os.fsencode(file)
     except UnicodeError:

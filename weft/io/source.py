@@ -1,4 +1,4 @@
-"""Where the bytes of a file are: mapped, or in memory where it was given as an object."""
+"""The bytes of a file: mapped, or in memory where it was given as an object."""
 
 from __future__ import annotations
 

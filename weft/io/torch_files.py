@@ -33,7 +33,7 @@ _REBUILD = "torch._utils"
 
 @dataclass(slots=True)
 class _Place:
-    """Where a tensor's elements are: `key` is set when all tensors have been met."""
+    """The place of a tensor's elements: `key` is set when all tensors have been met."""
 
     tensor: Tensor
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class _Tensors:
         self.storages: list[Value] = []
 
     def special(self, x: Any) -> Chunk | None:
-        """What is written for tensors and what else torch has its own names for."""
+        """The pickle code of tensors and what else torch has its own names for."""
         match x:
             case Tensor():
                 place = self._place(x)
@@ -114,7 +114,7 @@ def _device(x: device) -> bytes:
 
 
 def _pickled(place: _Place) -> bytes:
-    """How torch makes the tensor anew."""
+    """The pickle code by which torch makes the tensor anew."""
     t = place.tensor
     kind = type(t)
     # in the module that defines it, which stands beside this one

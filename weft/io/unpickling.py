@@ -37,7 +37,7 @@ def shown(x: object) -> str:
 
 
 class Reads(Protocol):
-    """What a pickle is read from."""
+    """A source that a pickle is read from."""
 
     def read(self, count: int, /) -> bytes:
         """The next bytes, fewer at the end."""
@@ -52,7 +52,7 @@ _COPIED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range)
 
 
 class _Mark:
-    """Where the items of a container begin on the stack."""
+    """The mark on the stack where the items of a container begin."""
 
 
 _MARK = _Mark()
@@ -68,22 +68,22 @@ _LENGTHS: dict[int, tuple[str, str]] = {
 
 
 class Host(Protocol):
-    """What a machine asks about the names in a pickle."""
+    """The questions of a machine about the names in a pickle."""
 
     def find(self, module: str, name: str) -> Any:
-        """What a name stands for; raises for one that is not known."""
+        """The object that a name stands for; raises for one that is not known."""
         ...
 
     def persistent(self, saved: Any) -> Any:
-        """What a pickle refers to that is elsewhere in the file."""
+        """The object elsewhere in the file that a pickle refers to."""
         ...
 
     def function(self, found: Any) -> Callable[..., Any] | None:
-        """What is called for what a name stood for; None where that is not to be called."""
+        """The function to call for what a name stood for; None where that is not to be called."""
         ...
 
     def is_made(self, kind: type) -> bool:
-        """Whether objects of a class may be made by its `__new__`."""
+        """True where objects of a class may be made by its `__new__`."""
         ...
 
     def build(self, x: Any, state: Any) -> None:
@@ -167,7 +167,7 @@ class Machine:
         return x
 
     def items(self) -> list[Any]:
-        """What is on the stack above the last mark, which goes with it."""
+        """Take the items above the last mark off the stack, and the mark."""
         stack = self.stack
         for k in range(len(stack) - 1, -1, -1):
             if stack[k] is _MARK:
@@ -185,7 +185,7 @@ class Machine:
     # --- the codes
 
     def step(self, code: int) -> None:
-        """What one code does."""
+        """Execute one code."""
         push = self.stack.append
         if code in _LENGTHS:
             push(self.sized(*_LENGTHS[code]))
@@ -265,7 +265,7 @@ class Machine:
         self.memo[key] = self.top()
 
     def get(self, key: int) -> None:
-        """What was remembered."""
+        """Push what was remembered."""
         self.stack.append(self.memo[key])
 
     def append(self, items: list[Any]) -> None:

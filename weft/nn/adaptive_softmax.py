@@ -113,7 +113,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
 
 @dataclass(frozen=True, slots=True)
 class LinearCrossEntropyOptions:
-    """How torch cuts the computation into chunks. Taken and without effect: here the fusion of the graph decides."""
+    """Options of torch's computation in chunks. Taken and without effect: the fusion of the graph decides."""
 
     allow_retain_graph: bool = False
     batch_chunk_size: int | None = None

@@ -16,7 +16,7 @@ _OWN = frozenset({"training"})
 
 
 class OptimizedModule(Module):
-    """What `weft.compile(module)` gives: calls replay plans, everything else is the original's.
+    """The result of `weft.compile(module)`: calls replay plans, everything else is the original's.
 
     The original is `_orig_mod`, whose name the keys of `state_dict()` begin with; attributes that are read or set are
     the original's, so that training one trains the other.
@@ -44,7 +44,7 @@ class OptimizedModule(Module):
 
         @property
         def training(self):
-            """Whether the original is in training mode."""
+            """True where the original is in training mode."""
             module = self.__dict__.get("_orig_mod") or getattr(self, "_orig_mod", None)
             return True if module is None else module.training
 

@@ -18,7 +18,7 @@ _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """What convolutions share, transposed ones too."""
+    """The common base of convolutions, transposed ones too."""
 
     rank: int
     weight: Parameter

@@ -1,4 +1,4 @@
-"""What is called around a module's forward and on the way of its gradients."""
+"""Hooks around a module's forward and on the way of its gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARAMETER_REGISTRATION: dict[int, Hook] = OrderedDict()
 
 
 class _Any:
-    """Whether hooks of all modules are called: looked at by each call of a module."""
+    """A flag that each call of a module looks at: hooks of all modules are to be called."""
 
     __slots__ = ("called",)
     called: bool
@@ -102,7 +102,7 @@ def register_module_parameter_registration_hook(hook: Hook) -> RemovableHandle:
 
 
 def registered(hooks: dict[int, Hook], module: Module, name: str, value: Any) -> Any:
-    """What is registered, after hooks have seen it."""
+    """The value that is registered, after hooks have seen it."""
     for hook in list(hooks.values()):
         found = hook(module, name, value)
         value = value if found is None else found

@@ -47,7 +47,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def fans(tensor: Tensor) -> tuple[int, int]:
-    """How many inputs an output of this weight (out, in, *window) adds up, and the other way round."""
+    """The number of inputs that an output of this weight (out, in, *window) sums, and the other way round."""
     sizes = [n for n in tensor.shape if isinstance(n, int)]
     if len(sizes) < 2 or len(sizes) != tensor.ndim:
         raise ShapeError(
@@ -160,7 +160,7 @@ def trunc_normal_(
 
 
 def _normal_quantile(u: Tensor) -> Tensor:
-    """Where the standard normal's distribution function is u: a logistic guess, then Newton's method."""
+    """The inverse of the standard normal's distribution function: a logistic guess, then Newton's method."""
     x = (u / (1 - u)).log() / 1.702
     for _ in range(6):
         error = (erf(x * math.sqrt(0.5)) + 1) / 2 - u

@@ -50,7 +50,7 @@ class Buffer(Tensor):
 
 
 class IncompatibleKeys(NamedTuple):
-    """What a state dict lacked, and what it had too much."""
+    """The keys that a state dict lacked, and those that it had too much."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -127,7 +127,7 @@ class Module:
             )  # not of a generic alias: that is pickled with it
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What calling the module computes: each kind of module defines it."""
+        """The computation of a call of the module: each kind of module defines it."""
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function; define forward(self, ...) in '
             "its class"
@@ -400,7 +400,7 @@ class Module:
         recurse: bool = True,
         remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, Any]]:
-        """What a function gives of each module, with dotted names, without what is None."""
+        """The members that a function gives of each module, with dotted names, without what is None."""
         seen: set[int] = set()
         modules = (
             self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
@@ -816,7 +816,7 @@ class Module:
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """What to print between the parentheses: the arguments that made this layer."""
+        """The text to print between the parentheses: the arguments that made this layer."""
         return ""
 
     def __repr__(self) -> str:

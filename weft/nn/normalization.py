@@ -17,7 +17,7 @@ from weft.nn.module import Module, Parameter, filled
 
 
 class _NormBase(Module):
-    """What batch and instance norms share: weights, running statistics, and how they are saved."""
+    """The common base of batch and instance norms: weights, running statistics, and how they are saved."""
 
     _version = 2
     ranks: tuple[int, ...]

@@ -21,7 +21,7 @@ class DataParallel(Module):
         self.module = module
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """Call the module."""
         return self.module(*inputs, **kwargs)
 
 
@@ -64,7 +64,7 @@ class DistributedDataParallel(Module):
         self.require_backward_grad_sync = True
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """Call the module."""
         return self.module(*inputs, **kwargs)
 
     @contextmanager

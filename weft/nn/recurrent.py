@@ -51,7 +51,7 @@ def _gru_step(gates: Tensor, state: State, w: Tensor, b: Tensor | None) -> State
 
 
 class RNNBase(Module):
-    """What recurrent layers share: weights by layer and direction, and the walk over the sequence.
+    """The common base of recurrent layers: weights by layer and direction, and the walk over the sequence.
 
     weight_ih_l{k} (gates * hidden_size, inputs), weight_hh_l{k} (gates * hidden_size, hidden_size), bias_ih_l{k} and
     bias_hh_l{k}, with the suffix _reverse for the other direction; all start uniform on +-1/sqrt(hidden_size).
@@ -380,7 +380,7 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What cells share: the weights of one step."""
+    """The common base of cells: the weights of one step."""
 
     def __init__(
         self,

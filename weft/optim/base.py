@@ -60,7 +60,7 @@ def register_optimizer_step_post_hook(hook: Hook) -> RemovableHandle:
 
 
 class Hooked:
-    """What is called around steps, saving and loading, by torch's names."""
+    """Hooks around steps, saving and loading, by torch's names."""
 
     def _hooks(self, kind: str) -> dict[int, Hook]:
         return self.__dict__.setdefault(f"_optimizer_{kind}_hooks", OrderedDict())

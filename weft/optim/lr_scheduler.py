@@ -34,7 +34,7 @@ class MissingOptionError(WeftError, KeyError):
 
 
 def _optimizer(scheduler: str, given: object) -> Optimizer:
-    """What was given, or a DTypeError."""
+    """The optimizer that was given, or a DTypeError."""
     if not isinstance(given, Optimizer):
         raise DTypeError(
             f"{scheduler}: expected an optimizer, got {given!r}; {type(given).__name__} is not an Optimizer"
@@ -454,7 +454,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             self._set(self.get_lr())
 
     def _place(self, epoch: float) -> tuple[float, int]:
-        """How far an epoch is in its period, and how long that is."""
+        """The position of an epoch in its period, and the period's length."""
         if epoch < self.T_0:
             return epoch, self.T_0
         if self.T_mult == 1:
@@ -849,7 +849,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether epochs without improvement do not count yet."""
+        """True where epochs without improvement do not count yet."""
         return self.cooldown_counter > 0
 
     def _is_better(self, a: float, best: float) -> bool:

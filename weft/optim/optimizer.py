@@ -1,4 +1,4 @@
-"""What optimizers share: groups of parameters with options, state per parameter, and the step as one computation."""
+"""Base of optimizers: groups of parameters with options, state per parameter, a step as one computation."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class RuleOptimizer(Optimizer):
 
     @property
     def _steps_itself(self) -> bool:
-        """Whether a subclass has a step of its own, which keeps the state that it likes, as torch's would."""
+        """True for a subclass with a step of its own, which keeps the state it likes, as torch's would."""
         return type(self).step is not RuleOptimizer.step and not type(self).__module__.startswith(
             "weft.optim."
         )
@@ -192,11 +192,11 @@ class RuleOptimizer(Optimizer):
         """The names of the tensors, shaped like a parameter and zero at first, that the rule keeps for it."""
 
     def start(self, group: Group, p: Tensor, name: str) -> Any:
-        """What the state `name` of a parameter is before the first step, as an array."""
+        """The state `name` of a parameter before the first step, as an array."""
         return np.zeros([n for n in p.shape if isinstance(n, int)], to_numpy(p.dtype))
 
     def counts(self, group: Group) -> bool:
-        """Whether the rule reads the number of the step, `group.count`."""
+        """True where the rule reads the number of the step, `group.count`."""
         return True
 
     @abstractmethod
@@ -268,7 +268,7 @@ class RuleOptimizer(Optimizer):
         return loss
 
     def _rebound(self) -> list[Tensor]:
-        """What a step changes: parameters that have gradients, their state, and the counts of steps."""
+        """The tensors that a step changes: parameters with gradients, their state, and counts of steps."""
         out: list[Tensor] = []
         for group in self.param_groups:
             out.append(group.count)
@@ -324,7 +324,7 @@ class RuleOptimizer(Optimizer):
     def next(
         self, group: Group, p: Tensor, g: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the rule says, of the gradient or its negative; of 16-bit floats in float32, each rounded once."""
+        """Apply the rule to the gradient or its negative; of 16-bit floats in float32, each rounded once."""
         g = -g if group.get("maximize") else g
         if not p.dtype.is_narrow:
             return self.rule(group, p, g, state)
@@ -397,7 +397,7 @@ def _wide(t: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class _RecordedRule:
-    """What the rule makes of parameters of one group, recorded once for each shape."""
+    """The rule for parameters of one group, recorded once for each shape."""
 
     optimizer: RuleOptimizer
     group: Group
@@ -454,7 +454,7 @@ class _RecordedRule:
 _recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
     WeakKeyDictionary()
 )
-"""What `_RecordedRule` recorded for each optimizer."""
+"""The recordings of `_RecordedRule` for each optimizer."""
 
 MANY = 256
 """So many recorded rules are kept; a schedule that changes an option makes new ones at each step."""

@@ -16,13 +16,13 @@ __all__ = ["_infer_device_type", "_get_autocast_kwargs"]
 
 
 class CheckpointPolicy(Enum):
-    """What a selective checkpoint does with one operation's result."""
+    """The treatment of one operation's result in a selective checkpoint."""
 
     MUST_SAVE, PREFER_SAVE, MUST_RECOMPUTE, PREFER_RECOMPUTE, MUST_CPU_OFFLOAD = range(5)
 
 
 class SelectiveCheckpointContext:
-    """What a policy is asked with; weft asks none."""
+    """The context that a policy is asked with; weft asks none."""
 
 
 class DefaultDeviceType:
@@ -129,7 +129,7 @@ class CheckpointWrapper(Module):
         self._checkpoint_wrapped_module = module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives, under a checkpoint."""
+        """Call the module under a checkpoint."""
         return checkpointing.checkpoint(self._checkpoint_wrapped_module, *args, **kwargs)
 
 

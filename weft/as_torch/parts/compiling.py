@@ -1,4 +1,4 @@
-"""What torch.compiler, torch._dynamo and torch.export have that is more than a name that changes nothing."""
+"""Parts of torch.compiler, torch._dynamo and torch.export that are more than names that change nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from weft.core.execute import tracing
 
 
 def is_compiling() -> bool:
-    """Whether a function is being traced by `weft.compile`."""
+    """True while a function is being traced by `weft.compile`."""
     return tracing.current() is not None
 
 
 def list_backends(*args: Any, **kwargs: Any) -> list[str]:
-    """What torch.compile's `backend` may be here: weft compiles by itself, whatever it is."""
+    """The names that torch.compile's `backend` may be here: weft compiles by itself, whatever it is."""
     return ["inductor", "eager"]
 
 
@@ -45,7 +45,7 @@ def _compiled_class() -> type:
 
 
 optimized_module: type = _compiled_class()
-"""What `weft.compile(module)` is."""
+"""The class of `weft.compile(module)`."""
 
 
 class _Dimension(type):

@@ -29,7 +29,7 @@ class Constraint:
     event_dim = 0
 
     def check(self, value: Tensor) -> Tensor:
-        """Where the values are within the region, in the batch's shape."""
+        """True where the values are within the region, in the batch's shape."""
         raise NotImplementedError(f"{type(self).__name__}.check")
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class _Between(Constraint):
         self.is_discrete = discrete
 
     def check(self, value: Tensor) -> Tensor:
-        """Where it holds."""
+        """True where the constraint holds."""
         within = weft.ones_like(value, dtype=weft.bool)
         if self.lower_bound is not None:
             within &= value >= self.lower_bound if self._closed[0] else value > self.lower_bound
@@ -152,7 +152,7 @@ class independent(Constraint):  # noqa: N801  (torch's name)
         self.event_dim = base_constraint.event_dim + reinterpreted_batch_ndims
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether it holds for all of an event."""
+        """True where the constraint holds for all of an event."""
         found = self.base_constraint.check(value)
         n = self.reinterpreted_batch_ndims
         return found.flatten(-n).all(-1) if n else found
@@ -167,7 +167,7 @@ class multinomial(Constraint):  # noqa: N801  (torch's name)
         self.upper_bound = upper_bound
 
     def check(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Where it holds."""
+        """True where the constraint holds."""
         return (x >= 0).all(-1) & (x.sum(-1) <= self.upper_bound)
 
 
@@ -180,7 +180,7 @@ class _Joined(Constraint):
         self.event_dim = max(c.event_dim for c in cseq)
 
     def check(self, value: Tensor) -> Tensor:
-        """Where it holds, parts joined as those of the value."""
+        """True where the constraints hold, parts joined as those of the value."""
         if self.lengths is None:
             parts = [value.select(self.dim, i) for i in range(known(value.shape)[self.dim])]
             return weft.stack([c.check(p) for c, p in zip(self.cseq, parts, strict=True)], self.dim)
@@ -220,7 +220,7 @@ def _unit_rows(x: Tensor) -> Tensor:
 
 
 def is_dependent(constraint: object) -> bool:
-    """Whether the region depends on other variables."""
+    """True where the region depends on other variables."""
     return isinstance(constraint, _Dependent)
 
 

@@ -1,4 +1,4 @@
-"""What torch.cuda, torch.amp and torch.accelerator have beside weft.cuda: streams, events, switches."""
+"""Parts of torch.cuda, torch.amp and torch.accelerator beside weft.cuda: streams, events, switches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class device(nullcontext[Any]):  # noqa: N801  (torch's name)
 
 
 def is_initialized() -> bool:
-    """Whether a GPU has been used."""
+    """True where a GPU has been used."""
     from weft.backends.registry import opened_devices
 
     return any(d.info.kind == "cuda" for d in opened_devices())
@@ -79,7 +79,7 @@ def set_device(device: Any) -> None:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether there is a GPU: bfloat16 runs on all that weft knows."""
+    """True where there is a GPU: bfloat16 runs on all that weft knows."""
     return _cuda.is_available()
 
 
@@ -91,12 +91,12 @@ ipc_collect = empty_cache
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """How many bytes are in use."""
+    """The number of bytes in use."""
     return f"{_cuda.memory_allocated(device):,} bytes in use"
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """How many bytes are and were in use, by torch's keys."""
+    """The numbers of bytes in use, now and at the peak, by torch's keys."""
     now, peak = _cuda.memory_allocated(device), _cuda.max_memory_allocated(device)
     return {"allocated_bytes.all.current": now, "allocated_bytes.all.peak": peak, "reserved_bytes.all.current": now,
             "reserved_bytes.all.peak": peak, "num_alloc_retries": 0, "num_ooms": 0}  # fmt: skip
@@ -212,7 +212,7 @@ def cpu_autocast(enabled: bool = True, dtype: Any = None, cache_enabled: bool = 
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether autocast knows the kind of device."""
+    """True where autocast knows the kind of device."""
     return device_type in ("cpu", "cuda")
 
 
@@ -261,7 +261,7 @@ precision = _Precision()
 
 
 def cpu_capability() -> str:
-    """What the CPU's kernels are made for, as torch names it."""
+    """The kind of CPU that the kernels are made for, as torch names it."""
     return "DEFAULT"
 
 

@@ -30,7 +30,7 @@ def add_safe_globals(safe_globals: Sequence[Any]) -> None:
 
 
 def get_safe_globals() -> list[Any]:
-    """What was added."""
+    """The globals that were added."""
     return list(_safe)
 
 
@@ -82,7 +82,7 @@ def set_crc32_options(compute_crc32: bool) -> None:
 
 
 def get_default_mmap_options() -> int:
-    """That of the system's call (MAP_PRIVATE)."""
+    """The option of the system's call (MAP_PRIVATE)."""
     return 2
 
 
@@ -94,7 +94,7 @@ def set_default_mmap_options(flags: int) -> AbstractContextManager[None]:
 def check_module_version_greater_or_equal(
     module: Any, req_version_tuple: tuple[Any, ...], error_if_malformed: bool = True
 ) -> bool:
-    """Whether a module's version is at least so."""
+    """True where a module's version is at least the required one."""
     have = tuple(
         int(p) for p in str(module.__version__).split(".")[: len(req_version_tuple)] if p.isdecimal()
     )

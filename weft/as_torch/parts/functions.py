@@ -114,12 +114,12 @@ def is_deterministic_algorithms_warn_only_enabled() -> bool:
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether gradients are not recorded for good; weft's inference_mode is no_grad."""
+    """True where gradients are not recorded for good; weft's inference_mode is no_grad."""
     return not weft.is_grad_enabled()
 
 
 def is_autocast_cpu_enabled() -> bool:
-    """Whether autocast is on for the CPU."""
+    """True where autocast is on for the CPU."""
     return is_autocast_enabled("cpu")
 
 
@@ -272,7 +272,7 @@ class ExceptionWrapper:
 
 
 def environment() -> str:
-    """What a report of an error would tell of the machine."""
+    """The machine, as a report of an error would describe it."""
     return f"weft {weft.__version__} in torch's place, Python {platform.python_version()} on {platform.platform()}"
 
 

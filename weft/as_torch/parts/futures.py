@@ -19,7 +19,7 @@ class Future(Generic[T]):
         self._after: list[Callable[[Future[Any]], Any]] = []
 
     def done(self) -> bool:
-        """Whether it is set."""
+        """True once it is set."""
         return self._done
 
     def wait(self) -> Any:

@@ -56,5 +56,5 @@ def load_state_dict_from_url(
 
 
 def tqdm(iterable: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """What is iterated over, without a bar."""
+    """The iterable itself, without a bar."""
     return iterable

@@ -1,4 +1,4 @@
-"""What torch.nn.init has beside weft.nn.init, and torch.nn.modules beside layers: helpers that programs import."""
+"""Parts of torch.nn.init beside weft.nn.init, of torch.nn.modules beside layers: helpers for programs."""
 
 from __future__ import annotations
 

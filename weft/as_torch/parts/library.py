@@ -115,7 +115,7 @@ class HigherOrderOperator:
 
 
 _OPS: dict[str, CustomOpDef] = {}
-"""Those that programs have defined, by "namespace::name"."""
+"""The operations that programs have defined, by "namespace::name"."""
 
 
 class _Namespace:

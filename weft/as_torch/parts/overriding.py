@@ -23,24 +23,24 @@ def _overrides(x: Any) -> bool:
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Whether one of the arguments has a `__torch_function__` of its own."""
+    """True where one of the arguments has a `__torch_function__` of its own."""
     return any(map(_overrides, relevant_args))
 
 
 def has_torch_function_unary(x: Any) -> bool:
-    """Whether the argument has a `__torch_function__` of its own."""
+    """True where the argument has a `__torch_function__` of its own."""
     return _overrides(x)
 
 
 def has_torch_function_variadic(*args: Any) -> bool:
-    """Whether one of the arguments has a `__torch_function__` of its own."""
+    """True where one of the arguments has a `__torch_function__` of its own."""
     return has_torch_function(args)
 
 
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What the first argument that takes over the function gives; TypeError where none does."""
+    """The result of the first argument that takes over the function; TypeError where none does."""
     types: tuple[Any, ...] = tuple(
         dict.fromkeys(cast("Any", type(x)) for x in relevant_args if _overrides(x))
     )
@@ -68,12 +68,12 @@ def wrap_torch_function(dispatcher: Callable[..., Any]) -> Callable[[Callable[..
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Whether it is a tensor, or has `__torch_function__`."""
+    """True for a tensor, and for what has `__torch_function__`."""
     return isinstance(inp, Tensor) or hasattr(inp, "__torch_function__")
 
 
 def is_tensor_method_or_property(func: Any) -> bool:
-    """Whether it is one of Tensor's."""
+    """True for a function with the name of an attribute of Tensor."""
     return getattr(func, "__name__", "") in vars(Tensor)
 
 

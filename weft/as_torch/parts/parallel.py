@@ -105,21 +105,21 @@ def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
 def lambda_auto_wrap_policy(
     module: Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[Module], bool]
 ) -> bool:
-    """Whether to go into, or to wrap, a module: by the function."""
+    """True to go into, or to wrap, a module: by the function."""
     return recurse or lambda_fn(module)
 
 
 def transformer_auto_wrap_policy(
     module: Module, recurse: bool, nonwrapped_numel: int, transformer_layer_cls: set[type[Module]]
 ) -> bool:
-    """Whether to go into, or to wrap, a module: those of some classes."""
+    """True to go into, or to wrap, a module: those of some classes."""
     return recurse or isinstance(module, tuple(transformer_layer_cls))
 
 
 def size_based_auto_wrap_policy(
     module: Module, recurse: bool, nonwrapped_numel: int, min_num_params: int = int(1e8), **kwargs: Any
 ) -> bool:
-    """Whether to go into, or to wrap, a module: those with so many parameters."""
+    """True to go into, or to wrap, a module: those with so many parameters."""
     return nonwrapped_numel >= min_num_params
 
 

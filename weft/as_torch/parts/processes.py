@@ -103,7 +103,7 @@ def get_all_sharing_strategies() -> set[str]:
 
 
 def get_sharing_strategy() -> str:
-    """That one."""
+    """The one strategy."""
     return "file_system"
 
 
@@ -112,7 +112,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What Python's multiprocessing has."""
+    """The attribute of Python's multiprocessing."""
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(multiprocessing, name)

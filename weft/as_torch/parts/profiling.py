@@ -12,13 +12,13 @@ from weft.as_torch.record import record
 
 
 class ProfilerActivity(Enum):
-    """What would be measured."""
+    """Activities that would be measured."""
 
     CPU, CUDA, XPU, MTIA, HPU, PrivateUse1 = range(6)
 
 
 class ProfilerAction(Enum):
-    """What a schedule tells the profiler to do in a step."""
+    """The action that a schedule has the profiler take in a step."""
 
     NONE, WARMUP, RECORD, RECORD_AND_SAVE = range(4)
 
@@ -87,7 +87,7 @@ emit_itt = emit_nvtx
 def schedule(
     *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, **kwargs: Any
 ) -> Callable[[int], ProfilerAction]:
-    """What to do in which step."""
+    """A function that gives the action of a step."""
 
     def action(step: int) -> ProfilerAction:
         step -= skip_first

@@ -48,7 +48,7 @@ class SequenceKey:
         return f"[{self.idx!r}]"
 
     def get(self, sequence: Any) -> Any:
-        """What is there."""
+        """The element at this index."""
         return sequence[self.idx]
 
 
@@ -62,7 +62,7 @@ class MappingKey:
         return f"[{self.key!r}]"
 
     def get(self, mapping: Any) -> Any:
-        """What is there."""
+        """The value at this key."""
         return mapping[self.key]
 
 
@@ -76,12 +76,12 @@ class GetAttrKey:
         return f".{self.name}"
 
     def get(self, obj: Any) -> Any:
-        """What is there."""
+        """The attribute of this name."""
         return getattr(obj, self.name)
 
 
 class NodeDef(NamedTuple):
-    """How a class is taken apart and put together."""
+    """The functions that take a class apart and put it together."""
 
     type: type[Any]
     flatten_fn: FlattenFunc
@@ -168,18 +168,18 @@ def register_dataclass(
 
 
 def is_namedtuple_class(cls: Any) -> bool:
-    """Whether it is a class that `collections.namedtuple` or `typing.NamedTuple` made, or one below."""
+    """True for a class that `collections.namedtuple` or `typing.NamedTuple` made, or one below."""
     named: Any = getattr(cls, "_fields", None)
     return isinstance(cls, type) and issubclass(cls, tuple) and isinstance(named, tuple)
 
 
 def is_namedtuple_instance(tree: Any) -> bool:
-    """Whether it is a named tuple."""
+    """True for a named tuple."""
     return is_namedtuple_class(cast("type[Any]", type(tree)))
 
 
 def is_namedtuple(obj: Any) -> bool:
-    """Whether it is a named tuple, or a class of such."""
+    """True for a named tuple, or a class of such."""
     return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
 
 
@@ -319,21 +319,21 @@ class TreeSpec:
 
     @property
     def num_leaves(self) -> int:
-        """How many leaves there are."""
+        """The number of leaves."""
         return 1 if self.type is None else sum(c.num_leaves for c in self.children_specs)
 
     @property
     def num_nodes(self) -> int:
-        """How many leaves and containers there are."""
+        """The number of leaves and containers."""
         return 1 + sum(c.num_nodes for c in self.children_specs)
 
     @property
     def num_children(self) -> int:
-        """How many children the root has."""
+        """The number of children of the root."""
         return len(self.children_specs)
 
     def is_leaf(self) -> bool:
-        """Whether it is a leaf alone."""
+        """True for a leaf alone."""
         return self.type is None
 
     def children(self) -> list[TreeSpec]:
@@ -494,22 +494,22 @@ def tree_map_only_(
 
 
 def tree_all(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves fulfil a condition."""
+    """True where all leaves fulfil a condition."""
     return all(map(pred, tree_leaves(tree, is_leaf)))
 
 
 def tree_any(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether any leaf fulfils a condition."""
+    """True where any leaf fulfils a condition."""
     return any(map(pred, tree_leaves(tree, is_leaf)))
 
 
 def tree_all_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves of some types fulfil a condition."""
+    """True where all leaves of some types fulfil a condition."""
     return all(pred(x) for x in tree_leaves(tree, is_leaf) if isinstance(x, kinds))
 
 
 def tree_any_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
-    """Whether any leaf of some types fulfils a condition."""
+    """True where any leaf of some types fulfils a condition."""
     return any(pred(x) for x in tree_leaves(tree, is_leaf) if isinstance(x, kinds))
 
 
@@ -571,7 +571,7 @@ def keystr(kp: KeyPath) -> str:
 
 
 def key_get(obj: Any, kp: KeyPath) -> Any:
-    """What is at a path."""
+    """The object at a path."""
     for key in kp:
         obj = key.get(obj)
     return obj

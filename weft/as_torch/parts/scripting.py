@@ -1,4 +1,4 @@
-"""What torch.jit, torch.fx and torch's C++ modules have that is more than a name that changes nothing."""
+"""Parts of torch.jit, torch.fx and torch's C++ modules that are more than names that change nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DispatchKeySet:
         self.keys = keys
 
     def has(self, key: Any) -> bool:
-        """Whether a key is among them."""
+        """True where a key is among them."""
         return key in self.keys
 
     def __or__(self, other: DispatchKeySet) -> DispatchKeySet:
@@ -76,7 +76,7 @@ def boolean_dispatch(
 
 
 def known(x: Any) -> bool:
-    """Whether it holds: sizes are known when a program asks."""
+    """True where it holds: sizes are known when a program asks."""
     return bool(x)
 
 

@@ -1,4 +1,4 @@
-"""Which of torch's modules there are, what of weft is behind each, and what names the room adds to it, by kind.
+"""The table of torch's modules: what of weft is behind each, and what names the room adds to it, by kind.
 
 One table for each kind of module; a path that has children is a module, too, if only an empty one.
 """

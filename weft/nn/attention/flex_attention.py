@@ -44,7 +44,7 @@ def noop_mask(batch: Any, head: Any, token_q: Any, token_kv: Any) -> Tensor:
 
 
 def and_masks(*mask_mods: MaskMod) -> MaskMod:
-    """What all the masks allow; everything without any."""
+    """The intersection of the masks; everything without any."""
     _check_mods("and_masks", mask_mods)
 
     def both(b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -57,7 +57,7 @@ def and_masks(*mask_mods: MaskMod) -> MaskMod:
 
 
 def or_masks(*mask_mods: MaskMod) -> MaskMod:
-    """What one of the masks allows; nothing without any."""
+    """The union of the masks; nothing without any."""
     _check_mods("or_masks", mask_mods)
 
     def either(b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -82,7 +82,7 @@ def _positions(shape: tuple[int, int, int, int], device: Any) -> list[Tensor]:
 
 
 def _of_all(op: str, found: Any, shape: tuple[int, ...]) -> Tensor:
-    """What a function of positions gives, at all of them."""
+    """The values that a function of positions gives, at all of them."""
     if not isinstance(found, Tensor):
         raise DTypeError(f"{op}: the function must return a Tensor, got {describe(found)}")
     try:
@@ -110,7 +110,7 @@ def create_mask(
 
 
 def _takes(function: Callable[..., Any]) -> int:
-    """How many positional arguments a function has."""
+    """The number of positional arguments that a function requires."""
     import inspect
 
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -157,22 +157,22 @@ class BlockMask:
 
     @property
     def kv_num_blocks(self) -> Tensor:
-        """How many key blocks each query block sees in part."""
+        """The number of key blocks that each query block sees in part."""
         return self._listed(full=False)[0]
 
     @property
     def kv_indices(self) -> Tensor:
-        """Which ones, those first."""
+        """The indices of key blocks, those seen in part first."""
         return self._listed(full=False)[1]
 
     @property
     def full_kv_num_blocks(self) -> Tensor:
-        """How many key blocks each query block sees as a whole."""
+        """The number of key blocks that each query block sees as a whole."""
         return self._listed(full=True)[0]
 
     @property
     def full_kv_indices(self) -> Tensor:
-        """Which ones, those first."""
+        """The indices of key blocks, those seen as a whole first."""
         return self._listed(full=True)[1]
 
     def _listed(self, full: bool) -> tuple[Tensor, Tensor]:
@@ -252,14 +252,14 @@ def create_block_mask(
 
 @dataclass(frozen=True)
 class AuxRequest:
-    """What flex_attention is to give besides, per query: the logarithm of the sum of exp(score), the largest score."""
+    """Extra outputs of flex_attention per query: the logarithm of the sum of exp(score), largest score."""
 
     lse: bool = False
     max_scores: bool = False
 
 
 class AuxOutput(NamedTuple):
-    """What was asked for; None for the rest."""
+    """The outputs that were asked for; None for the rest."""
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None

@@ -110,7 +110,7 @@ def register_parametrization(
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether the module has parametrizations, of this tensor if one is named."""
+    """True where the module has parametrizations, of this tensor if one is named."""
     lists: Any = module._modules.get("parametrizations")
     return lists is not None and (len(lists) > 0 if tensor_name is None else tensor_name in lists)
 

@@ -30,7 +30,7 @@ class BasePruningMethod(ABC):
     """Base: a subclass says the mask of a tensor in compute_mask. As a forward pre-hook it makes the product."""
 
     PRUNING_TYPE: ClassVar[str]
-    """What it masks: "unstructured" elements, "structured" slices along `dim`, or all at once ("global")."""
+    """The masked units: "unstructured" elements, "structured" slices along `dim`, all at once ("global")."""
 
     _tensor_name: str
     dim: int
@@ -175,7 +175,7 @@ class _Amount(BasePruningMethod):
         self.amount = amount
 
     def count(self, size: Any) -> int:
-        """How many of `size` are pruned."""
+        """The number pruned out of `size`."""
         if not isinstance(self.amount, Integral):
             return round(self.amount * size)
         if self.amount > size:
@@ -227,7 +227,7 @@ class _Slices(_Amount):
         self.dim = dim
 
     def scores(self, t: Tensor) -> Tensor:
-        """How much each slice counts."""
+        """The importance of each slice."""
         raise NotImplementedError
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
@@ -371,7 +371,7 @@ def remove(module: Module, name: str) -> Module:
 
 
 def is_pruned(module: Module) -> bool:
-    """Whether a parameter here or below is pruned."""
+    """True where a parameter here or below is pruned."""
     return any(
         isinstance(hook, BasePruningMethod)
         for m in module.modules()
