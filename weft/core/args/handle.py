@@ -1,4 +1,4 @@
-"""What functions need to know of a Tensor: the value it stands for, and how a result becomes a Tensor."""
+"""The part of a Tensor that functions need: the value it stands for, and how a result becomes a Tensor."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def set_tensor_class(cls: type[Tensor]) -> None:
 
 
 def tensor_class() -> type[Tensor]:
-    """What `wrap` makes."""
+    """The class of what `wrap` makes."""
     return _class
 
 

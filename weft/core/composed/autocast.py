@@ -71,7 +71,7 @@ def describe_dtype(dtype: object) -> str:
 
 
 def default_dtype(kind: str) -> DType:
-    """What `autocast` computes products in where nothing is said."""
+    """The dtype that `autocast` computes products in where nothing is said."""
     return bfloat16 if kind == "cpu" else float16
 
 
@@ -93,7 +93,7 @@ def lowers(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def widens(function: Callable[P, R]) -> Callable[P, R]:
-    """What needs the range or precision of float32: within `autocast` its 16-bit floats are cast to it."""
+    """A function that needs float32's range or precision: `autocast` casts its 16-bit floats to it."""
     return _casting(function, lambda _: float32)
 
 
