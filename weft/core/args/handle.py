@@ -28,7 +28,7 @@ class Handle:
     __slots__ = ("__dict__", "__weakref__", "value")
     value: Value
     look: Look | None = None
-    """With which other tensors it shares elements; see views.py."""
+    """The elements that it shares with other tensors; see views.py."""
 
 
 writing = forkable(threading.RLock())
@@ -51,7 +51,7 @@ def tensor_class() -> type[Tensor]:
 
 
 RECENT = 16384
-"""So many of the latest tensors are looked at when one is computed."""
+"""The number of latest tensors that are looked at when one is computed."""
 
 
 class _Recent(threading.local):

@@ -66,7 +66,7 @@ class autocast(switched, DecoratingContext):  # noqa: N801  (torch's name)
 
 
 def describe_dtype(dtype: object) -> str:
-    """Its name, for messages."""
+    """The name of a dtype, for messages."""
     return dtype.name if isinstance(dtype, DType) else describe(dtype)
 
 

@@ -46,7 +46,7 @@ KEPT = 1024
 """Structures whose graphs are kept, some 30 KB each; the least recently used goes first."""
 
 CHECKED_EVERY = 32
-"""After so many calls a function is recorded again, where forms are verified."""
+"""The number of calls after which a function is recorded again, where forms are verified."""
 
 FEW = 1
 """A function that makes no more nodes than this is run: a call would save nothing."""
@@ -73,7 +73,7 @@ class _Entry:
     used: int = 0
     """The time of its last use: a number that grows."""
     checked_in: int = 0
-    """After so many calls it is recorded again; 0 for never."""
+    """The number of calls after which it is recorded again; 0 for never."""
 
     def run(self, values: Sequence[Value]) -> Any:
         """The function itself, on these values."""

@@ -48,7 +48,7 @@ LONG = 256
 """Changes of one tensor in place of which none is computed: then it is. A count that nobody reads would grow always."""
 
 MANY = 2048
-"""After so many changes such tensors are looked for where nothing is computed at all."""
+"""The number of changes after which such tensors are looked for where nothing is computed at all."""
 
 GRAD = object()
 """Stands for the look of a tensor where its `.grad` was changed."""
@@ -67,7 +67,7 @@ class _Changes(threading.local):
         self.left = 0
         """The number not computed when something was last: they are looked at again when there are others."""
         self.ahead = LONG
-        """At how many changes tensors that have changed often are looked for."""
+        """The number of changes at which tensors that have changed often are looked for."""
 
 
 mine = _Changes()
@@ -215,7 +215,7 @@ class _Chain:
     is_grad: bool
     now: Node
     changes: list[tuple[Change, list[Change] | None]]
-    """In order, and with what belongs together with them."""
+    """The changes in order, each with what belongs together with it."""
 
     @property
     def is_state(self) -> bool:

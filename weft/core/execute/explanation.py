@@ -25,7 +25,7 @@ TIMED_RUNS = 5
 """Runs of which an explanation gives the median, after one to warm up."""
 
 TIMED_SECONDS = 0.5
-"""No further run is started after so long."""
+"""The time after which no further run is started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def on_disk(node: Node) -> bool:
 
 
 def place(node: Node) -> str:
-    """The place of a node without a device: "disk:PATH" for a leaf in a file, else what will compute it."""
+    """The place of a node without a device: "disk:PATH" for a leaf in a file, else the device computing it."""
     if not on_disk(node):
         return configured_device()
     return "disk" if node.storage is None else f"disk:{node.storage.memory.file.path}"

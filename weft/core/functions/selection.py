@@ -30,7 +30,7 @@ PAYS = 1 << 13
 
 
 def kth(keys: Value, k: int) -> Value:
-    """The place in each row of integer keys (not uint64) of the k-th smallest, counted from 0.
+    """The position of the k-th smallest, counted from 0, in each row of integer keys (not uint64).
 
     int32, the last axis of size 1. Equal keys count in the order in which they lie.
     """

@@ -196,7 +196,7 @@ def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
 
 
 def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Says of a function that it checks the types of its arguments: what is put around it need not."""
+    """Mark a function as one that checks the types of its arguments: what is put around it need not."""
     call.checked = True  # pyright: ignore[reportFunctionMemberAccess]
     return call
 
