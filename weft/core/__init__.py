@@ -1,4 +1,4 @@
-"""What a user touches: Tensor, functions, creation, randomness, differentiation. All of it from `weft.ir` ops.
+"""The user's interface: Tensor, functions, creation, randomness, differentiation. All from `weft.ir` ops.
 
 In rooms, each of which imports only those before it (held by the contracts in pyproject.toml):
 

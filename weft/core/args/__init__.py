@@ -1,1 +1,1 @@
-"""What a user passes becomes operands, axes, sizes, dtypes and modes, checked. Imports no other room."""
+"""Conversion of arguments to operands, axes, sizes, dtypes and modes, checked. Imports no other room."""

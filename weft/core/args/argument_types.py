@@ -1,4 +1,4 @@
-"""What arguments have to be, read from a function's own annotations: `keepdim: bool` takes no 2, `eps: float` no text.
+"""Types of arguments, read from a function's annotations: `keepdim: bool` takes no 2, `eps: float` no text.
 
 A flag of another type would pass in silence, since everything is true or false, and a number of another type fail deep
 inside, under the name of a helper. So what a signature says is checked around the functions that users call, in one
@@ -24,7 +24,7 @@ wraps_calls(__file__)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a parameter takes: its `words` in messages, the classes that fit as they are, and a test for others."""
+    """A parameter's type: its `words` in messages, the classes that fit as they are, a test for others."""
 
     words: str
     exact: frozenset[type]
@@ -86,7 +86,7 @@ _ELSEWHERE = frozenset(
 
 @cache
 def _kind(annotation: str) -> Kind | None:
-    """What an annotation asks for; None where it is not checked."""
+    """The kind that an annotation asks for; None where it is not checked."""
     for name, meaning in _SHORT.items():
         annotation = annotation.replace(name, meaning)
     parts = [p.strip() for p in annotation.split("|")]

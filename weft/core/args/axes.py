@@ -1,4 +1,4 @@
-"""How dimensions and sizes are written by users: negative numbers, tuples or several arguments, one size of -1."""
+"""Dimensions and sizes as users write them: negative numbers, tuples or several arguments, one size of -1."""
 
 from __future__ import annotations
 

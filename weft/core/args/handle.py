@@ -1,4 +1,4 @@
-"""What functions need to know of a Tensor: the value it stands for, and how a result becomes a Tensor."""
+"""The part of a Tensor that functions need: the value it stands for, and how a result becomes a Tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Handle:
     __slots__ = ("__dict__", "__weakref__", "value")
     value: Value
     look: Look | None = None
-    """With which other tensors it shares elements; see views.py."""
+    """The elements that it shares with other tensors; see views.py."""
 
 
 writing = forkable(threading.RLock())
@@ -46,12 +46,12 @@ def set_tensor_class(cls: type[Tensor]) -> None:
 
 
 def tensor_class() -> type[Tensor]:
-    """What `wrap` makes."""
+    """The class of what `wrap` makes."""
     return _class
 
 
 RECENT = 16384
-"""So many of the latest tensors are looked at when one is computed."""
+"""The number of latest tensors that are looked at when one is computed."""
 
 
 class _Recent(threading.local):

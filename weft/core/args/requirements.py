@@ -1,4 +1,4 @@
-"""What a function asks of its arguments beyond their types, stated above it:
+"""Requirements of a function on its arguments beyond their types, stated above it:
 
     @needs(floats("input"), one_dtype("input", "weight"), at_least("eps", 0))
     def batch_norm(input, ..., weight, bias, ..., eps): ...
@@ -72,7 +72,7 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 
 
 def _structure(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What requirements look at: dtypes and shapes of tensors, and plain values; None where there are others."""
+    """The dtypes, shapes and plain values that requirements look at; None where there are other arguments."""
     key: list[Any] = []
     for a in args:
         if isinstance(a, Handle):

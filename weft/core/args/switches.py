@@ -46,7 +46,7 @@ def check_memory_format(op: str, x: object, rank: int | None = None) -> None:
 
 
 class layout(Enum):  # noqa: N801  (torch's name)
-    """How tensors are kept: weft has `strided` ones, which are dense; the others are names."""
+    """Layouts of tensors: weft has `strided` ones, which are dense; the others are names."""
 
     strided = "strided"
     sparse_coo = "sparse_coo"
@@ -145,8 +145,8 @@ def set_default_tensor_type(t: TensorType | str) -> None:
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Whether GPUs may round the factors of float32 products to TF32: not for "highest". It holds for devices that are
-    opened afterwards."""
+    """Set whether GPUs may round the factors of float32 products to TF32: not for "highest". It holds for
+    devices that are opened afterwards."""
     if precision not in ("highest", "high", "medium"):
         raise ArgumentError(
             f"set_float32_matmul_precision: expected 'highest', 'high' or 'medium', got {precision!r}"

@@ -39,12 +39,12 @@ def may_be_captured(args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: l
 
 
 def _is_held(x: Any, mine: list[Any]) -> bool:
-    """Whether anything refers to `x` but running functions and the list `mine`."""
+    """True where anything refers to `x` but running functions and the list `mine`."""
     return any(h is not mine and not isinstance(h, _RUNNING) for h in gc.get_referrers(x))
 
 
 def _containers(x: Any) -> Iterator[Any]:
-    """What the arguments are made of, but for the tensors."""
+    """The containers that the arguments are made of, without the tensors."""
     parts: Sequence[Any]
     if isinstance(x, Mapping):
         parts = list(cast("Mapping[Any, Any]", x).values())

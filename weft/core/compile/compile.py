@@ -43,17 +43,17 @@ _LEFT_BEFORE = 2
 
 @dataclass(slots=True)
 class _Broken:
-    """What is known of calls that look at values: how the last was, and how many traces were left."""
+    """The record of calls that look at values: how the last was, and how many traces were left."""
 
     last: Left
     count: int
 
     def holds(self) -> bool:
-        """Whether the next call is not worth a trace."""
+        """True where the next call is not worth a trace."""
         return self.count >= _LEFT_BEFORE and self.is_alike(self.last)
 
     def is_alike(self, other: Left) -> bool:
-        """Whether the modules that were called train or not as they did in another call."""
+        """True where the modules that were called train or not as they did in another call."""
         return all(module.training is training for module, training in other.modes)
 
 
@@ -137,8 +137,8 @@ class Compiled(Generic[P, R]):
         return None
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Key | None:
-        """What a trace depends on. Realizes the tensors, so that each has memory and a device; None where one of them
-        is on "meta", so that there is nothing to compute."""
+        """The key of a trace: all that it depends on. Realizes the tensors, so that each has memory and a
+        device; None where one of them is on "meta", so that there is nothing to compute."""
         structure = flatten((args, kwargs), tensors, {})
         if any(t.value.node.device == run.META for t in tensors):
             return None

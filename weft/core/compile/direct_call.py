@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from weft.scheduler.plan import Plan
 
 DirectCall: TypeAlias = "Callable[[tuple[Any, ...]], Any]"
-"""Of a call's positional arguments: its result, or None where the general way is to be taken."""
+"""A function of a call's positional arguments: its result, or None where the general way is to be taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What tensor number `number` was at the trace: an argument, or after those what the function captured."""
+    """Tensor number `number` as it was at the trace: an argument, or after those a captured tensor."""
 
     number: int
     device: Device

@@ -18,7 +18,7 @@ from weft.ir.dtypes import DType, convert_array
 from weft.ir.graph import Node
 
 KEPT = 1024
-"""So many numbers stay in memory from step to step."""
+"""The count of numbers that stay in memory from step to step."""
 
 PLAIN = frozenset({0.0, 1.0, -1.0, 2.0, 0.5})
 """Numbers that rules simplify by; they stay constants."""

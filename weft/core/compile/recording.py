@@ -1,4 +1,4 @@
-"""What a function did to tensors in one traced run, by numbers: what it reads, computes, returns and rebinds."""
+"""A function's effects on tensors in a traced run, by numbers: what it reads, computes, returns, rebinds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a tensor was when the function was traced."""
+    """The state of a tensor when the function was traced."""
 
     device: Device
     shape: tuple[Any, ...]
@@ -55,7 +55,7 @@ class SetGrad:
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """What a trace says, by numbers.
+    """The contents of a trace, by numbers.
 
     Tensors are numbered: arguments, then `captured`, then the `.grad` of those in `grads_read`. Values are numbered
     too; `values` are the traced ones. `placeholders[k]` is what tensor k stood for, where the function used it.
@@ -224,7 +224,7 @@ def _hiding(tree: Any, trace: tracing.Trace) -> str:
 
 _OPAQUE = (type, FunctionType, ModuleType, Handle)
 _DEEP, _MANY = 4, 1000
-"""How far, and at how many objects, to look for tensors within a result."""
+"""The levels within a result, and the objects of each, that are searched for tensors."""
 
 
 def _look_at(t: Tensor) -> int:

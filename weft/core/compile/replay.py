@@ -1,4 +1,4 @@
-"""How a call repeats what was recorded: gather memory, run the plan, hand out results and rebind state."""
+"""Replay of what was recorded: gather memory, run the plan, hand out results and rebind state."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def make_replay(
 
 
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
-    """Whether what is to be computed has to be computed in pieces, from files larger than memory."""
+    """True where what is to be computed has to be computed in pieces, from files larger than memory."""
     files = [r.placeholders[k].node for k, s in r.specs.items() if s.device.info.kind == "disk"]
     return plans.in_pieces(list(wanted), files, next(iter(devices), default_device()))
 
@@ -101,7 +101,7 @@ class Replay:
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
         self.captured_ids = frozenset(map(id, r.captured))
         self.arguments: Mapping[int, ref[Any]] = {}
-        """Those of the trace."""
+        """The arguments of the trace."""
         self.bound: Mapping[int, ref[Any]] = {}
         self.direct: DirectCall | None = None
         """The shortest way, where there is one; see direct_call.py."""
@@ -112,7 +112,7 @@ class Replay:
 
     @property
     def lost(self) -> bool:
-        """Whether a tensor is gone that has to be an argument: no call can have it again."""
+        """True where a tensor is gone that has to be an argument: no call can have it again."""
         return any(tensor() is None for tensor in self.bound.values())
 
     def modes(self) -> list[tuple[int, bool]]:
@@ -120,14 +120,14 @@ class Replay:
         return [(id(module), training) for module, training in self.recording.modes]
 
     def is_for(self, tensors: Sequence[Any]) -> bool:
-        """Whether arguments are bound tensors where they have to be, and no others are captured."""
+        """True where arguments are bound tensors where they have to be, and no others are captured."""
         for k, tensor in self.bound.items():
             if tensor() is not tensors[k]:
                 return False
         return not self.captured_ids or self.captured_ids.isdisjoint(map(id, tensors))
 
     def accepts(self, args: tuple[Any, ...]) -> bool:
-        """Whether these are positional tensors as at the trace, in the same mode; `gather` checks the rest."""
+        """True for positional tensors as at the trace, in the same mode; `gather` checks the rest."""
         now = context()
         if tuple(map(type, args)) != self._classes or now.grad is not self._records:
             return False

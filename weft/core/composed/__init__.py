@@ -1,4 +1,4 @@
-"""What functions composed of several ops are made with: recorded once, cast by autocast, rounded once.
+"""Tools for functions composed of several ops: recorded once, cast by autocast, rounded once.
 
 Imports `args` and `execute`.
 """

@@ -66,12 +66,12 @@ class autocast(switched, DecoratingContext):  # noqa: N801  (torch's name)
 
 
 def describe_dtype(dtype: object) -> str:
-    """Its name, for messages."""
+    """The name of a dtype, for messages."""
     return dtype.name if isinstance(dtype, DType) else describe(dtype)
 
 
 def default_dtype(kind: str) -> DType:
-    """What `autocast` computes products in where nothing is said."""
+    """The dtype that `autocast` computes products in where nothing is said."""
     return bfloat16 if kind == "cpu" else float16
 
 
@@ -93,7 +93,7 @@ def lowers(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def widens(function: Callable[P, R]) -> Callable[P, R]:
-    """What needs the range or precision of float32: within `autocast` its 16-bit floats are cast to it."""
+    """A function that needs float32's range or precision: `autocast` casts its 16-bit floats to it."""
     return _casting(function, lambda _: float32)
 
 

@@ -46,13 +46,13 @@ KEPT = 1024
 """Structures whose graphs are kept, some 30 KB each; the least recently used goes first."""
 
 CHECKED_EVERY = 32
-"""After so many calls a function is recorded again, where forms are verified."""
+"""The number of calls after which a function is recorded again, where forms are verified."""
 
 FEW = 1
 """A function that makes no more nodes than this is run: a call would save nothing."""
 
 _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
-"""What compares by what it is: arguments that are part of the key. (A zero is named, since 0.0 and -0.0 are equal.)"""
+"""Types of arguments that are part of the key by value. (A zero is named, since 0.0 and -0.0 are equal.)"""
 
 
 class ReadsValuesError(LookupError):
@@ -61,8 +61,8 @@ class ReadsValuesError(LookupError):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What a function makes of arguments of one structure. `args` and `kwargs` have the numbers of the tensors in their
-    places; there are no `results` where the function has to be run. `several` makes a tuple of them."""
+    """A function's results for arguments of one structure. `args` and `kwargs` have the numbers of the tensors
+    in their places; no `results` where the function has to be run. `several` makes a tuple of them."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -71,9 +71,9 @@ class _Entry:
     results: tuple[_Result, ...] = ()
     several: Callable[[list[Any]], Any] | None = None
     used: int = 0
-    """When it was last used: a number that grows."""
+    """The time of its last use: a number that grows."""
     checked_in: int = 0
-    """After so many calls it is recorded again; 0 for never."""
+    """The number of calls after which it is recorded again; 0 for never."""
 
     def run(self, values: Sequence[Value]) -> Any:
         """The function itself, on these values."""
@@ -94,7 +94,7 @@ class _Result:
     call: Call
     backward: list[Call | None] | None = None
     whole: bool = True
-    """Whether the gradients can be recorded."""
+    """True where the gradients can be recorded."""
 
     def on(self, values: Sequence[Value]) -> Tensor:
         """This result for other values."""
@@ -149,7 +149,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where tensor `number` stands among the arguments."""
+    """The place of tensor `number` among the arguments."""
 
     number: int
 
@@ -257,7 +257,7 @@ def _forget_oldest() -> None:
 
 
 def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
-    """Where forms are verified: at the second call, and at every `CHECKED_EVERY`th after it, the function is run again.
+    """Run the function again where forms are verified: at the second call and every `CHECKED_EVERY`th after.
     IRError where it does not build what was recorded: it reads what is not among its arguments."""
     entry.checked_in -= 1
     if entry.checked_in:
@@ -276,7 +276,7 @@ def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
 def _recorded(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Value]
 ) -> _Entry:
-    """What the function makes of placeholders for these values; an entry without a call where it has to be run."""
+    """The function recorded on placeholders for the values; an entry without a call where it has to be run."""
     places = iter(range(len(values)))
     given = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
     named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
@@ -318,13 +318,13 @@ def values_are_read() -> None:
 
 
 def calls_are_made() -> bool:
-    """Whether calls are made: not where they would be looked into at once, nor where casts depend on a mode."""
+    """True where calls are made: not where they would be looked into at once or casts depend on a mode."""
     now = context()
     return not now.inline and now.casts is None and now.trace is None
 
 
 def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | str:
-    """What `build` makes of tensors like these values, without history, as calls; or why there are no such."""
+    """Calls for what `build` makes of tensors like these values, without history; or why there are none."""
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None)) for v in values]
     with grad_mode(False):
         made = without_calls(build)([unnoted(v) for v in stands])

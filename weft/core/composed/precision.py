@@ -85,7 +85,7 @@ def _in_float32(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[
 
 
 def _unrounded(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    """What the function makes of its arguments as they are: the dtypes of its results are of interest."""
+    """The results of the function on its arguments as they are: their dtypes are of interest."""
     with switched(unrounded=True, grad=False):
         return function(*args, **kwargs)
 

@@ -30,7 +30,7 @@ def templated(build: Callable[..., Value], x: Value, *arguments: Hashable) -> Va
 def _template(
     build: Callable[..., Value], shape: Shape, dtype: DType, arguments: tuple[Hashable, ...]
 ) -> GraphTemplate:
-    """What `build` makes of an operand."""
+    """The template of what `build` makes of an operand."""
     operand = graph.buffer(shape, dtype, "template", None)
     template = GraphTemplate.of([operand], [build(Value(operand), *arguments).node])
     assert isinstance(template, GraphTemplate), template

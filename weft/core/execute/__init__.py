@@ -1,4 +1,4 @@
-"""Where core meets the scheduler and the backends: traces, pending changes, computing, devices, files.
+"""The interface to the scheduler and the backends: traces, pending changes, computing, devices, files.
 
 Imports `args` only.
 """

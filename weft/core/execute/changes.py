@@ -1,4 +1,4 @@
-"""What was changed in place and is not computed yet: a computation that fails takes no tensor's value with it.
+"""Changes in place that are not computed yet: a computation that fails takes no tensor's value with it.
 
 In-place syntax, `backward()` and an optimizer's step make handles stand for graphs. Where such a graph cannot be
 computed (memory, a device), its handle could never be read again, and neither could anything made of it. So the value
@@ -48,7 +48,7 @@ LONG = 256
 """Changes of one tensor in place of which none is computed: then it is. A count that nobody reads would grow always."""
 
 MANY = 2048
-"""After so many changes such tensors are looked for where nothing is computed at all."""
+"""The number of changes after which such tensors are looked for where nothing is computed at all."""
 
 GRAD = object()
 """Stands for the look of a tensor where its `.grad` was changed."""
@@ -58,16 +58,16 @@ Change: TypeAlias = "tuple[ref[Any], Any, Any]"
 
 
 class _Changes(threading.local):
-    """What this thread has changed: data of the thread that computes, and no mode."""
+    """The changes that this thread made: data of the thread that computes, and no mode."""
 
     def __init__(self) -> None:
         self.changed: deque[Any] = deque(maxlen=CHANGES_KEPT)
         """Changes (`Change`) in their order, and lists of those that belong together in a training step: gradients
         are, too."""
         self.left = 0
-        """How many were not computed when something was last: they are looked at again when there are others."""
+        """The number not computed when something was last: they are looked at again when there are others."""
         self.ahead = LONG
-        """At how many changes tensors that have changed often are looked for."""
+        """The number of changes at which tensors that have changed often are looked for."""
 
 
 mine = _Changes()
@@ -209,21 +209,21 @@ def _look_again(t: Any, before: Any) -> None:
 
 @dataclass(slots=True)
 class _Chain:
-    """What one tensor, or its `.grad`, stood for since it was last computed, and stands for now."""
+    """The values that a tensor, or its `.grad`, stood for since it was last computed, and stands for now."""
 
     tensor: Any
     is_grad: bool
     now: Node
     changes: list[tuple[Change, list[Change] | None]]
-    """In order, and with what belongs together with them."""
+    """The changes in order, each with what belongs together with it."""
 
     @property
     def is_state(self) -> bool:
-        """Whether weft changed it as part of a training step."""
+        """True where weft changed it as part of a training step."""
         return self.is_grad or any(group is not None for _, group in self.changes)
 
     def nodes(self) -> list[Node]:
-        """What it stands for, and stood for before, the latest first."""
+        """The nodes that it stands for, and stood for before, the latest first."""
         before = [_node(c) for c, _ in reversed(self.changes)]
         return [self.now, *(n for n in before if n is not None)]
 
@@ -274,7 +274,7 @@ def save_what_was_before(asked: Sequence[Node], chains: Sequence[_Chain]) -> Non
 
 
 def _computed(nodes: list[Node]) -> bool:
-    """Whether the nodes could be computed. What goes wrong is no news: something did before."""
+    """Compute the nodes; True where they could be. What goes wrong is no news: something did before."""
     from weft.scheduler.realize import realize
 
     try:
@@ -285,7 +285,7 @@ def _computed(nodes: list[Node]) -> bool:
 
 
 def _chains() -> list[_Chain]:
-    """What is not computed yet and was changed in place, or is a gradient that backward() made."""
+    """The chains of what is not computed yet: changed in place, or a gradient that backward() made."""
     found: dict[tuple[int, bool], _Chain] = {}
     for entry in list(mine.changed):
         group: list[Change] | None = cast("list[Change]", entry) if isinstance(entry, list) else None
@@ -313,7 +313,7 @@ def _chain_of(found: dict[tuple[int, bool], _Chain], t: Any, is_grad: bool) -> _
 
 
 def _work(nodes: Sequence[Node]) -> set[Node]:
-    """What there is to compute for these nodes: neither movements nor what is made of constants alone."""
+    """The nodes to compute for these: neither movements nor what is made of constants alone."""
     nodes = [*nodes, *expand_calls(nodes)]
     of_data: set[Node] = set()
     work = {n for n in nodes if n.storage is None and n.inputs}

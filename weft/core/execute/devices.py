@@ -1,4 +1,4 @@
-"""Which devices there are, which one new tensors are made on, and how many threads the CPU uses."""
+"""The devices there are, the one that new tensors are made on, and the number of threads of the CPU."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def devices() -> list[DeviceStatus]:
 
 
 def set_num_threads(n: int) -> None:
-    """How many threads the CPU backend runs kernels on."""
+    """Set the number of threads that the CPU backend runs kernels on."""
     if not is_int(n) or n < 1:
         raise ArgumentError(f"set_num_threads: needs a positive int, got {n!r}")
     run.set_num_threads(n)
@@ -165,5 +165,5 @@ def set_default_device(device: str | None) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads the CPU backend uses."""
+    """The number of threads that the CPU backend uses."""
     return run.get_num_threads()

@@ -1,4 +1,4 @@
-"""What weft.explain gives: kernels to come, why each ends where it does, how long it takes and could take at best."""
+"""Results of weft.explain: kernels to come, why each ends where it does, its time and the least possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMED_RUNS = 5
 """Runs of which an explanation gives the median, after one to warm up."""
 
 TIMED_SECONDS = 0.5
-"""No further run is started after so long."""
+"""The time after which no further run is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How long each kernel of a call took. Indexes and iterates over `kernels`; prints as a table."""
+    """The time that each kernel of a call took. Indexes and iterates over `kernels`; prints as a table."""
 
     kernels: tuple[Timing, ...]
 
@@ -125,7 +125,7 @@ class ExplainedKernel:
 
     @property
     def decisions(self) -> tuple[Logged, ...]:
-        """What was decided about each of its nodes: fused or stored, why, by force or by cost, and the costs compared.
+        """The decisions about its nodes: fused or stored, why, by force or by cost, and the costs compared.
         Kernels are numbered as they run, from 1."""
         return self.detail.decisions
 
@@ -136,7 +136,7 @@ class ExplainedKernel:
 
     @property
     def rules(self) -> str:
-        """What became of each schedule rule: what it chose and compared, or why it does not apply."""
+        """The outcome of each schedule rule: what it chose and compared, or why it does not apply."""
         return self.detail.rules
 
     @property
@@ -153,7 +153,7 @@ class ExplainedKernel:
 
     @property
     def source(self) -> str:
-        """What the backend compiles: LLVM IR, OpenCL C, WGSL; the loops, where it interprets them."""
+        """The code that the backend compiles: LLVM IR, OpenCL C, WGSL; the loops, where it interprets them."""
         forms = self.forms()
         names = list(forms)
         return forms[names[min(names.index("loops") + 1, len(names) - 1)]]
@@ -228,12 +228,12 @@ class Explanation:
 
     @property
     def bytes(self) -> int:
-        """What all kernels together must at least move."""
+        """The bytes that all kernels together must at least move."""
         return sum(k.bytes for k in self.kernels)
 
     @property
     def flops(self) -> int:
-        """What all kernels together compute."""
+        """The number of operations that all kernels together compute."""
         return sum(k.flops for k in self.kernels)
 
     def __len__(self) -> int:
@@ -246,7 +246,7 @@ class Explanation:
         return self.kernels[k]
 
     def times(self) -> str:
-        """Where the time goes, as a table: kernels that compute the same are one row, those that take longest first.
+        """The table of times: kernels that compute the same are one row, those that take longest first.
         Empty where nothing was timed."""
         if self.ns is None:
             return ""

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from weft.backends.disk.file import MappedFile
 
 NAME = "tensor"
-"""What the one tensor is called in a file that `to` wrote."""
+"""The name of the one tensor in a file that `to` wrote."""
 
 
 def is_disk(device: str) -> bool:
-    """Whether a device name means the disk: "disk" or "disk:PATH"."""
+    """True where a device name means the disk: "disk" or "disk:PATH"."""
     return device == "disk" or device.startswith("disk:")
 
 
 def on_disk(node: Node) -> bool:
-    """Whether the node is a leaf in a file, or stands for one while a function is traced."""
+    """True where the node is a leaf in a file, or stands for one while a function is traced."""
     return node.op is Op.BUFFER and node.device is None
 
 
 def place(node: Node) -> str:
-    """Where a node without a device is: "disk:PATH" for a leaf in a file, else the device that will compute it."""
+    """The place of a node without a device: "disk:PATH" for a leaf in a file, else the device computing it."""
     if not on_disk(node):
         return configured_device()
     return "disk" if node.storage is None else f"disk:{node.storage.memory.file.path}"

@@ -1,4 +1,4 @@
-"""Who wants to know which operations NumPy computes on the host: `python -m weft run` lists them at the end."""
+"""Watchers of the operations that NumPy computes on the host: `python -m weft run` lists them at the end."""
 
 from __future__ import annotations
 

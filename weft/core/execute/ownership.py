@@ -1,4 +1,4 @@
-"""Whether anybody but one tensor can see its memory: then, and only then, it may be written over."""
+"""Ownership of memory: where nobody but one tensor can see it, and only there, it may be written over."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def count_step() -> None:
 
 
 def version(t: Any) -> int:
-    """How often `t` was written to; for what compiled functions update, with all their steps that write in place."""
+    """The number of writes to `t`; for what compiled functions update, with all their steps that write."""
     own = t.__dict__
     return own.get("_writes", 0) + (_written_steps[0] if "_stepped" in own else 0)
 
@@ -109,7 +109,7 @@ class _Overwritten(Storage):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is being written still."""
+        """True where it is being written still."""
         return self._after is None
 
     def done(self, after: Storage) -> None:
@@ -129,7 +129,7 @@ class Taken:
         self._stand_in = _Overwritten(storage)
 
     def hide(self) -> None:
-        """Who looks at the tensor now waits for the end. What was known of the elements is forgotten."""
+        """Have whoever looks at the tensor wait for the end. What was known of the elements is forgotten."""
         self._node.storage = self._stand_in
         if known_ranges:
             known_ranges.pop(self._node, None)
@@ -141,16 +141,16 @@ class Taken:
 
 
 def sole_thread() -> bool:
-    """Whether no other thread runs Python: then nobody can look at memory while it is written over."""
+    """True where no other thread runs Python: then nobody can look at memory while it is written over."""
     return len(_frames()) == 1
 
 
 _frames = sys._current_frames  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""Of all threads, also of those that Python did not start."""
+"""The frames of all threads, also of those that Python did not start."""
 
 
 def alone(t: Any) -> bool:
-    """Whether only `t` can see the memory it stands for: asked where no other thread runs."""
+    """True where only `t` can see the memory it stands for: asked where no other thread runs."""
     v = t.value
     n = v.node
     s = n.storage
@@ -189,7 +189,7 @@ def _take(t: Any, taken: list[Taken]) -> Memory:
 
 
 def _holders(t: Any, taken: Taken) -> tuple[int, int, int, int]:
-    """How many references there are to what `t` stands for, its node, its storage and its memory."""
+    """The numbers of references to what `t` stands for, its node, its storage and its memory."""
     v = t.value
     n = v.node
     s = taken.storage
@@ -201,7 +201,7 @@ class _Probe:
 
 
 def _fresh_holders() -> tuple[int, int, int, int]:
-    """What `_holders` gives for a tensor that nobody shares: the interpreter's own references differ by version."""
+    """The `_holders` of a tensor that nobody shares: the interpreter's own references differ by version."""
     t = Handle.__new__(Handle)
     device: Any = None
     probe: Any = _Probe()

@@ -25,14 +25,14 @@ def open_device(name: str) -> Device:
 
 
 def is_bound_later(nodes: Sequence[Node]) -> bool:
-    """Whether the nodes depend on runtime variables."""
+    """True where the nodes depend on runtime variables."""
     from weft.scheduler.signature import signature
 
     return bool(signature(nodes).variables)
 
 
 def in_pieces(nodes: Sequence[Node], files: Sequence[Node], device: str) -> bool:
-    """Whether the nodes have to be computed in pieces, from files larger than memory."""
+    """True where the nodes have to be computed in pieces, from files larger than memory."""
     from weft.scheduler.stream import needed_for
 
     return needed_for(nodes, files, open_device(device))

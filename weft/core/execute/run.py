@@ -50,8 +50,8 @@ _NOTHING: Mapping[Node, Storage] = {}
 
 @cache
 def _scheduler() -> Callable[..., Mapping[Node, Storage]]:
-    """What computes nodes. Imported when it is first needed, and not looked up each time; no finalizer that computes
-    runs while the modules are half there."""
+    """The function that computes nodes. Imported when first needed, and not looked up each time; no finalizer
+    that computes runs while the modules are half there."""
     from weft.ir.garbage import not_collected
 
     with not_collected():
@@ -90,7 +90,7 @@ def to_numpy(node: Node) -> Array:
 
 
 def fit_together(nodes: Sequence[Node]) -> bool:
-    """Whether there is ample memory for what is not computed yet of these nodes, on each device."""
+    """True where there is ample memory for what is not computed yet of these nodes, on each device."""
     from weft.backends.registry import available_bytes, open_device
     from weft.ir.graph import elements
     from weft.ir.index import high
@@ -104,7 +104,7 @@ def fit_together(nodes: Sequence[Node]) -> bool:
 
 
 def is_little(node: Node) -> bool:
-    """Whether the value of a node takes no more memory than a piece would: an eighth of what its device has left."""
+    """True where a node's value takes no more memory than a piece: an eighth of what its device has left."""
     from weft.backends.registry import available_bytes, open_device
     from weft.ir.graph import elements
     from weft.ir.index import high
@@ -226,14 +226,14 @@ def _opened_devices() -> Callable[[], Sequence[Device]]:
 
 
 def set_memory_limit(name: str, nbytes: int | None) -> None:
-    """How many bytes may be in use on a device; None for what it has."""
+    """Set how many bytes may be in use on a device; None for what it has."""
     from weft.backends import registry
 
     registry.set_memory_limit(name, nbytes)
 
 
 def set_num_threads(n: int) -> None:
-    """How many threads the CPU backend uses from now on."""
+    """Set the number of threads that the CPU backend uses from now on."""
     from weft.backends.cpu.device import CpuDevice
     from weft.backends.registry import open_device
 
@@ -243,7 +243,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads the CPU backend uses."""
+    """The number of threads that the CPU backend uses."""
     from weft.backends.cpu.device import CpuDevice
     from weft.backends.registry import open_device
 

@@ -1,4 +1,4 @@
-"""What a function does to tensors, recorded while it runs once with placeholders in place of their values.
+"""A function's effects on tensors, recorded while it runs once with placeholders in place of their values.
 
 While a thread traces, `Tensor.value` and `Tensor._grad` are descriptors that keep, for that thread, a shadow of every
 tensor that existed before: reads give a placeholder, writes stay in the shadow. The tensors themselves change only
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Watch: TypeAlias = "Callable[[list[Node]], object]"
-"""What is told of nodes that are computed."""
+"""A function that is told of nodes that are computed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """Where a function asked for a value while it was traced: what it called, and its file and line."""
+    """A place where a traced function asked for a value: what it called, and its file and line."""
 
     op: str
     location: str
@@ -88,7 +88,7 @@ class TracedState:
 
 
 class Values(Protocol):
-    """Where a trace has values computed and puts new ones: `run`, which is built on this module."""
+    """The place where a trace has values computed and puts new ones: `run`, which is built on this module."""
 
     def realize_value(self, value: Value) -> None:
         """Compute what `value` stands for."""
@@ -99,7 +99,7 @@ class Values(Protocol):
 
 
 class Modal(Protocol):
-    """What computes one thing while training and another afterwards: a module."""
+    """A module: it computes one thing while training and another afterwards."""
 
     training: bool
 
@@ -118,16 +118,16 @@ class Trace:
     differentiated: set[Value] = field(default_factory=set[Value])
     modes: dict[int, tuple[Modal, bool]] = field(default_factory=dict[int, "tuple[Modal, bool]"])
     whole: bool = False
-    """Whether to refuse what would leave the trace."""
+    """True to refuse what would leave the trace."""
     breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
-    """Why the trace was left, and what was computed in the same call afterwards."""
+    """The reason why the trace was left, and what was computed in the same call afterwards."""
     left: bool = False
     runs: bool = True
-    """Whether the function runs still, and the trace was not left: a task that it made may outlive it."""
+    """True while the function runs and the trace was not left: a task that it made may outlive it."""
     cause: Node | None = None
     """The node for whose value it was left, until that is computed."""
     random_state: tuple[int, int] = (0, 0)
-    """That of the default generator from which the numbers of a trace that was left were drawn."""
+    """The state of the default generator from which the numbers of a trace that was left were drawn."""
     walks: int = 0
     """Backward walks under way."""
 
@@ -146,7 +146,7 @@ class Trace:
         return shadow
 
     def read(self, t: Tensor) -> Value:
-        """What `t` stands for at this point of the trace."""
+        """The value that `t` stands for at this point of the trace."""
         key = id(t)
         shadow = self.shadows.get(key)
         if shadow is None:
@@ -191,7 +191,7 @@ class Trace:
         return shadow
 
     def stands_for(self, placeholder: Node) -> bool:
-        """Whether the trace knows what a placeholder stands for."""
+        """True where the trace knows what a placeholder stands for."""
         return any(s.placeholder.node is placeholder for s in self.shadows.values()) or any(
             d.placeholder is placeholder for d in self.draws.values()
         )
@@ -275,7 +275,7 @@ def current() -> Trace | None:
 
 
 def computable(nodes: list[Node]) -> list[Node]:
-    """Those of the nodes that can be computed now, which whoever watches is told of."""
+    """The nodes among these that can be computed now, which whoever watches is told of."""
     if current() is not None:
         return [n for n in nodes if not is_traced(n)]
     watch = context().watch

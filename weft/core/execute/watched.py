@@ -36,7 +36,7 @@ def watcher(v: Value) -> Tensor | None:
 
 
 def passed_on(t: Tensor, placeholder: Value, before: Value) -> None:
-    """What watched `placeholder`, which stood for `t` in a trace that is over, watches what `t` stood for before."""
+    """Have what watched `placeholder`, a past trace's stand-in for `t`, watch what `t` stood for before."""
     if tensors.pop(placeholder, None) is not None:
         tensors[before] = ref(t)
     hooks = HOOKS.get(placeholder)

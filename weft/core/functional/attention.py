@@ -238,7 +238,7 @@ def multi_head_attention_forward(
 def _attention_mask(
     attn: Tensor | None, padding: Tensor | None, n: Int, heads: int, length: Int, size: Int, extra: int
 ) -> Tensor | None:
-    """What to add to the scores (n, heads, L, S); the last `extra` keys are of the function's own, and always seen."""
+    """A mask to add to the scores (n, heads, L, S); the last `extra` keys are the function's, always seen."""
     total: Tensor | None = None
     given = size - extra
     if attn is not None:

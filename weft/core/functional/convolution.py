@@ -36,7 +36,7 @@ def per_axis(op: str, name: str, x: PerAxis, rank: int, low: int = 0) -> tuple[i
 
 
 def windows(n: Int, kernel: int, stride: int, dilation: int) -> Int:
-    """How many windows fit in n elements."""
+    """The number of windows that fit in n elements."""
     return (n - dilation * (kernel - 1) - 1) // stride + 1
 
 

@@ -77,7 +77,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 _FLOOR = -1.7580993408473766
-"""What selu goes to at minus infinity."""
+"""The limit of selu at minus infinity."""
 
 
 def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:
@@ -94,7 +94,7 @@ def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inpla
 
 @composite
 def _alpha_dropped(input: Tensor, keep: Tensor, p: float) -> Tensor:
-    """What is not kept at the floor, scaled and moved to mean 0 and variance 1."""
+    """The input, at the floor where it is not kept, scaled and moved to mean 0 and variance 1."""
     scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
     return where(keep, input, _FLOOR) * scale - scale * p * _FLOOR
 

@@ -431,7 +431,7 @@ def _unpool(
     out = apply(Op.SCATTER, (zeros, flat, plain), Combine(along, None))
 
     def rule(g: Value, _out: Value, _x: Value, flat: Value) -> tuple[Value, None]:
-        """Where several maxima were one element, each gets its whole gradient, as in torch."""
+        """The VJP: where several maxima were one element, each gets its whole gradient, as in torch."""
         return bc.reshape(apply(Op.GATHER, (bc.reshape(g, out.shape), flat), Along(along)), v.shape), None
 
     return wrap(composed(bc.reshape(out, (*lead, *wanted)).node, (v, flat), rule))

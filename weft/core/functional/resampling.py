@@ -41,7 +41,7 @@ _MODES: dict[str, tuple[int, ...]] = {
     "bicubic": (2,),
     "trilinear": (3,),
 }
-"""How many spatial dimensions each mode is for."""
+"""The numbers of spatial dimensions that each mode is for."""
 
 
 def interpolate(

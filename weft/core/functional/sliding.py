@@ -32,7 +32,7 @@ from weft.ir.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """How windows of `kernel` elements lie: `strides` apart, their elements `dilations` apart, in each dimension."""
+    """Windows of `kernel` elements: `strides` apart, their elements `dilations` apart, in each dimension."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,7 +44,7 @@ class Taps:
 
     @property
     def is_dense(self) -> bool:
-        """Whether windows and their elements lie side by side."""
+        """True where windows and their elements lie side by side."""
         return all(s == 1 for s in self.strides) and all(d == 1 for d in self.dilations)
 
     def spread(self, v: Value, count: Int) -> Value:
@@ -55,7 +55,7 @@ class Taps:
         return apply(Op.EXPAND, (v,), None, (n, groups, count, *sizes, a, *self.kernel))
 
     def shear(self, op: Op, v: Value, sizes: Shape) -> Value:
-        """Of what `spread` gave, the elements of windows (SHEAR), or the windows of elements (UNSHEAR): `sizes`."""
+        """The elements of windows (SHEAR) or windows of elements (UNSHEAR) of what `spread` gave: `sizes`."""
         for i, size in enumerate(sizes):
             window = Window(3 + i, 4 + self.rank + i, self.strides[i], self.dilations[i])
             v = apply(op, (v,), window, (*v.shape[: 3 + i], size, *v.shape[4 + i :]))
@@ -89,7 +89,7 @@ def convolve(x: Value, w: Value, taps: Taps, counts: Shape) -> Value:
 
 
 def unconvolve(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
-    """What windows reach, each as often as they do, times taps.
+    """The transpose of `convolve`: what windows reach, each as often as they do, times taps.
 
     Shapes: y (n, groups, o, *counts), w (groups, o, c, *kernel) -> (n, groups, c, *sizes).
     """

@@ -32,7 +32,7 @@ class Histogram(NamedTuple):
 
 
 def histc(input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> Tensor:
-    """How many elements lie in each of `bins` equal parts of min..max; of the input's range if both are equal."""
+    """Numbers of elements in `bins` equal parts of min..max; of the input's range if both are equal."""
     v = value_of("histc", input)
     if not v.dtype.is_float:
         raise DTypeError(f"histc: needs a float tensor, got {v.dtype.name}; convert it with .float()")
@@ -71,7 +71,7 @@ def _counted(x: Tensor, bins: int, low: float, high: float, weights: Tensor) -> 
 
 
 class HistogramDD(NamedTuple):
-    """What lies in each box, and the edges along each coordinate."""
+    """The contents of each box, and the edges along each coordinate."""
 
     hist: Tensor
     bin_edges: tuple[Tensor, ...]
@@ -85,7 +85,7 @@ def histogramdd(
     weight: Tensor | None = None,
     density: bool = False,
 ) -> HistogramDD:
-    """How many of the points (..., n), or how much of their weight (...), lie in each box between edges.
+    """Numbers of the points (..., n), or sums of their weights (...), in each box between edges.
 
     `bins` is a number of equal parts, or one for each coordinate, or the edges of each; `range` holds the least and the
     greatest value of each coordinate, one after the other. Ranges that are not given are computed when called.
@@ -163,7 +163,7 @@ def histogram(
     weight: Tensor | None = None,
     density: bool = False,
 ) -> Histogram:
-    """How much of the input (or its weight) lies between given edges, or in `bins` equal parts of a range."""
+    """Numbers of elements, or their weights' sums, between given edges or in `bins` equal parts of a range."""
     from weft.core.layout.creation import linspace
     from weft.core.layout.gather import scatter_add
 

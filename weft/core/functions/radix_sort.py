@@ -126,7 +126,7 @@ def _packed(keys: Value) -> Tensor:
 
 
 def _shifted(dtype: DType) -> int:
-    """What makes a key fit into 31 bits and a sign."""
+    """The number to subtract so that a key fits into 31 bits and a sign."""
     return 1 << 31 if int(dtype.max) >= 1 << 31 else 0
 
 
@@ -181,7 +181,7 @@ def _passed(row: Tensor, digit: Tensor) -> Tensor:
 
 
 def _before(counts: Tensor) -> Tensor:
-    """How many elements come before the first of each digit in each block: (.., blocks, digits)."""
+    """The number of elements before the first of each digit in each block: (.., blocks, digits)."""
     *lead, blocks, digits = counts.value.shape
     assert isinstance(blocks, int)
     if blocks <= _TOGETHER:

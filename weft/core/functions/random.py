@@ -475,8 +475,8 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
 
 
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
-    """How many of `count` trials succeed with probability `prob`: the trials are drawn one by one, so counts are
-    computed."""
+    """Numbers of successes in `count` trials of probability `prob`: trials are drawn one by one, so counts
+    are computed."""
     from weft.core.functions.reductions import sum
     from weft.core.layout.movement import broadcast_tensors, positions, unsqueeze
     from weft.core.pointwise.elementwise import logical_and
@@ -512,7 +512,7 @@ def largest(dtype: DType) -> int:
 
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True, **options: Any) -> abc.Generator[None]:
-    """What is drawn within the block leaves no trace: the stream of numbers goes on as if it had not been."""
+    """A context in which drawing leaves no trace: the stream of numbers goes on as if without it."""
     before = default_generator.get_state()
     try:
         yield

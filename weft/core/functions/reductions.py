@@ -56,7 +56,7 @@ def kept(shape: Shape, over: tuple[int, ...]) -> Shape:
 
 
 def count(v: Value, over: tuple[int, ...]) -> Int:
-    """How many elements each result combines."""
+    """The number of elements that each result combines."""
     return elements(tuple(v.shape[k] for k in over))
 
 
@@ -356,7 +356,7 @@ def all(input: Tensor, dim: Dims | None = None, keepdim: bool = False) -> Tensor
 
 @composite(rounds_once=False)
 def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
-    """How many elements are nonzero."""
+    """The number of nonzero elements."""
     return sum(ne(input, 0), dim)
 
 

@@ -30,7 +30,7 @@ PAYS = 1 << 13
 
 
 def kth(keys: Value, k: int) -> Value:
-    """Of integer keys (not uint64), where in each row the k-th smallest is, counted from 0.
+    """The position of the k-th smallest, counted from 0, in each row of integer keys (not uint64).
 
     int32, the last axis of size 1. Equal keys count in the order in which they lie.
     """
@@ -93,7 +93,7 @@ def _searched(test: Callable[[Tensor], Tensor], k: Tensor, start: int, bit: int)
 
 
 def _count(test: Tensor) -> Tensor:
-    """How many elements of each row hold, the last axis of size 1."""
+    """The number of true elements in each row, the last axis of size 1."""
     ones = bc.cast(test.value, int32)
     total = apply(Op.SUM, (ones,), Axes((len(ones.shape) - 1,)))
     return wrap(bc.reshape(total, (*ones.shape[:-1], 1)))

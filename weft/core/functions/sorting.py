@@ -157,7 +157,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sor
 
 
 def _searched(v: Value, n: int) -> bool:
-    """Whether one element of so many is found faster without sorting."""
+    """True where one element of so many is found faster without sorting."""
     return n >= selection.PAYS and v.dtype is not uint64
 
 
@@ -421,7 +421,7 @@ def searchsorted(
     side: Literal["left", "right"] | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each element would be inserted into the last dimension of an ascending sequence, by binary search.
+    """The place to insert each element into the last dimension of an ascending sequence, by binary search.
 
     Before equal ones, or behind them with `right` or side="right".
     """

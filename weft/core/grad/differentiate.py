@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RemovableHandle:
-    """What registering a hook gives: `remove()` takes the hook off again, as does leaving it as a context."""
+    """The handle of a registered hook: `remove()` takes the hook off, as does leaving it as a context."""
 
     def __init__(self, hooks: dict[int, Any], hook: Any, prepend: bool = False) -> None:
         self.id = next(_numbers)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FunctionCtx:
-    """What forward tells backward: tensors by `save_for_backward`, anything else as attributes."""
+    """The context from forward to backward: tensors by `save_for_backward`, anything else as attributes."""
 
     needs_input_grad: tuple[bool, ...] = ()
 
@@ -46,7 +46,7 @@ class FunctionCtx:
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What save_for_backward kept, with the history that makes second derivatives right."""
+        """The tensors that save_for_backward kept, with the history that makes second derivatives right."""
         out: list[Tensor | None] = []
         for t in self._saved:
             entry = None if t is None else self._results.get(id(t.value))
@@ -83,7 +83,7 @@ class FunctionCtx:
 
     @property
     def materializes(self) -> bool:
-        """Whether missing gradients are zeros."""
+        """True where missing gradients are zeros."""
         return self._zeros
 
 

@@ -34,7 +34,7 @@ Fn: TypeAlias = Callable[[list[Value], list[Value]], tuple[list[Value], list[Val
 """(carries, a row of each sliced input) -> (the next carries, what is stacked). Called again for second derivatives."""
 
 _KEPT = REDUCE | {Op.SCATTER, Op.LOOP}
-"""What the backward loop reads from the forward one and does not compute again."""
+"""The ops whose results the backward loop reads from the forward one and does not compute again."""
 
 
 @without_calls
@@ -102,7 +102,7 @@ def _rows(x: Value, first: int, count: int) -> Value:
 
 @dataclass(slots=True)
 class _Reached:
-    """What a gradient needs of a forward step: carries before it, carries after it, results, and sums."""
+    """Parts of a forward step that a gradient needs: carries before it, carries after it, results, sums."""
 
     before: set[int] = field(default_factory=set[int])
     after: set[int] = field(default_factory=set[int])
@@ -206,7 +206,7 @@ class _Trace:
         varying = _varying([v.node for v in order], own)
 
         def of(v: Value) -> int:
-            """Which carries gradients reach through it, and whether they reach anything else."""
+            """The carries that gradients reach through it, and whether they reach anything else, as bits."""
             return inside.get(v, 0)
 
         def outside(v: Value) -> None:
@@ -258,7 +258,7 @@ class _Trace:
         return Value(graph.buffer(v.shape, v.dtype, v.node.device, None))
 
     def wanted(self) -> list[Value]:
-        """What one step's gradients are asked for."""
+        """The values with respect to which one step's gradients are computed."""
         return [
             *(self.carries[i] for i in self.live),
             *(v for v in self.slices if v.needs_grad),
@@ -271,7 +271,7 @@ class _Trace:
         return gradients(ends, [*after.values(), *out.values()], self.wanted(), False, False)
 
     def reached(self, roots: Sequence[Node], more: bool) -> _Reached:
-        """What the graph under `roots` needs of a forward step; unless `more`, no sums but those that are stacked."""
+        """Parts of a forward step that the graph under `roots` needs; unless `more`, no sums but stacked ones."""
         before = {v.node: i for i, v in enumerate(self.carries)}
         after = {v.node: i for i, v in enumerate(self.nexts)}
         outs = {v.node: k for k, v in enumerate(self.outs)}
@@ -349,8 +349,8 @@ class _Trace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Total:
-    """How the sum of a node over all steps is computed: the node is a rearrangement of `inside`, which is a sum of what
-    can be computed from `cuts`, or of `terms`."""
+    """A plan for the sum of a node over all steps: the node is a rearrangement of `inside`, which is a sum of
+    what can be computed from `cuts`, or of `terms`."""
 
     node: Node
     inside: Node
@@ -366,7 +366,7 @@ class _Back:
     finals: Mapping[int, Value | None]
     stacks: Mapping[int, Value]
     rows: dict[Node, Value] = field(default_factory=dict["Node", Value])
-    """What steps read, and where: a row of which tensor."""
+    """The nodes that steps read, each with the tensor that it is a row of."""
     outs: dict[Node, None] = field(default_factory=dict["Node", None])
     varying: set[Node] = field(default_factory=set["Node"])
 
@@ -426,7 +426,7 @@ class _Back:
         )
 
     def sources(self, roots: Sequence[Node]) -> None:
-        """Where the steps find what they need of the forward loop."""
+        """Set where the steps find what they need of the forward loop."""
         t = self.trace
         reached = t.reached(roots, False)
         self.rows = {t.slices[j].node: x for j, x in enumerate(t.xs)}
@@ -445,14 +445,14 @@ class _Back:
         return _nbytes(core)
 
     def core(self, n: Node) -> Node:
-        """What `n` is a rearrangement or repetition of."""
+        """The node that `n` is a rearrangement or repetition of."""
         while n not in self.rows and n not in self.outs and n.op in _REARRANGED:
             n = n.inputs[0]
         return n
 
     def hoisted(self, g: Node) -> _Total | None:
-        """How the sum of `g` over all steps is computed after the loop. None where it takes less memory to add it up
-        step by step."""
+        """A plan for the sum of `g` over all steps after the loop. None where it takes less memory to add it
+        up step by step."""
         s = self.inside(g)
         if s.op is Op.ADD and s not in self.rows:
             terms = [self.hoisted(i) for i in s.inputs]
@@ -469,7 +469,7 @@ class _Back:
         return _Total(g, s, tuple([self.core(p) for p in parts]))
 
     def inside(self, g: Node) -> Node:
-        """What `g` is a rearrangement of."""
+        """The node that `g` is a rearrangement of."""
         while g.op in _LINEAR and g not in self.rows:
             g = g.inputs[0]
         return g

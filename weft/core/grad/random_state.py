@@ -9,7 +9,7 @@ from weft.core.functions.random import default_generator
 
 
 def random_state() -> Any:
-    """That of the default generator: what `restore` goes back to, in a trace and after it."""
+    """The state of the default generator: what `restore` goes back to, in a trace and after it."""
     trace = tracing.current()
     if trace is None:
         return default_generator.get_state()

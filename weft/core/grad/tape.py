@@ -1,4 +1,4 @@
-"""What a tensor was recorded as a result of, for programs that walk the history: torch's `grad_fn`."""
+"""The step that a tensor was recorded as a result of, for programs that walk the tape: torch's `grad_fn`."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _from_python(op: str, data: Any, dtype: DType | None) -> np.ndarray[Any, Any
 
 
 def _beyond_int64(array: np.ndarray[Any, Any]) -> bool:
-    """Whether NumPy had to leave int64, for uint64 or, where there are negative integers too, for float64."""
+    """True where NumPy had to leave int64, for uint64 or, if there are negative integers too, for float64."""
     kind = array.dtype.kind
     return kind == "u" or (kind == "f" and array.size > 0 and np.abs(array).max() >= 2.0**63)
 

@@ -351,7 +351,7 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each nonnegative integer occurs. Computes the input's maximum, on which the size depends."""
+    """Counts of each nonnegative integer. Computes the input's maximum, on which the size depends."""
     i = index_value("bincount", input)
     array = run.to_numpy(i.node)
     if array.size and array.min() < 0:

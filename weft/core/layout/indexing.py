@@ -84,7 +84,7 @@ def setitem(input: Tensor, key: Any, value: Tensor | Number) -> Value:
 
 
 def is_number(entry: object) -> bool:
-    """Whether an entry of a key is a tensor that holds one integer, which picks as a number does; uint8 is a mask."""
+    """True for a key's entry that is a tensor of one integer, which picks as a number does; uint8 is a mask."""
     return (
         isinstance(entry, Handle)
         and not entry.value.shape
@@ -177,7 +177,7 @@ def _entry(k: object, device: str | None) -> Any:
 
 
 def _width(entry: Any) -> int:
-    """How many dimensions an entry consumes."""
+    """The number of dimensions that an entry consumes."""
     if entry is None or entry is Ellipsis or isinstance(entry, bool):
         return 0
     if isinstance(entry, Handle) and entry.value.dtype is bool_:
@@ -329,7 +329,7 @@ def _put_basic(v: Value, plan: Basic, src: Value) -> Value:
 
 
 def _source(v: Value, value: Any, shape: Shape) -> Value:
-    """What is assigned, in the dtype of the tensor and the shape of the place."""
+    """The assigned value, in the dtype of the tensor and the shape of the place."""
     src = bc.operand("index assignment", value)
     if not isinstance(src, Value):
         return bc.scalar(src, v.dtype, shape)

@@ -1,4 +1,4 @@
-"""What all factorizations share: checks of their arguments, the step to the host, and new leaves with derivatives."""
+"""Common parts of factorizations: checks of arguments, the step to the host, new leaves with derivatives."""
 
 from __future__ import annotations
 

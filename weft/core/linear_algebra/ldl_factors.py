@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 _GROWTH = (1 + math.sqrt(17)) / 8
-"""How much smaller than its column a pivot may be: balances the growth of 1 x 1 and 2 x 2 steps."""
+"""The least ratio of a pivot to its column: balances the growth of 1 x 1 and 2 x 2 steps."""
 
 
 class LDL(NamedTuple):

@@ -1,4 +1,4 @@
-"""What singular values decide: the pseudoinverse, the rank, least squares."""
+"""Functions that singular values decide: the pseudoinverse, the rank, least squares."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def pinv(
 def matrix_rank(
     A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, tol: Any = None
 ) -> Tensor:
-    """How many singular values are above max(atol, rtol * largest)."""
+    """The number of singular values above max(atol, rtol * largest)."""
     v = matrices("linalg.matrix_rank", A)
     m, n = known_sizes(v)
     if 0 in (m, n):

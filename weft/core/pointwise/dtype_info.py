@@ -1,4 +1,4 @@
-"""What a dtype can hold: finfo and iinfo."""
+"""The limits of dtypes: finfo and iinfo."""
 
 from __future__ import annotations
 

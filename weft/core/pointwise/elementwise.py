@@ -157,7 +157,7 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
 
 @lru_cache(1024)
 def _holds(dtype: DType, number: Any) -> bool:
-    """Whether a dtype has a number exactly."""
+    """True where a dtype has a number exactly."""
     return bool(normalize(dtype, number) == number)
 
 
@@ -183,7 +183,7 @@ def _general(spec: Binary, x: Operand, y: Operand) -> Value:
 
 
 def _scaled(x: Operand, y: Operand, dtype: DType) -> bool:
-    """Whether one side is a number that the dtype may not hold."""
+    """True where one side is a number that the dtype may not hold."""
     return any(
         side.dtype.is_float and not side.shape and not side.dtype.is_narrow
         if isinstance(side, Value)
@@ -819,12 +819,12 @@ def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None =
 
 
 def _beyond(x: Tensor, beyond: Callable[..., Tensor], bound: Number) -> Tensor:
-    """Where x is beyond a number, which is everywhere if that is NaN."""
+    """True where x is beyond a number, which is everywhere if that is NaN."""
     return beyond(x, bound) if bound == bound else wrap(scalar(True, bool_, x.value.node.shape))
 
 
 def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tensor:
-    """Where x keeps to a bound that may be NaN, and where x itself is NaN."""
+    """True where x keeps to a bound that may be NaN, and where x itself is NaN."""
     return logical_or(within(x, bound), isnan(x)) if x.dtype.is_float else within(x, bound)
 
 

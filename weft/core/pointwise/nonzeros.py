@@ -1,4 +1,4 @@
-"""Where elements are not zero: computed at once, since the size of the result depends on it."""
+"""Indices of nonzero elements: computed at once, since the size of the result depends on it."""
 
 from __future__ import annotations
 

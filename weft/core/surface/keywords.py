@@ -46,7 +46,7 @@ def _aliases(function: Callable[..., Any]) -> Mapping[str, str]:
 
 _MAKERS = ("weft.core.layout.creation", "weft.core.functions.random")
 _IGNORED = ""
-"""What a keyword is translated to that says how elements lie in memory, which weft decides."""
+"""The translation of a keyword that says how elements lie in memory, which weft decides."""
 
 
 @cache
@@ -181,7 +181,7 @@ _MODULES = frozenset(f"weft.core.{m}" for m in (
     "linear_algebra.solving", "linear_algebra.spectra", "linear_algebra.torch_products", "pointwise.arithmetic",
     "pointwise.elementwise", "pointwise.float_format", "pointwise.special_functions", "pointwise.trigonometry",
 ))  # fmt: skip
-"""Those whose functions make tensors of tensors."""
+"""The modules whose functions make tensors of tensors."""
 
 
 def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -196,7 +196,7 @@ def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
 
 
 def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Says of a function that it checks the types of its arguments: what is put around it need not."""
+    """Mark a function as one that checks the types of its arguments: what is put around it need not."""
     call.checked = True  # pyright: ignore[reportFunctionMemberAccess]
     return call
 

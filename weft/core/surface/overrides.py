@@ -117,7 +117,7 @@ def overloaded(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> 
 
 
 def handled(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the first of the relevant arguments that does not decline gives; the function's own result without any.
+    """The result of the first relevant argument that does not decline; the function's own result without any.
     DTypeError where all decline."""
     if not relevant:
         return func(*args, **kwargs)
@@ -143,7 +143,7 @@ def default(cls: type[Any], func: Any, types: Sequence[type], args: tuple[Any, .
 
 @cache
 def nowrap_functions() -> frozenset[Any]:
-    """Those whose results stay what they are."""
+    """The functions whose results stay what they are."""
     grad: Any = vars(tensor_class())["grad"]
     return frozenset({grad.__get__})
 
@@ -172,12 +172,12 @@ def same_as(x: Any, cls: type[Any]) -> Any:
 
 
 def in_mode() -> bool:
-    """Whether a mode is entered."""
+    """True where a mode is entered."""
     return bool(context().function_modes)
 
 
 def taken_over(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the innermost mode, or else the relevant arguments, make of a call."""
+    """The result that the innermost mode, or else the relevant arguments, make of a call."""
     modes = context().function_modes
     if modes:
         with switched(function_modes=modes[:-1]):

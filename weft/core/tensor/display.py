@@ -1,4 +1,4 @@
-"""How tensors print."""
+"""Printing of tensors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def set_printoptions(
     profile: str | None = None,
     sci_mode: bool | None = None,
 ) -> None:
-    """How tensors print from now on; a profile ("default", "short", "full") sets what is not given.
+    """Set how tensors print from now on; a profile ("default", "short", "full") sets what is not given.
 
     >>> weft.set_printoptions(precision=2)
     """

@@ -143,7 +143,7 @@ def log_normal_(
 
 
 def geometric_(self: Tensor, p: float, *, generator: random.Generator | None = None) -> Tensor:
-    """How many trials of chance p up to the first success."""
+    """The number of trials of chance p up to the first success."""
     if not 0 < p < 1:
         raise ArgumentError(f"geometric_: p must be between 0 and 1, got {p}")
     drawn = random.exponential(self.shape, dtypes.float32, 1.0, generator)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CPU = 1  # DLPack's kDLCPU
 
 _BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-"""What other libraries lack is passed on as the integers of its bits, and read there as what it is."""
+"""Dtypes that other libraries lack: passed on as integers of their bits, and read there as what they are."""
 
 
 class _Export:

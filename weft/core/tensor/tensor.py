@@ -66,7 +66,7 @@ class Tensor(InPlace, Methods):
     __array_priority__ = 1000.0
 
     _made_in_new = False
-    """Whether the class has a `__new__` of its own, which gives the tensor its values."""
+    """True where the class has a `__new__` of its own, which gives the tensor its values."""
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
         self = object.__new__(cls)
@@ -112,7 +112,7 @@ class Tensor(InPlace, Methods):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """What a public function does to tensors of a subclass: the same as to others, and results are of the subclass.
+        """Apply a public function to tensors of a subclass: as to others, and results are of the subclass.
 
         A subclass that defines it takes calls over, and calls this one for what it leaves as it is.
         """
@@ -255,7 +255,7 @@ class Tensor(InPlace, Methods):
 
     @property
     def grad_fn(self) -> Any:
-        """What the tensor was recorded as a result of (see tape.py); None for leaves and constants."""
+        """The step that the tensor is a recorded result of (see tape.py); None for leaves and constants."""
         from weft.core.grad.tape import step_of
 
         return None if self.value.is_leaf or not self.value.needs_grad else step_of(self.value)
@@ -267,7 +267,7 @@ class Tensor(InPlace, Methods):
 
     @property
     def _version(self) -> Int_:
-        """How often the tensor was written to in place, here or through a tensor that shares its elements. Equal
+        """The number of in-place writes to the tensor, here or through one that shares its elements. Equal
         numbers mean that nothing was written in between; compiled calls may count more than they write."""
         return ownership.version(self)
 
@@ -827,7 +827,7 @@ class Tensor(InPlace, Methods):
         return tuple(steps) if dim is None else steps[dim]
 
     def storage_offset(self) -> Int_:
-        """How many elements behind the start of what it shares with others the tensor begins, as torch's would."""
+        """The offset in elements from the start of what the tensor shares with others, as torch's would be."""
         from weft.core.views import storages
 
         return storages.storage_offset(self)
@@ -839,7 +839,7 @@ class Tensor(InPlace, Methods):
         return storages.data_ptr(self)
 
     def untyped_storage(self) -> Any:
-        """What the tensor has in common with those that share its elements: see storages.py."""
+        """The storage that the tensor has in common with those that share its elements: see storages.py."""
         from weft.core.views import storages
 
         return storages.UntypedStorage(self)
@@ -938,7 +938,7 @@ def _initialized(cls: type[Any]) -> Any:
 
 
 def has_value(t: Tensor) -> builtins.bool:
-    """Whether the tensor has been given what it stands for."""
+    """True where the tensor has been given what it stands for."""
     try:
         _ = t.value
     except AttributeError:
@@ -947,7 +947,7 @@ def has_value(t: Tensor) -> builtins.bool:
 
 
 def _constructed(given: tuple[Any, ...], dtype: DType | None, device: str | None) -> Any:
-    """What Tensor(...) holds: of ints, zeros of that size; else the data, of which numbers are the default float."""
+    """The contents of Tensor(...): of ints, zeros of that size; else the data, numbers in the default float."""
     if given and all(type(n) is builtins.int for n in given):
         return creation.zeros(*given, dtype=dtype, device=device)
     if len(given) > 1:

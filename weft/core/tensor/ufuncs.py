@@ -24,9 +24,10 @@ _RENAMED = {
 
 
 def array_ufunc(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-    """What NumPy asks of a tensor among the arguments of a universal function: weft's function of the name, a graph
-    node with gradients. What weft has no function for, NumPy computes on the host, a tensor again where it was called
-    on tensors alone; with options (`out=`, `where=`) and for methods (`np.add.reduce`) the result is NumPy's.
+    """Apply a universal function of NumPy to arguments with a tensor: as weft's function of the name, a graph
+    node with gradients. What weft has no function for, NumPy computes on the host, a tensor again where it
+    was called on tensors alone; with options (`out=`, `where=`) and for methods (`np.add.reduce`) the result
+    is NumPy's.
 
     Raises GradError where NumPy would have to compute what needs a gradient.
     """

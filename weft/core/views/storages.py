@@ -61,7 +61,7 @@ def data_ptr(t: Tensor) -> int:
 
 
 def storage_offset(t: Tensor) -> int:
-    """How many elements behind the start of the storage the tensor begins, as torch's would."""
+    """The tensor's offset in elements from the start of the storage, as torch's would be."""
     look = t.look
     if look is None or not look.steps:
         return 0
@@ -69,7 +69,7 @@ def storage_offset(t: Tensor) -> int:
 
 
 class UntypedStorage:
-    """What tensors that look at the same elements have in common, in bytes."""
+    """The storage that tensors that look at the same elements have in common, in bytes."""
 
     def __init__(self, t: Tensor) -> None:
         self._elements = _shared(t)

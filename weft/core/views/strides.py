@@ -13,8 +13,8 @@ from weft.ir.ops import Op
 
 
 def copies(shape: Shape, route: Sequence[Node], wanted: Shape, dense: bool) -> bool:
-    """Whether torch makes a copy to give `wanted`, in the same order, or with `dense` one after the other in memory, to
-    what movement ops make of elements in row-major order of shape `shape`."""
+    """True where torch copies to give `wanted`, in the same order, or with `dense` one after the other in
+    memory, to what movement ops make of elements in row-major order of shape `shape`."""
     found = strides_of(shape, route)
     if found is None:
         return True
@@ -25,7 +25,7 @@ def copies(shape: Shape, route: Sequence[Node], wanted: Shape, dense: bool) -> b
 
 
 def overlaps(shape: Shape, route: Sequence[Node]) -> bool:
-    """Whether movement ops may show one element of `shape` at several places; True where that is not known."""
+    """True where movement ops may show one element of `shape` at several places, or where that is unknown."""
     for k, node in enumerate(route):
         if _is_scattered(node):
             if _twice(node.inputs[1]) or overlaps(shape, route[:k]):
@@ -56,7 +56,7 @@ def _is_scattered(node: Node) -> bool:
 
 
 def _twice(index: Node) -> bool:
-    """Whether an index along the only axis picks an element twice."""
+    """True where an index along the only axis picks an element twice."""
     while index.op in (Op.RESHAPE, Op.EXPAND):
         index = index.inputs[0]
     at = run.to_numpy(index)
@@ -64,7 +64,7 @@ def _twice(index: Node) -> bool:
 
 
 def picks_one(node: Node) -> bool:
-    """Whether a GATHER picks one position of an axis, the same for all others."""
+    """True where a GATHER picks one position of an axis, the same for all others."""
     index = node.inputs[1]
     if index.op is Op.EXPAND:
         index = index.inputs[0]
@@ -121,13 +121,13 @@ def _known(shape: Shape) -> list[int]:
 
 
 def offset_of(shape: Shape, route: Sequence[Node]) -> int:
-    """Which of the elements of `shape`, in row-major order, comes first in what movement ops make of them."""
+    """The row-major position of the element of `shape` that comes first in what movement ops make of them."""
     ends = route[-1].shape if route else shape
     return _position(shape, route, [0] * len(ends), picked=True)
 
 
 def _position(shape: Shape, route: Sequence[Node], index: list[int], picked: bool = False) -> int:
-    """Which of the elements, in row-major order, is seen at `index`; with `picked`, whichever a GATHER picks."""
+    """The row-major position of the element seen at `index`; with `picked`, whichever a GATHER picks."""
     for node in reversed(route):
         source = _known(node.inputs[0].shape)
         match node.op, node.attrs:

@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Elements:
-    """What several tensors look at: its shape, dtype and device, and who they are."""
+    """The elements that several tensors look at: their shape, dtype and device, and those tensors."""
 
     shape: Shape
     dtype: DType
@@ -80,7 +80,7 @@ def _looks(t: Tensor | None, shared: Elements) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Look:
-    """How a tensor looks at elements: the steps to it, and, once needed, the movement nodes that they come to."""
+    """A tensor's look at elements: the steps to it, and, once needed, the movement nodes they come to."""
 
     shared: Elements
     steps: tuple[Step, ...]
@@ -151,7 +151,7 @@ def look_at(source: Tensor, out: Tensor, step: Step, may_copy: bool = False) -> 
 
 
 def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
-    """Whether torch makes a copy for `step`, which gives `shape`: the strides of the view do not allow another."""
+    """True where torch copies for `step`, which gives `shape`: the view's strides do not allow another."""
     dense = step.function.__name__ in ("contiguous", "ravel")
     calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
     if any(isinstance(a, Handle) for s in look.steps for a in (*s.args, *s.kwargs.values())):
@@ -215,7 +215,7 @@ def move(t: Tensor, step: Step, before: Value) -> None:
 
 
 def is_there(t: Tensor, key: Any, value: Any) -> bool:
-    """Whether `value` is the view t[key] itself, as at the end of `t[key] += 1`: what it holds is there already."""
+    """True where `value` is the view t[key] itself, as at the end of `t[key] += 1`: it is there already."""
     if not isinstance(value, Handle):
         return False
     own, look = t.look, value.look
@@ -242,7 +242,7 @@ _NAMES = """
 """
 _COPIED_BY_STRIDES = "reshape reshape_as flatten ravel contiguous"
 _ITSELF = frozenset({"contiguous", "flatten"})
-"""Those that torch gives the input itself, where nothing changes."""
+"""The functions for which torch gives the input itself, where nothing changes."""
 NAMES = frozenset(_NAMES.split()) | frozenset(_COPIED_BY_STRIDES.split())
 """torch's functions and methods whose results are views, or may be."""
 
@@ -307,7 +307,7 @@ def copying(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_input(out: Any, source: Handle) -> bool:
-    """Whether a result is the input, or a tensor with its values that is no view of it."""
+    """True where a result is the input, or a tensor with its values that is no view of it."""
     return out is source or (isinstance(out, Handle) and out.value is source.value and out.look is None)
 
 
@@ -351,7 +351,7 @@ def _basic(key: Any) -> Any:
 
 
 def is_basic(key: Any) -> bool:
-    """Whether x[key] is a view."""
+    """True where x[key] is a view."""
     return _basic(key) is not None
 
 
@@ -421,12 +421,12 @@ _CARRIED = frozenset({
 
 
 def overlapping(look: Look) -> bool:
-    """Whether several elements of the view are one of those that it looks at."""
+    """True where several elements of the view are one of those that it looks at."""
     return any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route)
 
 
 def written_once(look: Look, old: Value, new: Value, hit: Value) -> Value:
-    """What a view of repeated elements shows after `new` was written to it where `hit`: the last write of each."""
+    """A view of repeated elements after `new` was written to it where `hit`: the last write of each."""
     shared = look.shared
     before = _put_at_positions(look, bc.scalar(0, shared.dtype, shared.shape), old, None)
     count = elements(new.shape)
@@ -444,7 +444,7 @@ def written_once(look: Look, old: Value, new: Value, hit: Value) -> Value:
 
 
 def _repeats(node: Node) -> bool:
-    """Whether the op alone may show an element several times."""
+    """True where the op alone may show an element several times."""
     if node.op is Op.EXPAND:
         return elements(node.shape) != elements(node.inputs[0].shape)
     return node.op is Op.SHEAR or (node.op is Op.GATHER and not picks_one(node))
@@ -521,8 +521,8 @@ def _patched(new: Value, look: Look, old: Value, view: Look) -> Value:
 
 
 def layout(t: Tensor) -> tuple[Elements, int, list[int], list[int]] | None:
-    """What `t` shares with others, and the offset, sizes and strides by which it shows it; None where it shares
-    nothing, or shows it in another way."""
+    """The elements that `t` shares with others, and the offset, sizes and strides by which it shows them;
+    None where it shares nothing, or shows them in another way."""
     look = t.look
     if look is None or any(n.dtype is not look.shared.dtype for n in look.route):
         return None
@@ -546,7 +546,7 @@ def all_elements(shared: Elements, members: Sequence[Tensor]) -> Value:
 
 
 def _follow(value: Value, steps: Sequence[Step], seen: dict[tuple[int, int], Any]) -> Value:
-    """What the steps make of `value`. `seen` keeps what functions of several results made."""
+    """The result of the steps on `value`. `seen` keeps what functions of several results made."""
     for s in steps:
         key = (id(value), id(s.args))
         made = seen.get(key) if s.part is not None else None
@@ -627,7 +627,7 @@ def _put_at_positions(
 
 
 def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) -> Value:
-    """What `node` is made of, such that it gives `new`; from `old` what it does not show."""
+    """The input of `node` with which it gives `new`; from `old` what it does not show."""
     shape = node.inputs[0].shape
     match node.op, node.attrs:
         case Op.RESHAPE, _:
@@ -656,7 +656,7 @@ def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) ->
 
 
 _WHOLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.BITCAST, Op.CONTIGUOUS})
-"""What shows all elements, each once."""
+"""The ops that show all elements, each once."""
 
 
 def _is_whole(look: Look) -> bool:
@@ -667,7 +667,7 @@ def _is_whole(look: Look) -> bool:
 
 
 def _apart(a: Look, b: Look) -> bool:
-    """Whether the first thing that both do is to cut out boxes that share no element."""
+    """True where the first thing that both do is to cut out boxes that share no element."""
     if not a.route or not b.route:
         return False
     x, y = a.route[0], b.route[0]
