@@ -5,12 +5,19 @@ The direction of imports, lint and types are checked by import-linter, ruff and 
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points, requires, version
+from pathlib import Path
+from typing import Any
 
 import weft
 from weft._version import __version__
+
+WEFT = Path(weft.__file__).parent
 
 HEAVY = (
     "llvmlite",
@@ -57,3 +64,26 @@ def test_built_in_backends_are_entry_points() -> None:
 def test_pip_installs_four_packages_beside_weft() -> None:
     always = [r for r in requires("weft") or [] if "extra ==" not in r]
     assert sorted(r.partition(">")[0] for r in always) == ["llvmlite", "ml-dtypes", "numpy", "platformdirs"]
+
+
+BAD_BEGINNINGS = re.compile(r"(What|Whether|Those|Which|How|Where|That|Of|Who|When|Whose|Why)\b")
+
+
+def documentation(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings, and the strings after constants and fields."""
+    for n in ast.walk(module):
+        body: Any = getattr(n, "body", None)
+        for s in body if isinstance(body, list) else ():
+            match s:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield s.lineno, text
+
+
+def test_docstrings_begin_with_a_noun_phrase_or_a_verb() -> None:
+    wrong = [
+        f"{path.relative_to(WEFT.parent)}:{line}: {text.splitlines()[0]}"
+        for path in sorted(WEFT.rglob("*.py"))
+        for line, text in documentation(ast.parse(path.read_text(encoding="utf-8")))
+        if BAD_BEGINNINGS.match(text)
+    ]
+    assert not wrong, "\n".join(wrong)
