@@ -29,12 +29,12 @@ from sklearn.model_selection import train_test_split
 import weft
 import weft.nn.functional as F
 from weft import nn, optim
-from weft.core.compile.compile import Compiled
+from weft.core.compile.compile import CompiledFunction
 
 CLASSES = 10
 BATCH = 64
 
-Step: TypeAlias = Compiled[[weft.Tensor, weft.Tensor], weft.Tensor]
+Step: TypeAlias = CompiledFunction[[weft.Tensor, weft.Tensor], weft.Tensor]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from weft import nn
 from weft.backends.cpu import llvm
 from weft.core.args import broadcast, handle
 from weft.core.compile import compile as compiling
-from weft.core.compile.compile import Compiled
+from weft.core.compile.compile import CompiledFunction
 from weft.core.composed import composite, templates
 from weft.core.execute import changes, ownership, realization, watched
 from weft.core.views import views
@@ -66,7 +66,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "composites": (len(composite._entries), composite.KEPT),
         "scalars": (len(broadcast._scalars), 2049),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
-        "recent": (len(handle.recent.tensors), handle.RECENT),
+        "recent": (len(handle.recent_tensors.tensors), handle.RECENT),
         "wanted": (len(realization._noted.wanted), 1000),
         "watched": (len(watched.tensors), 1000),
         "ranges": (len(ownership.known_ranges), 1000),
@@ -119,7 +119,7 @@ class Soak:
         self.x = weft.randn(12, 8).realize()
         self.steps = weft.tensor(0)
         self.compiled: Callable[[weft.Tensor], Any] = weft.compile(lambda x: self.step(x).detach())
-        self.many_shapes: Compiled[Any, Any] = weft.compile(lambda x, k: (x * k).sum())
+        self.many_shapes: CompiledFunction[Any, Any] = weft.compile(lambda x, k: (x * k).sum())
         self.many_shapes._warned = True
 
     def step(self, x: weft.Tensor) -> weft.Tensor:

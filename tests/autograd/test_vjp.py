@@ -17,7 +17,7 @@ from weft.autograd.value import Value, apply
 from weft.autograd.vjp import VJP
 from weft.ir import dtypes as d
 from weft.ir import graph as g
-from weft.ir.graph import Along, Axes, Box, Combine, Padding, Target, Window
+from weft.ir.graph import Along, Axes, Box, Padding, ScatterCombine, Target, Window
 from weft.ir.ops import Op
 from weft.testing.reference import evaluate
 
@@ -79,7 +79,7 @@ S24 = np.array([[0.5, -0.2, 1.4, 0.6], [1.2, 2.1, -0.9, 0.8]])
 
 
 def scattered(op: Op | None, index: Any, dtype: d.DType = d.int64) -> Callable[..., Value]:
-    return lambda x, s: apply(Op.SCATTER, (x, fixed(index, dtype), s), Combine(0, op))
+    return lambda x, s: apply(Op.SCATTER, (x, fixed(index, dtype), s), ScatterCombine(0, op))
 
 
 def reduced(kind: str) -> Callable[..., Any]:

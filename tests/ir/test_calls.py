@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.ir import dtypes, graph
-from weft.ir.calls import Call, expand_calls, recorded
+from weft.ir.calls import GraphCall, expand_calls, recorded
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.graph_verify import verify_graph
@@ -28,7 +28,7 @@ def stepped(p: Node, m: Node, g: Node) -> Node:
     return graph.apply(Op.SUB, (p, graph.apply(Op.SQRT, (moment(m, g),))))
 
 
-def calls() -> list[Call]:
+def calls() -> list[GraphCall]:
     """An optimizer's step, and its moment, which the step contains."""
     p, m, g = leaf(4), leaf(4), leaf(4)
     found = recorded([p, m, g], [stepped(p, m, g), moment(m, g)])

@@ -11,7 +11,7 @@ import pytest
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind, to_numpy
-from weft.ir.expr import Call, Const
+from weft.ir.expr import Const, ScalarCall
 from weft.ir.fold import fold
 from weft.ir.loops_verify import call_error
 from weft.ir.ops import COMPARE, ELEMENTWISE, TRANSCENDENTAL, Op
@@ -90,11 +90,11 @@ def check(op: Op, out: DType, given: list[DType], values: list[tuple[Any, ...]])
 def test_fold_agrees_with_the_reference(op: Op, d: DType) -> None:
     arity = op.info.arity or 0
     out = dtypes.bool_ if op in COMPARE else d
-    probe = Call(out, op, tuple(Const(d, 1) for _ in range(arity)))
+    probe = ScalarCall(out, op, tuple(Const(d, 1) for _ in range(arity)))
     if call_error(probe) is not None and not d.is_narrow:
         return
     if d.is_narrow and call_error(
-        Call(dtypes.float32, op, tuple(Const(dtypes.float32, 1) for _ in range(arity)))
+        ScalarCall(dtypes.float32, op, tuple(Const(dtypes.float32, 1) for _ in range(arity)))
     ):
         return
     if d.is_narrow and op is Op.FMA:

@@ -6,7 +6,7 @@ import pytest
 
 from weft.ir import dtypes, graph
 from weft.ir.errors import IRError
-from weft.ir.graph import Axes, Box, Combine, Node, Padding
+from weft.ir.graph import Axes, Box, Node, Padding, ScatterCombine
 from weft.ir.graph_dot import graph_dot
 from weft.ir.graph_text import show_graph
 from weft.ir.graph_verify import verify_graph
@@ -37,7 +37,7 @@ def test_text_of_a_scatter_names_the_combination() -> None:
     x = graph.buffer((4,), dtypes.float32, "cpu:0", None)
     at = graph.buffer((2,), dtypes.int64, "cpu:0", None)
     src = graph.buffer((2,), dtypes.float32, "cpu:0", None)
-    text = show_graph([graph.apply(Op.SCATTER, (x, at, src), Combine(0, Op.ADD))])
+    text = show_graph([graph.apply(Op.SCATTER, (x, at, src), ScatterCombine(0, Op.ADD))])
     assert "scatter %0 %1 %2 (axis=0, op=add) f32[4]" in text
 
 

@@ -9,7 +9,7 @@ import threading
 from itertools import pairwise
 
 from weft.ir import dtypes, interning
-from weft.ir.expr import Call, Const, FromIndex, Load, Temp, as_index, call, walk
+from weft.ir.expr import Const, FromIndex, Load, ScalarCall, Temp, as_index, call, walk
 from weft.ir.expr import test as holds
 from weft.ir.index import InRange, Var
 from weft.ir.ops import Op
@@ -24,7 +24,7 @@ def test_equal_expressions_are_one_object() -> None:
     x = Load(f32, "x", (i,))
     assert x is Load(f32, "x", (i,), ()) and x is not Load(f32, "x", (i,), (InRange(i, None, 5),))
     assert holds((InRange(i, None, 5),)) is holds((InRange(i, None, 5),))
-    assert Call(f32, Op.ADD, (x, Temp(f32, "t"))) is Call(f32, Op.ADD, (x, Temp(f32, "t")))
+    assert ScalarCall(f32, Op.ADD, (x, Temp(f32, "t"))) is ScalarCall(f32, Op.ADD, (x, Temp(f32, "t")))
     assert FromIndex(dtypes.int64, i) is FromIndex(dtypes.int64, i) is not FromIndex(dtypes.int32, i)
     assert copy.deepcopy(i * 4 + 1) is i * 4 + 1 and copy.deepcopy(x) is x
 
@@ -41,9 +41,9 @@ def test_a_dead_chain_leaves_the_table_in_one_sweep() -> None:
     gc.collect()
     interning._sweep()
     before = len(interning._known)
-    e: Const | Call = Const(f32, 123.25)
+    e: Const | ScalarCall = Const(f32, 123.25)
     for _ in range(20_000):
-        e = Call(f32, Op.ADD, (e, e))
+        e = ScalarCall(f32, Op.ADD, (e, e))
     assert len(interning._known) >= before + 20_000
     del e
     interning._sweep()
@@ -70,8 +70,8 @@ def test_threads_get_the_same_objects() -> None:
 
 def test_walking_without_indices_finds_operands() -> None:
     x, y = Const(f32, 3.0), Load(f32, "x", (Var("i", 0, 3),))
-    e = Call(f32, Op.ADD, (y, Call(f32, Op.MUL, (x, y))))
-    assert [type(a) for a in walk([e], into_indices=False)] == [Load, Const, Call, Call]
+    e = ScalarCall(f32, Op.ADD, (y, ScalarCall(f32, Op.MUL, (x, y))))
+    assert [type(a) for a in walk([e], into_indices=False)] == [Load, Const, ScalarCall, ScalarCall]
 
 
 def test_a_walk_finds_everything_once_operands_first() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Const, Expr, Load
+from weft.ir.expr import Const, Expr, Load, ScalarCall
 from weft.ir.index import Var, in_range
 from weft.ir.loops import (
     Accumulate,
@@ -41,7 +41,7 @@ def example() -> Program:
     guard = in_range(i * 16 + j, None, N)
     inside = (
         Accumulate("a", j, Op.MAX, Load(F, "x", (i * 16 + j,), guard)),
-        Let("t", Call(F, Op.SUB, (Load(F, "a", (j,)), Const(F, 1)))),
+        Let("t", ScalarCall(F, Op.SUB, (Load(F, "a", (j,)), Const(F, 1)))),
         Store("y", i * 16 + j, Load(F, "x", (i * 16 + j,), guard), guard, stream=True),
     )
     return program(
@@ -85,7 +85,7 @@ def test_the_head_of_a_loop() -> None:
 def test_expressions_that_share_much_are_cut() -> None:
     e: Expr = x()
     for _ in range(40):
-        e = Call(F, Op.ADD, (e, e))
+        e = ScalarCall(F, Op.ADD, (e, e))
     lines = show_program(program(Store("y", 0, e))).splitlines()
     assert lines[1:3] == ["  %1   = x[0] + x[0]", "  %2   = %1 + %1"]
     assert lines[-1] == "  y[0] = %39 + %39"
@@ -94,7 +94,7 @@ def test_expressions_that_share_much_are_cut() -> None:
 def test_deep_expressions_are_cut() -> None:
     e: Expr = x()
     for k in range(3000):
-        e = Call(F, Op.ADD, (e, Const(F, k)))
+        e = ScalarCall(F, Op.ADD, (e, Const(F, k)))
     lines = show_program(program(Store("y", 0, e))).splitlines()
     assert len(lines) > 100 and max(map(len, lines)) < 400
 

@@ -6,7 +6,7 @@ import pytest
 
 from weft.ir import dtypes
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, as_index
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, as_index
 from weft.ir.index import Int, Var, in_range
 from weft.ir.loops import (
     Accumulate,
@@ -52,8 +52,8 @@ def program(*body: Stmt) -> Program:
     return Program("p", params, frozenset("yhbk"), (N,), body)
 
 
-def two(op: Op, d: dtypes.DType, out: dtypes.DType | None = None) -> Call:
-    return Call(out or d, op, (Const(d, 1), Const(d, 1)))
+def two(op: Op, d: dtypes.DType, out: dtypes.DType | None = None) -> ScalarCall:
+    return ScalarCall(out or d, op, (Const(d, 1), Const(d, 1)))
 
 
 BROKEN: dict[str, tuple[list[Stmt], str]] = {
@@ -151,18 +151,21 @@ BROKEN: dict[str, tuple[list[Stmt], str]] = {
     "sum of two bools": ([put(two(Op.ADD, B), to="b")], "add is not defined on bool"),
     "comparison that is no bool": ([put(two(Op.LT, F, F))], "lt of float32, float32 gives bool, not float32"),
     "operands of two dtypes": (
-        [put(Call(F, Op.ADD, (ONE, Const(I, 1))))],
+        [put(ScalarCall(F, Op.ADD, (ONE, Const(I, 1))))],
         "add needs operands of one dtype, got float32, int32",
     ),
-    "too few operands": ([put(Call(F, Op.MAX, (ONE,)))], "max takes 2 operands, not 1"),
-    "choice by a number": ([put(Call(F, Op.WHERE, (ONE, ONE, ONE)))], "the condition is float32, not bool"),
+    "too few operands": ([put(ScalarCall(F, Op.MAX, (ONE,)))], "max takes 2 operands, not 1"),
+    "choice by a number": (
+        [put(ScalarCall(F, Op.WHERE, (ONE, ONE, ONE)))],
+        "the condition is float32, not bool",
+    ),
     "bitcast to another width": (
-        [put(Call(F, Op.BITCAST, (Const(H, 1),)))],
+        [put(ScalarCall(F, Op.BITCAST, (Const(H, 1),)))],
         "float16 and float32 differ in width",
     ),
-    "threefry of floats": ([put(Call(F, Op.THREEFRY, (ONE, ONE, ONE)))], "threefry needs uint32"),
-    "fma of integers": ([put(Call(I, Op.FMA, (Const(I, 1),) * 3), to="k")], "fma needs a float dtype"),
-    "reduction as an expression": ([put(Call(F, Op.SUM, (ONE,)))], "sum is not elementwise"),
+    "threefry of floats": ([put(ScalarCall(F, Op.THREEFRY, (ONE, ONE, ONE)))], "threefry needs uint32"),
+    "fma of integers": ([put(ScalarCall(I, Op.FMA, (Const(I, 1),) * 3), to="k")], "fma needs a float dtype"),
+    "reduction as an expression": ([put(ScalarCall(F, Op.SUM, (ONE,)))], "sum is not elementwise"),
     "index as a float": ([loop(put(FromIndex(F, i)))], "an index has an integer dtype, not float32"),
     "index computed as a float": (
         [put(ONE, as_index(Load(F, "x", (0,)), 0, 3))],

@@ -15,7 +15,7 @@ import pytest
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
-from weft.ir.expr import Call, Const, Expr, Load, Temp, call, cast, transform, walk
+from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, call, cast, transform, walk
 from weft.ir.index import Var
 from weft.ir.loops import Buffer, Let, Loop, Program, Scope, Store
 from weft.ir.loops_names import every, roots
@@ -34,21 +34,21 @@ EXACT: dict[Op, Callable[..., Any]] = {
 
 def expansion(op: Op, dtype: DType, table: dict[Op, Any] = EXPANSIONS) -> Expr:
     args = tuple(Load(dtype, name, ()) for name in ("x", "y")[: 2 if op is Op.POW else 1])
-    return expand_expr(Call(dtype, op, args), frozenset(), table)
+    return expand_expr(ScalarCall(dtype, op, args), frozenset(), table)
 
 
 def contracted(e: Expr) -> Expr:
     """Every product that feeds a sum fused with it, as the `fma` pass or a device's compiler may do."""
 
     def leaf(x: Expr) -> Expr | None:
-        if not (isinstance(x, Call) and x.dtype.is_float and x.op in (Op.ADD, Op.SUB)):
+        if not (isinstance(x, ScalarCall) and x.dtype.is_float and x.op in (Op.ADD, Op.SUB)):
             return None
         a, b = x.args
-        if isinstance(a, Call) and a.op is Op.MUL:
-            return Call(x.dtype, Op.FMA, (*a.args, b if x.op is Op.ADD else call(Op.NEG, b)))
-        if isinstance(b, Call) and b.op is Op.MUL:
+        if isinstance(a, ScalarCall) and a.op is Op.MUL:
+            return ScalarCall(x.dtype, Op.FMA, (*a.args, b if x.op is Op.ADD else call(Op.NEG, b)))
+        if isinstance(b, ScalarCall) and b.op is Op.MUL:
             m, n = b.args
-            return Call(x.dtype, Op.FMA, (m if x.op is Op.ADD else call(Op.NEG, m), n, a))
+            return ScalarCall(x.dtype, Op.FMA, (m if x.op is Op.ADD else call(Op.NEG, m), n, a))
         return None
 
     return transform(e, leaf)
@@ -67,7 +67,7 @@ def evaluate(e: Expr, *inputs: np.ndarray) -> np.ndarray:
                         values[x] = named[x.source]
                     case Const():
                         values[x] = to_numpy(x.dtype).type(x.value)
-                    case Call():
+                    case ScalarCall():
                         values[x] = apply(x.op, x.dtype, *(values[a] for a in x.args))
                     case _:
                         raise AssertionError(type(x))
@@ -109,7 +109,7 @@ def report(name: str, e: Expr, error: np.ndarray, *inputs: np.ndarray) -> None:
 
 def instructions(e: Expr) -> int:
     """What a machine with fused multiply-add executes: reading bits as another type is free."""
-    return sum(isinstance(x, Call) and x.op is not Op.BITCAST for x in walk([contracted(e)]))
+    return sum(isinstance(x, ScalarCall) and x.op is not Op.BITCAST for x in walk([contracted(e)]))
 
 
 def every_exponent(step: int) -> np.ndarray:
@@ -316,7 +316,7 @@ def test_cost(op: Op) -> None:
 def test_expand_leaves_native_functions_alone() -> None:
     x, n = Load(dtypes.float32, "x", ()), Load(dtypes.int32, "n", ())
     e = call(Op.ADD, call(Op.EXP, call(Op.LOG, x)), cast(call(Op.POW, n, n), dtypes.float32))
-    left = {c.op for c in walk([expand_expr(e, frozenset({Op.LOG}))]) if isinstance(c, Call)}
+    left = {c.op for c in walk([expand_expr(e, frozenset({Op.LOG}))]) if isinstance(c, ScalarCall)}
     assert Op.LOG in left and not left & {Op.POW, Op.EXP}
 
 
@@ -333,7 +333,10 @@ def test_expand_rewrites_every_statement_of_a_program() -> None:
     params = tuple(Buffer(n, dtypes.float32, 8, Scope.GLOBAL) for n in "xy")
     program = Program("k", params, frozenset("y"), (), (Loop(i, 8, body),))
     ops = {
-        e.op for s in every(expand(program, frozenset()).body) for e in walk(roots(s)) if isinstance(e, Call)
+        e.op
+        for s in every(expand(program, frozenset()).body)
+        for e in walk(roots(s))
+        if isinstance(e, ScalarCall)
     }
     assert not ops & set(EXPANSIONS)
     assert expand(program, frozenset(EXPANSIONS)) is program
@@ -343,13 +346,13 @@ def test_threefry() -> None:
     rng = np.random.default_rng(0)
     words = {n: rng.integers(0, 1 << 32, 1000, dtype=np.uint32) for n in ("counter", "key0", "key1")}
     loads = {n: Load(dtypes.uint32, n, ()) for n in words}
-    expanded = expand_expr(Call(dtypes.uint32, Op.THREEFRY, tuple(loads.values())), frozenset())
+    expanded = expand_expr(ScalarCall(dtypes.uint32, Op.THREEFRY, tuple(loads.values())), frozenset())
     values: dict[Expr, Any] = {loads[n]: w for n, w in words.items()}
     for e in walk([expanded]):
         match e:
             case Const():
                 values[e] = np.uint32(e.value)
-            case Call():
+            case ScalarCall():
                 values[e] = apply(e.op, e.dtype, *(values[a] for a in e.args))
-    assert all(e.op is not Op.THREEFRY for e in walk([expanded]) if isinstance(e, Call))
+    assert all(e.op is not Op.THREEFRY for e in walk([expanded]) if isinstance(e, ScalarCall))
     np.testing.assert_array_equal(values[expanded], threefry(*words.values()))

@@ -14,7 +14,7 @@ from weft.autograd.vjp import VJP
 from weft.backends.clike import scalar as clike
 from weft.backends.llvm import scalar as llvm
 from weft.ir import dtypes, fold, ops, reference_ops, relations, shape_rules
-from weft.ir.expr import Call, Const
+from weft.ir.expr import Const, ScalarCall
 from weft.ir.loops_verify import call_error
 from weft.ir.math import expand
 from weft.ir.ops import (
@@ -65,7 +65,7 @@ def test_an_op_folds_on_the_dtypes_that_it_is_defined_on(op: Op) -> None:
     for d in dtypes.DTYPES.values():
         args, out = (Const(d, 1),) * (op.info.arity or 0), dtypes.bool_ if op in COMPARE else d
         if (
-            call_error(Call(out, op, args)) is None and op is not Op.THREEFRY
+            call_error(ScalarCall(out, op, args)) is None and op is not Op.THREEFRY
         ):  # whose numbers nobody needs early
             assert fold.fold(op, out, args) is not None, d
 

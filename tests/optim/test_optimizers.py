@@ -399,7 +399,7 @@ def test_lbfgs(search: str | None) -> None:
 def test_cycled_momentum_reaches_compiled_steps_without_new_plans(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weft.core.compile.compile import Compiled
+    from weft.core.compile.compile import CompiledFunction
 
     def trained(xp: Any, steps: int) -> tuple[list[Any], list[int]]:
         params, loss = problem(xp)
@@ -423,15 +423,17 @@ def test_cycled_momentum_reaches_compiled_steps_without_new_plans(
             for group in optimizer.param_groups:
                 if k == 3:
                     group["weight_decay"] = 0.1
-            if isinstance(compiled, Compiled):
+            if isinstance(compiled, CompiledFunction):
                 kept.append(len(traces))
         return [p.detach().numpy() for p in params], kept
 
     import torch
 
     traces: list[int] = []
-    original = Compiled._trace
-    monkeypatch.setattr(Compiled, "_trace", lambda self, *a: (traces.append(1), original(self, *a))[1])
+    original = CompiledFunction._trace
+    monkeypatch.setattr(
+        CompiledFunction, "_trace", lambda self, *a: (traces.append(1), original(self, *a))[1]
+    )
     got, kept = trained(weft, 6)
     want, _ = trained(torch, 6)
     assert kept[-1] == kept[1]

@@ -14,7 +14,7 @@ from weft.backends.dummy.pool import DummyMemory
 from weft.backends.protocol import Code, Commands, CopyBytes, Memory
 from weft.ir.dtypes import float32, float64, int64
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Const, Expr, transform
+from weft.ir.expr import Const, Expr, ScalarCall, transform
 from weft.ir.loops import Block, If, Loop, LoopKind, Program
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
@@ -42,7 +42,10 @@ class Swapped(DummyDevice):
 
         def expr(e: Expr) -> Expr:
             return transform(
-                e, lambda x: Call(x.dtype, new, x.args) if isinstance(x, Call) and x.op is old else None
+                e,
+                lambda x: (
+                    ScalarCall(x.dtype, new, x.args) if isinstance(x, ScalarCall) and x.op is old else None
+                ),
             )
 
         return super().compile([with_body(p, map_block(p.body, expr, index_map(expr))) for p in programs])
@@ -117,15 +120,17 @@ class RoundsTwice(DummyDevice):
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
         def expr(e: Expr) -> Expr:
-            return transform(e, lambda x: _by_f64(x) if isinstance(x, Call) and x.op is Op.CAST else None)
+            return transform(
+                e, lambda x: _by_f64(x) if isinstance(x, ScalarCall) and x.op is Op.CAST else None
+            )
 
         return super().compile([with_body(p, map_block(p.body, expr, index_map(expr))) for p in programs])
 
 
-def _by_f64(x: Call) -> Call | None:
+def _by_f64(x: ScalarCall) -> ScalarCall | None:
     if x.dtype is not float32 or x.args[0].dtype is not int64:
         return None
-    return Call(float32, Op.CAST, (Call(float64, Op.CAST, x.args),))
+    return ScalarCall(float32, Op.CAST, (ScalarCall(float64, Op.CAST, x.args),))
 
 
 class LosesTheSignOfZero(DummyDevice):
@@ -136,8 +141,8 @@ class LosesTheSignOfZero(DummyDevice):
             return transform(
                 e,
                 lambda x: (
-                    Call(x.dtype, Op.SUB, (Const(x.dtype, 0), *x.args))
-                    if isinstance(x, Call) and x.op is Op.NEG
+                    ScalarCall(x.dtype, Op.SUB, (Const(x.dtype, 0), *x.args))
+                    if isinstance(x, ScalarCall) and x.op is Op.NEG
                     else None
                 ),
             )

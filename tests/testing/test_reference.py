@@ -11,7 +11,7 @@ import pytest
 
 from weft.ir import dtypes as d
 from weft.ir import graph as g
-from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Window
+from weft.ir.graph import Along, Axes, Box, Node, Padding, ScatterCombine, Window
 from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.testing.reference import REFERENCE, evaluate, threefry_block
@@ -119,9 +119,9 @@ def test_gather_clamps_and_scatter_skips() -> None:
     x, i = leaf([10.0, 20.0, 30.0]), leaf([-5, 0, 9, 0], d.int64)
     assert value(g.apply(Op.GATHER, (x, i), Along(0))) == [10, 10, 30, 10]
     src = leaf([1.0, 2.0, 3.0, 4.0])
-    assert value(g.apply(Op.SCATTER, (x, i, src), Combine(0, Op.ADD))) == [16, 20, 30]
-    assert value(g.apply(Op.SCATTER, (x, i, src), Combine(0, None))) == [4, 20, 30]
-    assert value(g.apply(Op.SCATTER, (x, i, src), Combine(0, Op.MAX))) == [10, 20, 30]
+    assert value(g.apply(Op.SCATTER, (x, i, src), ScatterCombine(0, Op.ADD))) == [16, 20, 30]
+    assert value(g.apply(Op.SCATTER, (x, i, src), ScatterCombine(0, None))) == [4, 20, 30]
+    assert value(g.apply(Op.SCATTER, (x, i, src), ScatterCombine(0, Op.MAX))) == [10, 20, 30]
 
 
 def test_reductions_over_nothing_give_the_neutral_element() -> None:

@@ -16,9 +16,9 @@ from weft.autograd.ops import expand, reshape, sum_
 from weft.autograd.value import Value, apply, composed
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Node, Padding, Shape, Window, toposort
+from weft.ir.graph import Along, Attrs, Axes, Box, Node, Padding, ScatterCombine, Shape, Window, toposort
 from weft.ir.index import Int
-from weft.ir.loop_body import Loop, Part, normal
+from weft.ir.loop_body import LoopNode, Part, normal
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.ir.rewrite import rebuilt
 from weft.ir.template import GraphTemplate, Row
@@ -26,7 +26,7 @@ from weft.ir.template import GraphTemplate, Row
 _T = TypeVar("_T")
 
 
-Rule: TypeAlias = Callable[[Row, Int, list[Value]], Value]
+BatchRule: TypeAlias = Callable[[Row, Int, list[Value]], Value]
 """rule(row, size, inputs): the op on inputs that all have the batch axis, of that size, in front."""
 
 
@@ -78,15 +78,15 @@ def _along(row: Row, size: Int, xs: list[Value]) -> Value:
 
 
 def _scatter(row: Row, size: Int, xs: list[Value]) -> Value:
-    c = _attrs(row, Combine)
-    return apply(row.op, tuple(xs), Combine(c.axis + 1, c.op))
+    c = _attrs(row, ScatterCombine)
+    return apply(row.op, tuple(xs), ScatterCombine(c.axis + 1, c.op))
 
 
 def _same(row: Row, size: Int, xs: list[Value]) -> Value:
     return apply(row.op, tuple(xs), row.attrs)
 
 
-BATCH: dict[Op, Rule | None] = {
+BATCH: dict[Op, BatchRule | None] = {
     Op.BUFFER: None,
     Op.CONST: None,
     Op.RANGE: None,
@@ -132,7 +132,7 @@ class _Batch:
             return
         if self.streams and node.op is Op.THREEFRY and not any(i in self.nodes for i in node.inputs):
             self.nodes[node] = self._streams(node)
-        elif isinstance(node.attrs, Loop) and any(i in self.nodes for i in node.inputs):
+        elif isinstance(node.attrs, LoopNode) and any(i in self.nodes for i in node.inputs):
             self.nodes[node] = self._loop(node, node.attrs)
         elif isinstance(node.attrs, GraphTemplate):
             if self.streams or any(i in self.nodes for i in node.inputs):
@@ -155,7 +155,7 @@ class _Batch:
         if root in self.nodes:
             self.nodes[node] = self.nodes[root]
 
-    def _loop(self, node: Node, loop: Loop) -> Value:
+    def _loop(self, node: Node, loop: LoopNode) -> Value:
         """A loop of the batched body. All carries and slices have the batch axis; fixed inputs where they had it."""
         b = loop.body
         first = len(b.carries) + len(b.slices)
@@ -197,7 +197,7 @@ class _Batch:
             b.length,
             b.reverse,
         )
-        out = Value(graph.apply(Op.LOOP, every, Loop(body, loop.part, loop.number), home=device_of_files))
+        out = Value(graph.apply(Op.LOOP, every, LoopNode(body, loop.part, loop.number), home=device_of_files))
         return (
             out
             if loop.part is Part.FINAL

@@ -6,7 +6,7 @@ from weft.autograd.value import Value, apply, constant
 from weft.ir import graph
 from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar
-from weft.ir.graph import Along, Axes, Box, Combine, Fill, Padding, Shape
+from weft.ir.graph import Along, Axes, Box, Fill, Padding, ScatterCombine, Shape
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -171,4 +171,4 @@ def gather(x: Value, index: Value, axis: int) -> Value:
 
 def scatter(x: Value, index: Value, src: Value, axis: int, op: Op | None) -> Value:
     """x with src combined in at index along `axis`; an index out of range is skipped."""
-    return apply(Op.SCATTER, (x, index, src), Combine(axis, op))
+    return apply(Op.SCATTER, (x, index, src), ScatterCombine(axis, op))

@@ -15,7 +15,7 @@ from weft.autograd.context import context, device_of_files
 from weft.errors import DTypeError
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Attrs, Combine, Node, Shape
+from weft.ir.graph import Attrs, Node, ScatterCombine, Shape
 from weft.ir.ops import MOVEMENT, Op
 
 VjpRule: TypeAlias = "Callable[..., tuple[Value | None, ...]]"
@@ -78,7 +78,7 @@ def apply(
     The 8-bit floats only store numbers: DTypeError for arithmetic on them that torch does not have either.
     """
     if inputs and (small := inputs[-1].node.dtype).bits == 8 and small.is_float8:
-        if op not in FLOAT8_OPS or (isinstance(attrs, Combine) and attrs.op is not None):
+        if op not in FLOAT8_OPS or (isinstance(attrs, ScatterCombine) and attrs.op is not None):
             raise no_arithmetic(op.symbol, small)
     nodes = tuple([v.node for v in inputs])
     return record(graph.apply(op, nodes, attrs, shape, dtype, device_of_files), op, attrs, inputs)
@@ -118,7 +118,7 @@ def composed(node: Node, inputs: tuple[Value, ...], rule: VjpRule) -> Value:
     return Value(node)
 
 
-def stepwise(result: Value, *inputs: Value) -> Value:
+def zero_gradient(result: Value, *inputs: Value) -> Value:
     """`result`, which depends on `inputs` in steps only, or not at all: its gradient with respect to them is zero.
 
     It requires grad where one of them does, as in torch: whoever differentiates gets zeros, and no error.

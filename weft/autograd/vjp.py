@@ -45,9 +45,9 @@ from weft.autograd.ops import (
     where,
     zeros,
 )  # fmt: skip
-from weft.autograd.value import Value, VjpRule, apply, composed, constant, stepwise
+from weft.autograd.value import Value, VjpRule, apply, composed, constant, zero_gradient
 from weft.ir import dtypes
-from weft.ir.graph import Along, Axes, Box, Combine, Padding, Shape, Target, Window, elements
+from weft.ir.graph import Along, Axes, Box, Padding, ScatterCombine, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low
 from weft.ir.ops import COMPARE, Op
 
@@ -114,7 +114,7 @@ def _abs(g: Value, out: Value, x: Value) -> Value:
     """g times the sign of x: at 0, an infinite g gives NaN."""
     zero, one = zeros(x), constant(1, x)
     sign = where(lt(x, zero), neg(one), where(lt(zero, x), one, zero))
-    return mul(g, stepwise(sign, x))
+    return mul(g, zero_gradient(sign, x))
 
 
 def _tanh(g: Value, out: Value, x: Value) -> Value:
@@ -128,7 +128,7 @@ def _erf(g: Value, out: Value, x: Value) -> Value:
 
 def _whole_times(x: Value, y: Value) -> Value:
     """The truncated quotient of x and y: a step function of both, also where y is 0 and x / y has no derivative."""
-    return stepwise(Value(trunc(div(x, y)).node), x, y)
+    return zero_gradient(Value(trunc(div(x, y)).node), x, y)
 
 
 def _flat(g: Value, out: Value, x: Value) -> Value:
@@ -300,7 +300,7 @@ def _gather(g: Value, out: Value, x: Value, index: Value) -> tuple[Value | None,
 
 
 def _scatter(g: Value, out: Value, x: Value, index: Value, src: Value) -> tuple[Value | None, ...]:
-    how = _attrs(out, Combine)
+    how = _attrs(out, ScatterCombine)
     if high(elements(index.shape)) == 0 or high(elements(x.shape)) == 0:
         return g, None, zeros(src)
     grad_x, grad_src = _SCATTER[how.op](g, out, x, index, src, how.axis)

@@ -314,15 +314,15 @@ class SafeReader:
         for m in group:
             if m is base:
                 continue
-            steps = [views.Step(views.without_history)]
+            steps = [views.ViewStep(views.without_history)]
             if m.geometry == base.geometry:
                 m.tensor.value = Value(base.tensor.value.node)
             else:
-                steps = [views.Step(strided, (m.shape, m.stride, m.offset)), *steps]
+                steps = [views.ViewStep(strided, (m.shape, m.stride, m.offset)), *steps]
                 m.tensor.value = Value(
                     strided(wrap(Value(base.tensor.value.node)), m.shape, m.stride, m.offset).value.node
                 )
-            views.look_through(base.tensor, m.tensor, steps)
+            views.compose_views(base.tensor, m.tensor, steps)
 
     # --- names
 

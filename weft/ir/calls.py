@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
-from weft.ir.loop_body import Loop, in_memory
+from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
 from weft.ir.rewrite import rewritten
 from weft.ir.template import GraphTemplate
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GraphCall:
     """One result of a recorded graph, and the numbers of the inputs that it depends on."""
 
     template: GraphTemplate
@@ -41,16 +41,16 @@ class Call:
         return graph.intern(Op.CALL, used, self.template, root.shape, root.dtype, device)
 
 
-def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[Call] | str:
+def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[GraphCall] | str:
     """`results` as calls on `inputs`, placeholders (leaves without a value); or the reason why they are none."""
     number = {n: k for k, n in enumerate(inputs)}
-    out: list[Call] = []
+    out: list[GraphCall] = []
     for result in results:
         order = toposort([result], known=inputs)
         if not order:
             return f"{result!r} is one of its inputs"
         for n in order:
-            if n.op in (Op.COPY, Op.CALL) or isinstance(n.attrs, Loop):
+            if n.op in (Op.COPY, Op.CALL) or isinstance(n.attrs, LoopNode):
                 return f"it contains {n!r}"
             if not all(isinstance(s, int) for s in n.shape):
                 return f"the shape of {n!r} is known only when it runs"
@@ -58,7 +58,7 @@ def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[Call] | st
         template = GraphTemplate.of([inputs[k] for k in uses], [result])
         if isinstance(template, str):
             return template
-        out.append(Call(template, tuple(uses)))
+        out.append(GraphCall(template, tuple(uses)))
     return out
 
 

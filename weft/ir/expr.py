@@ -123,7 +123,7 @@ class Test(Expr):
         return (self.guard,)
 
 
-class Call(Expr):
+class ScalarCall(Expr):
     """An elementwise op applied to operands. CAST and BITCAST go to this expression's dtype."""
 
     __slots__ = ("args", "op")
@@ -289,7 +289,7 @@ def call(op: Op, *args: Expr, dtype: DType | None = None) -> Expr:
         if known is not None:
             return known
     simpler = _identity(op, args)
-    return simpler if simpler is not None else Call(out, op, args)
+    return simpler if simpler is not None else ScalarCall(out, op, args)
 
 
 def _compare_indices(op: Op, a: Expr, b: Expr) -> Expr | None:
@@ -526,7 +526,7 @@ def transform(
         stack.pop()
         new = x
         match x:
-            case Call():
+            case ScalarCall():
                 args = tuple([memo[a] for a in parts])
                 for a, b in zip(args, parts, strict=True):
                     if a is not b:
@@ -547,7 +547,7 @@ def transform(
             case _:
                 pass
         # what a call is simplified to is one of its parts, which `leaf` has seen
-        seen = new is not x and isinstance(x, Call) and not isinstance(new, Call)
+        seen = new is not x and isinstance(x, ScalarCall) and not isinstance(new, ScalarCall)
         replaced = None if seen else leaf(new)
         memo[x] = new if replaced is None else replaced
     return memo[e]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, walk
 from weft.ir.index import Guard
 from weft.ir.ops import Op
 
@@ -15,7 +15,7 @@ def show_guard(g: Guard) -> str:
 def show(e: Expr) -> str:
     """One expression as text, shared parts repeated; in parentheses where an operand needs them."""
     text = bare(e)
-    grouped = (isinstance(e, Call) and e.op.info.infix is not None) or (
+    grouped = (isinstance(e, ScalarCall) and e.op.info.infix is not None) or (
         isinstance(e, Load | Test) and e.guard
     )
     return f"({text})" if grouped else text
@@ -45,13 +45,13 @@ def bare(e: Expr) -> str:
         case Load():
             at = ", ".join(map(repr, e.index))
             return f"{e.source}[{at}]" + (f" if {show_guard(e.guard)} else 0" if e.guard else "")
-        case Call(op=Op.CAST):
+        case ScalarCall(op=Op.CAST):
             return f"{e.dtype.short}({bare(e.args[0])})"
-        case Call(op=Op.BITCAST):
+        case ScalarCall(op=Op.BITCAST):
             return f"bitcast_{e.dtype.short}({bare(e.args[0])})"
-        case Call() if e.op.info.infix is not None:
+        case ScalarCall() if e.op.info.infix is not None:
             return f"{show(e.args[0])} {e.op.info.infix} {show(e.args[1])}"
-        case Call():
+        case ScalarCall():
             return f"{e.op.symbol}({', '.join(bare(a) for a in e.args)})"
         case _:
             raise TypeError(f"not a scalar expression: {type(e).__name__}")

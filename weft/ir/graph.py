@@ -19,7 +19,7 @@ from weft.ir.interning import entering, first
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
-    from weft.ir.loop_body import Loop
+    from weft.ir.loop_body import LoopNode
     from weft.ir.template import GraphTemplate
 
 Shape: TypeAlias = tuple[Int, ...]
@@ -94,7 +94,7 @@ class Along:
 
 
 @dataclass(frozen=True, slots=True)
-class Combine:
+class ScatterCombine:
     """SCATTER: the axis, and how values meet: ADD, MUL, MAX, MIN, or None (the last in row-major order stays)."""
 
     axis: int
@@ -108,9 +108,8 @@ class Target:
     device: str
 
 
-Attrs: TypeAlias = (
-    "Leaf | Fill | Axes | Padding | Box | Window | Along | Combine | Target | Loop | GraphTemplate | None"
-)
+Plain: TypeAlias = Leaf | Fill | Axes | Padding | Box | Window | Along | ScatterCombine | Target
+Attrs: TypeAlias = "Plain | LoopNode | GraphTemplate | None"
 
 
 class Node:
@@ -193,14 +192,14 @@ def buffer(shape: Shape, dtype: DType, device: str | None, storage: Any) -> Node
 
 
 Result: TypeAlias = tuple[Shape, DType]
-Rule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
+ShapeRule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
 Simplify: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape, DType], Node | None]
 
-_rules: Mapping[Op, Rule]
+_rules: Mapping[Op, ShapeRule]
 _simplify: Simplify
 
 
-def set_rules(rules: Mapping[Op, Rule], simplify: Simplify) -> None:
+def set_rules(rules: Mapping[Op, ShapeRule], simplify: Simplify) -> None:
     """Called once, by `shape_rules`: the rules are about nodes, so they import this module."""
     global _rules, _simplify
     _rules, _simplify = rules, simplify

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from weft.ir.graph import Attrs, Fill, Leaf, Node, toposort
-from weft.ir.loop_body import Loop
+from weft.ir.loop_body import LoopNode
 from weft.ir.template import GraphTemplate
 
 
@@ -33,7 +33,7 @@ def show_attrs(attrs: Attrs) -> str:
             return str(attrs.value).lower() if isinstance(attrs.value, bool) else repr(attrs.value)
         case Leaf():
             return attrs.device or "anywhere"  # in a file, which every device reads
-        case Loop():
+        case LoopNode():
             return f"{attrs.part.value} {attrs.number} of {attrs.body!r}"
         case GraphTemplate():
             return repr(attrs)

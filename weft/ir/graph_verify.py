@@ -9,7 +9,7 @@ from weft.ir.errors import IRError
 from weft.ir.graph import Fill, Leaf, Node, Target, in_files, toposort
 from weft.ir.graph_text import show_attrs
 from weft.ir.index import low
-from weft.ir.loop_body import Loop
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import LEAVES, Op
 from weft.ir.shape_rules import RULES
 
@@ -34,7 +34,7 @@ def _verify(n: Node) -> None:
     if n.op in LEAVES:
         _verify_leaf(n)
         return
-    if isinstance(n.attrs, Loop):
+    if isinstance(n.attrs, LoopNode):
         verify_graph((*n.attrs.body.nexts, *n.attrs.body.outs))
     rule = RULES.get(n.op)
     if rule is None:

@@ -101,7 +101,7 @@ class Body:
     def height(self) -> int:
         """1, or one more than that of the loops inside."""
         inside = [
-            n.attrs.body.height for n in toposort((*self.nexts, *self.outs)) if isinstance(n.attrs, Loop)
+            n.attrs.body.height for n in toposort((*self.nexts, *self.outs)) if isinstance(n.attrs, LoopNode)
         ]
         return 1 + max(inside, default=0)
 
@@ -115,7 +115,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopNode:
     """LOOP: the body, and which of its results. The inputs are what the carries start from, the sliced inputs, and the
     fixed ones."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.expr import Call, Expr, Load, Temp, walk
+from weft.ir.expr import Expr, Load, ScalarCall, Temp, walk
 from weft.ir.expr_text import bare, show_guard
 from weft.ir.loops import (
     Accumulate,
@@ -99,7 +99,7 @@ def _assignment(s: Let | Store | Accumulate, e: Expr) -> tuple[str, str, str]:
 
 def _short(e: Expr) -> tuple[list[tuple[str, str, str]], Expr]:
     """`e`, cut where its text would be long: lines that name shared and deep parts %1, %2 ..., and what is left."""
-    order = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
+    order = [x for x in walk([e], into_indices=False) if isinstance(x, ScalarCall)]
     uses: dict[Expr, int] = {}
     size: dict[Expr, int] = {}
     for x in order:
@@ -111,7 +111,7 @@ def _short(e: Expr) -> tuple[list[tuple[str, str, str]], Expr]:
     lines: list[tuple[str, str, str]] = []
     new: dict[Expr, Expr] = {}
     for x in order:
-        short = Call(x.dtype, x.op, tuple(new.get(a, a) for a in x.args))
+        short = ScalarCall(x.dtype, x.op, tuple(new.get(a, a) for a in x.args))
         size[x] = 1 + sum(1 if isinstance(new.get(a), Temp) else size.get(a, 1) for a in x.args)
         if x is not e and (uses[x] > 1 or size[x] >= _LONGEST_PART):
             name = f"%{len(lines) + 1}"

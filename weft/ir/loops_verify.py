@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, indices, opaque_values
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, indices, opaque_values
 from weft.ir.index import NEVER, Guard, Int, Opaque, Sum, Var, atoms, bounds, high, in_range
 from weft.ir.loops import (
     LANE_KINDS,
@@ -331,7 +331,7 @@ class _Verifier:
                     raise self.fail(f"{b.name} is {b.dtype.name}, not {e.dtype.name}", e)
                 if not e.guard:
                     self.access(b, e.index[0])
-            case Call():
+            case ScalarCall():
                 why = call_error(e)
                 if why:
                     raise self.fail(why, e)
@@ -339,7 +339,7 @@ class _Verifier:
                 raise self.fail(f"not a scalar expression: {type(e).__name__}")
 
 
-def call_error(e: Call) -> str | None:
+def call_error(e: ScalarCall) -> str | None:
     """The error in the dtypes of a call, None if there is none."""
     op, out = e.op, e.dtype
     if op not in ELEMENTWISE:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weft.ir.graph import Along, Axes, Box, Combine, Node
+from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine
 from weft.ir.index import FloorDiv, Int, Mod, Sum, Var, bounds, high, low
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, LEAVES, MOVEMENT, REDUCE, Op
@@ -201,14 +201,14 @@ def _gather_dirties(node: Node, k: int, region: Region) -> Region | None:
 
 
 def _scatter_needs(node: Node, region: Region) -> tuple[Region | None, ...]:
-    assert isinstance(node.attrs, Combine)
+    assert isinstance(node.attrs, ScatterCombine)
     axis = node.attrs.axis
     along = _replaced(region, axis, node.inputs[1].shape[axis])
     return region, along, along
 
 
 def _scatter_dirties(node: Node, k: int, region: Region) -> Region | None:
-    assert isinstance(node.attrs, Combine)
+    assert isinstance(node.attrs, ScatterCombine)
     return region if k == 0 else _replaced(region, node.attrs.axis, node.shape[node.attrs.axis])
 
 

@@ -17,13 +17,13 @@ from weft.ir.graph import (
     Attrs,
     Axes,
     Box,
-    Combine,
     Fill,
     Node,
     Padding,
     Result,
-    Rule,
+    ScatterCombine,
     Shape,
+    ShapeRule,
     Target,
     Window,
     apply,
@@ -32,7 +32,7 @@ from weft.ir.graph import (
     set_rules,
 )  # fmt: skip
 from weft.ir.index import Int, high, low
-from weft.ir.loop_body import Loop
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import BINARY, COMPARE, MOVEMENT, REDUCE, UNARY, Op, kind_error
 
 _T = TypeVar("_T")
@@ -212,7 +212,7 @@ def _scatter(
     op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
 ) -> Result:
     x, index, src = inputs
-    a = _attrs(op, attrs, Combine)
+    a = _attrs(op, attrs, ScatterCombine)
     _check_along(op, x, index, a.axis)
     if src.shape != index.shape or src.dtype is not x.dtype:
         raise _bad(op, f"{src!r} does not fit {index!r} and {x!r}")
@@ -254,7 +254,7 @@ def _same(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, d
 
 
 def _loop(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None) -> Result:
-    loop = _attrs(op, attrs, Loop)
+    loop = _attrs(op, attrs, LoopNode)
     b = loop.body
     wanted = (*b.carries, *b.slices, *b.fixed)
     if len(wanted) != len(inputs) or b.length < 1:
@@ -288,7 +288,7 @@ def _attrs(op: Op, attrs: Attrs, kind: type[_T]) -> _T:
     return attrs
 
 
-RULES: dict[Op, Rule] = {
+RULES: dict[Op, ShapeRule] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BINARY, _binary),
     Op.WHERE: _where,

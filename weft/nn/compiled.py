@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from weft.core.compile.compile import Compiled, offer_form
+from weft.core.compile.compile import CompiledFunction, offer_form
 from weft.nn.module import Module
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class OptimizedModule(Module):
     def __init__(self, module: Module, fullgraph: bool) -> None:
         super().__init__()
         self._orig_mod = module
-        self._compiled: Compiled[..., Any] = Compiled(module, fullgraph)
+        self._compiled: CompiledFunction[..., Any] = CompiledFunction(module, fullgraph)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)

@@ -20,7 +20,7 @@ from weft.core.execute.realization import realize
 from weft.core.layout.creation import as_tensor, tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
-from weft.ir.calls import Call
+from weft.ir.calls import GraphCall
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
 from weft.optim.base import (
     Optimizer,
@@ -404,7 +404,7 @@ class _RecordedRule:
     shared: list[Value]
     """The tensors of the group."""
     key: tuple[Any, ...]
-    kept: dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]
+    kept: dict[tuple[Any, ...], tuple[list[GraphCall], list[str]] | None]
 
     @classmethod
     def of(cls, optimizer: RuleOptimizer, group: Group) -> _RecordedRule | None:
@@ -434,7 +434,7 @@ class _RecordedRule:
         value, *new = [wrap(Value(c.on(nodes))) for c in calls]
         return value, dict(zip(names, new, strict=True))
 
-    def recorded(self, values: list[Value], names: list[str]) -> tuple[list[Call], list[str]] | None:
+    def recorded(self, values: list[Value], names: list[str]) -> tuple[list[GraphCall], list[str]] | None:
         """The calls for the parameter and for the state that the rule gives, with its names."""
         changed: list[str] = []
 
@@ -451,9 +451,9 @@ class _RecordedRule:
         return None if isinstance(calls, str) else (calls, changed)
 
 
-_recorded: WeakKeyDictionary[RuleOptimizer, dict[tuple[Any, ...], tuple[list[Call], list[str]] | None]] = (
-    WeakKeyDictionary()
-)
+_recorded: WeakKeyDictionary[
+    RuleOptimizer, dict[tuple[Any, ...], tuple[list[GraphCall], list[str]] | None]
+] = WeakKeyDictionary()
 """The recordings of `_RecordedRule` for each optimizer."""
 
 MANY = 256

@@ -16,7 +16,7 @@ from weft.ir.kernel.algorithm import rate_dtype
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
 from weft.scheduler.generalize import generalize
-from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all, kernels
+from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace, verify_plan
@@ -61,11 +61,11 @@ class _Assembly:
         self,
         job: Job,
         device: Device,
-        specs: Sequence[KernelSpec | LoopSpec],
+        specs: Sequence[KernelSpec | ScanSpec],
         chosen: Chosen,
     ) -> None:
         self.job, self.device, self.specs, self.chosen = job, device, specs, chosen
-        self.loops = {k: LoopLayout(s, chosen) for k, s in enumerate(specs) if isinstance(s, LoopSpec)}
+        self.loops = {k: LoopLayout(s, chosen) for k, s in enumerate(specs) if isinstance(s, ScanSpec)}
         self.blocks: dict[int, int] = {}  # loop -> the number of its block in the workspace
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
         self.output = {n: k for k, n in enumerate(job.outputs)}
@@ -101,7 +101,7 @@ class _Assembly:
     def shares(self, k: int, new: Node, old: Node) -> bool:
         """Kernel k may write `new` over `old`, which it reads or updates."""
         spec = self.specs[k]
-        if isinstance(spec, LoopSpec):  # which writes its results long before it has read all of its inputs
+        if isinstance(spec, ScanSpec):  # which writes its results long before it has read all of its inputs
             return False
         base = self.base(new)
         if any(b is old for b in spec.inplace.values()):
@@ -115,7 +115,7 @@ class _Assembly:
     def base(self, node: Node) -> Node | None:
         """The tensor that `node` is an update of, if its kernel makes it in place."""
         spec = self.specs[self.made[node]]
-        if isinstance(spec, LoopSpec):
+        if isinstance(spec, ScanSpec):
             return None
         for p, n in zip(spec.algorithm.params, self.param_nodes(spec), strict=True):
             if n is node:
@@ -251,7 +251,7 @@ class _Assembly:
             return inside[offset]
 
         for k, spec in enumerate(self.specs):
-            if isinstance(spec, LoopSpec):
+            if isinstance(spec, ScanSpec):
                 block = offsets[self.blocks[k]] if k in self.blocks else 0
                 run = Run(
                     self.loops[k], block, self.slot, take, numbers.__getitem__, number.__getitem__, runtime

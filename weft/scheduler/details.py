@@ -13,7 +13,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
-from weft.scheduler.kernelize import Logged, LoopSpec, kernelize_all, kernels
+from weft.scheduler.kernelize import Logged, ScanSpec, kernelize_all, kernels
 from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.programs import lowered
 
@@ -70,4 +70,4 @@ def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
         )
         for s in kernels(specs)
     }  # fmt: skip
-    return [once[k] for s in specs for k in (s.launches() if isinstance(s, LoopSpec) else (s,))]
+    return [once[k] for s in specs for k in (s.launches() if isinstance(s, ScanSpec) else (s,))]

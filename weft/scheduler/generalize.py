@@ -13,7 +13,7 @@ from typing import TypeAlias
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Int, Var
-from weft.ir.kernel.algorithm import Algorithm, Item, Output, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Output, StoreTo
 
 ALIKE = 3
 """So many kernels must be alike: a variable place costs a little arithmetic, a program milliseconds to compile."""
@@ -117,7 +117,7 @@ def _lifted(a: Algorithm, variables: Mapping[Place, Var]) -> Algorithm:
     memo: dict[Expr, Expr] = {}
 
     def item(i: Item) -> Item:
-        if isinstance(i, Value):
+        if isinstance(i, ItemValue):
             return replace(i, expr=ex.transform(i.expr, leaf, memo=memo))
         return replace(i, stores=tuple(store(s) for s in i.stores))
 

@@ -14,7 +14,7 @@ from weft.ir.graph import Node, elements
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
-from weft.scheduler.kernelize.spec import Home, KernelSpec, LoopSpec, Place, StepSpec
+from weft.scheduler.kernelize.spec import Home, KernelSpec, Place, ScanSpec, StepSpec
 from weft.scheduler.plan import KernelInfo
 from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace
 from weft.scheduler.programs import CompiledProgram
@@ -33,7 +33,7 @@ def nbytes(node: Node) -> int:
 class LoopLayout:
     """The block of the workspace that a loop needs while it runs, and the offsets in it."""
 
-    spec: LoopSpec
+    spec: ScanSpec
     chosen: Chosen
     inner: dict[int, LoopLayout] = field(default_factory=dict[int, "LoopLayout"])
     stays: frozenset[int] = frozenset()
@@ -44,7 +44,7 @@ class LoopLayout:
     def __post_init__(self) -> None:
         spec = self.spec
         for k, s in enumerate(spec.steps):
-            if isinstance(s.spec, LoopSpec):
+            if isinstance(s.spec, ScanSpec):
                 self.inner[k] = LoopLayout(s.spec, self.chosen)
         self.stays = frozenset(i for i in spec.carries if self._may_stay(i))
         end = len(spec.steps)
@@ -64,7 +64,7 @@ class LoopLayout:
         self.offsets = dict(zip(requests, found.offsets, strict=True))
         self.nbytes = found.nbytes
 
-    def holder(self, step: StepSpec) -> LoopSpec:
+    def holder(self, step: StepSpec) -> ScanSpec:
         """The loop that the step is one of: this one, or one inside."""
         layouts: list[LoopLayout] = [self]
         while not any(s is step for s in (*layouts[-1].spec.begin, *layouts[-1].spec.steps)):
@@ -93,7 +93,7 @@ class LoopLayout:
             return last < k
         s = self.spec.steps[k]
         at = s.writes.index(after)
-        if isinstance(s.spec, LoopSpec):
+        if isinstance(s.spec, ScanSpec):
             return False
         if at in s.bases:
             return s.bases[at] == before and before not in s.reads
@@ -147,7 +147,7 @@ class Run:
         places = self._placed(step)
         variables = {**self.variables, spec.variable.name: t}
         for k, s in enumerate(spec.steps):
-            if isinstance(s.spec, LoopSpec):
+            if isinstance(s.spec, ScanSpec):
                 yield from self._loop(k, s, s.spec, variables, places)
             else:
                 yield from self._launch(k, s, variables, places)
@@ -237,7 +237,7 @@ class Run:
         self,
         k: int,
         s: StepSpec,
-        inner: LoopSpec,
+        inner: ScanSpec,
         variables: Mapping[str, int],
         place: Callable[[Place], Slot],
     ) -> Iterator[tuple[Step, KernelInfo]]:
@@ -249,10 +249,10 @@ class Run:
         yield from run.steps()
 
 
-def constants(spec: LoopSpec) -> set[int]:
+def constants(spec: ScanSpec) -> set[int]:
     """The numbers of the steps of a loop, and of those inside: constants that the plan has to hold."""
     own = set(range(spec.body.length))
     for s in spec.steps:
-        if isinstance(s.spec, LoopSpec):
+        if isinstance(s.spec, ScanSpec):
             own |= constants(s.spec)
     return own

@@ -6,7 +6,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.backends.storage import unsupported
 from weft.errors import DeviceError
 from weft.ir.dtypes import DTYPES
-from weft.ir.expr import Call, walk
+from weft.ir.expr import ScalarCall, walk
 from weft.ir.loops import Alloc, Program
 from weft.ir.loops_names import every, roots
 from weft.ir.ops import ELEMENTWISE, Op
@@ -28,7 +28,7 @@ def check_supported(program: Program, info: DeviceInfo) -> None:
     for e in walk(r for s in statements for r in roots(s)):
         if e.dtype not in info.dtypes:
             raise unsupported(info, e.dtype)
-        if isinstance(e, Call) and e.op not in info.native:
+        if isinstance(e, ScalarCall) and e.op not in info.native:
             raise DeviceError(
                 f"{info.name} has no {e.op.symbol} of {e.args[0].dtype.name}, nor what it could be made of; "
                 "compute it on a device that does, such as cpu"

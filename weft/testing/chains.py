@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Int, Var, coefficient, evaluate, high, variables
 from weft.ir.loops import Accumulate, Alloc, Block, If, Loop, LoopKind, Program, Store
 from weft.ir.ops import Op
@@ -79,10 +79,10 @@ def _visit(block: Block, path: tuple[Loop, ...], found: dict[str, _Found]) -> No
 
 def _added(s: Store) -> Expr | None:
     """The term that a store adds to its element, which it may scale before; None where it stores something else."""
-    if not isinstance(s.value, Call) or s.value.op is not Op.ADD:
+    if not isinstance(s.value, ScalarCall) or s.value.op is not Op.ADD:
         return None
     old, new = s.value.args
-    while isinstance(old, Call) and old.op is Op.MUL:
+    while isinstance(old, ScalarCall) and old.op is Op.MUL:
         old = old.args[0]
     return new if old == Load(s.value.dtype, s.buffer, (s.offset,)) else None
 
@@ -126,6 +126,6 @@ def _most_alike(v: Var, at: Int, extent: int) -> int:
 
 
 def _is_product(e: Expr) -> bool:
-    while isinstance(e, Call) and e.op in (Op.WHERE, Op.CAST):
+    while isinstance(e, ScalarCall) and e.op in (Op.WHERE, Op.CAST):
         e = e.args[1 if e.op is Op.WHERE else 0]
-    return isinstance(e, Call) and e.op is Op.MUL and e.args[0] != e.args[1]
+    return isinstance(e, ScalarCall) and e.op is Op.MUL and e.args[0] != e.args[1]

@@ -9,7 +9,7 @@ A schedule may compute a value again wherever it is used, and be right: no compa
 from __future__ import annotations
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Load
+from weft.ir.expr import Load, ScalarCall
 from weft.ir.graph import elements
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import Algorithm
@@ -43,7 +43,7 @@ def _statement(s: Stmt, around: tuple[Loop, ...]) -> int:
         case Store() | Accumulate() | Let():
             total = _times(around)
             for e in ex.walk([s.value]):
-                if isinstance(e, Call) and e.op not in CONVERSIONS:
+                if isinstance(e, ScalarCall) and e.op not in CONVERSIONS:
                     total += e.op.info.cost * _times(_needed(e, around))
             return total
         case _:

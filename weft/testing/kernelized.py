@@ -20,7 +20,7 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.verify import verify
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all
+from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all
 from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.kernelize.spec import Home, Place, StepSpec
 from weft.scheduler.programs import lowered
@@ -78,7 +78,7 @@ def execute(
 
 
 def run(
-    specs: Sequence[KernelSpec | LoopSpec],
+    specs: Sequence[KernelSpec | ScanSpec],
     outputs: Sequence[Node],
     bindings: Mapping[str, int] | None = None,
     launch: Launch = unscheduled,
@@ -101,7 +101,7 @@ def run(
         return np.ascontiguousarray(array).reshape(-1)
 
     for spec in specs:
-        if isinstance(spec, LoopSpec):
+        if isinstance(spec, ScanSpec):
             memory.update({id(n): np.full(size(n), 77, to_numpy(n.dtype)) for n in spec.results})
             _repeat(
                 spec, [value(n).copy() for n in spec.inputs], [value(n) for n in spec.results], env, launch
@@ -124,7 +124,7 @@ def run(
 
 
 def _repeat(
-    loop: LoopSpec, inputs: Sequence[Array], results: Sequence[Array], env: Mapping[str, int], launch: Launch
+    loop: ScanSpec, inputs: Sequence[Array], results: Sequence[Array], env: Mapping[str, int], launch: Launch
 ) -> None:
     """Run a loop's kernels, with fresh memory for what each step makes."""
     before: dict[int, Array] = {i: inputs[i] for i in loop.carries}
@@ -151,7 +151,7 @@ def _repeat(
         reads, writes = [place(p).copy() for p in s.reads], [place(p) for p in s.writes]
         for at, base in s.bases.items():
             writes[at][...] = place(base)
-        if isinstance(s.spec, LoopSpec):
+        if isinstance(s.spec, ScanSpec):
             given = dict(zip(s.spec.reads, reads, strict=True))
             _repeat(s.spec, [given[n] for n in s.spec.inputs], writes, known, launch)
             return

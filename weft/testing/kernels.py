@@ -12,7 +12,7 @@ from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
 from weft.ir.index import Var, ceildiv, floordiv, high, in_range
-from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.ops import Op
 
 F = dtypes.float32
@@ -49,7 +49,7 @@ def mul(a: Expr, b: Expr) -> Expr:
 def matmul(m: int, n: int, k: int) -> Case:
     """relu(a @ b + bias)."""
     i, j, l = axis("i", m), axis("j", n), axis("l", k)
-    c = Value(
+    c = ItemValue(
         "c", (i, j), mul(Load(F, "a", (i.var, l.var)), Load(F, "b", (l.var, j.var))), Reduce(Op.ADD, (l,))
     )
     y, x = axis("y", m), axis("x", n)
@@ -69,13 +69,13 @@ def matmul(m: int, n: int, k: int) -> Case:
 def softmax(m: int, n: int) -> Case:
     """Softmax of the rows."""
     i, j = axis("i", m), axis("j", n)
-    top = Value("top", (i,), Load(F, "x", (i.var, j.var)), Reduce(Op.MAX, (j,)))
+    top = ItemValue("top", (i,), Load(F, "x", (i.var, j.var)), Reduce(Op.MAX, (j,)))
 
     def weight(row: Var, column: Var) -> Expr:
         return ex.call(Op.EXP, ex.call(Op.SUB, Load(F, "x", (row, column)), Load(F, "top", (row,))))
 
     i2, j2 = axis("i2", m), axis("j2", n)
-    total = Value("total", (i2,), weight(i2.var, j2.var), Reduce(Op.ADD, (j2,)))
+    total = ItemValue("total", (i2,), weight(i2.var, j2.var), Reduce(Op.ADD, (j2,)))
     y, x = axis("y", m), axis("x", n)
     e = ex.call(Op.DIV, weight(y.var, x.var), Load(F, "total", (y.var,)))
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), e),))
@@ -91,7 +91,7 @@ def softmax(m: int, n: int) -> Case:
 def attention(batch: int, t: int, d: int, causal: bool) -> Case:
     """softmax(q k^T / sqrt(d)) v, masked above the diagonal if `causal`."""
     b, i, j, k = axis("b", batch), axis("i", t), axis("j", t), axis("k", d)
-    s = Value(
+    s = ItemValue(
         "s",
         (b, i, j),
         mul(Load(F, "q", (b.var, i.var, k.var)), Load(F, "key", (b.var, j.var, k.var))),
@@ -106,12 +106,14 @@ def attention(batch: int, t: int, d: int, causal: bool) -> Case:
         return ex.call(Op.EXP, ex.call(Op.SUB, score(b, i, j), Load(F, "m", (b, i))))
 
     b1, i1, j1 = axis("b1", batch), axis("i1", t), axis("j1", t)
-    m = Value("m", (b1, i1), score(b1.var, i1.var, j1.var), Reduce(Op.MAX, (j1,)))
+    m = ItemValue("m", (b1, i1), score(b1.var, i1.var, j1.var), Reduce(Op.MAX, (j1,)))
     b2, i2, j2 = axis("b2", batch), axis("i2", t), axis("j2", t)
-    l = Value("l", (b2, i2), weight(b2.var, i2.var, j2.var), Reduce(Op.ADD, (j2,)))
+    l = ItemValue("l", (b2, i2), weight(b2.var, i2.var, j2.var), Reduce(Op.ADD, (j2,)))
     b3, i3, j3, d3 = axis("b3", batch), axis("i3", t), axis("j3", t), axis("d3", d)
     share = ex.call(Op.DIV, weight(b3.var, i3.var, j3.var), Load(F, "l", (b3.var, i3.var)))
-    o = Value("o", (b3, i3, d3), mul(share, Load(F, "v", (b3.var, j3.var, d3.var))), Reduce(Op.ADD, (j3,)))
+    o = ItemValue(
+        "o", (b3, i3, d3), mul(share, Load(F, "v", (b3.var, j3.var, d3.var))), Reduce(Op.ADD, (j3,))
+    )
     b4, i4, d4 = axis("b4", batch), axis("i4", t), axis("d4", d)
     at = (b4.var, i4.var, d4.var)
     out = Output("out", (b4, i4, d4), (StoreTo("r", at, Load(F, "o", at)),))
@@ -135,7 +137,7 @@ def convolution(images: int, channels: int, size: int, filters: int) -> Case:
     inside = (*in_range(row, 0, size), *in_range(column, 0, size))
     image = Load(F, "image", (n.var, c.var, row, column), inside)
     e = mul(image, Load(F, "w", (o.var, c.var, u.var, v.var)))
-    conv = Value("conv", (n, o, y, x), e, Reduce(Op.ADD, (c, u, v)))
+    conv = ItemValue("conv", (n, o, y, x), e, Reduce(Op.ADD, (c, u, v)))
     axes = tuple(axis(f"{a}2", s) for a, s in (("n", images), ("o", filters), ("y", size), ("x", size)))
     at = tuple(a.var for a in axes)
     out = Output("out", axes, (StoreTo("r", at, Load(F, "conv", at)),))
@@ -173,7 +175,7 @@ def depthwise(images: int, channels: int, size: int, taps: int, stride: int) -> 
     axes = tuple(axis(*a) for a in zip("ncyx", sizes, strict=True))
     u, v = axis("u", taps), axis("v", taps)
     e = mul(_windows(stride, size, taps, (*axes, u, v)), Load(F, "w", (axes[1].var, u.var, v.var)))
-    conv = Value("conv", axes, e, Reduce(Op.ADD, (u, v)))
+    conv = ItemValue("conv", axes, e, Reduce(Op.ADD, (u, v)))
     own = tuple(axis(*a) for a in zip(("n2", "c2", "y2", "x2"), sizes, strict=True))
     at = tuple(a.var for a in own)
     out = Output("out", own, (StoreTo("r", at, Load(F, "conv", at)),))
@@ -191,7 +193,7 @@ def depthwise_taps(images: int, channels: int, size: int, taps: int, stride: int
     n, c, y, x = axes = tuple(axis(*a) for a in zip("ncyx", sizes, strict=True))
     u, v = axis("u", taps), axis("v", taps)
     e = mul(_windows(stride, size, taps, (*axes, u, v)), Load(F, "g", tuple(a.var for a in axes)))
-    grad = Value("grad", (c, u, v), e, Reduce(Op.ADD, (n, y, x)))
+    grad = ItemValue("grad", (c, u, v), e, Reduce(Op.ADD, (n, y, x)))
     own = axis("c2", channels), axis("u2", taps), axis("v2", taps)
     at = tuple(a.var for a in own)
     out = Output("out", own, (StoreTo("r", at, Load(F, "grad", at)),))
@@ -207,7 +209,7 @@ def scaled_blocks(m: int, n: int, block: int) -> Case:
     """A matrix with a scale for each `block` of a row, times a vector."""
     i, l = axis("i", m), axis("l", n)
     scaled = mul(Load(F, "q", (i.var, l.var)), Load(F, "scale", (i.var, floordiv(l.var, block))))
-    total = Value("total", (i,), mul(Load(F, "x", (l.var,)), scaled), Reduce(Op.ADD, (l,)))
+    total = ItemValue("total", (i,), mul(Load(F, "x", (l.var,)), scaled), Reduce(Op.ADD, (l,)))
     y = axis("y", m)
     out = Output("out", (y,), (StoreTo("r", (y.var,), Load(F, "total", (y.var,))),))
     sizes = {"x": (n,), "q": (m, n), "scale": (m, ceildiv(n, block))}
@@ -221,7 +223,7 @@ def scaled_blocks(m: int, n: int, block: int) -> Case:
 def columns(m: int, n: int) -> Case:
     """Two results of different rank: the mean of each column, and what is left without it."""
     j, i = axis("j", n), axis("i", m)
-    total = Value("total", (j,), Load(F, "x", (i.var, j.var)), Reduce(Op.ADD, (i,)))
+    total = ItemValue("total", (j,), Load(F, "x", (i.var, j.var)), Reduce(Op.ADD, (i,)))
 
     def mean(column: Var) -> Expr:
         return ex.call(Op.DIV, Load(F, "total", (column,)), Const(F, m))
@@ -244,7 +246,7 @@ def total(m: int, n: int, over: str) -> Case:
     i, j = axis("i", m), axis("j", n)
     summed = tuple(a for a in (i, j) if a.var.name in over)
     kept = tuple(a for a in (i, j) if a.var.name not in over)
-    s = Value("s", kept, Load(F, "x", (i.var, j.var)), Reduce(Op.ADD, summed))
+    s = ItemValue("s", kept, Load(F, "x", (i.var, j.var)), Reduce(Op.ADD, summed))
     axes = tuple(Axis(Var(f"{a.var.name}2", 0, a.var.hi), a.extent) for a in kept)
     at = tuple(a.var for a in axes)
     out = Output("out", axes, (StoreTo("r", at, Load(F, "s", at)),))

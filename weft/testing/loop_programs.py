@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, as_index, call, cast, test
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, as_index, call, cast, test
 from weft.ir.index import NEVER, Guard, Index, Int, Var, high, in_range, mod
 from weft.ir.loops import (
     Accumulate,
@@ -168,7 +168,7 @@ class _Maker:
                 return cast(x, d)
             case 3:
                 x = self.expr(scope, d, depth - 1)
-                return Call(d, self.pick((Op.ADD, Op.MUL)), (x, x))
+                return ScalarCall(d, self.pick((Op.ADD, Op.MUL)), (x, x))
             case 4 if d is _I:
                 return call(Op.NOT, self.expr(scope, d, depth - 1))
             case _:

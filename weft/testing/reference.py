@@ -16,9 +16,9 @@ import numpy as np
 
 from weft.ir import dtypes, index
 from weft.ir.dtypes import DType, convert_array, from_numpy, to_numpy
-from weft.ir.graph import Along, Axes, Box, Combine, Fill, Node, Padding, Window, buffer, toposort
+from weft.ir.graph import Along, Axes, Box, Fill, Node, Padding, ScatterCombine, Window, buffer, toposort
 from weft.ir.index import Int
-from weft.ir.loop_body import Loop, Part
+from weft.ir.loop_body import LoopNode, Part
 from weft.ir.ops import Op
 from weft.ir.reference_ops import FUNCTIONS
 from weft.ir.template import GraphTemplate
@@ -48,7 +48,7 @@ class Context:
         return int(index.evaluate(x, self.bindings))
 
 
-Rule: TypeAlias = Callable[..., Array]
+ReferenceRule: TypeAlias = Callable[..., Array]
 """rule(context, *inputs) -> output."""
 
 
@@ -115,7 +115,7 @@ def cast(x: Array, dtype: DType) -> Array:
     return np.where(x >= float(int(dtype.max) + 1), np.array(dtype.max, to_numpy(dtype)), out)
 
 
-def _elementwise(f: Callable[..., Any]) -> Rule:
+def _elementwise(f: Callable[..., Any]) -> ReferenceRule:
     """`f` on the inputs, narrow floats widened to f32 first; the result is rounded to the node's dtype."""
 
     def rule(c: Context, *xs: Array) -> Array:
@@ -128,7 +128,7 @@ def _wide(x: Array) -> Array:
     return x.astype(np.float32) if from_numpy(x.dtype).is_narrow else x
 
 
-def _precise(f: Callable[..., Any]) -> Rule:
+def _precise(f: Callable[..., Any]) -> ReferenceRule:
     """`f` computed in float64 and rounded once."""
 
     def rule(c: Context, *xs: Array) -> Array:
@@ -137,7 +137,7 @@ def _precise(f: Callable[..., Any]) -> Rule:
     return rule
 
 
-def _integral(f: Callable[[Array], Any]) -> Rule:
+def _integral(f: Callable[[Array], Any]) -> ReferenceRule:
     """A rounding function: integers are as they should be already."""
 
     def rule(c: Context, x: Array) -> Array:
@@ -343,7 +343,7 @@ _COMBINE: dict[Op | None, Callable[[Any, Any], Any]] = {
 
 
 def _scatter(c: Context, x: Array, indices: Array, src: Array) -> Array:
-    how: Combine = c.attrs
+    how: ScatterCombine = c.attrs
     out, combine = _wide(x).copy(), _COMBINE[how.op]
     for at in np.ndindex(*indices.shape):
         i = int(indices[at])
@@ -369,7 +369,7 @@ def _same(c: Context, x: Array) -> Array:
 
 
 def _loop(c: Context, *inputs: Array) -> Array:
-    loop: Loop = c.attrs
+    loop: LoopNode = c.attrs
     body, k = loop.body, loop.number
     carry, rest = list(inputs[: len(body.carries)]), inputs[len(body.carries) :]
     sliced, fixed = rest[: len(body.slices)], rest[len(body.slices) :]
@@ -396,7 +396,7 @@ def _call(c: Context, *inputs: Array) -> Array:
     return out
 
 
-REFERENCE: dict[Op, Rule] = {
+REFERENCE: dict[Op, ReferenceRule] = {
     Op.BUFFER: _buffer,
     Op.CONST: _const,
     Op.RANGE: _range,

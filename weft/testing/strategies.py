@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
 from weft.ir.expr import bits, normalize
-from weft.ir.graph import Along, Attrs, Axes, Box, Combine, Fill, Node, Padding, Shape, Target, Window
+from weft.ir.graph import Along, Attrs, Axes, Box, Fill, Node, Padding, ScatterCombine, Shape, Target, Window
 from weft.ir.ops import COMPARE, CONVERSIONS, ELEMENTWISE, Op
 from weft.testing.programs import Array, GraphProgram, ProgramStep, numpy_leaf
 from weft.testing.tolerance import exact
@@ -428,7 +428,7 @@ def _scatter(b: Builder) -> None:
     axis = b.draw(st.integers(0, len(v.shape) - 1))
     index = _index(b, v, axis)
     ops = (None, Op.ADD, Op.MUL, Op.MAX, Op.MIN) if v.dtype.kind is not Kind.BOOL else (None, Op.MAX, Op.MIN)
-    b.step(Op.SCATTER, (v, index, b.leaf(index.shape, v.dtype)), Combine(axis, b.draw(choice(ops))))
+    b.step(Op.SCATTER, (v, index, b.leaf(index.shape, v.dtype)), ScatterCombine(axis, b.draw(choice(ops))))
 
 
 def _concat(b: Builder) -> None:

@@ -13,7 +13,7 @@ from weft.backends.llvm.scalar import NATIVE
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.index import high
-from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.loops import Loop, LoopKind, Prefetch, Store
 from weft.ir.loops_names import every
 from weft.ir.ops import Op
@@ -27,7 +27,7 @@ def activated(n: int, k: int, inner: bool) -> Case:
     j, l, j2 = axis("j", n), axis("l", k), axis("j2", n)
     at = (j.var, l.var) if inner else (l.var, j.var)
     e = mul(ex.call(Op.TANH, ex.Load(F, "h", (l.var,))), ex.Load(F, "w", at))
-    s = Value("s", (j,), e, Reduce(Op.ADD, (l,)))
+    s = ItemValue("s", (j,), e, Reduce(Op.ADD, (l,)))
     out = Output("out", (j2,), (StoreTo("r", (j2.var,), ex.Load(F, "s", (j2.var,))),))
     params = (Param("h", F, (k,)), Param("w", F, (n, k) if inner else (k, n)), Param("r", F, (n,), True))
 
@@ -43,7 +43,7 @@ def region(shape: tuple[int, ...], inside: tuple[int, ...], over: tuple[int, ...
     axes = [axis(f"a{n}", size) for n, size in enumerate(inside)]
     kept = tuple(a for n, a in enumerate(axes) if n not in over)
     read = ex.Load(F, "x", tuple(a.var for a in axes))
-    s = Value("s", kept, read, Reduce(Op.ADD, tuple(axes[n] for n in over)))
+    s = ItemValue("s", kept, read, Reduce(Op.ADD, tuple(axes[n] for n in over)))
     outer = tuple(axis(f"{a.var.name}_out", high(a.extent)) for a in kept)
     at = tuple(a.var for a in outer)
     out = Output("out", outer, (StoreTo("r", at, ex.Load(F, "s", at)),))

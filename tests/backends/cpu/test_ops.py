@@ -19,7 +19,7 @@ from weft.backends.cpu.runtime import open_runtime
 from weft.backends.llvm.scalar import NATIVE
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind, to_numpy
-from weft.ir.expr import Call, Const, Load, Temp
+from weft.ir.expr import Const, Load, ScalarCall, Temp
 from weft.ir.index import Var, in_range
 from weft.ir.loops import Block, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.loops_verify import call_error
@@ -35,7 +35,7 @@ def program(name: str, op: Op, src: tuple[DType, ...], dst: DType, lanes: int) -
     out = Buffer("out", dst, N, Scope.GLOBAL)
     i, v = Var("i", 0, (N - 1) // LANES), Var("v", 0, LANES - 1)
     at = i * LANES + v if lanes else Var("i", 0, N - 1)
-    value = Call(dst, op, tuple(Load(p.dtype, p.name, (at,)) for p in params))
+    value = ScalarCall(dst, op, tuple(Load(p.dtype, p.name, (at,)) for p in params))
     if lanes:
         store = Store("out", at, value, in_range(at, None, N))
         body: Block = (Loop(i, -(-N // LANES), (Loop(v, LANES, (store,), LoopKind.VECTOR),)),)
@@ -49,7 +49,7 @@ def cases() -> dict[str, tuple[Op, tuple[DType, ...], DType]]:
     out: dict[str, tuple[Op, tuple[DType, ...], DType]] = {}
 
     def add(name: str, op: Op, src: tuple[DType, ...], dst: DType) -> None:
-        if call_error(Call(dst, op, tuple(Temp(d, "x") for d in src))) is None:
+        if call_error(ScalarCall(dst, op, tuple(Temp(d, "x") for d in src))) is None:
             out[name] = (op, src, dst)
 
     for op in sorted(NATIVE - {Op.CAST, Op.BITCAST, Op.WHERE}, key=lambda o: o.name):
@@ -126,7 +126,7 @@ def with_constant(name: str, op: Op, d: DType, value: Any, first: bool) -> Progr
     )
     i, v = Var("i", 0, 0), Var("v", 0, N - 1)
     args = (Const(d, value), Load(d, "x0", (v,)))
-    store = Store("out", v, Call(out.dtype, op, args if first else args[::-1]))
+    store = Store("out", v, ScalarCall(out.dtype, op, args if first else args[::-1]))
     loop = Loop(i, 1, (Loop(v, N, (store,), LoopKind.VECTOR),))
     return Program(name, (x, out), frozenset({"out"}), (), (loop,))
 
@@ -145,7 +145,7 @@ CONSTANT = {
     )
     for k, value in enumerate(special(d))
     for first in (True, False)
-    if call_error(Call(dtypes.bool_ if op in COMPARE else d, op, (Temp(d, "x"), Temp(d, "x")))) is None
+    if call_error(ScalarCall(dtypes.bool_ if op in COMPARE else d, op, (Temp(d, "x"), Temp(d, "x")))) is None
 }
 
 

@@ -12,7 +12,19 @@ import pytest
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
-from weft.ir.expr import Call, Expr, Load, Temp, as_index, call, cast, const, from_index, transform, where
+from weft.ir.expr import (
+    Expr,
+    Load,
+    ScalarCall,
+    Temp,
+    as_index,
+    call,
+    cast,
+    const,
+    from_index,
+    transform,
+    where,
+)
 from weft.ir.expr import test as holds
 from weft.ir.index import Int, Var, bounds, high, in_range, maximum, minimum, rewrite_guard, substitute
 from weft.ir.loops import (
@@ -469,7 +481,7 @@ def test_a_deep_expression_renders_without_recursion(compile_all: Build) -> None
     v = var("v", 16)
     y: Expr = load(x, v)
     for k in range(5000):
-        y = Call(F32, Op.ADD, (y, const(F32, k)))
+        y = ScalarCall(F32, Op.ADD, (y, const(F32, k)))
     check(
         compile_all,
         [x, out],

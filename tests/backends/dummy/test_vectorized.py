@@ -15,7 +15,7 @@ from weft.backends.dummy.independent import at_once
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.dummy.vectorized import Vectorized
 from weft.ir import dtypes
-from weft.ir.expr import Call, Const, Load, call
+from weft.ir.expr import Const, Load, ScalarCall, call
 from weft.ir.index import Int, Var
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
@@ -144,7 +144,7 @@ def test_products_are_summed_as_matrices() -> None:
     """A product of matrices whose terms never stand in memory, with an infinity, in pieces and at once."""
     n = 96
     i, j, k = (Var(name, 0, n - 1) for name in "ijk")
-    product = Call(F, Op.MUL, (load("a", n * i + k), load("b", n * k + j)))
+    product = ScalarCall(F, Op.MUL, (load("a", n * i + k), load("b", n * k + j)))
     body = loop(
         i, loop(j, Store("y", n * i + j, Const(F, 1)), loop(k, Accumulate("y", n * i + j, Op.ADD, product)))
     )

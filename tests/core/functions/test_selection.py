@@ -9,7 +9,7 @@ import weft
 from weft.autograd.value import apply
 from weft.core.args.handle import wrap
 from weft.core.functions.selection import PAYS
-from weft.ir.graph import Combine
+from weft.ir.graph import ScatterCombine
 from weft.ir.ops import Op
 
 RNG = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_scatters_by_an_index_that_is_alike_in_some_groups_of_lanes(n: int, m: i
         hit = weft.full((n, m), False).index_fill(0, weft.tensor([at]), weft.tensor(True))
         index = weft.where(hit, weft.arange(n).reshape(n, 1).expand(n, m), n).reshape(n * m)
         out = apply(
-            Op.SCATTER, (weft.zeros(n).value, index.value, src.reshape(n * m).value), Combine(0, None)
+            Op.SCATTER, (weft.zeros(n).value, index.value, src.reshape(n * m).value), ScatterCombine(0, None)
         )
         want = np.zeros(n)
         want[at] = (at + 1) * m

@@ -6,7 +6,7 @@ from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Load
 from weft.ir.index import Var, in_range
-from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.dot import dot_algorithm
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.text import show_algorithm, show_kernel
@@ -32,7 +32,7 @@ def matmul() -> Algorithm:
         (Param("a", F, (4, 6)), Param("b", F, (6, 8)), Param("y", F, (4, 8), True)),
         (),
         (
-            Value("c", (i, j), product, Reduce(Op.ADD, (k,))),
+            ItemValue("c", (i, j), product, Reduce(Op.ADD, (k,))),
             Output("out", (i2, j2), (StoreTo("y", (i2.var, j2.var), stored),)),
         ),
     )

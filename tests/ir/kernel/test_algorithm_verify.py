@@ -10,9 +10,9 @@ import pytest
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Const, Load, Temp
+from weft.ir.expr import Const, Load, ScalarCall, Temp
 from weft.ir.index import Opaque, Var, in_range
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.verify import verify
 from weft.ir.ops import Op
 
@@ -26,7 +26,7 @@ def axis(name: str, extent: int) -> Axis:
 
 i, r, j = axis("i", 4), axis("r", 6), axis("j", 4)
 X, Y = Param("x", F, (4, 6)), Param("y", F, (4,), True)
-ROW = Value("row", (i,), Load(F, "x", (i.var, r.var)), Reduce(Op.ADD, (r,)))
+ROW = ItemValue("row", (i,), Load(F, "x", (i.var, r.var)), Reduce(Op.ADD, (r,)))
 OUT = Output("out", (j,), (StoreTo("y", (j.var,), Load(F, "row", (j.var,))),))
 GOOD = Algorithm("rows", (X, Y), (), (ROW, OUT))
 
@@ -61,7 +61,7 @@ BAD: dict[str, Callable[[], Algorithm]] = {
     "an index is computed as float32": lambda: stored(Load(F, "x", (Opaque(row, 0, 3), 0))),
     "names are bound in lowered loops only": lambda: stored(Temp(F, "t")),
     "add needs operands of one dtype, got float32, int64": lambda: stored(
-        Call(F, Op.ADD, (row, Const(I, 1)))
+        ScalarCall(F, Op.ADD, (row, Const(I, 1)))
     ),
     "sub cannot combine float32 in memory": lambda: stored(row, combine=Op.SUB),
     "a reduction combines over one axis or more by ADD, MUL, MAX or MIN": lambda: items(

@@ -8,7 +8,7 @@ import pytest
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Const, Expr, Load, Temp, as_index, call, where
+from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, as_index, call, where
 from weft.ir.index import InRange, Int, Var, in_range
 from weft.ir.loops import (
     Accumulate,
@@ -476,14 +476,20 @@ def body(p: Program) -> str:
 
 def test_choices_among_bools() -> None:
     b = dtypes.bool_
-    c, m, yes, no = Call(b, Op.LT, (x(0), f(1))), Load(b, "m", (0,)), Const(b, True), Const(b, False)
+    c, m, yes, no = ScalarCall(b, Op.LT, (x(0), f(1))), Load(b, "m", (0,)), Const(b, True), Const(b, False)
     pairs = ((yes, yes), (no, no), (yes, no), (no, yes), (m, yes), (m, no), (yes, m), (no, m))
     params = (
         Buffer("x", F, 1, Scope.GLOBAL),
         Buffer("m", b, 1, Scope.GLOBAL),
         Buffer("y", b, 8, Scope.GLOBAL),
     )
-    stores = tuple([Store("y", k, Call(b, Op.WHERE, (c, *pair))) for k, pair in enumerate(pairs)])
+    stores = tuple([Store("y", k, ScalarCall(b, Op.WHERE, (c, *pair))) for k, pair in enumerate(pairs)])
     found = simplify(Program("k", params, frozenset("y"), (), stores)).body
-    same = [Call(b, Op.WHERE, (c, *pair)) for pair in pairs[4:]]
-    assert [s.value for s in found if isinstance(s, Store)] == [yes, no, c, Call(b, Op.NOT, (c,)), *same]
+    same = [ScalarCall(b, Op.WHERE, (c, *pair)) for pair in pairs[4:]]
+    assert [s.value for s in found if isinstance(s, Store)] == [
+        yes,
+        no,
+        c,
+        ScalarCall(b, Op.NOT, (c,)),
+        *same,
+    ]

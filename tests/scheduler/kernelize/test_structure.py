@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.ir import dtypes, graph
-from weft.ir.graph import Along, Axes, Box, Combine, Node, Shape, apply
+from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine, Shape, apply
 from weft.ir.index import Var
 from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.text import show_algorithm
@@ -182,20 +182,20 @@ def test_update_inside_an_expression_is_a_choice() -> None:
 def test_scatter_into_zeros_fills_and_scatters_in_one_kernel(op: Op | None) -> None:
     index = broadcast_to(leaf(7, dtype=np.int64), (7, 1), (7, 3))
     x = graph.const(0.0, dtypes.float32, (5, 3))
-    (spec,) = checked(apply(Op.SCATTER, (x, index, leaf(7, 3)), Combine(0, op)))
+    (spec,) = checked(apply(Op.SCATTER, (x, index, leaf(7, 3)), ScatterCombine(0, op)))
     assert len(spec.algorithm.items) == 2
     assert not spec.inplace
 
 
 def test_scatter_into_a_leaf_updates_a_copy() -> None:
     x, index = leaf(5, 3), broadcast_to(leaf(7, dtype=np.int64, top=8), (7, 1), (7, 3))
-    (spec,) = checked(apply(Op.SCATTER, (x, index, leaf(7, 3)), Combine(0, Op.ADD)))
+    (spec,) = checked(apply(Op.SCATTER, (x, index, leaf(7, 3)), ScatterCombine(0, Op.ADD)))
     assert dict(spec.inplace) == {"y0": x}
 
 
 def test_scatter_of_one_element_per_row_is_a_comparison() -> None:
     x, index = graph.const(0.0, dtypes.float32, (5, 3)), leaf(5, 1, dtype=np.int64, top=3)
-    one_hot = apply(Op.SCATTER, (x, index, leaf(5, 1)), Combine(1, Op.ADD))
+    one_hot = apply(Op.SCATTER, (x, index, leaf(5, 1)), ScatterCombine(1, Op.ADD))
     (spec,) = checked(add(one_hot, leaf(5, 3)))
     assert len(spec.algorithm.items) == 1
 
@@ -206,7 +206,7 @@ def test_scatter_of_narrow_floats_adds_in_f32(dtype: dtypes.DType) -> None:
         return apply(Op.CAST, (x,), dtype=dtype)
 
     index = broadcast_to(leaf(7, dtype=np.int64), (7, 1), (7, 3))
-    node = apply(Op.SCATTER, (narrow(leaf(5, 3)), index, narrow(leaf(7, 3))), Combine(0, Op.ADD))
+    node = apply(Op.SCATTER, (narrow(leaf(5, 3)), index, narrow(leaf(7, 3))), ScatterCombine(0, Op.ADD))
     np.testing.assert_array_equal(
         execute([node])[0].astype(np.float32), evaluate([node])[0].astype(np.float32)
     )

@@ -11,7 +11,7 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Load
-from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.decisions import Pick, pick
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
@@ -56,7 +56,7 @@ def linear(m: int, n: int, k: int) -> Case:
     y, x = axis("y", m), axis("x", n)
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), Load(F, "c", (y.var, x.var))),))
     params = (Param("x", F, (m, k)), Param("w", F, (n, k)), Param("r", F, (m, n), True))
-    algorithm = Algorithm("linear", params, (), (Value("c", (i, j), product, Reduce(Op.ADD, (l,))), out))
+    algorithm = Algorithm("linear", params, (), (ItemValue("c", (i, j), product, Reduce(Op.ADD, (l,))), out))
     return Case(algorithm, lambda t: {"r": t["x"] @ t["w"].T})
 
 

@@ -19,7 +19,7 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.scheduler.kernelize import KernelSpec, LoopSpec, kernelize_all
+from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.executions import executed, stated
 from weft.testing.kernels import matmul, softmax
@@ -132,10 +132,10 @@ GRAPHS: dict[str, Callable[[], Sequence[weft.Tensor]]] = {
 
 def algorithms(nodes: Sequence[Node]) -> Iterator[Algorithm]:
     """Of all kernels, those of loops' steps as well."""
-    todo: list[KernelSpec | LoopSpec] = list(kernelize_all(nodes))
+    todo: list[KernelSpec | ScanSpec] = list(kernelize_all(nodes))
     while todo:
         spec = todo.pop()
-        if isinstance(spec, LoopSpec):
+        if isinstance(spec, ScanSpec):
             todo += [step.spec for step in spec.body.steps]
         else:
             yield spec.algorithm

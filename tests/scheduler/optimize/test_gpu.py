@@ -10,7 +10,7 @@ from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Load
-from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.loops import Barrier, Combine, LoopKind
 from weft.ir.loops_names import every
 from weft.ir.loops_text import show_program
@@ -46,7 +46,7 @@ def sums(shape: tuple[int, ...], over: tuple[int, ...]) -> Case:
     """Sums over some axes."""
     axes = tuple(axis(f"i{k}", n) for k, n in enumerate(shape))
     kept = tuple(a for k, a in enumerate(axes) if k not in over)
-    s = Value(
+    s = ItemValue(
         "s", kept, Load(F, "x", tuple(a.var for a in axes)), Reduce(Op.ADD, tuple(axes[k] for k in over))
     )
     outer = tuple(axis(f"o{k}", a.var.hi + 1) for k, a in enumerate(kept))

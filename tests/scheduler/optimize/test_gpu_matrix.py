@@ -12,8 +12,8 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Load
-from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
+from weft.ir.expr import Load, ScalarCall
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import run
@@ -48,9 +48,9 @@ def product(m: int, n: int, k: int, dtype: Any = H) -> Algorithm:
 
     def wide(name: str, *index: Any) -> Any:
         load = Load(dtype, name, index)
-        return load if dtype is F else Call(F, Op.CAST, (load,))
+        return load if dtype is F else ScalarCall(F, Op.CAST, (load,))
 
-    c = Value("c", (i, j), mul(wide("a", i.var, l.var), wide("b", l.var, j.var)), Reduce(Op.ADD, (l,)))
+    c = ItemValue("c", (i, j), mul(wide("a", i.var, l.var), wide("b", l.var, j.var)), Reduce(Op.ADD, (l,)))
     y, x = axis("y", m), axis("x", n)
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), Load(F, "c", (y.var, x.var))),))
     params = (Param("a", dtype, (m, k)), Param("b", dtype, (k, n)), Param("r", F, (m, n), True))

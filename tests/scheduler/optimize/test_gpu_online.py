@@ -123,7 +123,7 @@ def test_matrix_units_for_both_products(
 def test_an_axis_is_extended_in_all_values_that_share_it() -> None:
     k = initial(attention(1, 6, 4, True).algorithm)
     chain = online.find(k)
-    assert isinstance(chain, online.Chain)
+    assert isinstance(chain, online.ReductionChain)
     shared = online.shared_tiles(k, chain)
     assert isinstance(shared, Kernel)
     axes = {"s": "j", "m": "j1", "l": "j2", "o": "j3"}

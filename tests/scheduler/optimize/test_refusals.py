@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from weft import Tensor
-from weft.autograd.value import Value as GraphValue
+from weft.autograd.value import ItemValue as GraphValue
 from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
@@ -22,7 +22,7 @@ from weft.ir import expr as ex
 from weft.ir import graph
 from weft.ir.expr import Load
 from weft.ir.index import floordiv
-from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
@@ -86,7 +86,7 @@ def combined(out: Output) -> Output:
 def square(read: Callable[[Axis, Axis], ex.Expr], n: int = 32) -> Algorithm:
     """A product c of square matrices, of which the output stores what `read` says."""
     i, j, l, y, x = (axis(name, n) for name in "ijlyx")
-    c = Value(
+    c = ItemValue(
         "c", (i, j), mul(Load(F, "a", (i.var, l.var)), Load(F, "b", (l.var, j.var))), Reduce(Op.ADD, (l,))
     )
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), read(y, x)),))
@@ -101,7 +101,7 @@ def at(*index: Any) -> ex.Expr:
 def plain(shape: tuple[int, int] = (4, 32)) -> Algorithm:
     """A value that is no reduction, and its output."""
     i, j, y, x = axis("i", shape[0]), axis("j", shape[1]), axis("y", shape[0]), axis("x", shape[1])
-    v = Value("v", (i, j), Load(F, "a", (i.var, j.var)), None)
+    v = ItemValue("v", (i, j), Load(F, "a", (i.var, j.var)), None)
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), Load(F, "v", (y.var, x.var))),))
     return Algorithm("plain", (Param("a", F, shape), Param("r", F, shape, True)), (), (v, out))
 
@@ -110,26 +110,26 @@ def prefixes(m: int, n: int) -> Algorithm:
     return of(leaf(m, n).cumsum(1))
 
 
-def changed(name: str, change: Callable[[Value], Value]) -> Algorithm:
+def changed(name: str, change: Callable[[ItemValue], ItemValue]) -> Algorithm:
     """Attention (s: scores, m: their maximum, l: the sum of weights, o: the product) with one value changed."""
     a = attention(1, 12, 8, False).algorithm
     return replace(
-        a, items=tuple(change(i) if isinstance(i, Value) and i.name == name else i for i in a.items)
+        a, items=tuple(change(i) if isinstance(i, ItemValue) and i.name == name else i for i in a.items)
     )
 
 
-def minimum(v: Value) -> Value:
+def minimum(v: ItemValue) -> ItemValue:
     assert v.reduce is not None
     return replace(v, reduce=replace(v.reduce, op=Op.MIN))
 
 
-def sines(v: Value) -> Value:
-    assert isinstance(v.expr, ex.Call)
+def sines(v: ItemValue) -> ItemValue:
+    assert isinstance(v.expr, ex.ScalarCall)
     return replace(v, expr=ex.call(Op.SIN, v.expr.args[0]))
 
 
-def first_factor(v: Value) -> Value:
-    assert isinstance(v.expr, ex.Call)
+def first_factor(v: ItemValue) -> ItemValue:
+    assert isinstance(v.expr, ex.ScalarCall)
     return replace(v, expr=v.expr.args[0])
 
 

@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
-from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
 from weft.ir.loops_verify import verify
@@ -86,12 +86,12 @@ def test_right_for_every_size(name: str, device: str) -> None:
 def transposed(m: int, n: int, k: int) -> Case:
     """x @ w.T with few rows: lanes along the rows, results turned on their way out."""
     from weft.ir import expr as ex
-    from weft.ir.kernel.algorithm import Algorithm, Output, Param, Reduce, StoreTo, Value
+    from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
     from weft.ir.ops import Op
     from weft.testing.kernels import F, axis, mul
 
     i, j, l = axis("i", m), axis("j", n), axis("l", k)
-    c = Value(
+    c = ItemValue(
         "c",
         (i, j),
         mul(ex.Load(F, "a", (i.var, l.var)), ex.Load(F, "w", (j.var, l.var))),
@@ -193,7 +193,7 @@ def test_long_products_are_summed_in_steps(shape: tuple[int, int, int]) -> None:
     case = matmul(*shape)
     kernel = schedule(case.algorithm, DESCRIPTIONS["avx512"])
     chain = kernel.algorithm.item("c_chain")
-    assert isinstance(chain, Value) and chain.reduce is not None
+    assert isinstance(chain, ItemValue) and chain.reduce is not None
     assert 256 <= chain.reduce.axes[0].extent <= 1024
     out, expected = run(lower(kernel), case), case.reference(case.inputs(2))
     np.testing.assert_allclose(out["r"], expected["r"], rtol=2e-4, atol=2e-4)

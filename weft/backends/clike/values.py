@@ -13,7 +13,7 @@ from weft.backends.clike.scalar import Site
 from weft.backends.clike.text import Condition, Group, Offset, Text, TextValue
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, names_of, opaque_values, walk
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, names_of, opaque_values, walk
 from weft.ir.index import NEVER, Guard, InRange, Int, Var, bounds, coefficient, substitute, variables
 from weft.ir.ops import Op
 
@@ -262,7 +262,7 @@ class Values(Text):
                 return found[None] if None in found else found[self.now.start]
             case Load():
                 return self._load_once(e)
-            case Call():
+            case ScalarCall():
                 values = [self.memo[a] for a in e.args]
                 lanes = max(v.lanes for v in values)
                 texts = [
@@ -281,7 +281,7 @@ class Values(Text):
             case _:
                 raise TypeError(f"not a scalar expression: {type(e).__name__}")
 
-    def _operand(self, e: Call, position: int, text: str, lanes: int) -> str:
+    def _operand(self, e: ScalarCall, position: int, text: str, lanes: int) -> str:
         """An operand of a float op, where compilers that take floats for real numbers could drop it: of a sum that was
         rounded before ((x + c) - c), taken away from itself (x - x), or zero (x * 0)."""
         a = e.args[position]

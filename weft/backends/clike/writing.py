@@ -10,7 +10,7 @@ from weft.backends.clike.text import Group, Offset, TextValue
 from weft.backends.clike.values import Values, opaques
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Expr, names_of
+from weft.ir.expr import Expr, ScalarCall, names_of
 from weft.ir.index import Guard, Int
 from weft.ir.loops import Accumulate, Store
 from weft.ir.loops_names import names_of_guard, names_of_index
@@ -257,6 +257,6 @@ def factors(s: Store | Accumulate) -> tuple[Op, tuple[Expr, ...]]:
     if not isinstance(s, Accumulate):
         return Op.ADD, (s.value,)
     e = s.value
-    if s.op is Op.ADD and isinstance(e, Call) and e.op is Op.MUL and e.dtype.is_float:
+    if s.op is Op.ADD and isinstance(e, ScalarCall) and e.op is Op.MUL and e.dtype.is_float:
         return Op.FMA, e.args
     return s.op, (e,)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Const, Expr, call, transform
+from weft.ir.expr import Const, Expr, ScalarCall, call, transform
 from weft.ir.loops import Program
 from weft.ir.ops import Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
@@ -30,10 +30,10 @@ def with_extrema(grid: Program) -> Program:
 
 def _limit(e: Expr) -> tuple[Op, Expr, Const] | None:
     """The extremum that a choice is, its operand and its limit."""
-    if not isinstance(e, Call) or e.op is not Op.WHERE or e.dtype is not dtypes.float32:
+    if not isinstance(e, ScalarCall) or e.op is not Op.WHERE or e.dtype is not dtypes.float32:
         return None
     test, chosen, other = e.args
-    if not isinstance(test, Call) or test.op is not Op.LT or not isinstance(chosen, Const):
+    if not isinstance(test, ScalarCall) or test.op is not Op.LT or not isinstance(chosen, Const):
         return None
     if not chosen.value or math.isnan(float(chosen.value)):  # zeros have signs
         return None

@@ -19,7 +19,7 @@ from weft.backends.llvm.frame import Place
 from weft.backends.llvm.index import affine
 from weft.ir import dtypes
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Expr, Load, walk
+from weft.ir.expr import Expr, Load, ScalarCall, walk
 from weft.ir.index import Int, Var, coefficient, floordiv, mod, substitute
 from weft.ir.loops import Accumulate, Buffer, Loop, LoopKind, Scope
 from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
@@ -116,11 +116,11 @@ class Product:
 
     def _factors(self) -> tuple[Load, Load]:
         s = self.sum
-        if s.op is not Op.ADD or s.guard or not isinstance(s.value, Call) or s.value.op is not Op.MUL:
+        if s.op is not Op.ADD or s.guard or not isinstance(s.value, ScalarCall) or s.value.op is not Op.MUL:
             raise self.fail("it is no plain sum of products")
         out: list[Load] = []
         for e in s.value.args:
-            inner: Expr = e.args[0] if isinstance(e, Call) and e.op is Op.CAST else e
+            inner: Expr = e.args[0] if isinstance(e, ScalarCall) and e.op is Op.CAST else e
             if not isinstance(inner, Load) or inner.guard:
                 raise self.fail("a factor is no plain element of a panel")
             out.append(inner)

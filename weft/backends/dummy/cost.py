@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.ir.expr import Call, Load, walk
+from weft.ir.expr import Load, ScalarCall, walk
 from weft.ir.index import evaluate, variables
 from weft.ir.loops import Accumulate, Block, If, Loop, Program, Stmt
 from weft.ir.loops_names import roots
@@ -48,4 +48,4 @@ def _extent(s: Loop, env: Mapping[str, int]) -> int:
 
 def _own(s: Stmt) -> int:
     """Operations of one statement, its body not included."""
-    return sum(isinstance(e, Call | Load) for e in walk(roots(s))) + isinstance(s, Accumulate)
+    return sum(isinstance(e, ScalarCall | Load) for e in walk(roots(s))) + isinstance(s, Accumulate)

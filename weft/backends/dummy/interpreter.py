@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.ir.dtypes import to_numpy
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, walk
 from weft.ir.index import Guard, Int, Opaque, atoms, evaluate
 from weft.ir.loops import (
     LANE_KINDS,
@@ -379,7 +379,7 @@ class _Machine:
                     done[x] = frame.names[x.name]
                 case Load():
                     done[x] = self.load(x, frame, lanes, done)
-                case Call():
+                case ScalarCall():
                     done[x] = apply(x.op, x.dtype, *(done[a] for a in x.args))
                 case _:
                     raise self.fail(f"not a scalar expression: {type(x).__name__}")

@@ -24,7 +24,7 @@ from weft.backends.dummy.strided import Strided, row_major
 from weft.ir import dtypes
 from weft.ir.dtypes import to_numpy
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, walk
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, walk
 from weft.ir.index import FloorDiv, Guard, Int, Max, Min, Mod, Opaque, Product, Sum, Var, atoms, evaluate
 from weft.ir.loops import (
     LANE_KINDS,
@@ -298,7 +298,12 @@ class _Machine:
     def factors(self, s: Accumulate, lanes: _Lanes) -> tuple[Array, Array] | None:
         """The operands of a product that is summed, in a float type; None where it is no such thing or masked."""
         e = s.value
-        if s.op is not Op.ADD or not isinstance(e, Call) or e.op is not Op.MUL or lanes.mask is not None:
+        if (
+            s.op is not Op.ADD
+            or not isinstance(e, ScalarCall)
+            or e.op is not Op.MUL
+            or lanes.mask is not None
+        ):
             return None
         if e.dtype is not dtypes.float32 and e.dtype is not dtypes.float64:
             return None
@@ -413,7 +418,7 @@ class _Machine:
                     done[x] = _wider(self.names[x.name], len(lanes.shape))
                 case Load():
                     done[x] = self.load(x, lanes, done)
-                case Call():
+                case ScalarCall():
                     done[x] = apply(x.op, x.dtype, *(done[a] for a in x.args))
                 case _:
                     raise self.fail(f"not a scalar expression: {type(x).__name__}")

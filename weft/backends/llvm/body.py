@@ -17,7 +17,7 @@ from weft.backends.llvm.types import constant_mask, literal, memory_type, regist
 from weft.backends.llvm.writer import Lines
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Temp, Test, indices, opaque_values, walk
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, indices, opaque_values, walk
 from weft.ir.index import Guard, Int, Sum, Var, atoms, coefficient, low, variables
 from weft.ir.loops import (
     Accumulate,
@@ -320,7 +320,7 @@ class Body:
             ats.append(affine(frame, s.offset))
         apart = all(not frame.lanes or place.private or at.stride not in (None, 0) for at in ats)
         op, parts = s.op, (e,)
-        if apart and op is Op.ADD and isinstance(e, Call) and e.op is Op.MUL and e.dtype.is_float:
+        if apart and op is Op.ADD and isinstance(e, ScalarCall) and e.op is Op.MUL and e.dtype.is_float:
             op, parts = Op.FMA, e.args
         for _ in frame.each():
             self.expressions(parts)
@@ -596,7 +596,7 @@ class Body:
             case Load():
                 at, when = affine(frame, e.index[0]), condition(frame, e.guard)
                 return memory.load(frame, frame.place(e.source), at, when, self._ahead(e))
-            case Call():
+            case ScalarCall():
                 memo = frame.now.memo
                 return self._op(e.op, [a.dtype for a in e.args], e.dtype, [memo[a] for a in e.args])
             case FromIndex():

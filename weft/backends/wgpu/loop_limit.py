@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from weft.backends.clike.body import MAX_COPIES, copies
 from weft.backends.wgpu.pairs import DIVISION_STEPS, is_pair
-from weft.ir.expr import Call, walk
+from weft.ir.expr import ScalarCall, walk
 from weft.ir.index import Var, high
 from weft.ir.loops import Block, If, Loop, LoopKind, Program
 from weft.ir.loops_names import roots
@@ -32,7 +32,7 @@ def iterations(body: Block) -> int:
     """The most iterations of loops that one invocation runs."""
     total = 0
     for s in body:
-        inner = sum(_steps_of(e) for e in walk(roots(s)) if isinstance(e, Call))
+        inner = sum(_steps_of(e) for e in walk(roots(s)) if isinstance(e, ScalarCall))
         match s:
             case Loop(kind=LoopKind.VECTOR):
                 inner += high(s.extent) * iterations(s.body)
@@ -48,7 +48,7 @@ def iterations(body: Block) -> int:
     return total
 
 
-def _steps_of(call: Call) -> int:
+def _steps_of(call: ScalarCall) -> int:
     """Iterations that are behind one operation: remainders of floats, divisions of pairs of words."""
     if call.op is Op.MOD and call.dtype.is_float:
         return REMAINDER

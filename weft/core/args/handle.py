@@ -15,7 +15,7 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
-    from weft.core.views.views import Look
+    from weft.core.views.views import ViewOf
 
 Number: TypeAlias = bool | int | float
 TensorLike: TypeAlias = "Tensor | Number"
@@ -27,7 +27,7 @@ class Handle:
 
     __slots__ = ("__dict__", "__weakref__", "value")
     value: Value
-    look: Look | None = None
+    look: ViewOf | None = None
     """The elements that it shares with other tensors; see views.py."""
 
 
@@ -63,7 +63,7 @@ class _Recent(threading.local):
         self.note = self.tensors.append
 
 
-recent = _Recent()
+recent_tensors = _Recent()
 
 
 def wrap(value: Value) -> Tensor:
@@ -73,16 +73,16 @@ def wrap(value: Value) -> Tensor:
         value = passed_on(value)
     t = _new(_class)
     t.value = value
-    recent.note(ref(t))
+    recent_tensors.note(ref(t))
     return t
 
 
 def made(t: Handle) -> None:
     """Note a tensor that was made otherwise, or stands for something else now."""
-    recent.note(ref(t))
+    recent_tensors.note(ref(t))
 
 
-def unnoted(value: Value) -> Tensor:
+def wrap_untracked(value: Value) -> Tensor:
     """As `wrap`, for what is not to be kept when something that is computed from it is."""
     t = _new(_class)
     t.value = value
@@ -93,7 +93,7 @@ def standing_for(value: Value) -> Tensor:
     """A new Tensor that stands for `value` itself, which may be a leaf."""
     t = _new(_class)
     t.value = value
-    recent.note(ref(t))
+    recent_tensors.note(ref(t))
     return t
 
 

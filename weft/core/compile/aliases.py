@@ -61,7 +61,7 @@ def _containers(x: Any) -> Iterator[Any]:
         yield from _containers(part)
 
 
-def tell_apart(before: Replay, now: Replay, tensors: Sequence[Any]) -> None:
+def disambiguate_captures(before: Replay, now: Replay, tensors: Sequence[Any]) -> None:
     """Unbind the arguments of two traces of the same structure that are found not to be captured.
 
     `tensors` are the arguments of the later trace. Nothing is told where the traces did not do the same.

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from weft.autograd.context import context, default_device
 from weft.core.args.handle import Handle, describe
 from weft.core.args.structure import Key, Same, flatten, is_named_tuple
-from weft.core.compile.aliases import tell_apart
+from weft.core.compile.aliases import disambiguate_captures
 from weft.core.compile.direct_call import DirectCall
 from weft.core.compile.recording import Left
 from weft.core.compile.replay import Replay, make_replay
@@ -57,7 +57,7 @@ class _Broken:
         return all(module.training is training for module, training in other.modes)
 
 
-class Compiled(Generic[P, R]):
+class CompiledFunction(Generic[P, R]):
     """A compiled function; see `compile`."""
 
     def __init__(self, fn: Callable[P, R], fullgraph: bool = False) -> None:
@@ -183,7 +183,7 @@ class Compiled(Generic[P, R]):
             return result
         self._broken.pop(asked, None)
         if key in self._last:
-            tell_apart(self._last[key], replay, tensors)
+            disambiguate_captures(self._last[key], replay, tensors)
         self._last.pop(key, None)
         self._last[key] = replay
         if replay.escapes and key not in self._tried:
@@ -269,7 +269,7 @@ def compile(
     mode: str | None = ...,
     options: Any = ...,
     disable: bool = ...,
-) -> Compiled[P, R]: ...
+) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
     fn: None = None,
@@ -280,7 +280,7 @@ def compile(
     mode: str | None = ...,
     options: Any = ...,
     disable: bool = ...,
-) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 def compile(
     fn: Callable[..., Any] | None = None,
     *,
@@ -321,12 +321,12 @@ def compile(
     if not callable(fn):
         raise DTypeError(f"compile: expected a function, got {describe(fn)}")
     already: Any = fn
-    if isinstance(fn, Compiled):
+    if isinstance(fn, CompiledFunction):
         return already
     for kind, form in _FORMS:
         if isinstance(fn, kind):
             return form(already, fullgraph)
-    made: Compiled[..., Any] = Compiled(fn, fullgraph)
+    made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph)
     return made
 
 
@@ -344,7 +344,7 @@ def reset() -> None:
         compiled.forget()
 
 
-_made: WeakSet[Compiled[..., Any]] = WeakSet()
+_made: WeakSet[CompiledFunction[..., Any]] = WeakSet()
 
 
 def _name(fn: Any) -> str:

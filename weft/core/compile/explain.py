@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from weft.core.args.handle import value_of
-from weft.core.compile.compile import Compiled
+from weft.core.compile.compile import CompiledFunction
 from weft.core.execute.explanation import Explanation, explain_nodes
 
 
@@ -22,7 +22,7 @@ def explain(*what: Any, time: bool = False) -> Explanation:
     folder), and which limit that is. `weft.explain(...)[0].show("loops", "assembly")` shows a kernel itself.
     """
     first = getattr(what[0], "_compiled", what[0]) if what else None
-    if isinstance(first, Compiled):
-        function = cast("Compiled[..., Any]", first)
+    if isinstance(first, CompiledFunction):
+        function = cast("CompiledFunction[..., Any]", first)
         return function.explain(*what[1:])
     return explain_nodes([value_of("explain", t).node for t in what], time)

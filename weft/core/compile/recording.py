@@ -16,7 +16,7 @@ from weft.core.execute import run, tracing
 from weft.core.functions.random import default_generator
 from weft.core.tensor.tensor import Tensor
 from weft.core.views import views
-from weft.core.views.views import Step
+from weft.core.views.views import ViewStep
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
 
@@ -72,7 +72,7 @@ class Recording:
     set_grads: list[SetGrad]
     results: list[int]
     same: list[int | None]
-    looks: list[tuple[int, int, tuple[Step, ...]]]
+    looks: list[tuple[int, int, tuple[ViewStep, ...]]]
     """Results that are views: the number of the result, that of a tensor from before, and the steps from it."""
     draws: list[tuple[Generator, Node, int]]
     build: Build
@@ -268,13 +268,13 @@ class Result:
 
 def _results(
     result: Any, numbers: _Numbers
-) -> tuple[list[int], list[int | None], list[tuple[int, int, tuple[Step, ...]]], Build]:
+) -> tuple[list[int], list[int | None], list[tuple[int, int, tuple[ViewStep, ...]]], Build]:
     """The values of the tensors in `result`, which of them are tensors from before or views of such, and how to make
     `result` again."""
     found: dict[int, int] = {}
     results: list[int] = []
     same: list[int | None] = []
-    looks: list[tuple[int, int, tuple[Step, ...]]] = []
+    looks: list[tuple[int, int, tuple[ViewStep, ...]]] = []
 
     def number(t: Tensor) -> int:
         if id(t) not in found:
@@ -287,7 +287,7 @@ def _results(
                 looks.extend((found[id(t)], k, tuple(map(held, steps))) for k, steps in known[:1])
         return found[id(t)]
 
-    def held(step: Step) -> Step:
+    def held(step: ViewStep) -> ViewStep:
         """The step with its tensors, of the trace, as numbers of results: each call has its own."""
         return views.with_tensors(step, lambda t: Result(number(t)), Handle)
 

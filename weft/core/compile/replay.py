@@ -181,7 +181,7 @@ class Replay:
                 views.written(t, here)
         for result, k, steps in self.recording.looks:
             now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
-            views.look_through(objects[k], results[result], now)
+            views.compose_views(objects[k], results[result], now)
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""

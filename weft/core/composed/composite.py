@@ -24,11 +24,11 @@ from weft import settings
 from weft.autograd.context import context, grad_enabled, grad_mode, switched
 from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
-from weft.core.args.handle import Handle, unnoted, wrap
+from weft.core.args.handle import Handle, wrap, wrap_untracked
 from weft.core.composed.precision import rounded_once
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
-from weft.ir.calls import Call, recorded
+from weft.ir.calls import GraphCall, recorded
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.ops import Op
@@ -77,9 +77,10 @@ class _Entry:
 
     def run(self, values: Sequence[Value]) -> Any:
         """The function itself, on these values."""
-        args = [unnoted(values[a.number]) if isinstance(a, _Place) else a for a in self.args]
+        args = [wrap_untracked(values[a.number]) if isinstance(a, _Place) else a for a in self.args]
         kwargs = {
-            k: unnoted(values[a.number]) if isinstance(a, _Place) else a for k, a in self.kwargs.items()
+            k: wrap_untracked(values[a.number]) if isinstance(a, _Place) else a
+            for k, a in self.kwargs.items()
         }
         return without_calls(self.function)(*args, **kwargs)
 
@@ -91,8 +92,8 @@ class _Result:
     entry: _Entry
     number: int
     made: Value
-    call: Call
-    backward: list[Call | None] | None = None
+    call: GraphCall
+    backward: list[GraphCall | None] | None = None
     whole: bool = True
     """True where the gradients can be recorded."""
 
@@ -323,11 +324,13 @@ def calls_are_made() -> bool:
     return not now.inline and now.casts is None and now.trace is None
 
 
-def calls_of(build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]) -> list[Call] | str:
+def calls_of(
+    build: Callable[[list[Tensor]], Sequence[Tensor]], values: Sequence[Value]
+) -> list[GraphCall] | str:
     """Calls for what `build` makes of tensors like these values, without history; or why there are none."""
     stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None)) for v in values]
     with grad_mode(False):
-        made = without_calls(build)([unnoted(v) for v in stands])
+        made = without_calls(build)([wrap_untracked(v) for v in stands])
     return recorded([v.node for v in stands], [t.value.node for t in made])
 
 

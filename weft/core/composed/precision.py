@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from weft.autograd.context import context, switched
 from weft.autograd.value import Value, apply, no_arithmetic
-from weft.core.args.handle import Handle, unnoted, wrap
+from weft.core.args.handle import Handle, wrap, wrap_untracked
 from weft.errors import WeftError, user_call, wraps_calls
 from weft.ir.dtypes import DType, accumulator, bfloat16, float16, float32
 from weft.ir.ops import Op
@@ -93,7 +93,7 @@ def _unrounded(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[s
 def _wide(a: Any) -> Any:
     if isinstance(a, Handle):
         dtype = a.value.node.dtype
-        return unnoted(widened(a.value)) if dtype is float16 or dtype is bfloat16 else a
+        return wrap_untracked(widened(a.value)) if dtype is float16 or dtype is bfloat16 else a
     if a.__class__ is tuple or a.__class__ is list:
         parts = [_wide(i) for i in cast("list[Any]", a)]
         return tuple(parts) if a.__class__ is tuple else parts

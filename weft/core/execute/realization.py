@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from weft.core.args.handle import recent
+from weft.core.args.handle import recent_tensors
 from weft.core.execute import run, tracing
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def realize(*tensors: Tensor) -> None:
         wanted.clear()
         tensors = (*tensors, *noted)
     nodes = [t.value.node for t in tensors]
-    held = _held() if recent.tensors else None
+    held = _held() if recent_tensors.tensors else None
     if not held:
         constants = run.realize(nodes)
         for t in tensors:
@@ -63,7 +63,7 @@ def realize(*tensors: Tensor) -> None:
             run.realize_value(t.value, constants)
     for node, holders in held.items():
         if node.storage is None and node not in constants:
-            recent.tensors.extend(map(ref, holders))
+            recent_tensors.tensors.extend(map(ref, holders))
         else:
             for t in holders:
                 run.realize_value(t.value, constants)
@@ -71,8 +71,8 @@ def realize(*tensors: Tensor) -> None:
 
 def _held() -> dict[Node, list[Tensor]]:
     """The values that are not computed yet but held by a tensor that somebody refers to, with these tensors."""
-    noted = list(recent.tensors)
-    recent.tensors.clear()
+    noted = list(recent_tensors.tensors)
+    recent_tensors.tensors.clear()
     held: dict[Node, list[Tensor]] = {}
     for entry in noted:
         t: Tensor | None = entry()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.autograd.value import stepwise
+from weft.autograd.value import zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import known_sizes
 from weft.core.args.handle import value_of, wrap
@@ -45,7 +45,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     """(sum |x|**p) ** (1/p) along dim, with gradient 0 where it is 0."""
     if p == 0:
-        return sum(wrap(stepwise(bc.cast(ne(x, 0).value, x.value.dtype), x.value)), dim, keepdim)
+        return sum(wrap(zero_gradient(bc.cast(ne(x, 0).value, x.value.dtype), x.value)), dim, keepdim)
     if p == float("inf"):
         return amax(abs(x), dim, keepdim)
     if p == float("-inf"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, apply, composed, stepwise
+from weft.autograd.value import Value, apply, composed, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import value_of, wrap
@@ -19,7 +19,7 @@ from weft.core.layout.movement import positions
 from weft.core.pointwise.elementwise import eq, gt, logical_and, lt, ne, where
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import bool_, int64
-from weft.ir.graph import Combine, elements
+from weft.ir.graph import ScatterCombine, elements
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def embedding(
     i, w = _checked("embedding", input, weight)
     flat = check_range("embedding", bc.reshape(i, (elements(i.shape),)), w.shape[0], 0, negative=False)
     if 0 in flat.shape:
-        return wrap(stepwise(bc.scalar(0, w.dtype, (*i.shape, w.shape[1])), w))
+        return wrap(zero_gradient(bc.scalar(0, w.dtype, (*i.shape, w.shape[1])), w))
     if padding_idx is not None:
         _padding_row("embedding", padding_idx, w)
     if max_norm is not None:
@@ -81,7 +81,9 @@ def _renormalized(weight: Tensor, flat: Value, max_norm: float, norm_type: float
     with no_grad():
         n = weight.value.shape[0]
         unread = bc.scalar(False, bool_, (n,))
-        read = wrap(apply(Op.SCATTER, (unread, flat, bc.scalar(True, bool_, flat.shape)), Combine(0, None)))
+        read = wrap(
+            apply(Op.SCATTER, (unread, flat, bc.scalar(True, bool_, flat.shape)), ScatterCombine(0, None))
+        )
         weight.copy_(_limited(weight.detach(), read, max_norm, norm_type))
     return weight.value
 
@@ -99,7 +101,7 @@ def _by_frequency(picked: Value, flat: Value, n: object) -> Value:
     def rule(g: Value, _out: Value, _x: Value, flat: Value) -> tuple[Value, None]:
         ones = bc.scalar(1, g.dtype, flat.shape)
         zeros = bc.scalar(0, g.dtype, (n,))  # pyright: ignore[reportArgumentType]  (a size)
-        count = rows(apply(Op.SCATTER, (zeros, flat, ones), Combine(0, Op.ADD)), 0, flat)
+        count = rows(apply(Op.SCATTER, (zeros, flat, ones), ScatterCombine(0, Op.ADD)), 0, flat)
         return (wrap(g) / wrap(count).unsqueeze(1)).value, None
 
     return composed(picked.node, (picked, flat), rule)
@@ -164,7 +166,7 @@ def embedding_bag(
     if len(i.shape) == 2:
         return _bags(picked, per_sample_weights, counted, mode)
     if count == 0 or bags == 0:
-        return wrap(stepwise(bc.scalar(0, w.dtype, (bags, dim)), w))
+        return wrap(zero_gradient(bc.scalar(0, w.dtype, (bags, dim)), w))
     # one bag per row, by comparing numbers: a sum over members, without writes that collide
     member = eq(wrap(bc.reshape(bag, (1, count))), wrap(positions((bags, count), 0, int64)))
     if counted is not None:

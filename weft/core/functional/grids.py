@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, stepwise
+from weft.autograd.value import Value, apply, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import known_sizes
 from weft.core.args.handle import value_of, wrap
@@ -98,7 +98,7 @@ def grid_sample(
     # coordinates along the input's axes: the grid has x, the last of them, first
     at = [reader.unnormalized(points[..., rank - 1 - i], i) for i in range(rank)]
     out = {"bilinear": _bilinear, "nearest": _nearest, "bicubic": _bicubic}[mode](reader, at)
-    return wrap(bc.cast(out.value if mode != "nearest" else stepwise(out.value, g), v.dtype))
+    return wrap(bc.cast(out.value if mode != "nearest" else zero_gradient(out.value, g), v.dtype))
 
 
 class _Reader:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, composed, stepwise
+from weft.autograd.value import Value, apply, composed, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import is_int, known_sizes
 from weft.core.args.handle import value_of, wrap
@@ -35,7 +35,7 @@ from weft.core.pointwise.elementwise import (
 )
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
-from weft.ir.graph import Along, Axes, Combine, Shape, Window, arange, elements
+from weft.ir.graph import Along, Axes, ScatterCombine, Shape, Window, arange, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -428,7 +428,7 @@ def _unpool(
     zeros = bc.scalar(0, v.dtype, (*lead, count))
     along = len(lead)
     plain = Value(bc.reshape(v, flat.shape).node)
-    out = apply(Op.SCATTER, (zeros, flat, plain), Combine(along, None))
+    out = apply(Op.SCATTER, (zeros, flat, plain), ScatterCombine(along, None))
 
     def rule(g: Value, _out: Value, _x: Value, flat: Value) -> tuple[Value, None]:
         """The VJP: where several maxima were one element, each gets its whole gradient, as in torch."""
@@ -504,7 +504,7 @@ def adaptive_mean(op: str, rank: int, input: Tensor, output_size: Sizes) -> Tens
     for k, n, m in _sizes(op, rank, v, output_size):
         shape = x.value.shape
         if m == 0:
-            return wrap(stepwise(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)), v))
+            return wrap(zero_gradient(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)), v))
         if n % m == 0:
             picked, size = wrap(bc.reshape(x.value, (*shape[:k], m, n // m, *shape[k + 1 :]))), n // m
         else:
@@ -527,7 +527,7 @@ def _adaptive_max(op: str, rank: int, input: Tensor, output_size: Sizes, return_
     place = _flat_positions(v.shape[first:])
     if any(m == 0 for _, _, m in sizes):
         shape = _pooled_shape(op, rank, v, output_size)
-        none = wrap(stepwise(bc.scalar(0, v.dtype, shape), v)), wrap(bc.scalar(0, int64, shape))
+        none = wrap(zero_gradient(bc.scalar(0, v.dtype, shape), v)), wrap(bc.scalar(0, int64, shape))
         return none if return_indices else none[0]
     for i, (_, n, m) in enumerate(sizes):
         v = _parts(v, first + i, n, m, v.dtype.min)

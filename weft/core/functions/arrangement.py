@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, stepwise
+from weft.autograd.value import Value, apply, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, is_int, known_sizes
 from weft.core.args.handle import Handle, describe, value_of, wrap
@@ -135,7 +135,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = np.array(list(choose(builtins.range(n), r)), np.int64).reshape(-1, r)
     if not rows.size:
-        return wrap(stepwise(bc.scalar(0, v.dtype, (0,) if r == 0 else (0, r)), v))
+        return wrap(zero_gradient(bc.scalar(0, v.dtype, (0,) if r == 0 else (0, r)), v))
     return getitem(input, tensor(rows, device=v.node.device))
 
 
@@ -366,7 +366,7 @@ def as_strided_scatter(
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """The input with elements of its flattened form replaced by (or, with accumulate, increased by) source."""
     from weft.core.layout.gather import check_range, index_value
-    from weft.ir.graph import Combine
+    from weft.ir.graph import ScatterCombine
 
     v, s = value_of("put", input), value_of("put", source)
     i = index_value("put", index)
@@ -378,9 +378,9 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         raise DTypeError(f"put: source is {s.dtype.name}, input {v.dtype.name}; convert one with .to(...)")
     n, m = elements(v.shape), elements(i.shape)
     if m == 0:
-        return wrap(stepwise(v, s))
+        return wrap(zero_gradient(v, s))
     at = check_range("put", bc.reshape(i, (m,)), n, 0, negative=True)
-    combine = Combine(0, Op.ADD if accumulate else None)
+    combine = ScatterCombine(0, Op.ADD if accumulate else None)
     out = apply(Op.SCATTER, (bc.reshape(v, (n,)), at, bc.reshape(s, (m,))), combine)
     return wrap(bc.reshape(out, v.shape))
 

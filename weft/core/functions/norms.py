@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from weft.autograd.ops import mul
-from weft.autograd.value import Value, composed, stepwise
+from weft.autograd.value import Value, composed, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Dims, value_of, wrap
 from weft.core.composed.composite import composite
@@ -40,7 +40,7 @@ def vector_norm(
             return wrap(bc.cast(sum(size, dim, keepdim).value, v.dtype))
         out = amax(size, dim, keepdim) if ord > 0 else amin(size, dim, keepdim)
     elif ord == 0:
-        out = sum(wrap(stepwise(bc.cast(ne(a, 0).value, a.value.dtype), a.value)), dim, keepdim)
+        out = sum(wrap(zero_gradient(bc.cast(ne(a, 0).value, a.value.dtype), a.value)), dim, keepdim)
     elif ord == 1:
         out = sum(abs(a), dim, keepdim)
     elif ord == 2:

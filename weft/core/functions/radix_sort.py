@@ -28,7 +28,7 @@ from weft.core.composed.templates import templated
 from weft.core.layout.movement import box, pad_value, positions, transpose, unsqueeze
 from weft.core.pointwise.elementwise import eq, logical_and, lt, where
 from weft.ir.dtypes import DType, int32, int64, uint8, uint32, uint64
-from weft.ir.graph import Along, Axes, Combine, elements
+from weft.ir.graph import Along, Axes, ScatterCombine, elements
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _scattered(n: int, index: Value, values: Value, op: Op | None = None) -> Val
     """Along the last axis, n elements long: the values where their index says, or what they add up to there."""
     lead = index.shape[:-1]
     base = bc.scalar(0, values.dtype, (*lead, n))
-    return apply(Op.SCATTER, (base, index, values), Combine(len(lead), op))
+    return apply(Op.SCATTER, (base, index, values), ScatterCombine(len(lead), op))
 
 
 # few elements ---------------------------------------------------------------------------------------------------------

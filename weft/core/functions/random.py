@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd.context import default_device
-from weft.autograd.value import Value, apply, stepwise
+from weft.autograd.value import Value, apply, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, is_int, new_shape
 from weft.core.args.defaults import check_dtype, get_default_dtype
@@ -361,7 +361,9 @@ def normal(
     if requires_grad:
         return leaf(Value(out.value.node), True)
     # a draw is no function of these: the gradient is 0, as in torch; weft.distributions have rsample
-    return wrap(stepwise(Value(out.value.node), *(x.value for x in (mean, std) if isinstance(x, Handle))))
+    return wrap(
+        zero_gradient(Value(out.value.node), *(x.value for x in (mean, std) if isinstance(x, Handle)))
+    )
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
@@ -370,12 +372,12 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     if p is not None:
         if not 0 <= p <= 1:
             raise ArgumentError(f"bernoulli: p must be from 0 to 1, got {p:g}")
-        return wrap(stepwise(bc.cast(bernoulli_mask(v.shape, p, generator, v).value, v.dtype), v))
+        return wrap(zero_gradient(bc.cast(bernoulli_mask(v.shape, p, generator, v).value, v.dtype), v))
     if not v.dtype.is_float:
         raise DTypeError(f"bernoulli: needs a float tensor of probabilities, got {v.dtype.name}")
     check_known("bernoulli", "probabilities", v, 0, 1)
     drawn = lt(uniform(v.shape, accumulator(v.dtype), generator, v), wrap(Value(v.node)))
-    return wrap(stepwise(bc.cast(drawn.value, v.dtype), v))
+    return wrap(zero_gradient(bc.cast(drawn.value, v.dtype), v))
 
 
 def bernoulli_mask(

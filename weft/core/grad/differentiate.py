@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
-from weft.core.args.handle import Handle, describe, standing_for, unnoted, value_of, wrap, writing
+from weft.core.args.handle import Handle, describe, standing_for, value_of, wrap, wrap_untracked, writing
 from weft.core.execute import tracing, watched
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.realization import note
@@ -151,7 +151,7 @@ def backward(
                 g = found.get(value)
                 if g is not None and t is not None:
                     with writing:
-                        t.grad = unnoted(g) if t.grad is None else t.grad + wrap(g)
+                        t.grad = wrap_untracked(g) if t.grad is None else t.grad + wrap(g)
                     for hook in list(t.__dict__.get("_post_hooks", {}).values()):
                         hook(t)
 

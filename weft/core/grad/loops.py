@@ -26,7 +26,7 @@ from weft.core.composed.composite import without_calls
 from weft.core.grad.function import several_results
 from weft.ir import dtypes, graph
 from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
-from weft.ir.loop_body import Body, Loop, Part, normal
+from weft.ir.loop_body import Body, LoopNode, Part, normal
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import rebuilt
 
@@ -144,7 +144,7 @@ class _Trace:
 
     def result(self, part: Part, k: int) -> Value:
         """A result, without history."""
-        return Value(graph.apply(Op.LOOP, self.inputs, Loop(self.body, part, k), home=device_of_files))
+        return Value(graph.apply(Op.LOOP, self.inputs, LoopNode(self.body, part, k), home=device_of_files))
 
     def carry_rows(self, i: int, first: int) -> Value:
         """A row for each step of carry i's history, from `first` on."""
@@ -408,12 +408,12 @@ class _Back:
             [v.node for v in (*start, *rows.values())], t.length, not t.reverse,
         )  # fmt: skip
         stacked = {
-            n: Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.STACK, k), home=device_of_files))
+            n: Value(graph.apply(Op.LOOP, inputs, LoopNode(body, Part.STACK, k), home=device_of_files))
             for k, n in enumerate(self.outs)
         }
         self.rows.update({n: v for n, v in stacked.items() if n not in self.rows})
         ends = [
-            Value(graph.apply(Op.LOOP, inputs, Loop(body, Part.FINAL, k), home=device_of_files))
+            Value(graph.apply(Op.LOOP, inputs, LoopNode(body, Part.FINAL, k), home=device_of_files))
             for k in range(len(carries))
         ]
         dc = dict(zip(t.live, ends, strict=False))

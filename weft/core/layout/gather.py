@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, stepwise
+from weft.autograd.value import Value, apply, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
@@ -18,7 +18,7 @@ from weft.core.layout.movement import box, flatten, positions
 from weft.core.pointwise.elementwise import eq, lt, where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, float32, float64, int64, uint8
-from weft.ir.graph import Along, Combine, Fill, elements
+from weft.ir.graph import Along, Fill, ScatterCombine, elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -98,7 +98,7 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if not v.shape:
         return wrap(v)
     if not elements(i.shape):
-        return wrap(stepwise(bc.scalar(0, v.dtype, i.shape), v))
+        return wrap(zero_gradient(bc.scalar(0, v.dtype, i.shape), v))
     size = tuple(n if d == k else i.shape[d] for d, n in enumerate(v.shape))
     _fits("gather", v, i, k)
     return wrap(apply(Op.GATHER, (box(v, (0,) * len(size), size), i), Along(k)))
@@ -200,15 +200,15 @@ def _scatter(op: str, v: Value, k: int, i: Value, s: Value, combine: Op | None) 
     _fits(op, v, i, k)
     if not v.shape:
         if combine is None:
-            return stepwise(s, v)
+            return zero_gradient(s, v)
         return apply(_OF_BOOLS[combine] if v.dtype is bool_ else combine, (v, s))
     part_shape = tuple(n if d == k else i.shape[d] for d, n in enumerate(v.shape))
     if part_shape == v.shape:
-        return apply(Op.SCATTER, (v, i, s), Combine(k, combine))
+        return apply(Op.SCATTER, (v, i, s), ScatterCombine(k, combine))
     from weft.ir.graph import Box
 
     zero, one = (0,) * len(v.shape), (1,) * len(v.shape)
-    part = apply(Op.SCATTER, (box(v, zero, part_shape), i, s), Combine(k, combine))
+    part = apply(Op.SCATTER, (box(v, zero, part_shape), i, s), ScatterCombine(k, combine))
     return apply(Op.UPDATE, (v, part), Box(zero, one))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
 
-from weft.autograd.value import Value, apply, stepwise
+from weft.autograd.value import Value, apply, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, new_shape
 from weft.core.args.broadcast import is_array
@@ -20,7 +20,7 @@ from weft.core.layout.movement import box, broadcast_tensors, pad_value
 from weft.core.pointwise.elementwise import ne, where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, int64, uint8
-from weft.ir.graph import Along, Axes, Box, Combine, Shape, elements
+from weft.ir.graph import Along, Axes, Box, ScatterCombine, Shape, elements
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
 
@@ -130,8 +130,8 @@ def _put_back(v: Value, k: int, i: Value, new: Value) -> Value:
     """`v` with `new` as the element i of axis k."""
     one = (*v.shape[:k], 1, *v.shape[k + 1 :])
     if 0 in one:
-        return stepwise(v, new)
-    return apply(Op.SCATTER, (v, _everywhere(i, one), bc.reshape(new, one)), Combine(k, None))
+        return zero_gradient(v, new)
+    return apply(Op.SCATTER, (v, _everywhere(i, one), bc.reshape(new, one)), ScatterCombine(k, None))
 
 
 def _everywhere(i: Value, shape: Shape) -> Value:
@@ -397,7 +397,7 @@ def _take(v: Value, advanced: dict[int, Value]) -> Value:
     flat = bc.reshape(_ordered(v, m.order), m.flat)
     shape = (*m.flat[: m.place], m.index.shape[0], *m.flat[m.place + 1 :])
     if 0 in shape:
-        return stepwise(bc.scalar(0, v.dtype, m.shape), v)
+        return zero_gradient(bc.scalar(0, v.dtype, m.shape), v)
     _not_empty(m.flat[m.place])
     out = apply(Op.GATHER, (flat, _spread(m.index, m.place, shape)), Along(m.place))
     return bc.reshape(out, m.shape)
@@ -409,11 +409,13 @@ def _put(v: Value, advanced: dict[int, Value], value: Any, combine: Op | None = 
     src = _source(v, value, m.shape)
     shape = (*m.flat[: m.place], m.index.shape[0], *m.flat[m.place + 1 :])
     if 0 in shape:
-        return stepwise(v, src)
+        return zero_gradient(v, src)
     _not_empty(m.flat[m.place])
     at = _spread(m.index, m.place, shape)
     out = apply(
-        Op.SCATTER, (bc.reshape(ordered, m.flat), at, bc.reshape(src, shape)), Combine(m.place, combine)
+        Op.SCATTER,
+        (bc.reshape(ordered, m.flat), at, bc.reshape(src, shape)),
+        ScatterCombine(m.place, combine),
     )
     back = [0] * len(m.order)
     for i, k in enumerate(m.order):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.autograd.joins import joined
-from weft.autograd.value import Value, apply, stepwise
+from weft.autograd.value import Value, apply, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, axes, axis, fill_in, is_int, sizes
 from weft.core.args.defaults import check_dtype
@@ -419,7 +419,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             raise ShapeError(
                 f"cat: shapes {tuple(first.shape)} and {tuple(v.shape)} differ in more than dimension {dim}"
             )
-    return own(stepwise(joined(values, k), *(v for v in given if v.shape == (0,))))
+    return own(zero_gradient(joined(values, k), *(v for v in given if v.shape == (0,))))
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.autograd.value import stepwise
+from weft.autograd.value import zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.execute import run
@@ -111,7 +111,7 @@ def slogdet(A: Tensor) -> SignLog:
         np.asarray(found[1], numpy_dtype(v)), (v,),
         lambda g, y, x: (reshape(g, (*g.value.shape, 1, 1)) * inv(x).mT,),
     )  # fmt: skip
-    return SignLog(wrap(stepwise(leaf(np.asarray(found[0], numpy_dtype(v)), v), v)), size)
+    return SignLog(wrap(zero_gradient(leaf(np.asarray(found[0], numpy_dtype(v)), v), v)), size)
 
 
 def logdet(input: Tensor) -> Tensor:

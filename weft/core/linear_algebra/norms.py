@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import stepwise
+from weft.autograd.value import zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
 from weft.core.args.handle import Dims, value_of, wrap
@@ -110,13 +110,13 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     v = matrices("linalg.cond", A)
     if p in (None, 2, -2):
         if not elements(v.shape):
-            return wrap(stepwise(bc.scalar(0, v.dtype, v.shape[:-2]), v))
+            return wrap(zero_gradient(bc.scalar(0, v.dtype, v.shape[:-2]), v))
         s = svdvals(A)
         first, last = s[..., 0], s[..., -1]
         return last / first if p == -2 else first / last
     if v.shape[-1] != v.shape[-2]:
         raise ShapeError(f"linalg.cond: p={p!r} needs square matrices, got shape {tuple(v.shape)}")
     if not elements(v.shape):
-        return wrap(stepwise(bc.scalar(0, v.dtype, v.shape[:-2]), v))
+        return wrap(zero_gradient(bc.scalar(0, v.dtype, v.shape[:-2]), v))
     inverse = inv_ex(A).inverse
     return matrix_norm(A, p) * matrix_norm(inverse, p)

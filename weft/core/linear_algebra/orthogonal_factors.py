@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.autograd.value import Value, stepwise
+from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import wrap
 from weft.core.args.requirements import needs, one_dtype, same_lead
@@ -121,7 +121,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
         )
     unit = tril(A, -1) + eye(m, n, dtype=v.dtype, device=v.node.device)
     out = expand(eye(m, n, dtype=v.dtype, device=v.node.device), v.shape)
-    out = out if k else wrap(stepwise(out.value, v, t))
+    out = out if k else wrap(zero_gradient(out.value, v, t))
     for i in reversed(range(k)):
         column = narrow(unit, -1, i, 1)
         factor = unsqueeze(narrow(tau, -1, i, 1), -1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.autograd.value import stepwise
+from weft.autograd.value import zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import describe, value_of, wrap
@@ -40,7 +40,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         return matrix_power(inv(A), -n)
     if n == 0:
         one = expand(eye(known_size(v), dtype=v.dtype, device=v.node.device), v.shape)
-        return wrap(stepwise(one.value, v))
+        return wrap(zero_gradient(one.value, v))
     out: Tensor | None = None
     square = A
     while n:
@@ -152,7 +152,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     n = v.shape[-1] if N is None else N
     if not isinstance(n, int) or n <= 0:
         if n == 0 and N is None:
-            return wrap(stepwise(bc.scalar(0, v.dtype, (*v.shape, 0)), v))
+            return wrap(zero_gradient(bc.scalar(0, v.dtype, (*v.shape, 0)), v))
         raise ArgumentError(f"linalg.vander: N must be positive, got {n}")
     x = x if v.dtype.is_float else wrap(bc.cast(v, int64))
     x = x if v.shape else reshape(x, 1)

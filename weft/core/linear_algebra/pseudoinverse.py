@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.autograd.value import Value, composed, stepwise
+from weft.autograd.value import Value, composed, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, wrap
 from weft.core.execute import run
@@ -48,7 +48,7 @@ def pinv(
     rtol = rtol if rcond is None else rcond
     m, n = known_sizes(v)
     if 0 in (*v.shape,):
-        return wrap(stepwise(bc.scalar(0, v.dtype, (*v.shape[:-2], n, m)), v))
+        return wrap(zero_gradient(bc.scalar(0, v.dtype, (*v.shape[:-2], n, m)), v))
     x = wrap(Value(v.node))
     if hermitian:
         w, q = eigh(x)
@@ -107,7 +107,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None)
         raise ShapeError(f"linalg.lstsq: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
     out = pinv(wrap(a), rtol=rcond) @ wrap(columns)
     none = wrap(bc.scalar(0, a.dtype, (0,)))
-    residuals = wrap(stepwise(none.value, a, b))
+    residuals = wrap(zero_gradient(none.value, a, b))
     rank = matrix_rank(wrap(Value(a.node)), rtol=rcond)
     if m > n and driver != "gelsy":
         full = bool((run.to_numpy(rank.value.node) == n).all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, stepwise
+from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.core.pointwise.elementwise import (
@@ -77,7 +77,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
             f"heaviside: input is {x.dtype.name}, values {v.dtype.name}; convert one with .to(...)"
         )
     above = wrap(bc.cast(gt(input, 0).value, x.dtype))
-    return wrap(stepwise(where(eq(input, 0), values, above).value, x))
+    return wrap(zero_gradient(where(eq(input, 0), values, above).value, x))
 
 
 def sgn(input: Tensor) -> Tensor:

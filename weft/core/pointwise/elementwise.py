@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
-from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, stepwise
+from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, zero_gradient
 from weft.core.args.broadcast import (
     Operand,
     broadcast,
@@ -246,7 +246,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
             if dtype.is_float:
                 whole = trunc(_binary(_DIV, input, other)).value
                 # its derivative is 0 also where that of the quotient is infinite
-                return wrap(stepwise(Value(whole.node), *_values(input, other)))
+                return wrap(zero_gradient(Value(whole.node), *_values(input, other)))
             _no_zero_divisor("div", other, dtype)
             other = other if isinstance(other, Handle) else normalize(dtype, other)  # uint8: -1 is 255
             rest = _binary(_MOD, input, other)
@@ -286,7 +286,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> Tensor:
     down = where(quotient - down > 0.5, down + 1, down)
     # a zero has the quotient's sign
     whole = where(eq(b, 0), a / b, where(eq(down, 0), (a / b) * 0.0, down)).value
-    return wrap(stepwise(Value(whole.node), a.value, b.value))
+    return wrap(zero_gradient(Value(whole.node), a.value, b.value))
 
 
 @composite(rounds_once=False)
@@ -668,7 +668,7 @@ def sign(input: Tensor) -> Tensor:
     x = wrap(Value(v.node))
     negative = where(x < 0, -1, 0) if v.dtype.kind is not Kind.UINT else 0
     out = wrap(cast(where(x > 0, 1, negative).value, v.dtype))
-    return wrap(stepwise(out.value, v))
+    return wrap(zero_gradient(out.value, v))
 
 
 def floor(input: Tensor) -> Tensor:

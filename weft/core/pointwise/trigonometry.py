@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from weft.autograd.value import Value, stepwise
+from weft.autograd.value import Value, zero_gradient
 from weft.core.args.handle import TensorLike, wrap
 from weft.core.composed.autocast import widens_on_gpus
 from weft.core.composed.composite import composite
@@ -237,4 +237,4 @@ def angle(input: Tensor) -> Tensor:
     v = float_input("angle", input)
     x = wrap(Value(v.node))
     out = where(ne(x, x), x, where(lt(x, 0), like(x, math.pi), like(x, 0.0)))
-    return wrap(stepwise(out.value, v))
+    return wrap(zero_gradient(out.value, v))

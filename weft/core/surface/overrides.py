@@ -167,7 +167,7 @@ def same_as(x: Any, cls: type[Any]) -> Any:
     """The tensor as one of the class: the same elements, and the same history."""
     out = object.__new__(cls)
     out.value = x.value
-    views.look_at(x, out, views.Step(with_history))
+    views.make_view(x, out, views.ViewStep(with_history))
     return out
 
 

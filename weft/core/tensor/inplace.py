@@ -84,7 +84,7 @@ def _in_new_shape(
 
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
-        step = views.Step(call, args, kwargs) if looks else None
+        step = views.ViewStep(call, args, kwargs) if looks else None
         with writing:
             return self.in_shape(name, call(self, *args, **kwargs).value, step)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from weft.autograd.context import configured_device, grad_enabled
-from weft.autograd.value import Value, stepwise
+from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast, defaults, handle
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
 from weft.core.execute import changes, devices, files, ownership, realization, run, watched
@@ -91,7 +91,7 @@ class Tensor(InPlace, Methods):
         self.value = Value(source.value.node)
         handle.made(self)
         if same:
-            views.look_at(source, self, views.Step(views.without_history))
+            views.make_view(source, self, views.ViewStep(views.without_history))
         if requires_grad:
             self.requires_grad_()
 
@@ -280,7 +280,7 @@ class Tensor(InPlace, Methods):
     def detach(self) -> Tensor:
         """The same elements, without history: a constant to differentiation."""
         out = wrap(Value(self.value.node))
-        views.look_at(self, out, views.Step(views.without_history))
+        views.make_view(self, out, views.ViewStep(views.without_history))
         return out
 
     def detach_(self) -> Tensor:
@@ -312,7 +312,7 @@ class Tensor(InPlace, Methods):
             self.rebind(Value(v.node, self.value.needs_grad))
             if v.node is not before:
                 self.look = None
-                views.look_at(data, self, views.Step(views.without_history))
+                views.make_view(data, self, views.ViewStep(views.without_history))
 
     backward = differentiate.backward
     register_hook = differentiate.register_hook
@@ -588,7 +588,7 @@ class Tensor(InPlace, Methods):
             value = Value(broadcast.cast(result, old.dtype).node, True)
         else:
             taken = broadcast.cast(result, old.dtype)
-            value = taken if taken.needs_grad else stepwise(taken, old)
+            value = taken if taken.needs_grad else zero_gradient(taken, old)
         if look is None:
             self.rebind(value)
         else:
@@ -608,14 +608,14 @@ class Tensor(InPlace, Methods):
             return self.become_locked("copy_", broadcast.scalar(v, self.dtype, self.shape))
         node, own = v.node, self.value.node
         if node.shape == own.shape and node.dtype is own.dtype and node.device == own.device is not None:
-            return self.become_locked("copy_", v if self.is_leaf else stepwise(v, self.value))
+            return self.become_locked("copy_", v if self.is_leaf else zero_gradient(v, self.value))
         if broadcast.broadcast_shape("copy_", (self.shape, v.shape)) != self.shape:
             raise ShapeError(f"copy_: shape {tuple(v.shape)} does not broadcast to {tuple(self.shape)}")
         moved = creation.place(v, self.device) if v.node.device is not None else v
         if files.on_disk(v.node):
             moved = wrap(v).to(self.device).value  # what is copied into memory is there
         taken = broadcast.expand(broadcast.cast(moved, self.dtype), self.shape)
-        return self.become_locked("copy_", taken if self.is_leaf else stepwise(taken, self.value))
+        return self.become_locked("copy_", taken if self.is_leaf else zero_gradient(taken, self.value))
 
     assign = copy_
 
@@ -636,12 +636,12 @@ class Tensor(InPlace, Methods):
         """Every element 0."""
         return self.fill_(0)
 
-    def in_shape(self, op: str, result: Value, step: views.Step | None = None) -> Tensor:
+    def in_shape(self, op: str, result: Value, step: views.ViewStep | None = None) -> Tensor:
         """In-place syntax for what changes the shape. `step` made the result if the elements are the same."""
         with handle.writing:
             return self._in_shape(op, result, step)
 
-    def _in_shape(self, op: str, result: Value, step: views.Step | None) -> Tensor:
+    def _in_shape(self, op: str, result: Value, step: views.ViewStep | None) -> Tensor:
         old = self.value
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
@@ -665,7 +665,7 @@ class Tensor(InPlace, Methods):
     resize = resize_
 
     def __setitem__(self, key: Any, value: TensorLike, /) -> None:
-        if self.look is None or not views.is_there(self, key, value):
+        if self.look is None or not views.is_self_assignment(self, key, value):
             with handle.writing:
                 self._set_item(key, value)
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 
 from weft.core.execute import run
 from weft.core.views.strides import offset_of
-from weft.core.views.views import Elements, Look
+from weft.core.views.views import Elements, ViewOf
 from weft.ir.dtypes import DType
 from weft.ir.graph import elements
 from weft.ir.index import high
@@ -31,7 +31,7 @@ _ends = [_FIRST]
 def _shared(t: Tensor) -> Elements:
     if t.look is None:
         node = t.value.node
-        t.look = Look(Elements(node.shape, node.dtype, node.device, [ref(t)]), ())
+        t.look = ViewOf(Elements(node.shape, node.dtype, node.device, [ref(t)]), ())
     return t.look.shared
 
 

@@ -32,7 +32,7 @@ from weft.core.views.strides import copies, overlaps, picks_one
 from weft.errors import ArgumentError, GradError, wraps_calls
 from weft.ir import graph
 from weft.ir.dtypes import DType, bool_
-from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Shape, elements
+from weft.ir.graph import Along, Axes, Box, Node, Padding, ScatterCombine, Shape, elements
 from weft.ir.index import Index
 from weft.ir.ops import Op
 
@@ -43,7 +43,7 @@ wraps_calls(__file__)
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ViewStep:
     """One function of movement, with its arguments; `part` is the number of the result among several."""
 
     function: Callable[..., Any]
@@ -79,11 +79,11 @@ def _looks(t: Tensor | None, shared: Elements) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Look:
+class ViewOf:
     """A tensor's look at elements: the steps to it, and, once needed, the movement nodes they come to."""
 
     shared: Elements
-    steps: tuple[Step, ...]
+    steps: tuple[ViewStep, ...]
     found: Sequence[Node] | None = None
 
     @property
@@ -94,7 +94,7 @@ class Look:
         return self.found
 
     @property
-    def detached(self) -> Step | None:
+    def detached(self) -> ViewStep | None:
         """The last step without history: gradients flow between those that share it."""
         return next((s for s in reversed(self.steps) if s.function is without_history), None)
 
@@ -122,13 +122,13 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
                 value = source.value
                 out = tuple([own(value) if t.value is value else t for t in cast("tuple[Tensor, ...]", out)])
                 for k, part in enumerate(out):
-                    look_at(source, part, Step(function, rest, kwargs, k))
+                    make_view(source, part, ViewStep(function, rest, kwargs, k))
                 return cast("Any", out)
             if out is source or out.value is source.value:
                 if function.__name__ in _ITSELF:
                     return source
                 out = own(source.value)
-            look_at(source, out, Step(function, rest, kwargs), may_copy)
+            make_view(source, out, ViewStep(function, rest, kwargs), may_copy)
             return cast("Any", out)
 
     call.__name__, call.__qualname__ = function.__name__, function.__qualname__
@@ -137,20 +137,20 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
     return call
 
 
-def look_at(source: Tensor, out: Tensor, step: Step, may_copy: bool = False) -> None:
+def make_view(source: Tensor, out: Tensor, step: ViewStep, may_copy: bool = False) -> None:
     """`out`, which is `step` of the source, looks at the source's elements from here on."""
     look = source.look
     if look is None:
         v = source.value
-        look = Look(Elements(v.node.shape, v.node.dtype, v.node.device, [ref(source)]), ())
+        look = ViewOf(Elements(v.node.shape, v.node.dtype, v.node.device, [ref(source)]), ())
         source.look = look
     elif may_copy and look.steps and _is_copied(look, step, out.value.node.shape):
         return
-    out.look = Look(look.shared, (*look.steps, step))
+    out.look = ViewOf(look.shared, (*look.steps, step))
     look.shared.join(out)
 
 
-def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
+def _is_copied(look: ViewOf, step: ViewStep, shape: Shape) -> bool:
     """True where torch copies for `step`, which gives `shape`: the view's strides do not allow another."""
     dense = step.function.__name__ in ("contiguous", "ravel")
     calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
@@ -166,8 +166,8 @@ def _is_copied(look: Look, step: Step, shape: Shape) -> bool:
 
 @lru_cache(maxsize=4096)
 def _known_to_copy(shape: Shape, dtype: DType, calls: tuple[Any, ...], wanted: Shape, dense: bool) -> bool:
-    steps = tuple(Step(function, args, dict(kwargs), part) for function, args, kwargs, part in calls)
-    return copies(shape, Look(Elements(shape, dtype, None, []), steps).route, wanted, dense)
+    steps = tuple(ViewStep(function, args, dict(kwargs), part) for function, args, kwargs, part in calls)
+    return copies(shape, ViewOf(Elements(shape, dtype, None, []), steps).route, wanted, dense)
 
 
 _SHAPED_AS = frozenset({"view_as", "reshape_as", "expand_as"})
@@ -188,33 +188,33 @@ def _frozen(
     return tuple(map(fixed, args)), {k: fixed(a) for k, a in kwargs.items()}
 
 
-def seen_from(t: Tensor, look: Look) -> Iterator[tuple[Tensor, tuple[Step, ...]]]:
+def seen_from(t: Tensor, look: ViewOf) -> Iterator[tuple[Tensor, tuple[ViewStep, ...]]]:
     """The others of whom `t` is a view, and the steps from each to it."""
     for m in look.shared.others(t):
         if m.look is not None and _begins(look.steps, m.look.steps):
             yield m, look.steps[len(m.look.steps) :]
 
 
-def look_through(source: Tensor, out: Tensor, steps: Sequence[Step]) -> None:
+def compose_views(source: Tensor, out: Tensor, steps: Sequence[ViewStep]) -> None:
     """`out` looks at the source's elements through several steps."""
     with writing:
         for s in steps:
-            look_at(source if out.look is None else out, out, s)
+            make_view(source if out.look is None else out, out, s)
 
 
-def _begins(steps: Sequence[Step], start: Sequence[Step]) -> bool:
+def _begins(steps: Sequence[ViewStep], start: Sequence[ViewStep]) -> bool:
     return len(steps) >= len(start) and all(a is b for a, b in zip(start, steps, strict=False))
 
 
-def move(t: Tensor, step: Step, before: Value) -> None:
+def move(t: Tensor, step: ViewStep, before: Value) -> None:
     """`t`, which stood for `before`, looks at the same elements through one more step: its shape changed in place."""
     look = t.look
     if look is None:
-        look = Look(Elements(before.node.shape, before.node.dtype, before.node.device, [ref(t)]), ())
-    t.look = Look(look.shared, (*look.steps, step))
+        look = ViewOf(Elements(before.node.shape, before.node.dtype, before.node.device, [ref(t)]), ())
+    t.look = ViewOf(look.shared, (*look.steps, step))
 
 
-def is_there(t: Tensor, key: Any, value: Any) -> bool:
+def is_self_assignment(t: Tensor, key: Any, value: Any) -> bool:
     """True where `value` is the view t[key] itself, as at the end of `t[key] += 1`: it is there already."""
     if not isinstance(value, Handle):
         return False
@@ -323,7 +323,9 @@ def picking(function: Callable[..., Any]) -> Callable[..., Any]:
             out = function(input, key)
             if out.value is input.value:
                 out = own(input.value)
-            look_at(input, out, Step(picked_at if type(made) is list else getitem, (cast("Any", made),)))
+            make_view(
+                input, out, ViewStep(picked_at if type(made) is list else getitem, (cast("Any", made),))
+            )
             return out
 
     call.__name__ = call.__qualname__ = function.__name__
@@ -375,17 +377,17 @@ def picked_at(x: Tensor, key: list[Any]) -> Tensor:
     return getitem(x, tuple(key))
 
 
-def with_tensors(step: Step, change: Callable[[Any], Any], kind: type) -> Step:
+def with_tensors(step: ViewStep, change: Callable[[Any], Any], kind: type) -> ViewStep:
     """The step with its tensors, or what stands for them, which are of `kind`, changed."""
     if step.function is not picked_at:
         return step
-    return Step(picked_at, ([change(k) if isinstance(k, kind) else k for k in step.args[0]],))
+    return ViewStep(picked_at, ([change(k) if isinstance(k, kind) else k for k in step.args[0]],))
 
 
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def check(op: str, t: Tensor, look: Look, once: bool = False) -> None:
+def check(op: str, t: Tensor, look: ViewOf, once: bool = False) -> None:
     """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place, unless written `once`."""
     for m in look.shared.others(t):
         v, other = m.value, m.look
@@ -420,12 +422,12 @@ _CARRIED = frozenset({
 """Ops that a write can be carried back through."""
 
 
-def overlapping(look: Look) -> bool:
+def overlapping(look: ViewOf) -> bool:
     """True where several elements of the view are one of those that it looks at."""
     return any(map(_repeats, look.route)) and overlaps(look.shared.shape, look.route)
 
 
-def written_once(look: Look, old: Value, new: Value, hit: Value) -> Value:
+def written_once(look: ViewOf, old: Value, new: Value, hit: Value) -> Value:
     """A view of repeated elements after `new` was written to it where `hit`: the last write of each."""
     shared = look.shared
     before = _put_at_positions(look, bc.scalar(0, shared.dtype, shared.shape), old, None)
@@ -484,7 +486,7 @@ def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
         _stand_for(m, value, alike)
 
 
-def _elements_after(t: Tensor, look: Look, others: Sequence[Tensor]) -> Value | None:
+def _elements_after(t: Tensor, look: ViewOf, others: Sequence[Tensor]) -> Value | None:
     """All elements after the write to `t`; None where nobody has those that `t` does not look at."""
     if _is_whole(look):
         return _carry_back(look, None, t.value)
@@ -510,7 +512,7 @@ def _stand_for(t: Tensor, value: Value, alike: bool) -> None:
     t.rebind(value)
 
 
-def _patched(new: Value, look: Look, old: Value, view: Look) -> Value:
+def _patched(new: Value, look: ViewOf, old: Value, view: ViewOf) -> Value:
     """`old`, seen through `view`, with the elements that `look` shows as `new`."""
     shared = look.shared
     nothing = bc.scalar(0, shared.dtype, shared.shape)
@@ -545,7 +547,7 @@ def all_elements(shared: Elements, members: Sequence[Tensor]) -> Value:
 # ---------------------------------------------------------------------------------------------- back and forth
 
 
-def _follow(value: Value, steps: Sequence[Step], seen: dict[tuple[int, int], Any]) -> Value:
+def _follow(value: Value, steps: Sequence[ViewStep], seen: dict[tuple[int, int], Any]) -> Value:
     """The result of the steps on `value`. `seen` keeps what functions of several results made."""
     for s in steps:
         key = (id(value), id(s.args))
@@ -559,7 +561,7 @@ def _follow(value: Value, steps: Sequence[Step], seen: dict[tuple[int, int], Any
     return value
 
 
-def _route(shared: Elements, steps: Sequence[Step]) -> tuple[Node, ...]:
+def _route(shared: Elements, steps: Sequence[ViewStep]) -> tuple[Node, ...]:
     found: list[Node] = []
     shape, dtype = shared.shape, shared.dtype
     for s in steps:
@@ -596,7 +598,7 @@ def _moved(v: Value, node: Node) -> Value:
     return apply(node.op, (v,), node.attrs, node.shape)
 
 
-def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None = None) -> Value:
+def _carry_back(look: ViewOf, old: Value | None, new: Value, dtype: DType | None = None) -> Value:
     """The elements with those that `look` shows replaced by `new`; `old` is not needed where it shows all."""
     route = look.route
     if any(n.op is Op.SHEAR or (n.op is Op.EXPAND and _repeats(n)) for n in route):
@@ -612,7 +614,7 @@ def _carry_back(look: Look, old: Value | None, new: Value, dtype: DType | None =
 
 
 def _put_at_positions(
-    look: Look, old: Value, new: Value, dtype: DType | None, combine: Op | None = None
+    look: ViewOf, old: Value, new: Value, dtype: DType | None, combine: Op | None = None
 ) -> Value:
     """As `_carry_back`, where each element is one of those shown, though not each op for itself shows each once."""
     shared = look.shared
@@ -623,7 +625,7 @@ def _put_at_positions(
     if new.dtype is not old.dtype and dtype is None:
         new = apply(Op.BITCAST, (new,), None, None, shared.dtype)
     flat = [bc.reshape(v, (elements(v.shape),)) for v in (old, at, new)]
-    return bc.reshape(apply(Op.SCATTER, tuple(flat), Combine(0, combine)), shared.shape)
+    return bc.reshape(apply(Op.SCATTER, tuple(flat), ScatterCombine(0, combine)), shared.shape)
 
 
 def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) -> Value:
@@ -648,7 +650,7 @@ def _replaced(node: Node, old: Value | None, new: Value, dtype: DType | None) ->
             return old if elements(new.shape) == 0 else apply(Op.UPDATE, (old, new), box)
         case Op.GATHER, Along(axis):
             assert old is not None
-            return apply(Op.SCATTER, (old, Value(node.inputs[1]), new), Combine(axis, None))
+            return apply(Op.SCATTER, (old, Value(node.inputs[1]), new), ScatterCombine(axis, None))
         case Op.PAD, Padding(low):
             return apply(Op.SHRINK, (new,), Box(low, (1,) * len(low)), shape)
         case _:
@@ -659,14 +661,14 @@ _WHOLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.BITCAST, Op.CONTIGUOUS})
 """The ops that show all elements, each once."""
 
 
-def _is_whole(look: Look) -> bool:
+def _is_whole(look: ViewOf) -> bool:
     return all(
         n.op in _WHOLE or (n.op is Op.EXPAND and elements(n.shape) == elements(n.inputs[0].shape))
         for n in look.route
     )
 
 
-def _apart(a: Look, b: Look) -> bool:
+def _apart(a: ViewOf, b: ViewOf) -> bool:
     """True where the first thing that both do is to cut out boxes that share no element."""
     if not a.route or not b.route:
         return False

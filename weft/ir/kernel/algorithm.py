@@ -63,7 +63,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ItemValue:
     """name(axes) = expr, or the reduction of expr over further axes."""
 
     name: str
@@ -120,7 +120,7 @@ class Output:
         return (*(s.expr for s in self.stores), *inner, *(ex.test(s.guard) for s in self.stores if s.guard))
 
 
-Item: TypeAlias = Value | Output
+Item: TypeAlias = ItemValue | Output
 
 
 @dataclass(frozen=True, slots=True)

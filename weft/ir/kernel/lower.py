@@ -33,8 +33,8 @@ from weft.ir.index import (
     rewrite,
     substitute,
 )
-from weft.ir.kernel.algorithm import Axis, Item, Output, Param, Value, reads
-from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest, fresh, loop_var
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, reads
+from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, fresh, loop_var
 from weft.ir.loops import (
     LANE_KINDS,
     Accumulate,
@@ -104,10 +104,10 @@ def _storage_sizes(nest: Nest) -> list[int]:
 class _Sum:
     """The elements `at` of a buffer, over the loops, that an item's terms are added to."""
 
-    item: Value
+    item: ItemValue
     buffer: Buffer
     at: Int
-    loops: list[LoopSpec]
+    loops: list[NestLoop]
 
     def value(self) -> Expr:
         """The sum so far."""
@@ -151,7 +151,7 @@ class _Lowering:
         if nest.online is not None:  # its leader's loop computes it
             return []
         out: list[Stmt] = []
-        if isinstance(item, Value):
+        if isinstance(item, ItemValue):
             out.append(self.alloc(item))
             for other in self.followers(item.name):
                 its = self.kernel.nests[other.name]
@@ -159,7 +159,7 @@ class _Lowering:
         out.extend(self.level(item, nest, 0))
         return out
 
-    def alloc(self, item: Value) -> Alloc:
+    def alloc(self, item: ItemValue) -> Alloc:
         nest = self.kernel.nests[item.name]
         return Alloc(Buffer(item.name, item.dtype, storage_size(nest), nest.scope))
 
@@ -168,7 +168,7 @@ class _Lowering:
         the rest of the nest."""
         out: list[Stmt] = []
         first_reduce = next((k for k, spec in enumerate(nest.loops) if spec.reduce), len(nest.loops))
-        if isinstance(item, Value) and item.reduce and nest.online is None and depth == first_reduce:
+        if isinstance(item, ItemValue) and item.reduce and nest.online is None and depth == first_reduce:
             out.extend(self.init(item, nest, nest.loops[depth:]))
         if depth:
             for child in self.children_at(item, nest, depth):
@@ -185,24 +185,24 @@ class _Lowering:
         if depth == len(nest.loops):
             return self.leaf(item, nest)
         spec = nest.loops[depth]
-        if isinstance(item, Value) and spec.levels and spec.kind is LoopKind.SERIAL:
+        if isinstance(item, ItemValue) and spec.levels and spec.kind is LoopKind.SERIAL:
             return [self.in_levels(item, nest, depth)]
         return [self.loop(item, nest, depth)]
 
     def loop(self, item: Item, nest: Nest, depth: int) -> Loop:
         """The nest's loop number `depth`, and all in it."""
         spec = nest.loops[depth]
-        if isinstance(item, Value) and self.followers(item.name, spec.var.name):
+        if isinstance(item, ItemValue) and self.followers(item.name, spec.var.name):
             body = self.online_body(item, nest, depth + 1)
         else:
             body = self.level(item, nest, depth + 1)
         return Loop(spec.var, spec.extent, tuple(body), spec.kind)
 
-    def target(self, item: Value, nest: Nest) -> tuple[str, Int]:
+    def target(self, item: ItemValue, nest: Nest) -> tuple[str, Int]:
         """The buffer and the element of it to which the item's terms are added here."""
         return self.targets.get(item.name) or (item.name, self.offset_of(item, nest))
 
-    def init(self, item: Value, nest: Nest, loops: tuple[LoopSpec, ...]) -> list[Stmt]:
+    def init(self, item: ItemValue, nest: Nest, loops: tuple[NestLoop, ...]) -> list[Stmt]:
         """Set the item's accumulators, over the non-reducing loops among `loops`, to the identity."""
         assert item.reduce is not None
         start: Stmt = Store(item.name, self.offset_of(item, nest), identity(item.reduce.op, item.dtype))
@@ -210,10 +210,10 @@ class _Lowering:
 
     def leaf(self, item: Item, nest: Nest) -> list[Stmt]:
         match item:
-            case Value(reduce=None):
+            case ItemValue(reduce=None):
                 at = self.offset_of(item, nest)
                 return [*self.hints(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
-            case Value():
+            case ItemValue():
                 assert item.reduce is not None
                 value = self.scalar(item, nest, item.expr)
                 guard = self.inside(nest, item.reduce.axes)
@@ -262,7 +262,7 @@ class _Lowering:
 
     # sums in levels --------------------------------------------------------------------------------------------------
 
-    def in_levels(self, item: Value, nest: Nest, depth: int) -> Loop:
+    def in_levels(self, item: ItemValue, nest: Nest, depth: int) -> Loop:
         """The loop number `depth` with a partial sum for so many of its iterations, for so many of those again, as its
         `levels` say: of the item, or of the online sums that run beside it."""
         spec, kept = nest.loops[depth], dict(self.targets)
@@ -292,14 +292,14 @@ class _Lowering:
             loop = replace(pieces, body=(*begin, *pieces.body, *end))
         return loop
 
-    def sum_of(self, item: Value, loops: list[LoopSpec]) -> _Sum:
+    def sum_of(self, item: ItemValue, loops: list[NestLoop]) -> _Sum:
         """The place to which the item's terms are added so far, inside `loops`."""
         nest = self.kernel.nests[item.name]
         name, at = self.target(item, nest)
         buffer = Buffer(name, item.dtype, storage_size(nest), nest.scope)
         return _Sum(item, buffer, at, loops)
 
-    def part_of(self, s: _Sum, layout: list[LoopSpec] | None) -> _Sum:
+    def part_of(self, s: _Sum, layout: list[NestLoop] | None) -> _Sum:
         """A partial sum for each iteration of loops, in row-major order, or, without any, laid out as the whole."""
         size, at = s.buffer.size, s.at
         if layout is not None:
@@ -327,7 +327,7 @@ class _Lowering:
         return self.over(p.loops, Accumulate(whole.buffer.name, whole.at, Op.ADD, p.value()))
 
     def since(
-        self, leader: Value, nest: Nest, depth: int, parts: list[_Sum], wholes: list[_Sum]
+        self, leader: ItemValue, nest: Nest, depth: int, parts: list[_Sum], wholes: list[_Sum]
     ) -> tuple[list[Stmt], list[Stmt]]:
         """Before a piece, what is needed to tell how far the leader moves in it; after it, the wholes rescaled by that,
         and the partial sums added."""
@@ -342,7 +342,7 @@ class _Lowering:
             end.append(self.over(p.loops, Store(w.buffer.name, w.at, ex.call(Op.ADD, rescaled, p.value()))))
         return begin, end
 
-    def over(self, loops: list[LoopSpec], stmt: Stmt) -> Stmt:
+    def over(self, loops: list[NestLoop], stmt: Stmt) -> Stmt:
         """`stmt` inside copies of the loops, under fresh names."""
         own = [replace(s, var=Var(fresh(self.names, s.var.name), s.var.lo, s.var.hi)) for s in loops]
         mapping: dict[Var, Int] = {s.var: o.var for s, o in zip(loops, own, strict=True)}
@@ -350,17 +350,17 @@ class _Lowering:
 
     # online reductions -----------------------------------------------------------------------------------------------
 
-    def followers(self, leader: str, loop: str | None = None) -> list[Value]:
+    def followers(self, leader: str, loop: str | None = None) -> list[ItemValue]:
         """The reductions that run beside `leader` (in its loop `loop`), in order."""
-        out: list[Value] = []
+        out: list[ItemValue] = []
         for item in self.algorithm.items:
             online = self.kernel.nests[item.name].online
-            if isinstance(item, Value) and online is not None and online.leader == leader:
+            if isinstance(item, ItemValue) and online is not None and online.leader == leader:
                 if loop is None or online.loop == loop:
                     out.append(item)
         return out
 
-    def online_body(self, leader: Value, nest: Nest, depth: int) -> list[Stmt]:
+    def online_body(self, leader: ItemValue, nest: Nest, depth: int) -> list[Stmt]:
         """One step of the shared loop: what the leader needs; the leader, its old value kept; then, in order, what
         reads its new value, and the followers, each rescaled before it is added to."""
         members = {f.name: f for f in self.followers(leader.name, nest.loops[depth - 1].var.name)}
@@ -393,13 +393,15 @@ class _Lowering:
                 out.add(item.name)
         return out
 
-    def scale(self, leader: Value, old: str, at: Int) -> Expr:
+    def scale(self, leader: ItemValue, old: str, at: Int) -> Expr:
         """exp(old - new), and 1 where both are equal (they may be -inf)."""
         was, now = Load(leader.dtype, old, (at,)), Load(leader.dtype, leader.name, (at,))
         moved = ex.call(Op.EXP, ex.call(Op.SUB, was, now))
         return ex.where(ex.call(Op.EQ, was, now), Const(leader.dtype, 1), moved)
 
-    def rescale_and_add(self, item: Value, leader: Value, leader_nest: Nest, scale: str) -> list[Stmt]:
+    def rescale_and_add(
+        self, item: ItemValue, leader: ItemValue, leader_nest: Nest, scale: str
+    ) -> list[Stmt]:
         """The follower's accumulators times the scale of their row, then its part of this step added."""
         nest = self.kernel.nests[item.name]
         name, at = self.target(item, nest)
@@ -413,7 +415,7 @@ class _Lowering:
                 return [s for s in at_once if s is not None]
         return [self.rename(wrap(Store(name, at, rescaled), in_lanes(pure)), "rescale"), *added]
 
-    def factor(self, item: Value, leader: Value, leader_nest: Nest, scale: str) -> Expr:
+    def factor(self, item: ItemValue, leader: ItemValue, leader_nest: Nest, scale: str) -> Expr:
         """The element of `scale` for the row of an online sum: its first axes."""
         bind = self.kernel.nests[item.name].bind
         rows = tuple(substitute(a.var, bind) for a in item.axes[: len(leader.axes)])
@@ -429,7 +431,7 @@ class _Lowering:
         inner = tuple(self.rename(substitute_stmt(s, {stmt.var: var}), suffix) for s in stmt.body)
         return Loop(var, stmt.extent, inner, stmt.kind)
 
-    def offset_of(self, item: Value, nest: Nest) -> Int:
+    def offset_of(self, item: ItemValue, nest: Nest) -> Int:
         return storage_offset(nest, tuple(substitute(a.var, nest.bind) for a in item.axes))
 
     def inside(self, nest: Nest, axes: tuple[Axis, ...]) -> Guard:
@@ -541,12 +543,12 @@ def shared(body: Block) -> Block:
     return moved(body) if crossing else body
 
 
-def pure_loops(nest: Nest) -> list[LoopSpec]:
+def pure_loops(nest: Nest) -> list[NestLoop]:
     """The loops of a nest that do not reduce."""
     return [s for s in nest.loops if not s.reduce]
 
 
-def in_lanes(loops: list[LoopSpec]) -> list[LoopSpec]:
+def in_lanes(loops: list[NestLoop]) -> list[NestLoop]:
     """Loops whose iterations have nothing to do with each other, the innermost as vector lanes where it can be."""
     if not loops or any(s.kind in LANE_KINDS for s in loops):
         return loops
@@ -556,7 +558,7 @@ def in_lanes(loops: list[LoopSpec]) -> list[LoopSpec]:
     return [*loops[:-1], replace(last, kind=LoopKind.VECTOR)]
 
 
-def wrap(stmt: Stmt, loops: list[LoopSpec]) -> Stmt:
+def wrap(stmt: Stmt, loops: list[NestLoop]) -> Stmt:
     """`stmt` inside `loops`, outermost first."""
     for spec in reversed(loops):
         stmt = Loop(spec.var, spec.extent, (stmt,), spec.kind)

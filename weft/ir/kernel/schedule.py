@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weft.ir.index import Int, Var, high, substitute
-from weft.ir.kernel.algorithm import Algorithm, Item, Output, Value
+from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Output
 from weft.ir.kernel.decisions import NONE, Decisions
 from weft.ir.loops import LoopKind, Scope
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopSpec:
+class NestLoop:
     """One loop of a nest; `reduce` when iterations combine into one result. Variables are unique in the kernel.
 
     `levels`: so many iterations have a partial sum of their own, so many of those again one, and so on (`PartialSums`).
@@ -85,7 +85,7 @@ class Nest:
     output is stored past the caches. `prefetch`: what is asked for here before it is read.
     """
 
-    loops: tuple[LoopSpec, ...]
+    loops: tuple[NestLoop, ...]
     bind: Mapping[Var, Int]
     at: At | None
     origin: tuple[Int, ...]
@@ -96,7 +96,7 @@ class Nest:
     stream: bool = False
     prefetch: PrefetchSpec | None = None
 
-    def loop(self, name: str) -> LoopSpec | None:
+    def loop(self, name: str) -> NestLoop | None:
         """The loop over the variable called `name`, if it is one of this nest's."""
         for spec in self.loops:
             if spec.var.name == name:
@@ -173,9 +173,9 @@ class Kernel:
             at = nest.at
         return out
 
-    def enclosing(self, name: str) -> list[LoopSpec]:
+    def enclosing(self, name: str) -> list[NestLoop]:
         """The loops around the nest of item `name`, outermost first."""
-        out: list[LoopSpec] = []
+        out: list[NestLoop] = []
         for item, count in self.path(name):
             out = [*self.nests[item].loops[:count], *out]
         return out
@@ -206,15 +206,15 @@ def initial(algorithm: Algorithm) -> Kernel:
 
 def initial_nest(item: Item, used: set[str]) -> Nest:
     """One loop per axis, reductions innermost, at the top of the kernel."""
-    loops: list[LoopSpec] = []
+    loops: list[NestLoop] = []
     bind: dict[Var, Int] = {}
-    reduced = item.reduce.axes if isinstance(item, Value) and item.reduce else ()
+    reduced = item.reduce.axes if isinstance(item, ItemValue) and item.reduce else ()
     for axis in item.all_axes:
         if axis.extent == 1:
             bind[axis.var] = 0
             continue
         var = loop_var(fresh(used, axis.var.name), axis.extent)
-        loops.append(LoopSpec(var, axis.extent, reduce=axis in reduced))
+        loops.append(NestLoop(var, axis.extent, reduce=axis in reduced))
         bind[axis.var] = var
     rank = 0 if isinstance(item, Output) else len(item.axes)
     return Nest(

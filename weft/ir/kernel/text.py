@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.ir.expr import Call, Expr, Temp, walk
+from weft.ir.expr import Expr, ScalarCall, Temp, walk
 from weft.ir.expr_text import bare, show_guard
 from weft.ir.index import Int, Var
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, StoreTo, Value
-from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, Param, StoreTo
+from weft.ir.kernel.schedule import Kernel, Nest, NestLoop
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
 
@@ -51,7 +51,7 @@ def _axes(axes: Sequence[Axis]) -> str:
 def _item(item: Item) -> Iterator[str]:
     head = f"  {item.name}({_axes(item.axes)})"
     match item:
-        case Value():
+        case ItemValue():
             lines, e = parts(item.expr)
             over = f"{_REDUCE[item.reduce.op]} {_axes(item.reduce.axes)}: " if item.reduce else ""
             if lines:
@@ -77,7 +77,7 @@ def _store(s: StoreTo) -> Iterator[str]:
 
 def parts(e: Expr) -> tuple[list[str], Expr]:
     """`e` cut where its text would be long: lines that name shared and deep parts %1, %2 ..., and what is left."""
-    calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
+    calls = [x for x in walk([e], into_indices=False) if isinstance(x, ScalarCall)]
     size: dict[Expr, int] = {}
     uses: dict[Expr, int] = {}
     for x in calls:
@@ -89,7 +89,7 @@ def parts(e: Expr) -> tuple[list[str], Expr]:
     lines: list[str] = []
     new: dict[Expr, Expr] = {}
     for x in calls:
-        short: Expr = Call(x.dtype, x.op, tuple(new.get(a, a) for a in x.args))
+        short: Expr = ScalarCall(x.dtype, x.op, tuple(new.get(a, a) for a in x.args))
         size[x] = 1 + sum(0 if isinstance(new.get(a), Temp) else size.get(a, 0) for a in x.args)
         if x is not e and (uses[x] > 1 or 2 * size[x] >= _LONGEST):
             lines.append(f"%{len(lines) + 1} = {bare(short)}")
@@ -106,7 +106,7 @@ def _nest(nest: Nest) -> str:
     return f"[{loops}]{_bind(nest.bind)}{place}{region}{online}"
 
 
-def _loop(s: LoopSpec) -> str:
+def _loop(s: NestLoop) -> str:
     kind = "" if s.kind is LoopKind.SERIAL else f"{s.kind.value} "
     return f"{kind}{s.var.name}<{s.extent!r}{'+' if s.reduce else ''}{''.join(f'/{n}' for n in s.levels)}"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.ir.errors import IRError
-from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, indices, walk
+from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Temp, indices, walk
 from weft.ir.index import NEVER, Guard, Int, Opaque, Var, atoms, high, in_range, variables
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, StoreTo, Value, reads
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, StoreTo, reads
 from weft.ir.loops_verify import call_error
 from weft.ir.ops import COMBINE, kind_error
 
@@ -44,7 +44,7 @@ class _Verifier:
         self.item = None
         used = {r.source for item in self.a.items for r in reads(item)}
         for item in self.a.items:
-            if isinstance(item, Value) and item.name not in used:
+            if isinstance(item, ItemValue) and item.name not in used:
                 raise self.fail(f"nothing reads {item.name}")
         stored = {s.param for item in self.a.items if isinstance(item, Output) for s in item.stores}
         for p in self.a.params:
@@ -67,7 +67,7 @@ class _Verifier:
         for x in item.all_axes:
             self.axis(x)
         match item:
-            case Value():
+            case ItemValue():
                 self.expr(item.expr, scope)
                 self.value(item)
             case Output():
@@ -84,7 +84,7 @@ class _Verifier:
         if not variables(x.extent) <= set(self.a.variables):
             raise self.fail(f"the extent {x.extent!r} uses unknown variables")
 
-    def value(self, item: Value) -> None:
+    def value(self, item: ItemValue) -> None:
         if item.dtype.is_narrow:
             raise self.fail("values are no narrow floats: they are computed in f32")
         if item.reduce is None:
@@ -140,7 +140,7 @@ class _Verifier:
             match e:
                 case Load():
                     self.load(e)
-                case Call():
+                case ScalarCall():
                     why = call_error(e)
                     if why:
                         raise self.fail(why, e)
@@ -161,7 +161,7 @@ class _Verifier:
                 raise self.fail("the index is never inside", e)
             return
         item = self.done.get(e.source)
-        if not isinstance(item, Value):
+        if not isinstance(item, ItemValue):
             raise self.fail(f"{e.source} is no parameter, nor a value computed before", e)
         self.shaped(e, tuple(x.extent for x in item.axes), item.dtype.name)
         if not all(self.inside(i, x.extent) for i, x in zip(e.index, item.axes, strict=True)):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeAlias
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Expr, cast, transform
+from weft.ir.expr import Expr, ScalarCall, cast, transform
 from weft.ir.loops import Program
 from weft.ir.math.error_function import erf
 from weft.ir.math.exponential import exp, exp2
@@ -22,13 +22,13 @@ from weft.ir.math.value import FORMATS, ScalarExpr
 from weft.ir.ops import ELEMENTWISE, EXPANDED, Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
 
-Expansion: TypeAlias = Callable[[Call], Expr]
+Expansion: TypeAlias = Callable[[ScalarCall], Expr]
 
 
 def _expansion(f: Callable[..., ScalarExpr]) -> Expansion:
     """`f` on the operands of a call. 16-bit floats are computed in float32 and rounded."""
 
-    def expand_call(c: Call) -> Expr:
+    def expand_call(c: ScalarCall) -> Expr:
         if c.dtype in FORMATS:
             return f(*map(ScalarExpr, c.args)).expr
         return cast(f(*(ScalarExpr(cast(a, dtypes.float32)) for a in c.args)).expr, c.dtype)
@@ -85,7 +85,7 @@ def expand_expr(
     """`expand` for one expression. One memo keeps sharing over several."""
 
     def leaf(x: Expr) -> Expr | None:
-        if not isinstance(x, Call):
+        if not isinstance(x, ScalarCall):
             return None
         if x.op is Op.CAST:
             return converted(x)

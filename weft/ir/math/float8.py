@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, Load, Temp, call, cast, transform
+from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, call, cast, transform
 from weft.ir.float8 import NAN, encode, exponent_bias, fraction_bits, largest
 from weft.ir.loops import Alloc, Block, Buffer, If, Loop, Program, Stmt
 from weft.ir.math.value import ScalarExpr, where
@@ -50,7 +50,7 @@ def _retyped(body: Block) -> Block:
     return tuple(out)
 
 
-def converted(c: Call) -> Expr | None:
+def converted(c: ScalarCall) -> Expr | None:
     """A conversion from or to an 8-bit float, written out between its byte and f32; None for other conversions."""
     (x,) = c.args
     source, dtype = x.dtype, c.dtype
@@ -71,7 +71,7 @@ def _byte(e: Expr) -> Expr | None:
             return Load(dtypes.uint8, e.source, e.index, e.guard)
         case Temp() if small:
             return Temp(dtypes.uint8, e.name)
-        case Call(op=Op.BITCAST, args=(x,)):
+        case ScalarCall(op=Op.BITCAST, args=(x,)):
             dtype = dtypes.uint8 if small else e.dtype
             return x if x.dtype is dtype else call(Op.BITCAST, x, dtype=dtype)
         case _:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weft.ir.dtypes import Kind
-from weft.ir.expr import Call, Expr
+from weft.ir.expr import Expr, ScalarCall
 from weft.ir.math.value import ScalarExpr, where
 
 
-def integer_power(e: Call) -> Expr:
+def integer_power(e: ScalarCall) -> Expr:
     """base ** exponent, one step per bit of the exponent; `e` is POW on integers.
 
     A negative exponent gives 0, unless the base is 1 or -1.

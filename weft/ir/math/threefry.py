@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from weft.ir.dtypes import uint32
-from weft.ir.expr import Call, Expr, call, const
+from weft.ir.expr import Expr, ScalarCall, call, const
 from weft.ir.ops import Op
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def threefry(e: Call) -> Expr:
+def threefry(e: ScalarCall) -> Expr:
     """Word 0 of the cipher on the block (counter, 0); `e` is THREEFRY(counter, key0, key1), all u32."""
     counter, key0, key1 = e.args
     keys = (key0, key1, _xor(_xor(key0, key1), const(uint32, _PARITY)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from weft.ir.expr import Call, Expr, FromIndex, Load, Temp, Test, as_index, from_index, names_of, test
+from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Temp, Test, as_index, from_index, names_of, test
 from weft.ir.index import Guard, Index, Int, Opaque, map_guard, rewrite
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Prefetch, Program, Stmt, Store
 from weft.ir.loops_names import written
@@ -154,7 +154,7 @@ class _Count(_Walk):
         stack, skipped = [e], set[Expr]()
         while stack:
             x = stack.pop()
-            if isinstance(x, Call | Load):
+            if isinstance(x, ScalarCall | Load):
                 key = self.key(x)
                 entry = self.table.get(key)
                 if entry is not None:
@@ -208,7 +208,7 @@ class _Share(_Walk):
             if x in done:
                 continue
             if not ready:
-                key = self.key(x) if isinstance(x, Call | Load) else None
+                key = self.key(x) if isinstance(x, ScalarCall | Load) else None
                 known = self.table.get(key) if key is not None else None
                 if known is not None and known.temp is not None:
                     done[x] = known.temp
@@ -232,11 +232,11 @@ class _Share(_Walk):
         return done[e]
 
     def rebuilt(self, x: Expr, done: dict[Expr, Expr]) -> Expr:
-        if isinstance(x, Call):
+        if isinstance(x, ScalarCall):
             args = tuple([done[a] for a in x.args])
             for a, b in zip(args, x.args, strict=True):
                 if a is not b:
-                    return Call(x.dtype, x.op, args)
+                    return ScalarCall(x.dtype, x.op, args)
             return x
 
         def on_index(i: Index) -> Int | None:

@@ -11,7 +11,7 @@ adds a product stays as it is: backends contract it.
 from __future__ import annotations
 
 from weft.ir import dtypes
-from weft.ir.expr import Call, Expr, Temp, call, transform, walk
+from weft.ir.expr import Expr, ScalarCall, Temp, call, transform, walk
 from weft.ir.loops import Let, Program
 from weft.ir.loops_names import every, roots
 from weft.ir.ops import Op
@@ -32,26 +32,26 @@ def contract(p: Program) -> Program:
         for a in e.operands():
             uses[a] = uses.get(a, 0) + 1
 
-    def product(e: Expr) -> Call | None:
-        single = isinstance(e, Call) and e.op is Op.MUL and uses.get(e, 0) == 1
-        return e if single and isinstance(e, Call) and not any(map(scales, e.args)) else None
+    def product(e: Expr) -> ScalarCall | None:
+        single = isinstance(e, ScalarCall) and e.op is Op.MUL and uses.get(e, 0) == 1
+        return e if single and isinstance(e, ScalarCall) and not any(map(scales, e.args)) else None
 
     def scales(e: Expr) -> bool:
         """True for a power of two made from its bits, as exp ends with: that product rounds only where it overflows,
         and then the sum must see infinity, so that exp(x) - inf is NaN for x = inf."""
         e = lets.get(e.name, e) if isinstance(e, Temp) else e
-        return isinstance(e, Call) and e.op is Op.BITCAST
+        return isinstance(e, ScalarCall) and e.op is Op.BITCAST
 
-    def fused(e: Call, new: Call) -> Expr | None:
+    def fused(e: ScalarCall, new: ScalarCall) -> Expr | None:
         """`new` is `e` over operands that were already rewritten; products are recognized in `e`."""
         for k in (0, 1):
-            if product(e.args[k]) is None or not isinstance(new.args[k], Call):
+            if product(e.args[k]) is None or not isinstance(new.args[k], ScalarCall):
                 continue
             a, b = new.args[k].operands()
             c = new.args[1 - k]
             if e.op is Op.SUB:
                 a, c = (a, call(Op.NEG, c)) if k == 0 else (call(Op.NEG, a), c)
-            return Call(e.dtype, Op.FMA, (a, b, c))
+            return ScalarCall(e.dtype, Op.FMA, (a, b, c))
         return None
 
     memo: dict[Expr, Expr] = {}
@@ -68,14 +68,14 @@ def contract(p: Program) -> Program:
                 stack += missing
                 continue
             stack.pop()
-            if not isinstance(e, Call):
+            if not isinstance(e, ScalarCall):
                 memo[e] = transform(e, _unchanged, None, memo)
                 continue
             new = e
             args = tuple([memo[a] for a in e.args])
             for a, b in zip(args, e.args, strict=True):
                 if a is not b:
-                    new = Call(e.dtype, e.op, args)
+                    new = ScalarCall(e.dtype, e.op, args)
                     break
             summed = e.op in _SUMS and e.dtype in _FUSED
             memo[e] = (fused(e, new) if summed else None) or new

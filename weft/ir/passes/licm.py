@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.ir.expr import Call, Expr, Load, Temp, names_of, transform
+from weft.ir.expr import Expr, Load, ScalarCall, Temp, names_of, transform
 from weft.ir.index import Int, low, map_guard
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
 from weft.ir.loops_names import bound, every, written
@@ -104,7 +104,7 @@ class _Moved:
             if x in seen:
                 continue
             seen.add(x)
-            if isinstance(x, Call | Load):
+            if isinstance(x, ScalarCall | Load):
                 if isinstance(self.memo.get(x), Temp):
                     found = True
                     continue

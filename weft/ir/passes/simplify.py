@@ -21,11 +21,11 @@ from dataclasses import replace
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import (
-    Call,
     Const,
     Expr,
     FromIndex,
     Load,
+    ScalarCall,
     Temp,
     Test,
     call,
@@ -75,7 +75,7 @@ class _Simplifier:
                 return e if guard == e.guard else Load(e.dtype, e.source, e.index, guard)
             case Test() if self.facts:
                 return test(reduce_guard(self.facts, e.guard))
-            case Call():
+            case ScalarCall():
                 return simpler(e)
             case _:
                 return None
@@ -144,23 +144,23 @@ def adds_nothing(s: Accumulate) -> bool:
     return s.value == Const(d, nothing[s.op])
 
 
-def simpler(e: Call) -> Expr | None:
+def simpler(e: ScalarCall) -> Expr | None:
     """A shorter expression of the same value, where one is known; None otherwise."""
     rule = _RULES.get(e.op)
     return None if rule is None else rule(e)
 
 
-def _inner(e: Expr, op: Op) -> Call | None:
-    return e if isinstance(e, Call) and e.op is op else None
+def _inner(e: Expr, op: Op) -> ScalarCall | None:
+    return e if isinstance(e, ScalarCall) and e.op is op else None
 
 
-def _twice(e: Call) -> Expr | None:
+def _twice(e: ScalarCall) -> Expr | None:
     """NEG(NEG x) and NOT(NOT x) are x."""
     inside = _inner(e.args[0], e.op)
     return inside.args[0] if inside is not None else None
 
 
-def _cast(e: Call) -> Expr | None:
+def _cast(e: ScalarCall) -> Expr | None:
     """A cast of a cast that lost nothing is one cast; a cast index is an index."""
     x = e.args[0]
     if isinstance(x, FromIndex) and e.dtype.is_int and _holds(x.dtype, x.index):
@@ -200,7 +200,7 @@ def _holds(d: DType, i: Int) -> bool:
     return int(d.min) <= lo and hi <= int(d.max)
 
 
-def _zero(e: Call) -> Expr | None:
+def _zero(e: ScalarCall) -> Expr | None:
     """x * 0 and x & 0 are 0, for integers."""
     if e.dtype.is_int:
         for a in e.args:
@@ -209,21 +209,21 @@ def _zero(e: Call) -> Expr | None:
     return None
 
 
-def _itself(e: Call) -> Expr | None:
+def _itself(e: ScalarCall) -> Expr | None:
     """x - x and x ^ x are 0, for integers."""
     return Const(e.dtype, 0) if e.dtype.is_int and e.args[0] == e.args[1] else None
 
 
-def _same(e: Call) -> Expr | None:
+def _same(e: ScalarCall) -> Expr | None:
     """max(x, x), min(x, x), x & x and x | x are x."""
     return e.args[0] if e.args[0] == e.args[1] else None
 
 
-def _and(e: Call) -> Expr | None:
+def _and(e: ScalarCall) -> Expr | None:
     return _same(e) or _zero(e)
 
 
-def _where(e: Call) -> Expr | None:
+def _where(e: ScalarCall) -> Expr | None:
     """A negated condition swaps the branches; a choice of true or false is the condition, or no choice."""
     c, a, b = e.args
     negated = _inner(c, Op.NOT)
@@ -234,7 +234,7 @@ def _where(e: Call) -> Expr | None:
     return None
 
 
-_RULES: dict[Op, Callable[[Call], Expr | None]] = {
+_RULES: dict[Op, Callable[[ScalarCall], Expr | None]] = {
     Op.NEG: _twice,
     Op.NOT: _twice,
     Op.CAST: _cast,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, call, transform
+from weft.ir.expr import Const, Expr, ScalarCall, call, transform
 from weft.ir.loops import Program
 from weft.ir.ops import Op
 from weft.ir.passes.rewrite import index_map, map_block, with_body
@@ -35,7 +35,7 @@ def reduce_strength(p: Program) -> Program:
 
 
 def _cheaper(e: Expr) -> Expr | None:
-    if not isinstance(e, Call) or len(e.args) != 2:
+    if not isinstance(e, ScalarCall) or len(e.args) != 2:
         return None
     x, c = e.args
     rule = _RULES.get(e.op)

@@ -15,9 +15,9 @@ from weft.scheduler.kernelize.loops import loop_spec
 from weft.scheduler.kernelize.masks import find_masks
 from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
-from weft.scheduler.kernelize.spec import CopySpec, KernelSpec, LoopSpec
+from weft.scheduler.kernelize.spec import CopySpec, KernelSpec, ScanSpec
 
-__all__ = ["CopySpec", "KernelSpec", "Logged", "LoopSpec", "copies", "kernelize", "kernelize_all", "kernels"]
+__all__ = ["CopySpec", "KernelSpec", "Logged", "ScanSpec", "copies", "kernelize", "kernelize_all", "kernels"]
 
 
 def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec]:
@@ -25,14 +25,14 @@ def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSp
     return kernels(kernelize_all(outputs, buffers))
 
 
-def kernels(specs: Iterable[KernelSpec | LoopSpec]) -> list[KernelSpec]:
+def kernels(specs: Iterable[KernelSpec | ScanSpec]) -> list[KernelSpec]:
     """The kernels among the specifications, and in the loops among them, each once."""
-    return [k for s in specs for k in (s.kernels() if isinstance(s, LoopSpec) else (s,))]
+    return [k for s in specs for k in (s.kernels() if isinstance(s, ScanSpec) else (s,))]
 
 
 def kernelize_all(
     outputs: Sequence[Node], buffers: int = NO_LIMIT, logged: bool = False
-) -> list[KernelSpec | LoopSpec]:
+) -> list[KernelSpec | ScanSpec]:
     """The kernels and loops that compute `outputs` from what is in memory, in an order in which they can run.
 
     Nodes with storage, and BUFFERs, are inputs; an output that is one needs no kernel, nor does one without elements.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.ir.graph import Along, Axes, Box, Combine
+from weft.ir.graph import Along, Axes, Box, ScatterCombine
 from weft.ir.index import NEVER, Guard, Int, Var, both, floordiv, high, in_range, mod, variables
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import Big
-from weft.scheduler.kernelize.groups import EMPTY, Kind, Site, Store, markers_in
+from weft.scheduler.kernelize.groups import EMPTY, GroupStore, Kind, Site, markers_in
 from weft.scheduler.kernelize.online import online_members
 from weft.scheduler.kernelize.sites import Sites
 
@@ -103,7 +103,7 @@ def _update(sites: Sites, site: Site) -> None:
 def _scatter(sites: Sites, site: Site) -> None:
     """Scatter one element per row: x[i, j] combined with src[i, 0] where index[i, 0] is j, else x[i, j]."""
     x, index, src = site.node.inputs
-    assert isinstance(site.node.attrs, Combine)
+    assert isinstance(site.node.attrs, ScatterCombine)
     axis, group = site.node.attrs.axis, site.group
     row = (*site.index[:axis], 0, *site.index[axis + 1 :])
     site.kind, site.axis = Kind.ONE_HOT, axis
@@ -148,7 +148,7 @@ def _reduce(sites: Sites, site: Site) -> None:
         group.contractions |= frame.alone
         if not group.online:
             group.online = online_members(node, tuple(index), sites.facts, sites.prepared.forced)
-    frame.stores.append(Store(node, (), sites.need(x, group, tuple(index), frame.alone)))
+    frame.stores.append(GroupStore(node, (), sites.need(x, group, tuple(index), frame.alone)))
 
 
 def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> Var:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call
+from weft.ir.expr import ScalarCall
 from weft.ir.graph import elements
 from weft.ir.index import Int
-from weft.ir.kernel.algorithm import Algorithm, Item, Value
+from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue
 from weft.ir.ops import CONVERSIONS
 
 
@@ -24,10 +24,10 @@ def _of(item: Item) -> Int:
     every = frozenset(extents)
     cost: dict[frozenset[str], int] = {}
     for e in ex.walk(item.exprs()):
-        if isinstance(e, Call) and e.op not in CONVERSIONS:
+        if isinstance(e, ScalarCall) and e.op not in CONVERSIONS:
             axes = ex.names_of(e) & every
             cost[axes] = cost.get(axes, 0) + e.op.info.cost
-    if isinstance(item, Value) and item.reduce is not None:
+    if isinstance(item, ItemValue) and item.reduce is not None:
         cost[every] = cost.get(every, 0) + 1
     total: Int = 0
     for axes, each in cost.items():

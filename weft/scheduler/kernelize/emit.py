@@ -11,7 +11,17 @@ from weft.ir.expr import Load
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, KnownFill, Output, Param, Reduce, StoreTo, Value
+from weft.ir.kernel.algorithm import (
+    Algorithm,
+    Axis,
+    Item,
+    ItemValue,
+    KnownFill,
+    Output,
+    Param,
+    Reduce,
+    StoreTo,
+)
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
@@ -19,7 +29,7 @@ from weft.scheduler.kernelize.count import operations
 from weft.scheduler.kernelize.decisions import Cut, Logged
 from weft.scheduler.kernelize.evaluate import Evaluator, narrow
 from weft.scheduler.kernelize.facts import is_leaf
-from weft.scheduler.kernelize.groups import Frame, Group, Kind, Store
+from weft.scheduler.kernelize.groups import Frame, Group, GroupStore, Kind
 from weft.scheduler.kernelize.masks import Masks, places
 from weft.scheduler.kernelize.spec import KernelSpec
 
@@ -142,7 +152,7 @@ class _Emitter:
             out.append(Axis(var, self.extents[v]))
         return tuple(out)
 
-    def value(self, frame: Frame, number: int) -> Value:
+    def value(self, frame: Frame, number: int) -> ItemValue:
         """The item of a reduction."""
         assert frame.node is not None
         e, own, summed = self.frame(frame, number)
@@ -153,7 +163,7 @@ class _Emitter:
         taken = {n for n, _ in self.values.values()}
         name = next(n for k in count() if (n := _free(f"{name}{k or ''}", self.reserved)) not in taken)
         self.values[frame.number] = (name, self.axes(frame.axes))
-        return Value(name, own, narrow(body, dtypes.accumulator(node.dtype)), Reduce(op, summed))
+        return ItemValue(name, own, narrow(body, dtypes.accumulator(node.dtype)), Reduce(op, summed))
 
     def output(self, frame: Frame, number: int, name: str, names: Mapping[int, str]) -> Output:
         e, own, _ = self.frame(frame, number)
@@ -164,7 +174,7 @@ class _Emitter:
         )
         return Output(name, own, stores, carries)
 
-    def store(self, e: Evaluator, s: Store) -> StoreTo:
+    def store(self, e: Evaluator, s: GroupStore) -> StoreTo:
         value = e.run(s.site)
         for marked in (*s.index, *(c.value for c in s.guard)):
             for a in atoms_of(marked):

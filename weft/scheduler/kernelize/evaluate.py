@@ -11,8 +11,8 @@ from typing import Any
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load
-from weft.ir.graph import Combine, Fill, Node
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall
+from weft.ir.graph import Fill, Node, ScatterCombine
 from weft.ir.index import Guard, Index, Int, Opaque, Var, bounds, high, map_guard, rewrite
 from weft.ir.kernel.lower import identity
 from weft.ir.ops import COMBINE, Op
@@ -31,9 +31,11 @@ def narrow(e: Expr, dtype: DType) -> Expr:
     """A computed value as an element of `dtype`."""
     if e.dtype is dtype:
         return e
-    if isinstance(e, Call) and e.op is Op.CAST and e.args[0].dtype is dtype:
+    if isinstance(e, ScalarCall) and e.op is Op.CAST and e.args[0].dtype is dtype:
         return e.args[0]
-    bits = _moved_bits(e, dtype) if isinstance(e, Call) and e.op is Op.WHERE and dtype.is_narrow else None
+    bits = (
+        _moved_bits(e, dtype) if isinstance(e, ScalarCall) and e.op is Op.WHERE and dtype.is_narrow else None
+    )
     return ex.cast(e, dtype) if bits is None else ex.call(Op.BITCAST, bits, dtype=dtype)
 
 
@@ -50,9 +52,9 @@ def _moved_bits(e: Expr, dtype: DType, depth: int = _MAX_CHOICES) -> Expr | None
             return (
                 ex.call(Op.BITCAST, small, dtype=word) if ex.bits(small.value) == ex.bits(e.value) else None
             )
-        case Call(op=Op.CAST, args=(x,)) if x.dtype is dtype:
+        case ScalarCall(op=Op.CAST, args=(x,)) if x.dtype is dtype:
             return ex.call(Op.BITCAST, x, dtype=word)
-        case Call(op=Op.WHERE, args=(c, a, b)) if depth:
+        case ScalarCall(op=Op.WHERE, args=(c, a, b)) if depth:
             yes = _moved_bits(a, dtype, depth - 1)
             no = None if yes is None else _moved_bits(b, dtype, depth - 1)
             return None if yes is None or no is None else ex.where(c, yes, no)
@@ -181,7 +183,7 @@ class Evaluator:
 
     def one_hot(self, site: Site) -> Expr:
         at, x, src = (s.value for s in site.inputs[:3])  # more follow when the index is computed
-        assert isinstance(site.node.attrs, Combine)
+        assert isinstance(site.node.attrs, ScatterCombine)
         op = site.node.attrs.op
         here = ex.call(Op.EQ, ex.cast(at, dtypes.int64), ex.from_index(self.index(site.index[site.axis])))
         return ex.where(here, src if op is None else ex.call(op, x, src), x)

@@ -67,7 +67,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Store:
+class GroupStore:
     """A write of the value of `site` to the buffer of `node`, at `index`."""
 
     node: Node
@@ -91,7 +91,7 @@ class Frame:
     reduced: tuple[Var, ...] = ()
     site: Site | None = None
     loop_owners: Mapping[Var, Frame | None] = field(default_factory=dict[Var, "Frame | None"])
-    stores: list[Store] = field(default_factory=list[Store])
+    stores: list[GroupStore] = field(default_factory=list[GroupStore])
     carries: list[Frame] = field(default_factory=list["Frame"])
 
     @property

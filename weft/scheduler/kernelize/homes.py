@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var
-from weft.ir.loop_body import Loop
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import covers, one_to_one, within
@@ -40,7 +40,7 @@ def choose_home(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> Stor
     """The decision which group stores a node; its other readers load it."""
     if node.op is Op.COPY:
         return DeviceCopy(cut, sites)
-    if isinstance(node.attrs, Loop):
+    if isinstance(node.attrs, LoopNode):
         return LoopResult(cut, sites)
     refused: list[Refused] = []
     for propose in _IN_READERS if cut.in_reader else _ELSEWHERE:

@@ -17,29 +17,29 @@ from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.graph import Node, elements, toposort
 from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, Output, Param, StoreTo, Value
-from weft.ir.loop_body import Body, Loop, Part, whole_inputs
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, Param, StoreTo
+from weft.ir.loop_body import Body, LoopNode, Part, whole_inputs
 from weft.scheduler.kernelize.cost import MIN_BUFFERS, NO_LIMIT
 from weft.scheduler.kernelize.decisions import Cut
 from weft.scheduler.kernelize.groups import Group
-from weft.scheduler.kernelize.spec import Carry, Home, KernelSpec, LoopSpec, Place, StepSpec
+from weft.scheduler.kernelize.spec import Carry, Home, KernelSpec, Place, ScanSpec, StepSpec
 
-Kernelize = Callable[[Sequence[Node], int], "list[KernelSpec | LoopSpec]"]
+Kernelize = Callable[[Sequence[Node], int], "list[KernelSpec | ScanSpec]"]
 """kernelize_all(nodes, buffers), with no more buffers than the device allows."""
 
 
-def loop_spec(group: Group, cuts: Mapping[int, Cut], kernelize: Kernelize) -> LoopSpec:
+def loop_spec(group: Group, cuts: Mapping[int, Cut], kernelize: Kernelize) -> ScanSpec:
     """The specification of a group that is a loop."""
     results = tuple(group.stored.values())
     loop = results[0].attrs
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, LoopNode)
     places = _Places(loop.body, results[0].inputs, results)
     roots = list(dict.fromkeys(places.roots()))
     more = sum(len(places.written[n]) - 1 for n in roots)
     inner = kernelize(roots, max(NO_LIMIT - more, MIN_BUFFERS))
     steps = tuple([places.step(s) for s in inner])
     reasons = tuple(f"{n!r} is stored: {cuts[id(n)].why}" for n in results)
-    return LoopSpec(
+    return ScanSpec(
         loop.body, places.variable, results[0].inputs, results, tuple(places.begin()), steps, places.carries,
         tuple(places.own), reasons,
     )  # fmt: skip
@@ -65,7 +65,7 @@ class _Places:
         self.variable = Var(f"step{b.height}", 0, b.length - 1)
         self.number = {}
         for k, n in enumerate(self.results):
-            assert isinstance(n.attrs, Loop)
+            assert isinstance(n.attrs, LoopNode)
             self.number[n.attrs.part, n.attrs.number] = k
         self.live = _live(b, self.number)
         at = len(b.carries)
@@ -106,11 +106,11 @@ class _Places:
             self.read[n] = place
         return known
 
-    def step(self, spec: KernelSpec | LoopSpec) -> StepSpec:
+    def step(self, spec: KernelSpec | ScanSpec) -> StepSpec:
         """A kernel of the body, with its parameters in their places."""
         writes = [self.of(n) for n in spec.writes]
         reads = [self.read[n] for n in spec.reads]
-        if isinstance(spec, LoopSpec):
+        if isinstance(spec, ScanSpec):
             places = tuple(p[0] for p in writes)
             assert all(p.row is None for p in (*reads, *places)), "loops inside read and write whole tensors"
             return StepSpec(spec, tuple(reads), places, {})
@@ -231,7 +231,7 @@ class _RowRewriter:
 
     def item(self, i: Item) -> Item:
         """An item that loads from rows, and stores to them."""
-        if isinstance(i, Value):
+        if isinstance(i, ItemValue):
             return replace(i, expr=self.expr(i.expr))
         return replace(i, stores=tuple([new for s in i.stores for new in self.stores(s)]))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.ir.graph import Node
-from weft.ir.loop_body import Loop
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.compute import compute
@@ -29,7 +29,7 @@ from weft.scheduler.kernelize.decisions import (
 )
 from weft.scheduler.kernelize.facts import gather_facts, is_leaf
 from weft.scheduler.kernelize.fusion import fuse
-from weft.scheduler.kernelize.groups import NO_FRAMES, Group, Kind, Site, Store
+from weft.scheduler.kernelize.groups import NO_FRAMES, Group, GroupStore, Kind, Site
 from weft.scheduler.kernelize.homes import choose_home, sibling_key
 from weft.scheduler.kernelize.precedence import Precedence
 from weft.scheduler.kernelize.prepare import prepare
@@ -154,7 +154,7 @@ class Partition:
 
     def _loop_of(self, node: Node) -> Group:
         """The group of the loop of which the node is a result, new for its first result."""
-        assert isinstance(node.attrs, Loop)
+        assert isinstance(node.attrs, LoopNode)
         key = (node.attrs.body, *map(id, node.inputs))
         group = self._loops.get(key)
         if group is None:
@@ -180,7 +180,7 @@ class Partition:
             frame = group.output(tuple([v for v in main.axes if v in d.axes]))
             main.carries.append(frame)
         site = self._sites.need(node, group, d.index, frame.alone)
-        frame.stores.append(Store(node, d.index, site))
+        frame.stores.append(GroupStore(node, d.index, site))
         group.bases |= self.facts[id(node)].bases
         compute(self._sites, site)
 
@@ -188,7 +188,7 @@ class Partition:
         """Compute the node at all sites; `home` stores it as an output of its own."""
         frame, index = home.domain(node.shape)
         site = self._sites.need(node, home, index, frame.alone)
-        frame.stores.append(Store(node, index, site))
+        frame.stores.append(GroupStore(node, index, site))
         home.stored[id(node)] = node
         home.bases |= self.facts[id(node)].bases
         for s in dict.fromkeys((*sites, site)):

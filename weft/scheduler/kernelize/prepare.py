@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dtypes
-from weft.ir.graph import Along, Combine, Node, apply, elements, toposort
+from weft.ir.graph import Along, Node, ScatterCombine, apply, elements, toposort
 from weft.ir.index import high
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
@@ -60,12 +60,12 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
 
 def single(scatter: Node) -> bool:
     """True where a scatter has one element per row: it can be chosen by comparison, without writing out of order."""
-    return isinstance(scatter.attrs, Combine) and scatter.inputs[1].shape[scatter.attrs.axis] == 1
+    return isinstance(scatter.attrs, ScatterCombine) and scatter.inputs[1].shape[scatter.attrs.axis] == 1
 
 
 def _narrow_scatter(n: Node) -> Node | None:
     """A scatter in f32 in place of one that combines narrow floats: memory accumulates no narrower ones."""
-    if not n.dtype.is_narrow or not isinstance(n.attrs, Combine) or n.attrs.op is None:
+    if not n.dtype.is_narrow or not isinstance(n.attrs, ScatterCombine) or n.attrs.op is None:
         return None
     x, index, src = n.inputs
     wide = [apply(Op.CAST, (i,), dtype=dtypes.float32) for i in (x, src)]

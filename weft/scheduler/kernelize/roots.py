@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.ir.graph import Along, Axes, Box, Combine, Node
+from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine
 from weft.ir.index import Int, Var, high, in_range
 from weft.ir.movement import reshape_index
 from weft.ir.ops import Op
 from weft.scheduler.kernelize.compute import compute
 from weft.scheduler.kernelize.facts import is_leaf
-from weft.scheduler.kernelize.groups import Group, Kind, Store
+from weft.scheduler.kernelize.groups import Group, GroupStore, Kind
 from weft.scheduler.kernelize.sites import Sites
 
 
@@ -35,7 +35,7 @@ def root(sites: Sites, node: Node, group: Group) -> None:
     site = sites.need(core, group, index, frame.alone)
     if core is node and site.kind is Kind.OPEN:
         compute(sites, site)
-    frame.stores.append(Store(node, at, site))
+    frame.stores.append(GroupStore(node, at, site))
     group.bases |= sites.facts[id(node)].bases
 
 
@@ -62,7 +62,7 @@ def _forward(moved: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
 def _same(sites: Sites, node: Node, group: Group) -> None:
     """Store the first input as it is."""
     frame, index = group.domain(node.shape)
-    frame.stores.append(Store(node, index, sites.need(node.inputs[0], group, index, frame.alone)))
+    frame.stores.append(GroupStore(node, index, sites.need(node.inputs[0], group, index, frame.alone)))
 
 
 def _concat(sites: Sites, node: Node, group: Group) -> None:
@@ -74,7 +74,7 @@ def _concat(sites: Sites, node: Node, group: Group) -> None:
         if sites.facts[id(x)].size:
             frame, index = group.domain(x.shape)
             at = (*index[:axis], index[axis] + start, *index[axis + 1 :])
-            frame.stores.append(Store(node, at, sites.need(x, group, index, frame.alone)))
+            frame.stores.append(GroupStore(node, at, sites.need(x, group, index, frame.alone)))
         start = start + x.shape[axis]
 
 
@@ -89,20 +89,20 @@ def _update(sites: Sites, node: Node, group: Group) -> None:
     assert isinstance(box, Box)
     frame, index = group.domain(src.shape)
     at = tuple(i * step + first for i, step, first in zip(index, box.step, box.start, strict=True))
-    frame.stores.append(Store(node, at, sites.need(src, group, index, frame.alone)))
+    frame.stores.append(GroupStore(node, at, sites.need(src, group, index, frame.alone)))
 
 
 def _scatter(sites: Sites, node: Node, group: Group) -> None:
     """Store each element of the source at its computed index, on top of the base (or a fill)."""
     base, index_node, src = node.inputs
     how = node.attrs
-    assert isinstance(how, Combine)
+    assert isinstance(how, ScatterCombine)
     if sites.facts[id(src)].size == 0:
         _same(sites, node, group)
         return
     if base.op is Op.CONST and not is_leaf(base):
         frame, index = group.domain(node.shape)
-        frame.stores.append(Store(node, index, sites.need(base, group, index, frame.alone)))
+        frame.stores.append(GroupStore(node, index, sites.need(base, group, index, frame.alone)))
     else:
         sites.update(node, base, group)
     frame, index = group.domain(src.shape)
@@ -111,7 +111,7 @@ def _scatter(sites: Sites, node: Node, group: Group) -> None:
     inside: Int = group.marker(at, n) if high(n) > 1 else 0
     where = (*index[: how.axis], inside, *index[how.axis + 1 :])
     guard = in_range(group.marker(at, None), 0, n)
-    frame.stores.append(Store(node, where, sites.need(src, group, index, frame.alone), guard, how.op))
+    frame.stores.append(GroupStore(node, where, sites.need(src, group, index, frame.alone), guard, how.op))
 
 
 _ROOTS: dict[Op, Callable[[Sites, Node, Group], None]] = {

@@ -64,14 +64,14 @@ class StepSpec:
     """A kernel (or a loop) of a loop's body; where its parameters are, in order: read ones, then written ones. `bases`:
     by the number of a written one, the place of what it starts as a copy of."""
 
-    spec: KernelSpec | LoopSpec
+    spec: KernelSpec | ScanSpec
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
     bases: Mapping[int, Place]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoopSpec:
+class ScanSpec:
     """A loop: its steps' kernels, again and again, with the runtime variable `variable` for t.
 
     `reads` are the nodes of its inputs, each once, and `inputs` says which of them input k is. `writes` are the results
@@ -105,7 +105,7 @@ class LoopSpec:
     def kernels(self) -> Iterator[KernelSpec]:
         """The kernels of the loop, each once."""
         for s in (*self.begin, *self.steps):
-            if isinstance(s.spec, LoopSpec):
+            if isinstance(s.spec, ScanSpec):
                 yield from s.spec.kernels()
             else:
                 yield s.spec
@@ -115,7 +115,7 @@ class LoopSpec:
         for steps, times in ((self.begin, 1), (self.steps, self.body.length)):
             for _ in range(times):
                 for s in steps:
-                    if isinstance(s.spec, LoopSpec):
+                    if isinstance(s.spec, ScanSpec):
                         yield from s.spec.launches()
                     else:
                         yield s.spec
@@ -137,4 +137,4 @@ class CopySpec:
     target: Node
 
 
-Spec = KernelSpec | LoopSpec | CopySpec
+Spec = KernelSpec | ScanSpec | CopySpec

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Int, Var, coefficient, flatten, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, reads
 from weft.ir.ops import EXPANDED, Op
@@ -71,11 +71,11 @@ def axes_of(e: Expr) -> set[Var]:
 
 def is_costly(e: Expr) -> bool:
     """True where recomputing the expression is worth avoiding."""
-    return any(isinstance(x, Call) and x.op in EXPANDED for x in ex.walk([e]))
+    return any(isinstance(x, ScalarCall) and x.op in EXPANDED for x in ex.walk([e]))
 
 
 def plain_load(e: Expr) -> Load | None:
     """The load behind an expression that is one, or a conversion of one."""
-    while isinstance(e, Call) and e.op is Op.CAST:
+    while isinstance(e, ScalarCall) and e.op is Op.CAST:
         e = e.args[0]
     return e if isinstance(e, Load) else None

@@ -17,7 +17,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import FloorDiv, atoms, coefficient, flatten, high
-from weft.ir.kernel.algorithm import Value, reads
+from weft.ir.kernel.algorithm import ItemValue, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -157,7 +157,7 @@ def loads_in(e: Expr) -> list[Load]:
     return [x for x in ex.walk([e]) if isinstance(x, Load)]
 
 
-def _block(k: Kernel, value: Value, width: int) -> int | Refusal:
+def _block(k: Kernel, value: ItemValue, width: int) -> int | Refusal:
     """The number of neighbours along the only summed axis that share a factor: whole vectors of them, of which all
     else that is read is in order."""
     assert value.reduce is not None
@@ -195,7 +195,7 @@ def _written_out(k: Kernel, name: str, width: int) -> tuple[Kernel, str]:
     long = max(others, key=lambda s: (s.reduce, high(s.extent)))
     short = [s.var.name for s in others if s is not long]
     item, bind = k.algorithm.item(name), k.nests[name].bind
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     order = sorted(range(len(item.axes)), key=lambda a: coefficient(bind[item.axes[a].var], lanes) == 1)
     k = run(k, Arrange(name, Scope.REGISTER, tuple(order), (1,) * len(order)))
     k = run(k, Permute(name, (long.var.name, *short, lanes.name)))

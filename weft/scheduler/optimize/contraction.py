@@ -31,7 +31,7 @@ from weft.ir.index import (
     flatten,
     high,
 )
-from weft.ir.kernel.algorithm import Axis, Output, Value, reads
+from weft.ir.kernel.algorithm import Axis, ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
@@ -751,7 +751,7 @@ class _Tiled:
     def chain(self, value: str) -> str | None:
         """A long sum in steps, each in registers; the name of a step's sum, if it is that long."""
         item = self.k.algorithm.item(value)
-        assert isinstance(item, Value)
+        assert isinstance(item, ItemValue)
         if item.reduce is None or self.depth <= PRODUCT_CHAIN:
             return None
         self.k, name = in_steps(self.k, value)
@@ -760,7 +760,7 @@ class _Tiled:
     def accumulate(self, name: str, scope: Scope) -> None:
         """The loops of a tile of sums: what is summed outside, rows written out, lanes inside."""
         item = self.k.algorithm.item(name)
-        assert isinstance(item, Value)
+        assert isinstance(item, ItemValue)
         at_panel = [a.var for a in self.c.value.axes].index(self.choice.panel.var)
         nest = self.k.nests[name]
         pure = [x.var.name for x in nest.loops if not x.reduce]

@@ -11,12 +11,12 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute, variables
-from weft.ir.kernel.algorithm import Axis, Item, Output, Value, readers, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, readers, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.lower import storage_offset
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
@@ -40,7 +40,7 @@ MAX_SHORT_AXIS = 256
 class Contraction:
     """The value, the output that reads it, and the product's two factors."""
 
-    value: Value
+    value: ItemValue
     out: Output
     factors: tuple[Expr, Expr]
 
@@ -58,12 +58,12 @@ class Contraction:
         return e.name
 
 
-def factors(value: Value) -> tuple[Expr, Expr] | Refusal:
+def factors(value: ItemValue) -> tuple[Expr, Expr] | Refusal:
     """The two factors when the value is a sum of products."""
     if value.reduce is None or value.reduce.op is not Op.ADD:
         return Refusal(f"{value.name} is no sum")
     e = value.expr
-    if isinstance(e, Call) and e.op is Op.MUL:
+    if isinstance(e, ScalarCall) and e.op is Op.MUL:
         return e.args[0], e.args[1]
     return Refusal(f"{value.name} sums no products")
 
@@ -71,7 +71,7 @@ def factors(value: Value) -> tuple[Expr, Expr] | Refusal:
 def find(k: Kernel) -> Contraction | Refusal:
     """The kernel's contraction: the only value that is a sum of products in which both factors have axes of their
     own, read by one output at that output's own axes."""
-    found = [_contraction(k, item) for item in k.algorithm.items if isinstance(item, Value)]
+    found = [_contraction(k, item) for item in k.algorithm.items if isinstance(item, ItemValue)]
     good = [c for c in found if isinstance(c, Contraction)]
     if len(good) != 1:
         several = Refusal(f"{counted(len(good), 'sum')} of products; one can be tiled")
@@ -96,7 +96,7 @@ def _nearest(refusals: list[Refusal]) -> Refusal:
 NO_VALUE = Refusal("nothing is summed")
 
 
-def _contraction(k: Kernel, item: Value) -> Contraction | Refusal:
+def _contraction(k: Kernel, item: ItemValue) -> Contraction | Refusal:
     """The contraction that a value is."""
     pair = factors(item)
     if isinstance(pair, Refusal):
@@ -177,7 +177,7 @@ def in_steps(k: Kernel, value: str) -> tuple[Kernel, str]:
     The inner summed axes belong to a step as a whole, as many as there is room for; the next one is cut into
     equal pieces; those outside of it count steps."""
     item = k.algorithm.item(value)
-    assert isinstance(item, Value) and item.reduce is not None
+    assert isinstance(item, ItemValue) and item.reduce is not None
     axes = list(item.reduce.axes)
     inner = 1
     while inner * high(axes[-1].extent) <= PRODUCT_CHAIN // 2:
@@ -228,7 +228,7 @@ def merge_even(k: Kernel, name: str, lanes: int = 1) -> Kernel:
     return k
 
 
-def _even(k: Kernel, name: str, a: LoopSpec, b: LoopSpec) -> bool:
+def _even(k: Kernel, name: str, a: NestLoop, b: NestLoop) -> bool:
     """One step of loop `a` is as far as all of loop `b`, in everything that the item reads and where it is kept."""
     if not isinstance(b.extent, int):
         return False
@@ -240,7 +240,7 @@ def _even(k: Kernel, name: str, a: LoopSpec, b: LoopSpec) -> bool:
         index = tuple(substitute(i, nest.bind) for i in load.index)
         p = k.algorithm.param(load.source)
         places.append(flatten(index, p.shape) if p else storage_offset(k.nests[load.source], index))
-    if isinstance(item, Value):
+    if isinstance(item, ItemValue):
         places.append(storage_offset(nest, tuple(substitute(x.var, nest.bind) for x in item.axes)))
     steps = [(coefficient(x, a.var), coefficient(x, b.var)) for x in places]
     return all(i is not None and o is not None and o == i * b.extent for o, i in steps)
@@ -250,7 +250,7 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """The loops that fill a staged tile: lanes along what is contiguous in memory. Where that is not the tile's own
     innermost axis (a transposition), blocks of lanes go outside, so that the lines written stay in the first cache."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     width = info.lanes(item.dtype)
     k = merge_even(k, name, width)
     nest = k.nests[name]
@@ -289,7 +289,7 @@ def _vectors(extent: int, width: int, most: int) -> int:
     return min(extent, width * min(most, 4))
 
 
-def _score(k: Kernel, item: Value, loop: Var, width: int) -> float:
+def _score(k: Kernel, item: ItemValue, loop: Var, width: int) -> float:
     """The score of lanes along a loop for what the item reads."""
     nest = k.nests[item.name]
     total = 0.0

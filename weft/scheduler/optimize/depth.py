@@ -20,7 +20,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Expr, Load
 from weft.ir.index import ceildiv, coefficient, high, variables
-from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.algorithm import Axis, ItemValue
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -190,7 +190,7 @@ def _tiled(k: Kernel, part: str, deep: Deep, info: DeviceInfo) -> tuple[Kernel, 
 def _in_registers(k: Kernel, name: str, deep: Deep) -> Kernel:
     """A tile of a step's sums: what is summed outside, rows written out, lanes inside."""
     item, nest = k.algorithm.item(name), k.nests[name]
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     at = nest.bind[item.axes[deep.panel].var]
     pure, reduced = ([x.var for x in nest.loops if x.reduce is r] for r in (False, True))
     lane = [v for v in pure if coefficient(at, v) == 1]

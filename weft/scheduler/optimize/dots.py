@@ -15,9 +15,9 @@ from math import prod
 
 from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
-from weft.ir.expr import Call, Expr, Load, walk
+from weft.ir.expr import Expr, Load, ScalarCall, walk
 from weft.ir.index import Var, ceildiv, flatten, high
-from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.algorithm import Axis, ItemValue
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -142,7 +142,7 @@ def _work(e: Expr, costs: CostModel) -> float:
     """Cycles per vector to compute a factor from what is loaded; a conversion alone rides along with the load."""
     if plain_load(e) is not None:
         return 0.0
-    calls = [x for x in walk([e], into_indices=False) if isinstance(x, Call)]
+    calls = [x for x in walk([e], into_indices=False) if isinstance(x, ScalarCall)]
     return sum(costs.function_cycles if x.op in EXPANDED else costs.call_cycles for x in calls)
 
 
@@ -229,7 +229,7 @@ def _packed(k: Kernel, dots: Dots, info: DeviceInfo) -> Kernel:
 def _unrolled(k: Kernel, name: str) -> Kernel:
     """Steps of the sum outside, the tile written out, lanes inside."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     nest = k.nests[name]
     of = {v.name: a for a, e in nest.bind.items() for v in [e] if isinstance(v, Var)}
     last = item.reduce.axes[-1].var if not name.endswith("_lanes") and item.reduce else item.axes[-1].var

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Index, Var, ceildiv, coefficient, high, substitute
-from weft.ir.kernel.algorithm import Item, Output, Value
+from weft.ir.kernel.algorithm import Item, ItemValue, Output
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -205,7 +205,7 @@ def _scatter(k: Kernel, out: Output) -> Kernel:
     return k
 
 
-def _reduction(k: Kernel, v: Value, info: DeviceInfo) -> Kernel:
+def _reduction(k: Kernel, v: ItemValue, info: DeviceInfo) -> Kernel:
     """A value in one grid, or, when it has few elements, in one of partial results and one of their combination."""
     assert v.reduce is not None
     lanes = along(k, v)
@@ -248,7 +248,7 @@ def _grid_of_points(k: Kernel, name: str) -> Kernel:
 def _row_grid(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """A block per element of the value, or several: its threads share the terms."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     axis = along(k, item)
     pure = loops_of(k, name, False)
     if not axis:

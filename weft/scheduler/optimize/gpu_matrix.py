@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Var, coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import Axis
 from weft.ir.kernel.schedule import Kernel, fresh
@@ -136,7 +136,7 @@ def _parts(form: Product, unit: MatrixUnit) -> tuple[Expr, Expr] | Refusal:
 def operand(factor: Expr, unit: MatrixUnit) -> Expr | Refusal:
     """The factor before it is converted to the sum's dtype."""
     if unit.operand is not unit.accumulator:
-        if not isinstance(factor, Call) or factor.op is not Op.CAST:
+        if not isinstance(factor, ScalarCall) or factor.op is not Op.CAST:
             return Refusal(f"{unit}: a factor is {factor.dtype.name}")
         factor = factor.args[0]
     if factor.dtype is not unit.operand:

@@ -25,7 +25,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.errors import IRError
 from weft.ir.expr import Expr, Load, walk
 from weft.ir.index import ceildiv, high, variables
-from weft.ir.kernel.algorithm import Axis, Value, reads
+from weft.ir.kernel.algorithm import Axis, ItemValue, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -46,7 +46,7 @@ from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors
 from weft.scheduler.optimize.gpu_matrix import operand
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
-from weft.scheduler.optimize.online import Chain, axis_names, find, loop_of, shared_tiles
+from weft.scheduler.optimize.online import ReductionChain, axis_names, find, loop_of, shared_tiles
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import merge, split
 
@@ -133,7 +133,7 @@ class Attention:
     """A chain, by its sizes: rows, the chains beside each other, columns, products of a score, results of a row."""
 
     kernel: Kernel
-    chain: Chain
+    chain: ReductionChain
     height: int
     others: int
     length: int
@@ -228,7 +228,7 @@ def _has_room(s: Shares, form: Attention, info: DeviceInfo) -> bool:
     return size <= info.local_bytes and s.threads <= info.bounds.threads and s.kept(form.width) <= MAX_KEPT
 
 
-def _multiplies(c: Chain, unit: MatrixUnit) -> bool:
+def _multiplies(c: ReductionChain, unit: MatrixUnit) -> bool:
     """All factors of both products are what the unit multiplies."""
     pairs = (factors(c.scores), factors(c.product))
     return all(
@@ -248,7 +248,7 @@ def local_bytes(s: Shares, deep: int, width: int, itemsize: int) -> int:
 
 
 class _Blocks:
-    def __init__(self, k: Kernel, chain: Chain, shares: Shares) -> None:
+    def __init__(self, k: Kernel, chain: ReductionChain, shares: Shares) -> None:
         self.k, self.chain, self.shares = k, chain, shares
         self.m, self.total, self.product = chain.maximum.name, chain.total.name, chain.product.name
         self.scores, self.out = chain.scores.name, chain.out.name
@@ -271,7 +271,7 @@ class _Blocks:
             return block
         queries, columns = panels
         self.split_reductions()
-        names = [i.name for i in self.k.algorithm.items if isinstance(i, Value)]
+        names = [i.name for i in self.k.algorithm.items if isinstance(i, ItemValue)]
         inner = [n for n in names if n not in queries and n not in columns and n != self.scores]
         for name in reversed(inner):  # readers before what they read
             self.k = run(self.k, ComputeAt(name, self.out, block))
@@ -316,9 +316,9 @@ class _Blocks:
         assert self.chain.maximum.reduce is not None
         return ceildiv(high(self.chain.maximum.reduce.axes[0].extent), self.shares.columns)
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> ItemValue:
         item = self.k.algorithm.item(name)
-        assert isinstance(item, Value)
+        assert isinstance(item, ItemValue)
         return item
 
     # values

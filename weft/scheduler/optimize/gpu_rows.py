@@ -14,7 +14,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
-from weft.ir.kernel.algorithm import Output, Value, reads
+from weft.ir.kernel.algorithm import ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -73,7 +73,7 @@ class BlockRows:
     kernel: Kernel
     out: Output
     beside: tuple[Output, ...]
-    values: tuple[Value, ...]
+    values: tuple[ItemValue, ...]
     rows: tuple[str, ...]
     inner: tuple[str, ...]
     count: int
@@ -149,7 +149,7 @@ def apply(form: BlockRows, choice: RowLanes, info: DeviceInfo) -> Kernel:
     k = _other_outputs(k, form.beside, out, block)
     for v in reversed(form.values):
         item = k.algorithm.item(v.name)
-        assert isinstance(item, Value)
+        assert isinstance(item, ItemValue)
         k = _reduce_in_block(k, item, (out.name, block), lanes, bool(kept), info)
     if not kept:
         return k
@@ -165,7 +165,7 @@ RULE = Rule("gpu_rows", recognise, choose, apply)
 def _rows(k: Kernel) -> BlockRows | Refusal:
     """The kernel as one grid of rows."""
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
-    values = tuple(i for i in k.algorithm.items if isinstance(i, Value))
+    values = tuple(i for i in k.algorithm.items if isinstance(i, ItemValue))
     carried = {c.source for o in outputs for c in o.carries}
     mains = [o for o in outputs if o.name not in carried]
     if len(mains) != 1 or not values:
@@ -217,7 +217,7 @@ def _of_a_row(n: int, itemsize: int, rows: int, most: int, info: DeviceInfo) -> 
     return cut(n, itemsize, most)
 
 
-def _kept_row(k: Kernel, first: Value, out: Output) -> tuple[Kernel, str]:
+def _kept_row(k: Kernel, first: ItemValue, out: Output) -> tuple[Kernel, str]:
     """The row that the first reduction and later items read, as a value of its own: read once, kept in registers.
 
     Its name; empty where the items do not share one.
@@ -309,7 +309,7 @@ def _other_outputs(k: Kernel, others: tuple[Output, ...], out: Output, block: st
 
 
 def _reduce_in_block(
-    k: Kernel, v: Value, at: tuple[str, str], lanes: Lanes, kept: bool, info: DeviceInfo
+    k: Kernel, v: ItemValue, at: tuple[str, str], lanes: Lanes, kept: bool, info: DeviceInfo
 ) -> Kernel:
     """A value computed by the threads of one block, for all rows of the block."""
     axis = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import ceildiv, high
-from weft.ir.kernel.algorithm import Axis, Item, Value, readers
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, readers
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.across import Across
 from weft.ir.kernel.transforms.base import attempt, run
@@ -47,7 +47,7 @@ MIN_TERMS = 64
 def inlined(k: Kernel) -> Kernel:
     """Values without reductions are computed where they are read, unless that repeats costly work in a reduction."""
     for item in list(k.algorithm.items):
-        if isinstance(item, Value) and item.reduce is None:
+        if isinstance(item, ItemValue) and item.reduce is None:
             users = readers(k.algorithm, item.name)
             if len(users) == 1 or not is_costly(item.expr) or _points(item) >= max(_points(u) for u in users):
                 k = attempt(k, Inline(item.name))
@@ -111,14 +111,14 @@ def together(info: DeviceInfo) -> int:
     return min(info.warp, WARP) if info.shuffles else 1
 
 
-def along(k: Kernel, v: Value) -> list[Axis]:
+def along(k: Kernel, v: ItemValue) -> list[Axis]:
     """The axis that lanes run along: the reduced one with the best accesses."""
     assert v.reduce is not None
     axes = [a for a in v.reduce.axes if isinstance(a.extent, int) and a.extent > 1]
     return [max(axes, key=lambda a: (vector_score(k.algorithm, v, a.var), axes.index(a)))] if axes else []
 
 
-def reduces_well(k: Kernel, v: Value) -> bool:
+def reduces_well(k: Kernel, v: ItemValue) -> bool:
     """Lanes along the reduced axis read neighbours, or the row is short."""
     lanes = along(k, v)
     if not lanes or any(not isinstance(a.extent, int) for a in v.all_axes):
@@ -153,7 +153,7 @@ def thread_steps(
 
 def _reduced(k: Kernel, name: str) -> str:
     item = k.algorithm.item(name)
-    assert isinstance(item, Value) and item.reduce is not None
+    assert isinstance(item, ItemValue) and item.reduce is not None
     return item.reduce.axes[-1].var.name
 
 

@@ -13,10 +13,10 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr
+from weft.ir.expr import Expr, ScalarCall
 from weft.ir.index import Int, ceildiv, high, variables
-from weft.ir.kernel.algorithm import Axis, Value
-from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh
+from weft.ir.kernel.algorithm import Axis, ItemValue
+from weft.ir.kernel.schedule import Kernel, NestLoop, fresh
 from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.partial_sums import PartialSums, followers
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
@@ -40,7 +40,7 @@ _ONCE = frozenset({LoopKind.VECTOR, LoopKind.ACROSS, LoopKind.MATRIX})
 def summed(k: Kernel, name: str) -> tuple[Axis, ...]:
     """The axes that a value reduces over."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value) and item.reduce is not None
+    assert isinstance(item, ItemValue) and item.reduce is not None
     return item.reduce.axes
 
 
@@ -72,7 +72,7 @@ def apart(k: Kernel, name: str, axis: str, steps: int) -> tuple[Kernel, str, str
     """The sum over `axis`, which takes `steps` additions, apart from those over further axes; the name of the part that
     sums over `axis` (and as much of the others as makes no long chain), and of the axis there."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value) and item.reduce is not None
+    assert isinstance(item, ItemValue) and item.reduce is not None
     others = tuple(a for a in item.reduce.axes if a.var.name != axis and a.extent != 1)
     if item.reduce.op is not Op.ADD or not others or not long(others, steps):
         return k, name, axis
@@ -114,7 +114,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> LongSums | Refusal:
     """A schedule that adds many terms one after the other."""
     steps: list[PartialSums] = []
     for item in k.algorithm.items:
-        if isinstance(item, Value) and item.reduce is not None:
+        if isinstance(item, ItemValue) and item.reduce is not None:
             if item.reduce.op is Op.ADD and item.dtype.is_float and k.nests[item.name].online is None:
                 steps += _set_aside(k, item, info)
             elif item.reduce.op is Op.MAX and info.task_kind is not LoopKind.BLOCK:
@@ -137,20 +137,20 @@ def apply(form: LongSums, choice: InLevels, info: DeviceInfo) -> Kernel:
 RULE = Rule("levels", recognise, choose, apply)
 
 
-def most(item: Value, info: DeviceInfo) -> tuple[int, int]:
+def most(item: ItemValue, info: DeviceInfo) -> tuple[int, int]:
     """The most additions in sequence that are left as they are, and those of a partial sum of a longer sum."""
     if not reused(item):
         return 2 * SUM_CHAIN, SUM_CHAIN
     return (BLOCK_PRODUCT_CHAIN if info.task_kind is LoopKind.BLOCK else PRODUCT_CHAIN), PRODUCT_CHAIN // 2
 
 
-def reused(item: Value) -> bool:
+def reused(item: ItemValue) -> bool:
     """The item sums products of two factors, each of which several of its elements share."""
     assert item.reduce is not None
     e = item.expr
-    while isinstance(e, Call) and e.op is Op.WHERE:
+    while isinstance(e, ScalarCall) and e.op is Op.WHERE:
         e = e.args[1]
-    if not isinstance(e, Call) or e.op is not Op.MUL:
+    if not isinstance(e, ScalarCall) or e.op is not Op.MUL:
         return False
     a, b = (_axes_of(x) & {a.var for a in item.axes if a.extent != 1} for x in e.args)
     return bool(a - b) and bool(b - a)
@@ -160,7 +160,7 @@ def _axes_of(e: Expr) -> set[object]:
     return {v for x in ex.walk([e]) for i in ex.indices(x) for v in variables(i)}
 
 
-def _set_aside(k: Kernel, item: Value, info: DeviceInfo) -> Iterator[PartialSums]:
+def _set_aside(k: Kernel, item: ItemValue, info: DeviceInfo) -> Iterator[PartialSums]:
     """The loops of a sum to be cut, the innermost first."""
     loops = k.nests[item.name].loops
     if any(s.kind is LoopKind.MATRIX for s in loops):
@@ -199,7 +199,7 @@ def _near(extent: Int, wish: int) -> int:
     return min(near, key=lambda f: abs(f - wish), default=wish)
 
 
-def _online(k: Kernel, leader: Value) -> Iterator[PartialSums]:
+def _online(k: Kernel, leader: ItemValue) -> Iterator[PartialSums]:
     """Loops of a maximum in which sums run beside it, set aside relative to it."""
     for spec in k.nests[leader.name].loops:
         beside = followers(k, spec.var.name)
@@ -212,5 +212,5 @@ def _online(k: Kernel, leader: Value) -> Iterator[PartialSums]:
             )
 
 
-def _repeats(s: LoopSpec) -> int:
+def _repeats(s: NestLoop) -> int:
     return high(s.extent) if s.reduce and s.kind not in _ONCE else 1

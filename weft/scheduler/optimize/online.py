@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Var, ceildiv, high, substitute, variables
-from weft.ir.kernel.algorithm import Axis, Output, Value, readers, reads
+from weft.ir.kernel.algorithm import Axis, ItemValue, Output, readers, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -59,13 +59,13 @@ MAX_WIDTH_VECTORS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ReductionChain:
     """The maximum, the plain sum, the weighted product, what the scores are computed by, and who reads the results."""
 
-    maximum: Value
-    total: Value
-    product: Value
-    scores: Value
+    maximum: ItemValue
+    total: ItemValue
+    product: ItemValue
+    scores: ItemValue
     out: Output
 
 
@@ -74,7 +74,7 @@ class Rows:
     """A chain with the axis of its rows, and the kernel whose items share scores and weights."""
 
     kernel: Kernel
-    chain: Chain
+    chain: ReductionChain
     row: Axis
 
 
@@ -93,9 +93,9 @@ class OnePass(Choice):
         return f"one pass over blocks of {self.columns} columns, tile {self.tall}x{self.vectors} vectors"
 
 
-def find(k: Kernel) -> Chain | Refusal:
+def find(k: Kernel) -> ReductionChain | Refusal:
     """The chain that the kernel is."""
-    values = [i for i in k.algorithm.items if isinstance(i, Value)]
+    values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
         reductions = sum(v.reduce is not None for v in values)
@@ -122,10 +122,10 @@ def find(k: Kernel) -> Chain | Refusal:
     unsized = [a.var.name for v in values for a in v.all_axes if not isinstance(a.extent, int)]
     if unsized:
         return Refusal(f"the size of {unsized[0]} is only known at run time")
-    return Chain(m, totals[0], products[0], scores[0], outputs[0])
+    return ReductionChain(m, totals[0], products[0], scores[0], outputs[0])
 
 
-def _is_product(value: Value) -> bool:
+def _is_product(value: ItemValue) -> bool:
     return not isinstance(factors(value), Refusal)
 
 
@@ -173,7 +173,7 @@ def apply(form: Rows, choice: OnePass, info: DeviceInfo) -> Kernel:
 RULE = Rule("online", recognise, choose, apply)
 
 
-def shared_tiles(k: Kernel, c: Chain) -> Kernel | Refusal:
+def shared_tiles(k: Kernel, c: ReductionChain) -> Kernel | Refusal:
     """The division after the sum; `scores` and `weights` as values that all items share."""
     m, total, product = c.maximum.name, c.total.name, c.product.name
     k = attempt(k, Factor(product))
@@ -186,7 +186,7 @@ def shared_tiles(k: Kernel, c: Chain) -> Kernel | Refusal:
     return run(k, Share(product, "weights", axis_names(c, c.product)))
 
 
-def loop_of(k: Kernel, c: Chain, axis: Axis) -> str | Refusal:
+def loop_of(k: Kernel, c: ReductionChain, axis: Axis) -> str | Refusal:
     """The output's loop over an axis of the product."""
     load = next(r for r in reads(k.algorithm.item(c.out.name)) if r.source == c.product.name)
     at = load.index[[a.var for a in c.product.axes].index(axis.var)]
@@ -197,15 +197,18 @@ def loop_of(k: Kernel, c: Chain, axis: Axis) -> str | Refusal:
 
 
 def _is_weight(e: Expr, maximum: str) -> bool:
-    if not isinstance(e, Call) or e.op is not Op.EXP:
+    if not isinstance(e, ScalarCall) or e.op is not Op.EXP:
         return False
     d = e.args[0]
     return (
-        isinstance(d, Call) and d.op is Op.SUB and isinstance(d.args[1], Load) and d.args[1].source == maximum
+        isinstance(d, ScalarCall)
+        and d.op is Op.SUB
+        and isinstance(d.args[1], Load)
+        and d.args[1].source == maximum
     )
 
 
-def axis_names(c: Chain, item: Value) -> tuple[str, ...]:
+def axis_names(c: ReductionChain, item: ItemValue) -> tuple[str, ...]:
     """Rows, then the summed axis."""
     assert item.reduce is not None
     return (*(a.var.name for a in item.axes[: len(c.maximum.axes)]), item.reduce.axes[0].var.name)
@@ -348,14 +351,14 @@ class _OnePass:
             self.k = run(self.k, Unroll(n))
         self.k = attempt(self.k, Vectorize(pure[-1]))
 
-    def panel(self, scores: Value) -> str | Refusal:
+    def panel(self, scores: ItemValue) -> str | Refusal:
         """The scores' factor that depends on the columns, staged with the columns innermost."""
         pair = factors(scores)
         assert not isinstance(pair, Refusal) and scores.reduce is not None
         users = readers(self.k.algorithm, scores.name)
         load = next(r for r in reads(users[0]) if r.source == scores.name)
         staged = self.k.algorithm.item("scores")
-        assert isinstance(staged, Value)
+        assert isinstance(staged, ItemValue)
         column = staged.axes[-1].var
         at = [k for k, i in enumerate(load.index) if column in variables(i)]
         if len(at) != 1:

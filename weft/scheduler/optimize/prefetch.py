@@ -27,7 +27,7 @@ from weft.ir.graph import elements
 from weft.ir.index import Int, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Item, Param, reads
 from weft.ir.kernel.decisions import pick
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import attempt
 from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.loops import LoopKind
@@ -78,7 +78,7 @@ def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int) -> Kernel:
     return k
 
 
-def _streams(k: Kernel, item: Item, p: Param, around: list[LoopSpec]) -> int:
+def _streams(k: Kernel, item: Item, p: Param, around: list[NestLoop]) -> int:
     """In how many places the item reads the parameter side by side: rows that are written out, unless they are near."""
     at = _run(k, item, p)
     rows = [s for s in around if s.kind is LoopKind.UNROLL]
@@ -95,7 +95,7 @@ def _large(k: Kernel, info: DeviceInfo) -> list[Param]:
     return [p for p in k.algorithm.params if high(elements(p.shape)) * p.dtype.itemsize > info.l2_bytes]
 
 
-def _length(at: Int, around: list[LoopSpec]) -> int:
+def _length(at: Int, around: list[NestLoop]) -> int:
     """Elements that the loops run over without a gap, the innermost of them first."""
     loops = [s for s in reversed(around) if s.kind is not LoopKind.UNROLL]
     length = coefficient(at, loops[0].var) or 0
@@ -140,6 +140,6 @@ def _run(k: Kernel, item: Item, p: Param) -> Int | None:
     return None
 
 
-def _around(k: Kernel, item: Item) -> list[LoopSpec]:
+def _around(k: Kernel, item: Item) -> list[NestLoop]:
     """The loops around the item's innermost one, outermost first."""
     return [*k.enclosing(item.name), *k.nests[item.name].loops[:-1]]

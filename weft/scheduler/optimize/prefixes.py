@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.index import coefficient, flatten, high, variables
-from weft.ir.kernel.algorithm import Axis, Output, Value, reads
+from weft.ir.kernel.algorithm import Axis, ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -117,7 +117,7 @@ def apply(form: Prefixes, choice: Rows, info: DeviceInfo) -> Kernel:
 RULE = Rule("prefixes", recognise, choose, apply)
 
 
-def _results(k: Kernel, value: Value) -> Axis | Refusal:
+def _results(k: Kernel, value: ItemValue) -> Axis | Refusal:
     """The only axis of the value that nothing it reads depends on, though the value does, if it is short."""
     assert value.reduce is not None
     loads = reads(value)

@@ -17,9 +17,9 @@ from weft.ir import expr as ex
 from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
-from weft.ir.kernel.algorithm import Axis, Item, Output, Value, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick, with_decisions_of
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import Stream
@@ -147,7 +147,7 @@ def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) ->
     for item in reversed(list(k.algorithm.items)):
         if item.name in parts:
             k = _part(k, item.name, info)
-        elif isinstance(item, Value):
+        elif isinstance(item, ItemValue):
             k = _value(k, item, info, closed, staged)
     return k
 
@@ -178,7 +178,7 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     Columns cut into panels, one per core, would read short pieces of rows, which memory is slow at. Only where the
     results are few, so that combining them costs nothing. The names of the partial sums.
     """
-    values = [i for i in k.algorithm.items if isinstance(i, Value)]
+    values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     if not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
         return k, frozenset()
@@ -196,7 +196,7 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     return k, frozenset(parts)
 
 
-def _partial(k: Kernel, item: Value, out: Output, info: DeviceInfo) -> SplitReduce | Refusal:
+def _partial(k: Kernel, item: ItemValue, out: Output, info: DeviceInfo) -> SplitReduce | Refusal:
     """A partial sum per task of a value that is such a sum."""
     if item.reduce is None or any(_computed(k, item)):
         return Refusal(f"{item.name} is no sum of what memory has")
@@ -219,7 +219,7 @@ def _partial(k: Kernel, item: Value, out: Output, info: DeviceInfo) -> SplitRedu
 def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     """A partial sum: tasks outside, then rows, lanes along the columns."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     across = _across(k, replace(item, axes=item.axes[:-1]))
     k, rows = _runs(k, item, info)
     nest = k.nests[name]
@@ -262,7 +262,7 @@ def _needs(k: Kernel, out: Output) -> list[set[str]]:
         if k.algorithm.param(source) is not None:
             continue
         item = k.algorithm.item(source)
-        if isinstance(item, Value) and item.reduce is None:  # what it is computed from counts
+        if isinstance(item, ItemValue) and item.reduce is None:  # what it is computed from counts
             at = {a.var: i for a, i in zip(item.axes, index, strict=True)}
             todo += [(r.source, tuple(substitute(i, at) for i in r.index)) for r in reads(item)]
         else:
@@ -373,7 +373,7 @@ def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool) -> i
     """
     width = min(extent, info.l1_bytes // 8)
     if big and all(
-        _along_rows(k, i) for i in k.algorithm.items if isinstance(i, Value) and i.reduce is not None
+        _along_rows(k, i) for i in k.algorithm.items if isinstance(i, ItemValue) and i.reduce is not None
     ):
         width = min(width, ceildiv(extent, parallel.tasks(extent, info)))
         return width if width < lanes else ceildiv(width, lanes) * lanes
@@ -382,13 +382,13 @@ def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool) -> i
     return ceildiv(width, lanes) * lanes
 
 
-def _along_rows(k: Kernel, item: Value) -> bool:
+def _along_rows(k: Kernel, item: ItemValue) -> bool:
     """The reduction's lanes run along what it reduces over."""
     assert item.reduce is not None
     return _fastest(k, item) in item.reduce.axes
 
 
-def _fastest(k: Kernel, item: Value) -> Axis:
+def _fastest(k: Kernel, item: ItemValue) -> Axis:
     """The axis along which the item's reads are contiguous."""
     axes = [a for a in item.all_axes if a.extent != 1]
     return max(axes, key=lambda a: (vector_score(k.algorithm, item, a.var), axes.index(a)))
@@ -425,13 +425,13 @@ def _widest(out: Output) -> DType:
 def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozenset()) -> Kernel:
     """Compute the item where its region is smallest without computing anything twice: in the deepest loop, common to
     all its readers, that its index depends on."""
-    chains: list[list[tuple[str, LoopSpec]]] = []
+    chains: list[list[tuple[str, NestLoop]]] = []
     needed: set[str] = set()
     for user in k.algorithm.items:
         loads = [r for r in reads(user) if r.source == item.name]
         if not loads:
             continue
-        chain: list[tuple[str, LoopSpec]] = [(user.name, s) for s in k.nests[user.name].loops]
+        chain: list[tuple[str, NestLoop]] = [(user.name, s) for s in k.nests[user.name].loops]
         for name, count in k.path(user.name):
             chain = [(name, s) for s in k.nests[name].loops[:count]] + chain
         chains.append(chain)
@@ -455,7 +455,7 @@ def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozense
 
 
 def _value(
-    k: Kernel, item: Value, info: DeviceInfo, closed: frozenset[str], staged: frozenset[str]
+    k: Kernel, item: ItemValue, info: DeviceInfo, closed: frozenset[str], staged: frozenset[str]
 ) -> Kernel:
     if item.reduce is None:
         k = place(k, item, Scope.LOCAL, closed)
@@ -478,7 +478,7 @@ def _value(
     return _within(_column(k, item.name, inner, info), item.name, rows, inner, info)
 
 
-def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[Var]:
+def _reduces_over_values(k: Kernel, item: ItemValue, staged: frozenset[str]) -> set[Var]:
     """The axes by which the item reads other values that are computed inside its loops, so that these stay serial."""
     assert item.reduce is not None
     out: set[Var] = set()
@@ -488,7 +488,9 @@ def _reduces_over_values(k: Kernel, item: Value, staged: frozenset[str]) -> set[
     return out & {a.var for a in item.reduce.axes}
 
 
-def _row(k: Kernel, item: Value, axis: str, extent: int, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
+def _row(
+    k: Kernel, item: ItemValue, axis: str, extent: int, info: DeviceInfo, closed: frozenset[str]
+) -> Kernel:
     """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
     k, width = _row_lanes(k, extent, info.lanes(item.dtype))
     k, axis, order, task = _row_levels(k, item, axis, extent, width, info)
@@ -514,7 +516,7 @@ def _row_lanes(k: Kernel, extent: int, register: int) -> tuple[Kernel, int]:
 
 
 def _row_levels(
-    k: Kernel, item: Value, axis: str, extent: int, width: int, info: DeviceInfo
+    k: Kernel, item: ItemValue, axis: str, extent: int, width: int, info: DeviceInfo
 ) -> tuple[Kernel, str, list[str], str]:
     """A row's sum in levels of few additions each, and a part for each task when it is all that there is: the axis that
     lanes run along, the names of the levels from the whole sum to that of a block of the axis, and the part's."""
@@ -573,11 +575,11 @@ def _beside(k: Kernel, item: str, reader: str) -> Kernel:
 
 def _reduce_axis(k: Kernel, name: str, wish: str) -> str:
     item = k.algorithm.item(name)
-    assert isinstance(item, Value) and item.reduce is not None
+    assert isinstance(item, ItemValue) and item.reduce is not None
     return next(a.var.name for a in item.reduce.axes if a.var.name.startswith(wish))
 
 
-def _runs(k: Kernel, item: Value, info: DeviceInfo) -> tuple[Kernel, tuple[str, ...]]:
+def _runs(k: Kernel, item: ItemValue, info: DeviceInfo) -> tuple[Kernel, tuple[str, ...]]:
     """A long sum down columns in runs of rows, which bounds its error; the names of the runs' sums, and of those of
     many of them, outermost first.
 
@@ -619,7 +621,7 @@ def _runs(k: Kernel, item: Value, info: DeviceInfo) -> tuple[Kernel, tuple[str, 
     return k, (*below, name)
 
 
-def _narrow(item: Value, info: DeviceInfo) -> bool:
+def _narrow(item: ItemValue, info: DeviceInfo) -> bool:
     """One vector has all results: sums of a few rows at a time keep additions from waiting for each other."""
     return high(elements(tuple(a.extent for a in item.axes))) <= info.lanes(item.dtype)
 
@@ -654,7 +656,7 @@ def _in_registers(k: Kernel, name: str) -> Kernel:
     return run(k, Vectorize(columns[-1])) if columns else k
 
 
-def _across(k: Kernel, item: Value) -> int:
+def _across(k: Kernel, item: ItemValue) -> int:
     """The item's own axis that lanes run along: where its reads are contiguous."""
     return max(
         range(len(item.axes)), key=lambda n: (vector_score(k.algorithm, item, item.axes[n].var), n), default=0
@@ -664,7 +666,7 @@ def _across(k: Kernel, item: Value) -> int:
 def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
     """Lanes along the axis number `inner`, which stays: the reduction outside, a panel of accumulators inside."""
     item, nest = k.algorithm.item(name), k.nests[name]
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     pure = [s.var.name for s in nest.loops if not s.reduce]
     if not pure or nest.at is None or _children(k, name):
         return k
@@ -687,7 +689,7 @@ def _children(k: Kernel, name: str) -> bool:
     return any(n.at is not None and n.at.item == name for n in k.nests.values())
 
 
-def _vector_axes(k: Kernel, item: Value, info: DeviceInfo) -> Kernel:
+def _vector_axes(k: Kernel, item: ItemValue, info: DeviceInfo) -> Kernel:
     nest = k.nests[item.name]
     if not nest.loops or not isinstance(nest.loops[-1].extent, int) or nest.loops[-1].extent < 2:
         return k

@@ -16,7 +16,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Expr
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
-from weft.ir.kernel.algorithm import Axis, Value, reads
+from weft.ir.kernel.algorithm import Axis, ItemValue, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
@@ -115,7 +115,7 @@ def apply(form: SmallOutputs, choice: InRegisters, info: DeviceInfo) -> Kernel |
     k, at = _in_levels(k, form, choice.lanes, (out, around[-1]))
     if "window" in k.nests:
         window = k.algorithm.item("window")
-        assert isinstance(window, Value)
+        assert isinstance(window, ItemValue)
         k = run(k, ComputeAt("window", *at, Scope.LOCAL))
         size, room = storage_size(k.nests["window"]) * window.dtype.itemsize, info.l2_bytes // WINDOW_SHARE
         if size > room:
@@ -150,11 +150,11 @@ def _in_levels(
     k = run(k, ComputeAt(inner, *at, Scope.REGISTER))
     k, _ = _tiled(k, leaf, summed(k, leaf)[-1].var.name)
     item = k.algorithm.item(inner)
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     return _tiled(k, inner, item.axes[-1].var.name)[0], at
 
 
-def _few(k: Kernel, value: Value, info: DeviceInfo) -> tuple[Axis, ...] | Refusal:
+def _few(k: Kernel, value: ItemValue, info: DeviceInfo) -> tuple[Axis, ...] | Refusal:
     """The axes of the results that some operand lacks, if there are few of them."""
     loads = [r for r in reads(value) if k.algorithm.param(r.source) is not None]
     if len(loads) < 2:
@@ -167,7 +167,7 @@ def _few(k: Kernel, value: Value, info: DeviceInfo) -> tuple[Axis, ...] | Refusa
     return axes
 
 
-def _lane(k: Kernel, value: Value, info: DeviceInfo) -> Axis | Refusal:
+def _lane(k: Kernel, value: ItemValue, info: DeviceInfo) -> Axis | Refusal:
     """The summed axis along which most is contiguous, if anything is, and it is not too long for one level."""
     assert value.reduce is not None
     axes = [a for a in value.reduce.axes if high(a.extent) > 1]
@@ -187,11 +187,11 @@ def _lane(k: Kernel, value: Value, info: DeviceInfo) -> Axis | Refusal:
     return best
 
 
-def _windowed(k: Kernel, value: Value, part: Expr) -> Kernel:
+def _windowed(k: Kernel, value: ItemValue, part: Expr) -> Kernel:
     """Make a value of its own of what the windows reach, where its elements are used often enough."""
     copied = run(k, Window(value.name, part, "window"))
     window = copied.algorithm.item("window")
-    assert isinstance(window, Value)
+    assert isinstance(window, ItemValue)
     points = prod(high(a.extent) for a in value.all_axes)
     return copied if points >= MIN_USES * prod(high(a.extent) for a in window.axes) else k
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr
+from weft.ir.expr import Expr, ScalarCall
 from weft.ir.index import Index, Int, Var, high, variables
-from weft.ir.kernel.algorithm import Item, Value
+from weft.ir.kernel.algorithm import Item, ItemValue
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -70,7 +70,7 @@ def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     """`k` with parts of reductions that several of their results need alike as values of their own, and their names."""
     names: list[str] = []
     for item in k.algorithm.items:
-        if isinstance(item, Value) and item.reduce is not None:
+        if isinstance(item, ItemValue) and item.reduce is not None:
             for part in _repeated(item):
                 name = fresh(k.names(), "once")
                 step = Stage(item.name, part, name)
@@ -80,7 +80,7 @@ def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     return k, tuple(names)
 
 
-def _repeated(item: Value) -> list[Expr]:
+def _repeated(item: ItemValue) -> list[Expr]:
     """The largest parts that take some time and depend on summed axes, but not on all the others."""
     assert item.reduce is not None
     summed = {a.var for a in item.reduce.axes}
@@ -92,7 +92,7 @@ def _repeated(item: Value) -> list[Expr]:
     stack, seen = [item.expr], {item.expr}
     while stack:
         e = stack.pop()
-        if not isinstance(e, Call):
+        if not isinstance(e, ScalarCall):
             continue
         if on[e] & summed and many - on[e] and _takes_time(e):
             out.append(e)
@@ -104,7 +104,7 @@ def _repeated(item: Value) -> list[Expr]:
 
 
 def _takes_time(e: Expr) -> bool:
-    return is_costly(e) or sum(isinstance(x, Call) for x in ex.walk([e])) >= MIN_OPERATIONS
+    return is_costly(e) or sum(isinstance(x, ScalarCall) for x in ex.walk([e])) >= MIN_OPERATIONS
 
 
 def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> Refusal | None:
@@ -112,7 +112,7 @@ def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceI
     size = 0
     for name in (*rows, *whole):
         item, nest = k.algorithm.item(name), k.nests[name]
-        assert isinstance(item, Value)
+        assert isinstance(item, ItemValue)
         size += storage_size(nest) * item.dtype.itemsize
         if nest.at is None and name in rows:
             return Refusal(f"{name} has no row: no loop is around all its readers")
@@ -130,7 +130,7 @@ def _most_shared(k: Kernel) -> list[_Use]:
     for item in k.algorithm.items:
         seen: set[Expr] = set()
         for e in ex.walk(item.exprs(), into_indices=False):
-            if isinstance(e, Call) and is_costly(e) and e not in seen:
+            if isinstance(e, ScalarCall) and is_costly(e) and e not in seen:
                 seen.add(e)
                 form, axes = _form(item, e)
                 if len(axes) > 1:

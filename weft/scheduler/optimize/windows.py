@@ -14,9 +14,9 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load, Test
+from weft.ir.expr import Expr, Load, ScalarCall, Test
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
-from weft.ir.kernel.algorithm import Output, Value, reads
+from weft.ir.kernel.algorithm import ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
@@ -52,7 +52,7 @@ WINDOW_SHARE = 4
 class OneReduction:
     """A kernel's only value, a reduction, and its only output."""
 
-    value: Value
+    value: ItemValue
     out: Output
 
 
@@ -63,7 +63,7 @@ class Windows:
 
     kernel: Kernel
     found: OneReduction
-    window: Value
+    window: ItemValue
     inside: tuple[str, ...]
     around: tuple[str, ...]
 
@@ -101,7 +101,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
         return Refusal(f"no window slides along the summed {', '.join(still)}")
     k = run(k, Window(value.name, part, "window"))
     window = k.algorithm.item("window")
-    assert isinstance(window, Value)
+    assert isinstance(window, ItemValue)
     uses = prod(high(a.extent) for a in value.all_axes) / prod(high(a.extent) for a in window.axes)
     if uses < MIN_USES:
         return Refusal(f"an element of a window is used {uses:.1f} times; copying it pays from {MIN_USES}")
@@ -191,10 +191,10 @@ def only_reduction(k: Kernel) -> OneReduction | Refusal:
     """The kernel's only value, a reduction over axes of known sizes, and its only output, which reads it at its own
     axes."""
     match k.algorithm.items:
-        case (Value() as value, Output() as out):
+        case (ItemValue() as value, Output() as out):
             pass
         case items:
-            values = sum(isinstance(i, Value) for i in items)
+            values = sum(isinstance(i, ItemValue) for i in items)
             return Refusal(
                 f"{counted(values, 'value')} and {counted(len(items) - values, 'output')}; it is for one of each"
             )
@@ -220,7 +220,7 @@ def only_reduction(k: Kernel) -> OneReduction | Refusal:
     return OneReduction(value, out)
 
 
-def sliding(value: Value, k: Kernel) -> Expr | Refusal:
+def sliding(value: ItemValue, k: Kernel) -> Expr | Refusal:
     """The largest part of the value that windows slide over: each of the axes that some axis of the results is added to
     is in an index of its own."""
     assert value.reduce is not None
@@ -233,12 +233,12 @@ def sliding(value: Value, k: Kernel) -> Expr | Refusal:
     while stack:
         e = stack.pop()
         if (
-            isinstance(e, Load | Call)
+            isinstance(e, Load | ScalarCall)
             and Window(value.name, e, "window").check(k) is None
             and _slides(e, summed)
         ):
             found.append(e)
-        elif isinstance(e, Call):
+        elif isinstance(e, ScalarCall):
             new = [a for a in dict.fromkeys(e.args) if not isinstance(a, Test) and a not in seen]
             seen.update(new)
             stack.extend(new)

@@ -24,7 +24,7 @@ from weft.ir.rewrite import rebuilt
 from weft.scheduler import realize
 from weft.scheduler.signature import signature
 from weft.scheduler.stream.pieces import Pieces
-from weft.scheduler.stream.split import Kind, Split, Terms, choose, nbytes, reach, together
+from weft.scheduler.stream.split import Kind, PieceLoops, Terms, choose, nbytes, reach, together
 
 MOST_PIECE_BYTES = 64 << 20
 LEAST_PIECE_BYTES = 1 << 16
@@ -153,7 +153,7 @@ class _Job:
         """Values computed in pieces into memory; None for what cannot be, or need not. Files that several of them are
         reduced from are read once."""
         found: list[Storage | None] = [None] * len(targets)
-        groups: list[dict[int, Split]] = []
+        groups: list[dict[int, PieceLoops]] = []
         for k, target in enumerate(targets):
             split = choose(target, self.terms) if target.storage is None else None
             if split is None or not self.can(split):
@@ -176,7 +176,7 @@ class _Job:
         narrow = [apply(Op.CAST, (self._leaf(stored),), None, None, target.dtype)]
         return realize.planned(signature(narrow), self.device)[0]
 
-    def _assembled(self, split: Split) -> Storage:
+    def _assembled(self, split: PieceLoops) -> Storage:
         """Parts of the result, put one after the other."""
         target, at = split.target, 0
         shape = tuple([s for s in target.shape if isinstance(s, int)])
@@ -191,7 +191,7 @@ class _Job:
         self.run([split], put)
         return stored
 
-    def can(self, split: Split) -> bool:
+    def can(self, split: PieceLoops) -> bool:
         """True where what the pieces need whole is neither the value itself nor too large to be kept."""
         return all(n is not split.target and nbytes(n) <= self.left // 4 for n in split.whole)
 
@@ -203,7 +203,7 @@ class _Job:
                 f"the result {target!r} does not fit: {error}; write it to a file with .to('disk:PATH'), piece by piece"
             ) from error
 
-    def run(self, splits: Sequence[Split], sink: Callable[[Sequence[Storage]], object]) -> None:
+    def run(self, splits: Sequence[PieceLoops], sink: Callable[[Sequence[Storage]], object]) -> None:
         """Compute what all pieces need, and the pieces."""
         whole = list(dict.fromkeys(n for s in splits for n in s.whole))
         found = realize.values_of(whole, signature(whole), self.device) if whole else []
@@ -223,7 +223,7 @@ def _independent(targets: Sequence[Node]) -> list[list[Node]]:
     return groups
 
 
-def _join(groups: list[dict[int, Split]], k: int, split: Split) -> None:
+def _join(groups: list[dict[int, PieceLoops]], k: int, split: PieceLoops) -> None:
     """Value `k` into the first group whose pieces it can have, else into one of its own."""
     files = _files(split)
     for group in groups:
@@ -238,6 +238,6 @@ def _join(groups: list[dict[int, Split]], k: int, split: Split) -> None:
     groups.append({k: split})
 
 
-def _files(split: Split) -> set[Node]:
+def _files(split: PieceLoops) -> set[Node]:
     """The leaves that a value is computed from."""
     return {n for n in toposort([split.target]) if is_source(n)}

@@ -22,7 +22,7 @@ from weft.scheduler.plan import Plan
 from weft.scheduler.realize import memory_on, plan_for
 from weft.scheduler.signature import Signature, signature
 from weft.scheduler.stream.slices import regions
-from weft.scheduler.stream.split import Kind, Level, Split, Terms, in_one_go, smaller
+from weft.scheduler.stream.split import Kind, Level, PieceLoops, Terms, in_one_go, smaller
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -81,7 +81,7 @@ class Pieces:
 
     def __init__(
         self,
-        splits: Sequence[Split],
+        splits: Sequence[PieceLoops],
         known: Mapping[Node, Node],
         terms: Terms,
         device: Device,

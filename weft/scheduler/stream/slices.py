@@ -15,10 +15,10 @@ from weft.ir.graph import (
     Along,
     Axes,
     Box,
-    Combine,
     Fill,
     Node,
     Padding,
+    ScatterCombine,
     Shape,
     Window,
     apply,
@@ -56,7 +56,7 @@ class Parts:
     make: Callable[[list[Node]], Node]
 
 
-Rule: TypeAlias = Callable[[Node, Slice], Parts | None]
+SliceRule: TypeAlias = Callable[[Node, Slice], Parts | None]
 """rule(node, slice): None where the node is needed whole."""
 
 
@@ -224,7 +224,7 @@ def _gather(node: Node, s: Slice) -> Parts | None:
 
 
 def _scatter(node: Node, s: Slice) -> Parts | None:
-    if s.axis == _attrs(node, Combine).axis:
+    if s.axis == _attrs(node, ScatterCombine).axis:
         return None
     return Parts((s, s, s), lambda xs: apply(node.op, tuple(xs), node.attrs))
 
@@ -245,7 +245,7 @@ def _same(node: Node, s: Slice) -> Parts | None:
     return Parts((s,), lambda xs: apply(node.op, tuple(xs), node.attrs))
 
 
-SLICE: dict[Op, Rule] = {
+SLICE: dict[Op, SliceRule] = {
     Op.BUFFER: _leaf,
     Op.CONST: _const,
     Op.RANGE: _leaf,

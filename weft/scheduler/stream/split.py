@@ -48,7 +48,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class PieceLoops:
     """`target` in pieces: loops, outermost first; all over ROWS before those that COMBINE. `whole` are the values that
     every piece needs whole."""
 
@@ -96,7 +96,7 @@ class _Option:
         return self.units(terms.piece_bytes) < 1, not self.contiguous, combines, self.unit_bytes
 
 
-def choose(target: Node, terms: Terms, rows_only: bool = False) -> Split | None:
+def choose(target: Node, terms: Terms, rows_only: bool = False) -> PieceLoops | None:
     """The split that computes `target` in pieces; None where no axis allows it. `rows_only`: nothing is combined."""
     target = pushed(target)
     wide = target if rows_only else widened(target)
@@ -116,12 +116,12 @@ def choose(target: Node, terms: Terms, rows_only: bool = False) -> Split | None:
         levels = (*levels, Level(best.kind, best.axis, best.total, size, number))
         if units >= 1:
             kept = wide if _combines(levels) else target
-            return Split(kept, levels, tuple(before))
+            return PieceLoops(kept, levels, tuple(before))
         node = best.node
     return None
 
 
-def smaller(split: Split) -> Split | None:
+def smaller(split: PieceLoops) -> PieceLoops | None:
     """The same with pieces of half the size along the innermost axis that has more than one element in each."""
     for k in reversed(range(len(split.levels))):
         level = split.levels[k]
@@ -133,7 +133,7 @@ def smaller(split: Split) -> Split | None:
     return None
 
 
-def together(a: Split, b: Split) -> tuple[Split, Split] | None:
+def together(a: PieceLoops, b: PieceLoops) -> tuple[PieceLoops, PieceLoops] | None:
     """Both splits over the same pieces, where each combines pieces along one axis of as many elements; else None."""
     if len(a.levels) != 1 or len(b.levels) != 1:
         return None

@@ -13,8 +13,8 @@ import weft
 from weft.core.execute import run
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
-from weft.ir.graph import Along, Axes, Box, Combine, Node, Padding, Window
-from weft.ir.loop_body import Loop, Part, normal
+from weft.ir.graph import Along, Axes, Box, Node, Padding, ScatterCombine, Window
+from weft.ir.loop_body import LoopNode, Part, normal
 from weft.ir.ops import ELEMENTWISE, LEAVES, MOVEMENT, REDUCE, Op
 from weft.testing.conformance.harness import Array, Harness
 from weft.testing.programs import GraphProgram, LeafMaker, numpy_leaf
@@ -50,7 +50,7 @@ def every_op(leaf: LeafMaker, d: DType, x: Array, y: Array, at: Array) -> list[N
         op(Op.SHEAR, [op(Op.EXPAND, [op(Op.RESHAPE, [a], None, (35, 1))], None, (35, 3))], Window(0, 1, 2, 2), (16, 3)),
         op(Op.UNSHEAR, [a], Window(0, 1, 2, 1), (16, 7)),
         op(Op.GATHER, [a, i], Along(0)),
-        op(Op.SCATTER, [a, i, op(Op.GATHER, [a, i], Along(0))], Combine(0, None)),
+        op(Op.SCATTER, [a, i, op(Op.GATHER, [a, i], Along(0))], ScatterCombine(0, None)),
         op(Op.CONCAT, [a, op(Op.FLIP, [a], Axes((1,)))], Along(0)),
         op(Op.UPDATE, [a, b], Box((0, 1), (3, 2))),
         op(Op.CONTIGUOUS, [op(Op.PERMUTE, [a], Axes((1, 0)))]),
@@ -62,7 +62,7 @@ def every_op(leaf: LeafMaker, d: DType, x: Array, y: Array, at: Array) -> list[N
     if d.kind is not Kind.BOOL:
         out += [op(r, [a], Axes(k)) for r in (Op.SUM, Op.PROD) for k in axes]
         moved = op(Op.GATHER, [a, i], Along(0))
-        out += [op(Op.SCATTER, [a, i, moved], Combine(0, c)) for c in (Op.ADD, Op.MUL, Op.MAX, Op.MIN)]
+        out += [op(Op.SCATTER, [a, i, moved], ScatterCombine(0, c)) for c in (Op.ADD, Op.MUL, Op.MAX, Op.MIN)]
         out.append(graph.arange(9, d))
     return out
 
@@ -79,7 +79,7 @@ def loops(a: Node, b: Node) -> list[Node]:
         body, inputs = normal([carry], [part], [after], [least, b, after], [row, a], 5, reverse)
         wanted = ((Part.FINAL, 0), (Part.HISTORY, 0), (Part.STACK, 0), (Part.STACK, 1), (Part.STACK, 2))
         some = wanted if reverse else ((Part.FINAL, 0), (Part.STACK, 0))
-        out += [graph.apply(Op.LOOP, inputs, Loop(body, part, k)) for part, k in some]
+        out += [graph.apply(Op.LOOP, inputs, LoopNode(body, part, k)) for part, k in some]
     return out
 
 

@@ -12,7 +12,7 @@ from weft.backends.protocol import Device, DeviceInfo
 from weft.errors import DeviceError, DTypeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
-from weft.ir.expr import Call, Load, Temp
+from weft.ir.expr import Load, ScalarCall, Temp
 from weft.ir.index import Var, in_range
 from weft.ir.loops import Block, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.loops_verify import call_error
@@ -53,7 +53,10 @@ def cases() -> Iterator[Case]:
 
 def legal(c: Case) -> bool:
     """True where loops may have it."""
-    return call_error(Call(c.target, c.op, tuple(Temp(d, f"t{k}") for k, d in enumerate(c.source)))) is None
+    return (
+        call_error(ScalarCall(c.target, c.op, tuple(Temp(d, f"t{k}") for k, d in enumerate(c.source))))
+        is None
+    )
 
 
 CASES = tuple(c for c in cases() if legal(c))
@@ -73,7 +76,7 @@ def program(group: Sequence[Case], lanes: int, wide: DType | None = None) -> Pro
     guard = in_range(at, None, PAIRS) if lanes else ()
     args = tuple(Load(b.dtype, b.name, (at,), guard) for b in params)
     stores: Block = tuple(
-        Store(b.name, at, widened(Call(c.target, c.op, args), wide), guard)
+        Store(b.name, at, widened(ScalarCall(c.target, c.op, args), wide), guard)
         for b, c in zip(outs, group, strict=True)
     )
     if lanes:
@@ -83,9 +86,9 @@ def program(group: Sequence[Case], lanes: int, wide: DType | None = None) -> Pro
     return Program(name, (*params, *outs), frozenset(b.name for b in outs), (), body)
 
 
-def widened(x: Call, wide: DType | None) -> Call:
+def widened(x: ScalarCall, wide: DType | None) -> ScalarCall:
     """The result, converted where that is asked for."""
-    return x if wide is None else Call(wide, Op.CAST, (x,))
+    return x if wide is None else ScalarCall(wide, Op.CAST, (x,))
 
 
 def special(d: DType) -> Array:

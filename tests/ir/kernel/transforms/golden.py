@@ -14,12 +14,12 @@ from weft.ir.kernel.algorithm import (
     Algorithm,
     Axis,
     Item,
+    ItemValue,
     KnownFill,
     Output,
     Param,
     Reduce,
     StoreTo,
-    Value,
     place,
 )
 from weft.ir.kernel.lower import lower
@@ -71,10 +71,10 @@ def refuses(rows: Sequence[Row]) -> Callable[[], None]:
     return test
 
 
-def value(k: Kernel, name: str) -> Value:
+def value(k: Kernel, name: str) -> ItemValue:
     """The value called `name`."""
     item = k.algorithm.item(name)
-    assert isinstance(item, Value)
+    assert isinstance(item, ItemValue)
     return item
 
 
@@ -95,7 +95,7 @@ def rows(
 ) -> Kernel:
     """r[i] = s(i), and s(i) = reduce j in m: e(i, j), for i in n; the parameters have the `shapes`."""
     i, j, y = axis("i", n), Axis(Var("j", 0, high(m) - 1), m), axis("y", n)
-    s = Value("s", (i,), e(i.var, j.var), Reduce(op, (j,)))
+    s = ItemValue("s", (i,), e(i.var, j.var), Reduce(op, (j,)))
     out = Output("out", (y,), (StoreTo("r", (y.var,), load("s", y.var)),))
     return kernel(
         (*(Param(name, F, shape) for name, shape in shapes.items()), Param("r", F, (n,), True)), s, out
@@ -106,7 +106,7 @@ def copied(n: int, m: Int, transposed: bool = False) -> Kernel:
     """r[y, x] = t(y, x), or t(x, y), and t(i, j) = a[i, j]."""
     i, j, y = axis("i", n), Axis(Var("j", 0, high(m) - 1), m), axis("y", n)
     x = Axis(Var("x", 0, high(m) - 1), m)
-    t = Value("t", (i, j), load("a", i.var, j.var))
+    t = ItemValue("t", (i, j), load("a", i.var, j.var))
     read = load("t", x.var, y.var) if transposed else load("t", y.var, x.var)
     out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), read),))
     return kernel((Param("a", F, (n, m)), Param("r", F, (n, m), True)), t, out)
@@ -133,9 +133,9 @@ def masked_weights() -> Kernel:
 def weighed() -> Kernel:
     """A maximum of each row of x, and the row's sum times that: no weights relative to it."""
     i, j, i2, j2, y = axis("i", 4), axis("j", 8), axis("i2", 4), axis("j2", 8), axis("y", 4)
-    top = Value("top", (i,), load("x", i.var, j.var), Reduce(Op.MAX, (j,)))
+    top = ItemValue("top", (i,), load("x", i.var, j.var), Reduce(Op.MAX, (j,)))
     term = mul(load("x", i2.var, j2.var), load("top", i2.var))
-    total = Value("total", (i2,), term, Reduce(Op.ADD, (j2,)))
+    total = ItemValue("total", (i2,), term, Reduce(Op.ADD, (j2,)))
     out = Output("out", (y,), (StoreTo("r", (y.var,), load("total", y.var)),))
     return kernel((Param("x", F, (4, 8)), Param("r", F, (4,), True)), top, total, out)
 

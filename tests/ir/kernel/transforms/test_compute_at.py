@@ -25,7 +25,7 @@ from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Int, Var
-from weft.ir.kernel.algorithm import Output, Param, StoreTo, Value
+from weft.ir.kernel.algorithm import ItemValue, Output, Param, StoreTo
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -115,7 +115,7 @@ def test_a_tile_is_computed_for_a_tile_of_readers() -> None:
 def read(*places: Callable[[Var], Int]) -> Kernel:
     """r[y] = t(place) + ..., for y in 4, and t(i) = x[i] for i in 8; p is below 8."""
     i, y = axis("i", 8), axis("y", 4)
-    t = Value("t", (i,), load("x", i.var))
+    t = ItemValue("t", (i,), load("x", i.var))
     first, *others = (Load(F, "t", (place(y.var),)) for place in places)
     total: Expr = first
     for other in others:

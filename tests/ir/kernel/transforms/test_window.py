@@ -36,7 +36,11 @@ REFUSED: tuple[Row, ...] = (
     (ANY_SIZE, Window("s", load("x", I), "a"), "a size is only known at run time"),
     (ANY_COUNT, Window("s", load("x", I), "a"), "a size is only known at run time"),
     (ANY_ROW, Window("s", value(ANY_ROW, "s").expr, "a"), "a size is only known at run time"),
-    (TWO, Window("s", value(TWO, "s").expr, "a"), "(x[i] * v[j]) is about more than the indices of one load"),
+    (
+        TWO,
+        Window("s", value(TWO, "s").expr, "a"),
+        "(x[i] * v[j]) is about more than the indices of one load",
+    ),
 )
 
 test_each_reason_is_given = refuses(REFUSED)

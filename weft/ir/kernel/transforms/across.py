@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import one_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -43,7 +43,7 @@ class Across(Transform):
         if (
             nest.loops[-1].var.name != self.loop
             or not spec.reduce
-            or not isinstance(k.algorithm.item(owner), Value)
+            or not isinstance(k.algorithm.item(owner), ItemValue)
         ):
             return Refusal(f"{self.loop} is not the innermost loop, over the terms of a reduction")
         if any(n.at is not None and n.at.item == owner and n.at.loop == self.loop for n in k.nests.values()):

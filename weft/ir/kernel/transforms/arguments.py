@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from weft.ir.kernel.algorithm import Value
+from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Pick
 from weft.ir.ops import Op
@@ -26,17 +26,17 @@ def items(k: Kernel) -> list[str]:
     return [i.name for i in k.algorithm.items]
 
 
-def values(k: Kernel) -> list[Value]:
+def values(k: Kernel) -> list[ItemValue]:
     """All values."""
-    return [i for i in k.algorithm.items if isinstance(i, Value)]
+    return [i for i in k.algorithm.items if isinstance(i, ItemValue)]
 
 
-def reductions(k: Kernel, *ops: Op) -> list[Value]:
+def reductions(k: Kernel, *ops: Op) -> list[ItemValue]:
     """The values that reduce, by one of `ops` if some are named."""
     return [v for v in values(k) if v.reduce is not None and (not ops or v.reduce.op in ops)]
 
 
-def reducing_loops(k: Kernel, value: Value) -> list[str]:
+def reducing_loops(k: Kernel, value: ItemValue) -> list[str]:
     """The value's own loops that reduce."""
     return [s.var.name for s in k.nests[value.name].loops if s.reduce]
 

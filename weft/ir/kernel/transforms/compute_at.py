@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir.expr import Load
 from weft.ir.index import Int, Opaque, Var, atoms, high, low, minimum, span, substitute, variables
-from weft.ir.kernel.algorithm import Item, Output, Value, readers, reads
-from weft.ir.kernel.schedule import At, Kernel, LoopSpec, fresh, initial_nest, loop_var
+from weft.ir.kernel.algorithm import Item, ItemValue, Output, readers, reads
+from weft.ir.kernel.schedule import At, Kernel, NestLoop, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.arguments import items, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import empty
@@ -80,17 +80,17 @@ class ComputeAt(Transform):
         item = k.algorithm.item(self.item)
         used = k.names()
         base = initial_nest(item, used)
-        loops: list[LoopSpec] = []
+        loops: list[NestLoop] = []
         bind = {v: e for v, e in base.bind.items() if v not in {a.var for a in item.axes}}
         for axis, (first, extent) in zip(item.axes, region, strict=True):
             if extent == 1:
                 bind[axis.var] = first
                 continue
             var = loop_var(fresh(used, axis.var.name), extent)
-            loops.append(LoopSpec(var, extent))
+            loops.append(NestLoop(var, extent))
             bind[axis.var] = first + var
         loops.extend(s for s in base.loops if s.reduce)
-        is_value = isinstance(item, Value)
+        is_value = isinstance(item, ItemValue)
         return k.with_nest(
             self.item,
             replace(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Const, Expr, Load
+from weft.ir.expr import Const, Expr, Load, ScalarCall
 from weft.ir.index import Index, Int, Var, in_range
-from weft.ir.kernel.algorithm import Axis, Item, Output, Value, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, reads
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, initial_nest
 from weft.ir.kernel.transforms.arguments import FACTORS, one_of, values
@@ -42,7 +42,7 @@ class Extend(Transform):
         for item in values(k):
             for r in reads(item):
                 source = k.algorithm.item(r.source) if r.source in named else None
-                if isinstance(source, Value):
+                if isinstance(source, ItemValue):
                     at = {a.var.name: i for a, i in zip(source.axes, r.index, strict=True)}
                     along = at.get(named[r.source])
                     if isinstance(along, Var):
@@ -72,7 +72,7 @@ class Extend(Transform):
                 for e in ex.walk(item.exprs())
             ):
                 return Refusal(f"{item.name} reads along the axis")
-            if item.name in named and isinstance(item, Value):
+            if item.name in named and isinstance(item, ItemValue):
                 for e in ex.walk(item.exprs()):
                     if isinstance(e, Load) and e.source == self.value and not self._harmless(item, e):
                         return Refusal(
@@ -83,15 +83,15 @@ class Extend(Transform):
     def _shared(self, k: Kernel, e: Load, named: Mapping[str, str]) -> bool:
         """The axis is one of those that the load has an index for."""
         item = k.algorithm.item(e.source)
-        return isinstance(item, Value) and any(a.var.name == named[e.source] for a in item.axes)
+        return isinstance(item, ItemValue) and any(a.var.name == named[e.source] for a in item.axes)
 
-    def _harmless(self, item: Value, load: Load) -> bool:
+    def _harmless(self, item: ItemValue, load: Load) -> bool:
         if item.reduce is not None and item.reduce.op is Op.MAX and item.expr == load:
             return True
         weights = [
             e for e in ex.walk(item.exprs())
-            if isinstance(e, Call) and e.op is Op.EXP and isinstance(d := e.args[0], Call) and d.op is Op.SUB
-            and d.args[0] == load
+            if isinstance(e, ScalarCall) and e.op is Op.EXP and isinstance(d := e.args[0], ScalarCall)
+            and d.op is Op.SUB and d.args[0] == load
         ]  # fmt: skip
         return bool(weights)
 

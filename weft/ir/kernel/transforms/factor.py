@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Index, Int, Var
-from weft.ir.kernel.algorithm import Value, readers
+from weft.ir.kernel.algorithm import ItemValue, readers
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -45,7 +45,7 @@ class Factor(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.value)
-        assert isinstance(item, Value)
+        assert isinstance(item, ItemValue)
         parts = _parts(item, self.op)
         assert parts is not None
         product, divisor = parts
@@ -68,10 +68,15 @@ class Factor(Transform):
         return replace(k, algorithm=replace(k.algorithm, items=items))
 
 
-def _parts(item: Value, op: Op) -> tuple[Expr, Expr] | None:
+def _parts(item: ItemValue, op: Op) -> tuple[Expr, Expr] | None:
     """(x * v, c) of sum (x / c) * v, or of sum (x * c) * v."""
     e = item.expr
-    if item.reduce is None or item.reduce.op is not Op.ADD or not isinstance(e, Call) or e.op is not Op.MUL:
+    if (
+        item.reduce is None
+        or item.reduce.op is not Op.ADD
+        or not isinstance(e, ScalarCall)
+        or e.op is not Op.MUL
+    ):
         return None
     summed = {a.var for a in item.reduce.axes}
     if op is Op.MUL:
@@ -86,7 +91,7 @@ def _parts(item: Value, op: Op) -> tuple[Expr, Expr] | None:
 
 def _constant_factor(e: Expr, summed: set[Var]) -> tuple[Expr, Expr] | None:
     """(x, c) of x * c, anywhere in a product of several, where c depends on none of `summed`, and x on some."""
-    if not isinstance(e, Call) or e.op is not Op.MUL or not e.dtype.is_float:
+    if not isinstance(e, ScalarCall) or e.op is not Op.MUL or not e.dtype.is_float:
         return None
     for x, c in (e.args, e.args[::-1]):
         if not depends_on(c) & summed:
@@ -99,11 +104,11 @@ def _constant_factor(e: Expr, summed: set[Var]) -> tuple[Expr, Expr] | None:
 
 def _quotient(e: Expr) -> tuple[Expr, Expr] | None:
     """(x, c) of x / c, and of x / c rounded to another float: then x is rounded so."""
-    if not isinstance(e, Call):
+    if not isinstance(e, ScalarCall):
         return None
     if e.op is Op.DIV:
         return e.args[0], e.args[1]
     if e.op is Op.CAST and e.dtype.is_float and e.args[0].dtype.is_float:
         inner = _quotient(e.args[0])
-        return None if inner is None else (Call(e.dtype, Op.CAST, (inner[0],)), inner[1])
+        return None if inner is None else (ScalarCall(e.dtype, Op.CAST, (inner[0],)), inner[1])
     return None

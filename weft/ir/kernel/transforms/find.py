@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from weft.ir.kernel.algorithm import Item, Value
-from weft.ir.kernel.schedule import Kernel, LoopSpec, initial_nest
+from weft.ir.kernel.algorithm import Item, ItemValue
+from weft.ir.kernel.schedule import Kernel, NestLoop, initial_nest
 from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
 
 
-def find(k: Kernel, loop: str) -> LoopSpec | Refusal:
+def find(k: Kernel, loop: str) -> NestLoop | Refusal:
     """The loop called `loop`."""
     owner = k.owner(loop)
     if owner is None:
@@ -18,11 +18,11 @@ def find(k: Kernel, loop: str) -> LoopSpec | Refusal:
     return spec
 
 
-def find_value(k: Kernel, name: str) -> Value | Refusal:
+def find_value(k: Kernel, name: str) -> ItemValue | Refusal:
     """The value (not output) called `name`."""
     for item in k.algorithm.items:
         if item.name == name:
-            return item if isinstance(item, Value) else Refusal(f"{name} is an output")
+            return item if isinstance(item, ItemValue) else Refusal(f"{name} is an output")
     return Refusal(f"there is no value {name}")
 
 
@@ -41,7 +41,7 @@ def unscheduled(k: Kernel, item: Item) -> Refusal | None:
     return empty(k, item.name)
 
 
-def serial(k: Kernel, spec: LoopSpec) -> Refusal | None:
+def serial(k: Kernel, spec: NestLoop) -> Refusal | None:
     """Refuses loops that already have a kind, or that carry online reductions."""
     if spec.kind is not LoopKind.SERIAL:
         return Refusal(f"the loop {spec.var.name} is already {spec.kind.value}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var
-from weft.ir.kernel.algorithm import Item, Output, Value
+from weft.ir.kernel.algorithm import Item, ItemValue, Output
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -32,7 +32,7 @@ class Inline(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         value = k.algorithm.item(self.value)
-        assert isinstance(value, Value)
+        assert isinstance(value, ItemValue)
 
         def replaced(e: Expr) -> Expr | None:
             if not isinstance(e, Load) or e.source != value.name:
@@ -67,7 +67,7 @@ def map_exprs(item: Item, leaf: ex.Callable[[Expr], Expr | None]) -> Item:
         return rewrite(i, opaque)
 
     match item:
-        case Value():
+        case ItemValue():
             return replace(item, expr=on(item.expr))
         case Output():
             stores = tuple(

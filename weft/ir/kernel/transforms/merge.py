@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from weft.ir.index import floordiv, mod
-from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh, loop_var
+from weft.ir.kernel.schedule import Kernel, NestLoop, fresh, loop_var
 from weft.ir.kernel.transforms.arguments import one_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -57,6 +57,6 @@ class Merge(Transform):
         var = loop_var(fresh(k.names(), self.merged or f"{self.outer}_{self.inner}"), extent)
         k = k.rebind({a.var: floordiv(var, b.extent), b.var: mod(var, b.extent)})
         nest = k.nests[owner]
-        loops = (*nest.loops[:d], LoopSpec(var, extent, reduce=a.reduce), *nest.loops[d + 2 :])
+        loops = (*nest.loops[:d], NestLoop(var, extent, reduce=a.reduce), *nest.loops[d + 2 :])
         k = k.with_nest(owner, replace(nest, loops=loops))
         return move_children(k, owner, self.inner, var.name)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var, floordiv, high, mod
-from weft.ir.kernel.algorithm import Axis, Item, Output, StoreTo, Value, readers, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, StoreTo, readers, reads
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -54,7 +54,7 @@ class MergeAxes(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         value = k.algorithm.item(self.value)
-        assert isinstance(value, Value)
+        assert isinstance(value, ItemValue)
         out = readers(k.algorithm, self.value)[0]
         assert isinstance(out, Output)
         at = [a.var.name for a in value.axes].index(self.first)
@@ -92,7 +92,7 @@ def _mapping(a: Axis, b: Axis, merged: Axis) -> dict[Var, Int]:
     return {a.var: floordiv(merged.var, b.extent), b.var: mod(merged.var, b.extent)}
 
 
-def _merged(value: Value, at: int, used: set[str]) -> Value:
+def _merged(value: ItemValue, at: int, used: set[str]) -> ItemValue:
     a, b = value.axes[at], value.axes[at + 1]
     axis = _axis(a, b, used)
     expr = _expr(value.expr, _mapping(a, b, axis), lambda _: None)

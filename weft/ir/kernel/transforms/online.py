@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
-from weft.ir.expr import Call, Expr, Load
-from weft.ir.kernel.algorithm import Value
+from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.schedule import At, Kernel, Nest, Online
 from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -106,35 +106,40 @@ def _safe(k: Kernel, leader: str) -> Kernel:
     """exp(x - m) with m at least the lowest finite number: where all so far is -inf, the weight is 0, not NaN."""
 
     def clamped(e: Expr) -> Expr | None:
-        if isinstance(e, Call) and e.op is Op.EXP and isinstance(d := e.args[0], Call) and d.op is Op.SUB:
+        if (
+            isinstance(e, ScalarCall)
+            and e.op is Op.EXP
+            and isinstance(d := e.args[0], ScalarCall)
+            and d.op is Op.SUB
+        ):
             m = d.args[1]
             if isinstance(m, Load) and m.source == leader:
                 lowest = ex.Const(m.dtype, -LARGEST[m.dtype])
                 return ex.call(Op.EXP, ex.call(Op.SUB, d.args[0], ex.call(Op.MAX, m, lowest)))
         return None
 
-    items = tuple(map_exprs(i, clamped) if isinstance(i, Value) else i for i in k.algorithm.items)
+    items = tuple(map_exprs(i, clamped) if isinstance(i, ItemValue) else i for i in k.algorithm.items)
     return replace(k, algorithm=replace(k.algorithm, items=items))
 
 
 def running(e: Expr, leader: str) -> bool:
     """The expression is the leader, or the leader kept finite."""
-    if isinstance(e, Call) and e.op is Op.MAX and isinstance(e.args[1], ex.Const):
+    if isinstance(e, ScalarCall) and e.op is Op.MAX and isinstance(e.args[1], ex.Const):
         e = e.args[0]
     return isinstance(e, Load) and e.source == leader
 
 
-def _rows(item: Value, nest: Nest, count: int) -> list[tuple[object, object]]:
+def _rows(item: ItemValue, nest: Nest, count: int) -> list[tuple[object, object]]:
     """Region of the first axes: where it starts and how large it is."""
     return list(zip(nest.origin[:count], nest.size[:count], strict=True))
 
 
-def _same_axis(k: Kernel, leader: Value, follower: Value, loop: str, own: str) -> bool:
+def _same_axis(k: Kernel, leader: ItemValue, follower: ItemValue, loop: str, own: str) -> bool:
     """The loops stand for the same part of a reduced axis: equal steps of axes of equal extent, or one of the axes
     counts the steps themselves."""
     from weft.ir.index import coefficient
 
-    def step(item: Value, name: str) -> set[tuple[int | None, object]]:
+    def step(item: ItemValue, name: str) -> set[tuple[int | None, object]]:
         nest = k.nests[item.name]
         spec = nest.loop(name)
         assert spec is not None and item.reduce is not None
@@ -149,9 +154,9 @@ def _same_axis(k: Kernel, leader: Value, follower: Value, loop: str, own: str) -
     return len(a) == 1 and len(b) == 1 and (a == b or 1 in (next(iter(a))[0], next(iter(b))[0]))
 
 
-def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
+def _weighted(k: Kernel, follower: ItemValue, leader: ItemValue) -> bool:
     """Every path from the follower's expression to the leader goes through one factor exp(x - leader)."""
-    values = {i.name: i for i in k.algorithm.items if isinstance(i, Value)}
+    values = {i.name: i for i in k.algorithm.items if isinstance(i, ItemValue)}
 
     def factors(e: Expr) -> Counter[Expr]:
         """The factors of the product, and how often each occurs; shared parts are looked at once."""
@@ -160,10 +165,10 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
             match x:
                 case _ if x not in times:
                     pass
-                case Call(op=Op.MUL):
+                case ScalarCall(op=Op.MUL):
                     for a in x.args:
                         times[a] += times[x]
-                case Call(op=Op.WHERE, args=(_, inside, ex.Const(value=0))):
+                case ScalarCall(op=Op.WHERE, args=(_, inside, ex.Const(value=0))):
                     times[inside] += times[x]  # a guard with 0 outside adds nothing
                 case _:
                     found[x] = times[x]
@@ -181,19 +186,19 @@ def _weighted(k: Kernel, follower: Value, leader: Value) -> bool:
 
     def weight(e: Expr) -> bool:
         match e:
-            case Call(op=Op.EXP):
+            case ScalarCall(op=Op.EXP):
                 d = e.args[0]
                 return (
-                    isinstance(d, Call)
+                    isinstance(d, ScalarCall)
                     and d.op is Op.SUB
                     and running(d.args[1], leader.name)
                     and not uses(d.args[0], frozenset())
                 )
-            case Call(op=Op.CAST) if e.dtype.is_float and e.args[0].dtype.is_float:
+            case ScalarCall(op=Op.CAST) if e.dtype.is_float and e.args[0].dtype.is_float:
                 return weight(
                     e.args[0]
                 )  # rounded: as far off, relative to the weight, before the factor as after it
-            case Call(op=Op.WHERE, args=(condition, x, ex.Const(value=0))):
+            case ScalarCall(op=Op.WHERE, args=(condition, x, ex.Const(value=0))):
                 return not uses(condition, frozenset()) and weight(x)
             case Load() if e.source in values:
                 v = values[e.source]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.index import Int, ceildiv, coefficient, high, variables
-from weft.ir.kernel.schedule import Kernel, LoopSpec, Nest, loop_var
+from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, loop_var
 from weft.ir.kernel.transforms.arguments import FACTORS, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -67,11 +67,11 @@ class Pad(Transform):
         return k.with_nest(owner, replace(nest, loops=loops, size=grown))
 
 
-def _padded(spec: LoopSpec, multiple: int) -> Int:
+def _padded(spec: NestLoop, multiple: int) -> Int:
     return ceildiv(spec.extent, multiple) * multiple
 
 
-def _runs_whole(e: Int, spec: LoopSpec, nest: Nest) -> bool:
+def _runs_whole(e: Int, spec: NestLoop, nest: Nest) -> bool:
     """The axis bound to `e` is run over by this loop alone: `e` is its variable plus where the region starts."""
     return coefficient(e, spec.var) == 1 and not any(
         v != spec.var and nest.loop(v.name) for v in variables(e)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.kernel.algorithm import Value
-from weft.ir.kernel.schedule import Kernel, LoopSpec
+from weft.ir.kernel.algorithm import ItemValue
+from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.arguments import FACTORS, one_of, reducing_loops, reductions
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
@@ -55,16 +55,16 @@ class PartialSums(Transform):
     def apply(self, k: Kernel) -> Kernel:
         nest = k.nests[self.value]
 
-        def marked(s: LoopSpec) -> LoopSpec:
+        def marked(s: NestLoop) -> NestLoop:
             return replace(s, levels=self.levels) if s.var.name == self.loop else s
 
         return k.with_nest(self.value, replace(nest, loops=tuple(map(marked, nest.loops))))
 
 
-def followers(k: Kernel, loop: str) -> list[Value]:
+def followers(k: Kernel, loop: str) -> list[ItemValue]:
     """The online sums that run in a loop."""
     return [
         i
         for i in k.algorithm.items
-        if isinstance(i, Value) and (on := k.nests[i.name].online) is not None and on.loop == loop
+        if isinstance(i, ItemValue) and (on := k.nests[i.name].online) is not None and on.loop == loop
     ]

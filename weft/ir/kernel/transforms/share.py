@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Index, Int, Var
-from weft.ir.kernel.algorithm import Item, Value
+from weft.ir.kernel.algorithm import Item, ItemValue
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import one_of, shuffled, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -54,7 +54,7 @@ class Share(Transform):
             return Refusal(f"{self.item} does not compute {self.source}")
         return None
 
-    def _part(self, k: Kernel, source: Value) -> Expr | None:
+    def _part(self, k: Kernel, source: ItemValue) -> Expr | None:
         item = k.algorithm.item(self.item)
         axes = {a.var.name: a for a in item.all_axes}
         if len(self.axes) != len(source.axes) or not all(n in axes for n in self.axes):
@@ -70,7 +70,7 @@ class Share(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         source = k.algorithm.item(self.source)
-        assert isinstance(source, Value)
+        assert isinstance(source, ItemValue)
         part = self._part(k, source)
         item = k.algorithm.item(self.item)
         axes = {a.var.name: a.var for a in item.all_axes}

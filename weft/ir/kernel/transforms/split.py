@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from weft.ir.index import floordiv
-from weft.ir.kernel.schedule import Kernel, LoopSpec, fresh, loop_var
+from weft.ir.kernel.schedule import Kernel, NestLoop, fresh, loop_var
 from weft.ir.kernel.transforms.arguments import FACTORS, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
@@ -48,8 +48,8 @@ class Split(Transform):
         n = floordiv(spec.extent, self.factor)
         vo = loop_var(fresh(used, self.outer or f"{self.loop}o"), n)
         vi = loop_var(fresh(used, self.inner or f"{self.loop}i"), self.factor)
-        outer = LoopSpec(vo, n, LoopKind.SERIAL, spec.reduce)
-        inner = LoopSpec(vi, self.factor, LoopKind.SERIAL, spec.reduce)
+        outer = NestLoop(vo, n, LoopKind.SERIAL, spec.reduce)
+        inner = NestLoop(vi, self.factor, LoopKind.SERIAL, spec.reduce)
         k = k.rebind({spec.var: vo * self.factor + vi})
         nest = k.nests[owner]
         k = k.with_nest(owner, replace(nest, loops=(*nest.loops[:d], outer, inner, *nest.loops[d + 1 :])))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Load
 from weft.ir.index import Index, Int, Var, ceildiv, high
-from weft.ir.kernel.algorithm import Axis, Reduce, Value
+from weft.ir.kernel.algorithm import Axis, ItemValue, Reduce
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, reductions, some_of
@@ -66,7 +66,7 @@ class SplitReduce(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         item = k.algorithm.item(self.value)
-        assert isinstance(item, Value) and item.reduce is not None
+        assert isinstance(item, ItemValue) and item.reduce is not None
         used = k.names()
         used.add(self.name)
         axis = next(a for a in item.reduce.axes if a.var.name == self.axis)
@@ -98,10 +98,10 @@ class SplitReduce(Transform):
             guard = in_range(at, 0, axis.extent)
             if guard:
                 expr = ex.where(ex.test(guard), expr, identity(item.reduce.op, item.dtype))
-        partial = Value(self.name, (*pure, *far, outer), expr, Reduce(item.reduce.op, (*inner, *kept)))
+        partial = ItemValue(self.name, (*pure, *far, outer), expr, Reduce(item.reduce.op, (*inner, *kept)))
         last = tuple(_renamed(a, used) for a in (*far, outer))
         load = Load(item.dtype, self.name, (*(a.var for a in item.axes), *(a.var for a in last)))
-        total = Value(item.name, item.axes, load, Reduce(item.reduce.op, last))
+        total = ItemValue(item.name, item.axes, load, Reduce(item.reduce.op, last))
         items = tuple(
             x for i in k.algorithm.items for x in ((partial, total) if i.name == self.value else (i,))
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
 from weft.ir.index import Index, Int, Var, variables
-from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.algorithm import Axis, ItemValue
 from weft.ir.kernel.schedule import Kernel, Layout, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import FACTORS, one_of, shuffled, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -75,7 +75,7 @@ class Stage(Transform):
         def on_index(x: Index) -> Int | None:
             return rename.get(x) if isinstance(x, Var) else None
 
-        staged = Value(self.name, tuple(new), ex.transform(self.part, lambda _: None, on_index))
+        staged = ItemValue(self.name, tuple(new), ex.transform(self.part, lambda _: None, on_index))
         load = Load(self.part.dtype, self.name, tuple(a.var for a in old))
         changed = map_exprs(item, lambda e: load if e == self.part else None)
         items = tuple(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.expr import Call, Expr, Load
-from weft.ir.kernel.algorithm import Value, reads
+from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.kernel.algorithm import ItemValue, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import one_of, reductions
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -49,14 +49,18 @@ class Tensorize(Transform):
         item, nest = k.algorithm.item(owner), k.nests[owner]
         if nest.loops[-1].var.name != self.loop or not spec.reduce or spec.extent != self.unit.k:
             return Refusal(f"{self.loop} is not the innermost loop, over {self.unit.k} terms of a sum")
-        if not isinstance(item, Value) or item.reduce is None or item.reduce.op is not Op.ADD:
+        if not isinstance(item, ItemValue) or item.reduce is None or item.reduce.op is not Op.ADD:
             return Refusal(f"{owner} is no sum")
         if item.dtype is not self.unit.accumulator:
             return Refusal(
                 f"{owner} is {item.dtype.name}, and sums of the unit are {self.unit.accumulator.name}"
             )
         e = item.expr
-        if not isinstance(e, Call) or e.op is not Op.MUL or any(self._staged(k, x) is None for x in e.args):
+        if (
+            not isinstance(e, ScalarCall)
+            or e.op is not Op.MUL
+            or any(self._staged(k, x) is None for x in e.args)
+        ):
             return Refusal(f"{owner} is no product of two staged values of {self.unit.operand.name}")
         around = [s.kind for s in nest.loops[:-1]]
         last = max((i for i, kind in enumerate(around) if kind is LoopKind.THREAD), default=-1)
@@ -65,7 +69,7 @@ class Tensorize(Transform):
         return None
 
     def _staged(self, k: Kernel, e: Expr) -> Load | None:
-        if isinstance(e, Call) and e.op is Op.CAST and e.dtype is self.unit.accumulator:
+        if isinstance(e, ScalarCall) and e.op is Op.CAST and e.dtype is self.unit.accumulator:
             e = e.args[0]
         if not isinstance(e, Load) or e.guard or e.dtype is not self.unit.operand:
             return None

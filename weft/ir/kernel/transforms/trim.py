@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.ir.expr import Call, Const, Expr, FromIndex, Load, Test, walk
+from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Test, walk
 from weft.ir.index import (
     Guard,
     InRange,
@@ -21,7 +21,7 @@ from weft.ir.index import (
     substitute,
     variables,
 )
-from weft.ir.kernel.algorithm import Value, place, readers
+from weft.ir.kernel.algorithm import ItemValue, place, readers
 from weft.ir.kernel.lower import identity
 from weft.ir.kernel.schedule import Kernel, loop_var
 from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
@@ -99,7 +99,7 @@ class Trim(Transform):
         found: tuple[Int, Int] | None = None
         for name in members:
             item = k.algorithm.item(name)
-            assert isinstance(item, Value) and item.reduce is not None
+            assert isinstance(item, ItemValue) and item.reduce is not None
             nothing = identity(item.reduce.op, item.dtype).value
             start: Int = 0
             stop: Int = spec.extent
@@ -142,7 +142,7 @@ def _chosen(e: Expr, name: str) -> list[InRange] | None:
     if not used:
         return None
     out: list[InRange] = []
-    while isinstance(e, Call):
+    while isinstance(e, ScalarCall):
         reading = [a for a in e.args if any(x in used for x in walk([a]))]
         if len(reading) != 1:
             break
@@ -171,16 +171,20 @@ def _gap(c: InRange) -> Int:
 def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[InRange]:
     """Conditions on the item's axes without which `e` is `nothing` (0, or an infinity)."""
     match e:
-        case Call(op=Op.WHERE, args=(condition, inside, Const() as outside)) if outside.value == nothing:
+        case ScalarCall(op=Op.WHERE, args=(condition, inside, Const() as outside)) if (
+            outside.value == nothing
+        ):
             if not strict:
                 yield from implied(condition)
             yield from _conditions(k, inside, nothing, strict)
-        case Call(op=Op.MUL) if nothing == 0:
+        case ScalarCall(op=Op.MUL) if nothing == 0:
             for factor in _factors(e):
                 yield from _conditions(k, factor, nothing, strict)
-        case Call(op=Op.EXP, args=(Call(op=Op.SUB, args=(x, m)),)) if nothing == 0 and _finite_below(m):
+        case ScalarCall(op=Op.EXP, args=(ScalarCall(op=Op.SUB, args=(x, m)),)) if (
+            nothing == 0 and _finite_below(m)
+        ):
             yield from _conditions(k, x, float("-inf"), strict)
-        case Call(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
+        case ScalarCall(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
             yield from _conditions(k, x, nothing, strict)
         case Load() if (p := k.algorithm.param(e.source)) is not None:
             if p.fill is not None and p.fill.value == nothing:
@@ -188,7 +192,7 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
                 yield from map_guard(p.fill.outside, lambda i: substitute(i, here))
         case Load() if not e.guard:
             value = k.algorithm.item(e.source)
-            assert isinstance(value, Value)
+            assert isinstance(value, ItemValue)
             op = None if value.reduce is None else value.reduce.op
             if op is None or float(identity(op, value.dtype).value) == nothing:
                 at: dict[Var, Int] = {a.var: i for a, i in zip(value.axes, e.index, strict=True)}
@@ -203,7 +207,7 @@ def _factors(e: Expr) -> list[Expr]:
     found, seen, stack = list[Expr](), {e}, [e]
     while stack:
         x = stack.pop()
-        if isinstance(x, Call) and x.op is Op.MUL:
+        if isinstance(x, ScalarCall) and x.op is Op.MUL:
             new = [a for a in dict.fromkeys(x.args) if a not in seen]
             seen.update(new)
             stack.extend(reversed(new))
@@ -217,10 +221,10 @@ def implied(e: Expr) -> Iterator[InRange]:
     match e:
         case Test():
             yield from e.guard
-        case Call(op=Op.AND):
+        case ScalarCall(op=Op.AND):
             for a in e.args:
                 yield from implied(a)
-        case Call(op=Op.LT | Op.LE, args=(a, b)):
+        case ScalarCall(op=Op.LT | Op.LE, args=(a, b)):
             x, y = _index(a), _index(b)
             if x is not None and y is not None and not isinstance(gap := y - x, int):
                 yield InRange(gap, int(e.op is Op.LT), None)
@@ -236,11 +240,11 @@ def _index(e: Expr) -> Int | None:
             found = e.index
         case Const() if e.dtype.is_int:
             found = int(e.value)
-        case Call(op=Op.ADD | Op.SUB, args=(a, b)) if e.dtype.is_int:
+        case ScalarCall(op=Op.ADD | Op.SUB, args=(a, b)) if e.dtype.is_int:
             x, y = _index(a), _index(b)
             if x is not None and y is not None:
                 found = x + y if e.op is Op.ADD else x - y
-        case Call(op=Op.MUL, args=(a, b)) if e.dtype.is_int:
+        case ScalarCall(op=Op.MUL, args=(a, b)) if e.dtype.is_int:
             x, y = _index(a), _index(b)
             if isinstance(x, int) and y is not None:
                 found = y * x
@@ -257,7 +261,7 @@ def _index(e: Expr) -> Int | None:
 def _finite_below(m: Expr) -> bool:
     """The expression is never -inf: a maximum with a finite number."""
     return (
-        isinstance(m, Call)
+        isinstance(m, ScalarCall)
         and m.op is Op.MAX
         and any(isinstance(a, Const) and abs(float(a.value)) < float("inf") for a in m.args)
     )

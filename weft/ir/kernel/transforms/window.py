@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.ir import expr as ex
-from weft.ir.expr import Call, Expr, FromIndex, Load, Test
+from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Test
 from weft.ir.index import Guard, Int, Var, both, bounds, in_range
-from weft.ir.kernel.algorithm import Axis, Value
+from weft.ir.kernel.algorithm import Axis, ItemValue
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -33,7 +33,7 @@ class Window(Transform):
     @classmethod
     def propose(cls, k: Kernel, pick: Pick) -> Window | None:
         value = pick(values(k))
-        part = one_of(pick, [e for e in ex.walk(value.exprs()) if isinstance(e, Load | Call)])
+        part = one_of(pick, [e for e in ex.walk(value.exprs()) if isinstance(e, Load | ScalarCall)])
         return None if part is None else cls(value.name, part, fresh(k.names(), "window"))
 
     def check(self, k: Kernel) -> Refusal | None:
@@ -72,7 +72,7 @@ class Window(Transform):
         at: list[Int] = [a.var + lo for a, (lo, _) in zip(axes, reach, strict=True)]
         inside = _moved(self.part, load.index, lambda d, shift: at[d] + shift)
         assert inside is not None
-        window = Value(self.name, axes, inside)
+        window = ItemValue(self.name, axes, inside)
         index = tuple(i - lo for i, (lo, _) in zip(load.index, reach, strict=True))
         read = Load(self.part.dtype, self.name, index)
 
