@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
@@ -101,6 +101,10 @@ def _kind(annotation: str) -> Kind | None:
     return Kind(words, frozenset([c for k in known for c in k.exact]), lambda x: any(t(x) for t in tests))
 
 
+TYPES_KEPT = 64
+"""Combinations of argument types that a function remembers as fitting."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """A function's parameters that are checked, by position from `first` on, and by name."""
@@ -110,19 +114,30 @@ class Signature:
     by_position: tuple[Kind | None, ...]
     names: tuple[str, ...]
     by_name: Mapping[str, Kind]
+    exact: set[tuple[type, ...]] = field(default_factory=set[tuple[type, ...]], compare=False)
+    """Types of positional arguments of which it is known that they fit, TYPES_KEPT of them at most."""
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """DTypeError for an argument of another type than its parameter takes."""
-        if len(args) > self.first:
-            for k, (kind, x) in enumerate(zip(self.by_position, args[self.first :], strict=False)):
-                if kind is not None and x.__class__ not in kind.exact and not kind.fits(x):
-                    self._refuse(self.names[self.first + k], kind, x)
+        types = tuple(map(type, args))
+        if types not in self.exact:
+            self._check_positions(args, types)
         if kwargs:
             by_name = self.by_name
             for name, x in kwargs.items():
                 kind = by_name.get(name)
                 if kind is not None and x.__class__ not in kind.exact and not kind.fits(x):
                     self._refuse(name, kind, x)
+
+    def _check_positions(self, args: tuple[Any, ...], types: tuple[type, ...]) -> None:
+        exact = True
+        for k, (kind, x) in enumerate(zip(self.by_position, args[self.first :], strict=False)):
+            if kind is not None and x.__class__ not in kind.exact:
+                exact = False
+                if not kind.fits(x):
+                    self._refuse(self.names[self.first + k], kind, x)
+        if exact and len(self.exact) < TYPES_KEPT:
+            self.exact.add(types)
 
     def _refuse(self, parameter: str, kind: Kind, x: Any) -> None:
         if isinstance(x, (tuple, list)):
