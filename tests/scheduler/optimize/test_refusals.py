@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from weft import Tensor
-from weft.autograd.value import ItemValue as GraphValue
+from weft.autograd.value import Value as GraphValue
 from weft.backends.cuda.matrix import units
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo

@@ -15,6 +15,7 @@ forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, a
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -31,6 +32,7 @@ from weft.ir import graph
 from weft.ir.calls import GraphCall, recorded
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
+from weft.ir.forks import forkable
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -156,6 +158,7 @@ class _Place:
 
 
 _entries: dict[tuple[Any, ...], _Entry] = {}
+_keeping = forkable(threading.RLock())
 _clock = itertools.count()
 
 
@@ -222,9 +225,7 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
         entry = _entries.get(whole)
         if entry is None:
             entry = _recorded(run, args, kwargs, values)
-            while len(_entries) >= KEPT:
-                _forget_oldest()
-            _entries[whole] = entry
+            _keep(whole, entry)
         elif entry.checked_in:
             _count_down(entry, values)
         entry.used = next(_clock)
@@ -251,10 +252,13 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _forget_oldest() -> None:
-    """Forget the structure that was used longest ago."""
-    oldest, _ = min(list(_entries.items()), key=lambda e: e[1].used)
-    _entries.pop(oldest, None)
+def _keep(key: tuple[Any, ...], entry: _Entry) -> None:
+    """Enter a structure, in place of the one that was used longest ago where there are too many."""
+    with _keeping:
+        while len(_entries) >= KEPT:
+            oldest, _ = min(_entries.items(), key=lambda e: e[1].used)
+            del _entries[oldest]
+        _entries[key] = entry
 
 
 def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
