@@ -290,6 +290,7 @@ def test_a_kernel_has_the_decisions_about_its_nodes_where_they_are_asked_for() -
     (kernel,) = weft.explain(y).kernels
     assert [d.node for d in kernel.decisions] == [f"<{op} f32[8, 16]>" for op in ("exp", "add")]
     assert weft.explain(y).decisions == kernel.decisions
+    assert str(kernel.decisions) == "\n".join(map(str, kernel.decisions))
 
 
 def test_a_decision_about_two_kernels_is_explained_with_both() -> None:

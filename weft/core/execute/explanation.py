@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.core.execute.tracing import GraphBreak
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
-    from weft.scheduler.kernelize import Logged
+    from weft.scheduler.kernelize import DecisionLog
     from weft.scheduler.plan import KernelInfo
     from weft.scheduler.stages import Stage
 
@@ -124,10 +124,12 @@ class ExplainedKernel:
         return self.detail.why
 
     @property
-    def decisions(self) -> tuple[Logged, ...]:
+    def decisions(self) -> DecisionLog:
         """The decisions about its nodes: fused or stored, why, by force or by cost, and the costs compared.
         Kernels are numbered as they run, from 1."""
-        return self.detail.decisions
+        from weft.scheduler.kernelize import DecisionLog
+
+        return DecisionLog(self.detail.decisions)
 
     @property
     def summary(self) -> str:
@@ -222,9 +224,11 @@ class Explanation:
         return tuple([s for s in self.steps if isinstance(s, ExplainedCopy)])
 
     @property
-    def decisions(self) -> tuple[Logged, ...]:
+    def decisions(self) -> DecisionLog:
         """The decisions about the nodes of all kernels, each once."""
-        return tuple({id(d): d for k in self.kernels for d in k.decisions}.values())
+        from weft.scheduler.kernelize import DecisionLog
+
+        return DecisionLog({id(d): d for k in self.kernels for d in k.decisions}.values())
 
     @property
     def bytes(self) -> int:

@@ -9,7 +9,7 @@ from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
-from weft.scheduler.kernelize.decisions import Logged, decisions_by_group, describe
+from weft.scheduler.kernelize.decisions import DecisionLog, Logged, decisions_by_group, describe
 from weft.scheduler.kernelize.emit import emit
 from weft.scheduler.kernelize.loops import loop_spec
 from weft.scheduler.kernelize.masks import find_masks
@@ -17,7 +17,17 @@ from weft.scheduler.kernelize.order import ordered
 from weft.scheduler.kernelize.partition import Partition
 from weft.scheduler.kernelize.spec import CopySpec, KernelSpec, ScanSpec
 
-__all__ = ["CopySpec", "KernelSpec", "Logged", "ScanSpec", "copies", "kernelize", "kernelize_all", "kernels"]
+__all__ = [
+    "CopySpec",
+    "DecisionLog",
+    "KernelSpec",
+    "Logged",
+    "ScanSpec",
+    "copies",
+    "kernelize",
+    "kernelize_all",
+    "kernels",
+]
 
 
 def kernelize(outputs: Sequence[Node], buffers: int = NO_LIMIT) -> list[KernelSpec]:

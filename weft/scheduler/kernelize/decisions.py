@@ -131,6 +131,15 @@ class Logged:
         return "\n".join([head, *(f"    {c}" for c in self.costs), *(f"    {r}" for r in self.refused)])
 
 
+class DecisionLog(tuple[Logged, ...]):
+    """Decisions as text, in their order: printed, each begins a line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+
 Entry: TypeAlias = tuple[Node, Decision]
 
 
