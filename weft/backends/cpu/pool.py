@@ -55,9 +55,8 @@ class Pool:
             functions.resize
         )
         self._reset = ctypes.CFUNCTYPE(None, ctypes.c_int32)(functions.reset)
-        self._code = (
-            functions.code
-        )  # workers are inside of it, and `guard` calls it when the process forks or ends
+        # Workers are inside of it, and `guard` calls it when the process forks or ends.
+        self._code = functions.code
         self._cores = cores
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []
