@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft import settings
-from weft.backends.protocol import Commands, CopyBytes, Device, Launch, Step
+from weft.backends.protocol import Commands, Device, Launch, Step
 from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
@@ -15,11 +15,12 @@ from weft.ir.index import Var, high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
+from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
-from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace, verify_plan
+from weft.scheduler.plan_verify import StepAccesses, What, launch_trace, verify_plan
 from weft.scheduler.programs import CompiledProgram, compiled
 
 
@@ -38,7 +39,8 @@ def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
     job = replace(job, outputs=tuple(expand_calls(job.outputs)))
     specs = kernelize_all(job.outputs, device.info.bounds.parameters)
-    single = kernels(specs)
+    copies = Copies.of(specs)
+    single = [*kernels(specs), *copies.kernels.values()]
     if settings.verify():
         verify_graph(job.outputs)
         for spec in single:
@@ -50,7 +52,7 @@ def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]
     codes = compiled([g.algorithm for g in general], device)
     where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
     chosen = {s: (c, g.constants) for s, c, g in zip(single, codes, general, strict=True)}
-    plan = _Assembly(job, device, specs, chosen).plan()
+    plan = _Assembly(job, device, specs, chosen, copies).plan()
     return plan, where if len(where) == len(plan.codes) else None
 
 
@@ -63,8 +65,9 @@ class _Assembly:
         device: Device,
         specs: Sequence[KernelSpec | ScanSpec],
         chosen: Chosen,
+        copies: Copies,
     ) -> None:
-        self.job, self.device, self.specs, self.chosen = job, device, specs, chosen
+        self.job, self.device, self.specs, self.chosen, self.copies = job, device, specs, chosen, copies
         self.loops = {k: LoopLayout(s, chosen) for k, s in enumerate(specs) if isinstance(s, ScanSpec)}
         self.blocks: dict[int, int] = {}  # loop -> the number of its block in the workspace
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
@@ -254,7 +257,7 @@ class _Assembly:
             if isinstance(spec, ScanSpec):
                 block = offsets[self.blocks[k]] if k in self.blocks else 0
                 run = Run(
-                    self.loops[k], block, self.slot, take, numbers.__getitem__, number.__getitem__, runtime
+                    self.loops[k], block, self.slot, take, numbers.__getitem__, number, runtime, self.copies
                 )
                 for step, info in run.steps():
                     steps.append(step)
@@ -267,10 +270,12 @@ class _Assembly:
             for p, n in zip(spec.algorithm.params, nodes, strict=True):
                 base = spec.inplace.get(p.name)
                 if base is not None and self.place(n) != self.place(base):
-                    steps.append(CopyBytes(self.slot(n), self.slot(base), nbytes(base)))
-                    why = ("the old value is still needed",)
-                    infos.append(KernelInfo("copy", 2 * nbytes(base), 0, why, nbytes(base)))
-                    self.traces.append(copy_trace(CopyBytes(self.slot(n), self.slot(base), nbytes(base))))
+                    made, info = self.copies.step(
+                        self.slot(n), self.slot(base), base, self.chosen, number, runtime
+                    )
+                    steps.append(made)
+                    infos.append(info)
+                    self.traces.append(copy_trace(made, base))
             variables = runtime | {name: numbers[x] for name, x in own.items()}
             used = tuple(variables[v] for v in kernel.variables)
             steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))

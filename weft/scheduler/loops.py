@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from weft.backends.protocol import CopyBytes, Launch, Step
+from weft.backends.protocol import Launch, Step
 from weft.ir.graph import Node, elements
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
+from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.kernelize.spec import Home, KernelSpec, Place, ScanSpec, StepSpec
 from weft.scheduler.plan import KernelInfo
-from weft.scheduler.plan_verify import StepAccesses, What, copy_trace, launch_trace
+from weft.scheduler.plan_verify import StepAccesses, What, launch_trace
 from weft.scheduler.programs import CompiledProgram
 
 Slot = int
@@ -117,9 +118,12 @@ class Run:
     slot: Callable[[Node], Slot]
     take: Callable[[int], Slot]
     number: Callable[[int], int]
-    program: Callable[[CompiledProgram], int]
+    program: Mapping[CompiledProgram, int]
     variables: Mapping[str, int]
+    copies: Copies
     info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
+    copied: dict[int, tuple[Node, KernelInfo]] = field(default_factory=dict["int", "tuple[Node, KernelInfo]"])
+    """What was copied, by the identity of the copy's facts."""
 
     def steps(self) -> Iterator[tuple[Step, KernelInfo]]:
         """The launches and copies, in order."""
@@ -154,8 +158,9 @@ class Run:
 
     def trace(self, step: Step, info: KernelInfo) -> StepAccesses:
         """The accesses of a step to the memory, to be verified."""
-        if isinstance(step, CopyBytes):
-            return copy_trace(step)
+        if id(info) in self.copied:
+            return copy_trace(step, self.copied[id(info)][0])
+        assert isinstance(step, Launch)
         made = next(s for s, i in self.info.items() if i is info)
         spec = made.spec
         assert isinstance(spec, KernelSpec)
@@ -218,8 +223,12 @@ class Run:
         for at, base in s.bases.items():
             target, source = place(s.writes[at]), place(base)
             if target != source:
-                size = nbytes(spec.writes[at])
-                yield CopyBytes(target, source, size), KernelInfo("copy", 2 * size, 0, (), size)
+                node = spec.writes[at]
+                made, info = self.copies.step(
+                    target, source, node, self.layout.chosen, self.program, variables
+                )
+                self.copied[id(info)] = node, info
+                yield made, info
         kernel, constants = self.layout.chosen[spec]
         known = {**variables, **{name: self.number(x) for name, x in constants.items()}}
         used = tuple([known[v] for v in kernel.variables])
@@ -231,7 +240,7 @@ class Run:
             info = self.info[s] = KernelInfo(
                 spec.algorithm.name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm)
             )
-        yield Launch(self.program(kernel), tuple(slots), used), info
+        yield Launch(self.program[kernel], tuple(slots), used), info
 
     def _loop(
         self,
@@ -244,7 +253,7 @@ class Run:
         slots = dict(zip((*inner.reads, *inner.writes), map(place, (*s.reads, *s.writes)), strict=True))
         run = Run(
             self.layout.inner[k], self.block + self.layout.offsets["inside", k], slots.__getitem__, self.take,
-            self.number, self.program, variables, self.info,
+            self.number, self.program, variables, self.copies, self.info, self.copied,
         )  # fmt: skip
         yield from run.steps()
 

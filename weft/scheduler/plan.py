@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory
 from weft.backends.storage import Storage
@@ -43,10 +44,15 @@ class Tenant:
     nbytes: int
 
 
+Feed: TypeAlias = "tuple[int | Memory, ...]"
+"""The memory of each leaf of a plan for all sizes: a leaf of the graph by its number, or a number's own."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory;
-    `constants`: variables of the commands after the runtime ones, with the same values in every run."""
+    `constants`: variables of the commands after the runtime ones, with the same values in every run; `feed`: where the
+    commands' leaves are not the graph's."""
 
     device: Device
     commands: Commands
@@ -57,6 +63,7 @@ class Plan:
     executable: Executable
     largest: tuple[Tenant, ...] = ()
     constants: tuple[int, ...] = ()
+    feed: Feed | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
     _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
@@ -69,6 +76,19 @@ class Plan:
             else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
         )
         object.__setattr__(self, "_fixed", tuple(fixed))
+
+    def bound(self, values: Sequence[int], feed: Feed, replaces: Mapping[int, int]) -> Plan:
+        """The plan for these values of the runtime variables. `replaces`: the graph's leaf by the output, where the
+        commands may replace it."""
+        env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
+        outputs: list[OutputSpec] = []
+        for k, o in enumerate(self.outputs):
+            shape = tuple([int(evaluate(n, env)) for n in o.shape])
+            outputs.append(OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k]))
+        constants = (*values, *self.constants)
+        made = replace(self, outputs=tuple(outputs), variables=(), constants=constants, feed=feed)
+        object.__setattr__(made, "updating", self.updating)  # which goes with the executable
+        return made
 
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
@@ -116,7 +136,8 @@ class Plan:
     ) -> tuple[list[Storage], list[Memory]]:
         """The results, in new memory or that of the input which one replaces; all external memories of the plan."""
         results: list[Storage] = []
-        memories = list(inputs)
+        feed = self.feed
+        memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         device = self.device
         for nbytes, dtype, shape, replaces in self._fixed if not self.variables else self._sizes(values):
             memory = device.allocate(nbytes) if replaces is None else inputs[replaces]

@@ -61,11 +61,6 @@ def launch_trace(
     return StepAccesses(tuple(accesses), shared)
 
 
-def copy_trace(step: CopyBytes) -> StepAccesses:
-    """The trace of a copy."""
-    return StepAccesses((Access(step.target, step.nbytes, True), Access(step.source, step.nbytes, False)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Held:
     """The contents of some bytes of a memory: the slot that they were written as."""

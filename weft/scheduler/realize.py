@@ -18,7 +18,7 @@ from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
 from weft.ir.graph import Node, Target
 from weft.ir.ops import Op
-from weft.scheduler import disk_cache, elements
+from weft.scheduler import disk_cache, elements, families
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
@@ -27,10 +27,17 @@ from weft.scheduler.stages import stages
 
 @dataclass(slots=True)
 class _Kept:
-    """A plan, and when it was last used: a number that grows."""
+    """A plan, and when it was last used: a number that grows. `turns`: for a graph that shares the plan of its family,
+    how often it may come before it gets its own; 0 for a plan of its own."""
 
     plan: Plan
     used: int
+    turns: int = 0
+
+    @property
+    def steps(self) -> int:
+        """The steps that are kept for this graph alone."""
+        return 0 if self.turns else len(self.plan.steps)
 
 
 PLANS_KEPT = 1024
@@ -193,34 +200,55 @@ def memory_on(leaf: Node, stored: Storage | None, device: Device) -> Memory:
     return lent_to(stored, device) or moved_to(stored, device).memory
 
 
-def plan_for(sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE) -> Plan:
+def plan_for(
+    sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE, dynamic: bool = True
+) -> Plan:
     """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
-    can."""
+    can. `dynamic`: it may be one for graphs of all sizes; see families.py."""
     replaces: tuple[tuple[int, int], ...] = ()
     if state:
         leaf = {n: i for i, n in enumerate(sig.leaves)}
         replaces = tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
-    key = (device, sig.key, replaces)
+    key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
     if kept is not None:
         kept.used = next(_clock)
-        return kept.plan
+        if not kept.turns:
+            return kept.plan
+        if kept.turns > 1:
+            kept.turns -= 1
+            return kept.plan
     with _lock:
         kept = _plans.get(key)
-        if kept is None:
+        if kept is None or kept.turns == 1:
+            found = None
             with not_collected():
-                plan = _from_disk_or_built(device, sig, dict(replaces))
-            kept = _plans[key] = _Kept(plan, next(_clock))
+                if kept is None and dynamic and not sig.variables and not sig.homeless:
+                    found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+                plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found.plan
+            kept = _plans[key] = _Kept(plan, next(_clock), 0 if found is None else found.turns)
             _forget_oldest()
         return kept.plan
 
 
+def _met(key: tuple[Any, ...]) -> Plan | None:
+    """The plan of a graph met before, if it is still there."""
+    kept = _plans.get(key)
+    return None if kept is None else kept.plan
+
+
 def _forget_oldest() -> None:
-    """Forget the plans that were used longest ago, but for the last one, until the others keep to the bounds."""
-    steps = sum([len(k.plan.steps) for k in _plans.values()])
-    while len(_plans) > 1 and (len(_plans) > PLANS_KEPT or steps > STEPS_KEPT):
-        oldest = min(_plans, key=lambda k: _plans[k].used)
-        steps -= len(_plans.pop(oldest).plan.steps)
+    """Forget the plans that were used longest ago, but for the last one, where the others do not keep to the bounds:
+    an eighth more than has to go, so that not every new plan looks at all."""
+    steps = sum([k.steps for k in _plans.values()])
+    if len(_plans) <= PLANS_KEPT and steps <= STEPS_KEPT:
+        return
+    plans, room = PLANS_KEPT - PLANS_KEPT // 8, STEPS_KEPT - STEPS_KEPT // 8
+    for key, kept in sorted(_plans.items(), key=lambda item: item[1].used)[:-1]:
+        if len(_plans) <= plans and steps <= room:
+            break
+        steps -= kept.steps
+        del _plans[key]
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:

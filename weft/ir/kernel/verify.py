@@ -113,7 +113,11 @@ class _Verifier:
         self.expr(s.expr, scope)
 
     def inside(self, i: Int, n: Int) -> bool:
-        return (isinstance(i, Var) and self.extents.get(i) == n) or in_range(i, 0, n) == ()
+        """The index is within the axis. Where runtime variables have a say, who binds them vouches for it."""
+        if (isinstance(i, Var) and self.extents.get(i) == n) or in_range(i, 0, n) == ():
+            return True
+        runtime = not (variables(i) | variables(n)).isdisjoint(self.a.variables)
+        return runtime and in_range(i, 0, n) != NEVER
 
     def guard(self, g: Guard, scope: set[Var]) -> None:
         for c in g:

@@ -17,8 +17,9 @@ from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.graph import Node, elements, toposort
 from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, Param, StoreTo
+from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Param, StoreTo
 from weft.ir.loop_body import Body, LoopNode, Part, whole_inputs
+from weft.scheduler.kernelize.copying import copying
 from weft.scheduler.kernelize.cost import MIN_BUFFERS, NO_LIMIT
 from weft.scheduler.kernelize.decisions import Cut
 from weft.scheduler.kernelize.groups import Group
@@ -268,17 +269,10 @@ class _RowRewriter:
 def _into_row(carry: Node, history: Node, body: Body) -> KernelSpec:
     """The kernel that copies what a carry starts from into its history."""
     size = elements(carry.shape)
-    axis = Axis(Var("i", 0, max(high(size) - 1, 0)), size)
-    source, target = (
-        Param("p0", carry.dtype, (size,)),
-        Param("y0", carry.dtype, (body.length + 1, size), True),
-    )
-    out = Output(
-        "out", (axis,), (StoreTo("y0", (body.first, axis.var), Load(carry.dtype, "p0", (axis.var,))),)
-    )
+    target = Param("y0", carry.dtype, (body.length + 1, size), True)
     nbytes = 2 * size * carry.dtype.itemsize
     return KernelSpec(
-        Algorithm("load", (source, target), (), (out,)),
+        copying("load", carry.dtype, size, target, (body.first,)),
         (carry,),
         (history,),
         {},

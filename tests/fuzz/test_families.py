@@ -1,0 +1,113 @@
+"""Random programs run at one size after the other, with other numbers each time: the first has a plan of its own, later
+ones share one, and each is as the reference says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+import weft
+import weft.nn.functional as F
+from weft import Tensor
+from weft.testing.reference import evaluate
+from weft.testing.strategies import choice
+from weft.testing.tolerance import allowed, difference
+
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
+WIDTH = 8
+RUNS = ((9, 3, 0.75), (21, 5, -1.25), (16, 4, 3.5), (33, 2, 0.3), (47, 6, 0.7), (2, 1, 1.5), (300, 7, -0.2))
+"""Rows, a start and a number of each run; the last outgrows what the plan has room for."""
+
+Step = Callable[[Tensor, Tensor, int, float], Tensor]
+
+STEPS: dict[str, Step] = {
+    "scaled": lambda a, w, s, c: a * c,
+    "shifted": lambda a, w, s, c: (a + c).tanh(),
+    "clamped": lambda a, w, s, c: a.clamp(-abs(c), abs(c)),
+    "power": lambda a, w, s, c: (a.abs() + 0.5) ** c,
+    "masked": lambda a, w, s, c: weft.where(a > c, a, -a),
+    "filled": lambda a, w, s, c: a + weft.full(a.shape, c),
+    "from a row on": lambda a, w, s, c: weft.cat([a[s:], a[:s]]),
+    "rolled": lambda a, w, s, c: a.roll(s, 0),
+    "padded": lambda a, w, s, c: F.pad(a, (0, 0, s, s + 1))[s:-1],
+    "written": lambda a, w, s, c: _written(a, s, c),
+    "product": lambda a, w, s, c: a @ w,
+    "gram": lambda a, w, s, c: (a.T @ a * 0.1) @ w if a.shape[0] < 2 else a @ (a.T @ a * 0.01),
+    "attention": lambda a, w, s, c: (a @ a.T * 0.3).softmax(-1) @ a,
+    "causal": lambda a, w, s, c: F.scaled_dot_product_attention(a[None], a[None], a[None], is_causal=True)[0],
+    "softmax": lambda a, w, s, c: a.softmax(-1),
+    "softmax over rows": lambda a, w, s, c: a.softmax(0),
+    "normal": lambda a, w, s, c: F.layer_norm(a, (WIDTH,)),
+    "centred": lambda a, w, s, c: a - a.mean(0),
+    "running sum": lambda a, w, s, c: a.cumsum(0) * 0.1,
+    "sorted": lambda a, w, s, c: a.sort(0)[0],
+    "convolved": lambda a, w, s, c: F.conv1d(a.T[None], w[:, :, None].expand(WIDTH, WIDTH, 3), padding=1)[0].T,
+    "pooled": lambda a, w, s, c: F.avg_pool1d(a.T[None], 2, ceil_mode=True)[0].T.repeat(2, 1)[: a.shape[0]],
+    "picked": lambda a, w, s, c: a[weft.arange(a.shape[0]).flip(0)],
+    "positions": lambda a, w, s, c: a + weft.arange(a.shape[0])[:, None] * 0.01,
+    "halves": lambda a, w, s, c: a.reshape(-1, 2, WIDTH // 2).permute(1, 0, 2).reshape(-1, WIDTH),
+    "gradient": lambda a, w, s, c: _gradient(a, w, c),
+    "half": lambda a, w, s, c: (a.half() * c).float(),
+    "counted": lambda a, w, s, c: a * (a.long() + s).float(),
+}  # fmt: skip
+"""Each makes a (rows, WIDTH) tensor of one, a (WIDTH, WIDTH) matrix, a start and a number."""
+
+
+def _written(a: Tensor, s: int, c: float) -> Tensor:
+    out = a.clone()
+    out[s : s + 1] = c
+    out[0, s] += c
+    return out
+
+
+def _gradient(a: Tensor, w: Tensor, c: float) -> Tensor:
+    w = w.detach().requires_grad_()
+    ((a.detach() @ w).tanh() * c).mean().backward()
+    assert w.grad is not None
+    return a @ w.grad.detach()
+
+
+ENDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "all": lambda a: a,
+    "sum": lambda a: a.sum(),
+    "sum over rows": lambda a: a.sum(0),
+    "mean": lambda a: a.mean(),
+    "largest": lambda a: a.amax(1),
+}
+
+
+def build(steps: Sequence[str], end: str, x: Tensor, w: Tensor, s: int, c: float) -> Tensor:
+    a = x
+    for name in steps:
+        a = STEPS[name](a, w, s % max(a.shape[0] - 1, 1), c)
+    return ENDS[end](a)
+
+
+@pytest.mark.parametrize(("device", "examples"), [("cpu:0", 30), ("dummy:0", 5)])
+def test_every_size_and_number_is_right(device: str, examples: int) -> None:
+    rng = np.random.default_rng(5)
+    matrix = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) * 0.4
+    arrays = [rng.standard_normal((n, WIDTH)).astype(np.float32) for n, _, _ in RUNS]
+
+    @settings(
+        max_examples=EXAMPLES or examples, derandomize=not EXAMPLES, deadline=None, print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.lists(choice(list(STEPS)), min_size=1, max_size=4), choice(list(ENDS)))
+    def compare(steps: list[str], end: str) -> None:
+        note(f"{steps} {end}")
+        runs = [r for r in zip(RUNS, arrays, strict=True) if r[0][0] % 2 == 0 or "halves" not in steps]
+        for (n, s, c), array in runs:
+            got = build(steps, end, weft.tensor(array), weft.tensor(matrix), s, c)
+            node = got.value.node
+            want, bounds = evaluate([node]), allowed([node])
+            wrong = difference(got.numpy(), want[0], bounds[0])
+            assert wrong is None, f"n={n}, s={s}, c={c}: {wrong}"
+
+    with weft.device(device):
+        compare()

@@ -1,0 +1,273 @@
+"""Families of graphs: alike but for sizes and numbers, and served by one plan.
+
+The first graph of a family gets a plan of its own. When a second one comes, what differs is made a runtime variable,
+or a number that is read from memory, and a plan is built for all; later ones only give these their values (`bound`).
+Which graph has what sizes is looked at each time, so a family may guess how sizes hang together (see `varying`).
+
+A graph that comes back often enough has a plan of its own again, where that pays: kernels for known sizes are faster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.backends.protocol import Device, Memory
+from weft.backends.storage import from_numpy
+from weft.ir.calls import expand_calls
+from weft.ir.dtypes import DType, convert_array
+from weft.ir.errors import IRError
+from weft.ir.expr import Scalar
+from weft.ir.graph import Fill
+from weft.ir.graph_verify import verify_graph
+from weft.scheduler.outline import Outline, is_plain, outline, rebuilt, roles
+from weft.scheduler.plan import Plan
+from weft.scheduler.signature import Key, Signature, Snapshot, made_anew, signature
+from weft.scheduler.varying import Pattern, patterns
+
+FAMILIES_KEPT = 512
+"""Structures that are looked out for; the one met longest ago goes first."""
+
+SAMPLES = 6
+"""Graphs of a family that patterns are learned from; with as many that follow none, each has a plan of its own."""
+
+GENERAL_PLANS = 8
+"""Plans for all sizes that a family may have: each was outgrown by a size beyond its variables' bounds."""
+
+OWN_RATE = 0.3
+"""The part of a run's time that a plan of its own is expected to save."""
+
+KERNEL_SECONDS = 0.02
+"""The time that building a kernel takes."""
+
+FLOPS, BYTES, LAUNCH_SECONDS = 5e10, 1e10, 1e-6
+"""Rough rates of a core: floating-point operations and bytes in a second; and what starting a kernel takes. By these it
+is judged when a plan of its own pays: in powers of two, so it need not be exact."""
+
+ROOMS = (4, 1)
+"""How many times as large as seen sizes may become before another plan is built; tried in this order."""
+
+ROOMY_BYTES = 16 << 20
+"""The workspace up to which the first of these is tried."""
+
+log = logging.getLogger(__name__)
+
+NEVER = 1 << 60
+"""A number of turns that does not come."""
+
+Replaces: TypeAlias = tuple[tuple[int, int], ...]
+Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Plan]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A graph without calls: its rows, its outline, and which leaf of the graph as it was asked for each leaf is."""
+
+    rows: tuple[Any, ...]
+    outline: Outline
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _General:
+    """A plan for all sizes. `lifted`: the places of numbers that are read from memory, each with its dtype; `fixed`:
+    those of the others, with their values."""
+
+    plan: Plan
+    pattern: Pattern
+    order: tuple[int, ...]
+    """The leaves of the plan: the number of one in the rows, or of a lifted number, counted on from these."""
+    lifted: tuple[tuple[int, DType], ...]
+    fixed: tuple[tuple[int, Scalar], ...]
+    variables: tuple[int, ...]
+    """Which of the pattern's variables are the plan's, in its order."""
+
+
+@dataclass(slots=True)
+class _Family:
+    """Graphs of one outline."""
+
+    samples: list[Outline] = field(default_factory=list[Outline])
+    plans: list[_General] = field(default_factory=list[_General])
+    run_seconds: float = 0.0
+    """The time that a run of the first graph takes, roughly."""
+
+
+_Where: TypeAlias = tuple[Device, Replaces, int]
+_families: dict[tuple[Device, Replaces, Key], _Family] = {}
+_met: dict[_Where, Key | None] = {}
+"""Structures of which one graph has come, with its key; None where there were more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The plan of a family, bound to a graph; and the number of runs after which one of its own pays."""
+
+    plan: Plan
+    turns: int
+
+
+def plan_for(
+    sig: Signature,
+    device: Device,
+    replaces: Replaces,
+    make: Maker,
+    met: Callable[[tuple[Any, ...]], Plan | None],
+) -> Found | None:
+    """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
+    `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
+    at = (device, replaces, _coarse(sig.key.rows))
+    if at not in _met:
+        _met[at] = sig.key
+        _bounded(_met)
+        return None
+    first = _met[at]
+    if first is not None:
+        before = _shape(first.rows)
+        _family(device, _mapped(replaces, before.order), before.outline.key).samples.append(before.outline)
+        _met[at] = None
+    shape = _shape(sig.key.rows)
+    moved = _mapped(replaces, shape.order)
+    family = _family(device, moved, shape.outline.key)
+    for general in family.plans:
+        found = _bound(general, shape, device, replaces)
+        if found is not None:
+            return _found(family, found, general)
+    if not family.samples or len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
+        if not family.samples:
+            family.samples.append(shape.outline)
+        return None
+    family.samples.append(shape.outline)
+    own = met((device, first, replaces)) if first is not None else None
+    if own is not None:
+        family.run_seconds = _seconds(own)
+        if family.run_seconds * OWN_RATE >= KERNEL_SECONDS * len(own.codes):
+            return None  # what runs as long as this is worth a plan for each size
+    size = own.commands.workspace_bytes if own is not None else 0
+    general = _learned(family, shape, device, moved, make, size)
+    if isinstance(general, str):
+        log.debug("no plan for all sizes yet: %s", general)
+        return None
+    family.plans.insert(0, general)
+    found = _bound(general, shape, device, replaces)
+    assert found is not None  # it was learned from this graph, too
+    return _found(family, found, general)
+
+
+def _found(family: _Family, plan: Plan, general: _General) -> Found:
+    if not general.variables:
+        return Found(plan, NEVER)
+    saved = OWN_RATE * max(family.run_seconds, LAUNCH_SECONDS)
+    turns = int(KERNEL_SECONDS * len(plan.codes) / saved)
+    return Found(plan, 1 << max(turns, 2).bit_length())
+
+
+def _seconds(plan: Plan) -> float:
+    """The time that a run takes, roughly."""
+    return sum([max(s.flops / FLOPS, s.bytes / BYTES) + LAUNCH_SECONDS for s in plan.steps])
+
+
+def _family(device: Device, replaces: Replaces, key: Key) -> _Family:
+    at = (device, replaces, key)
+    found = _families.get(at)
+    if found is None:
+        found = _families[at] = _Family()
+        _bounded(_families)
+    return found
+
+
+def _bounded(table: dict[Any, Any]) -> None:
+    if len(table) > FAMILIES_KEPT:
+        table.pop(next(iter(table)), None)
+
+
+def _coarse(rows: Sequence[Any]) -> int:
+    """A hash that graphs of one family have in common; what is inside calls is not looked at."""
+    return hash(
+        tuple(
+            [
+                (r[0], len(r[1]), r[2]) if r[0].__class__ is DType else (r[0], r[2], len(r[3]), *r[4:])
+                for r in rows[:-1]
+            ]
+        )
+    )
+
+
+def _shape(rows: tuple[Any, ...]) -> _Shape:
+    own: Snapshot = made_anew(rows)
+    sig = signature(expand_calls(own.outputs))
+    number = {leaf: k for k, leaf in enumerate(own.leaves)}
+    return _Shape(sig.key.rows, outline(sig.key.rows), tuple([number[n] for n in sig.leaves]))
+
+
+def _mapped(replaces: Replaces, order: Sequence[int]) -> Replaces:
+    """`replaces` by the leaves' numbers in the graph without calls."""
+    return tuple([(k, order.index(leaf)) for k, leaf in replaces if leaf in order])
+
+
+def _learned(
+    family: _Family, shape: _Shape, device: Device, replaces: Replaces, make: Maker, workspace: int
+) -> _General | str:
+    """A plan for all graphs like the samples; or the reason why there is none."""
+    samples = family.samples
+    columns = list(zip(*[s.numbers for s in samples], strict=True))
+    lifted = frozenset(k for k, c in enumerate(columns) if any(x != c[0] for x in c))
+    rooms = ROOMS if workspace <= ROOMY_BYTES else ROOMS[1:]
+    reason = "no pattern"
+    for pattern in patterns(list(roles(shape.rows)), [s.sizes for s in samples], rooms):
+        made = rebuilt(shape.rows, pattern.sizes, lifted, device.info.name)
+        try:
+            verify_graph(made.outputs)
+            break
+        except IRError as error:
+            reason = str(error)
+    else:
+        return reason
+    sig = signature(made.outputs)
+    leaf = {n: k for k, n in enumerate((*made.leaves, *made.numbers.values()))}
+    order = tuple([leaf[n] for n in sig.leaves])
+    general = make(device, sig, {k: order.index(i) for k, i in replaces if i in order})
+    dtypes = _number_dtypes(shape.rows)
+    names = [v.name for v in pattern.variables]
+    return _General(
+        general,
+        pattern,
+        order,
+        tuple([(k, dtypes[k]) for k in made.numbers]),
+        tuple([(k, c[0]) for k, c in enumerate(columns) if k not in lifted]),
+        tuple([names.index(v.name) for v in sig.variables]),
+    )
+
+
+def _number_dtypes(rows: Sequence[Any]) -> list[DType]:
+    return [
+        r[2]
+        for r in rows[:-1]
+        if r[0].__class__ is not DType and isinstance(r[1], Fill) and not is_plain(r[1].value, r[2])
+    ]
+
+
+def _bound(general: _General, shape: _Shape, device: Device, replaces: Replaces) -> Plan | None:
+    """The plan for a graph of these sizes and numbers; None where they do not fit."""
+    numbers = shape.outline.numbers
+    for k, value in general.fixed:
+        if numbers[k] != value:
+            return None
+    values = general.pattern.bind(shape.outline.sizes)
+    if values is None:
+        return None
+    given = [_memory(numbers[k], dtype, device) for k, dtype in general.lifted]
+    sources = (*shape.order, *given)
+    feed = tuple([sources[k] for k in general.order])
+    return general.plan.bound([values[k] for k in general.variables], feed, dict(replaces))
+
+
+def _memory(value: Scalar, dtype: DType, device: Device) -> Memory:
+    """A number in memory of the device."""
+    with np.errstate(all="ignore"):
+        kind = np.float64 if dtype.is_float else None
+        return from_numpy(convert_array(np.asarray(value, kind), dtype), dtype, device).memory
