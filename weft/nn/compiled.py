@@ -24,10 +24,10 @@ class OptimizedModule(Module):
 
     _orig_mod: Module
 
-    def __init__(self, module: Module, fullgraph: bool) -> None:
+    def __init__(self, module: Module, fullgraph: bool, dynamic: bool = True) -> None:
         super().__init__()
         self._orig_mod = module
-        self._compiled: CompiledFunction[..., Any] = CompiledFunction(module, fullgraph)
+        self._compiled: CompiledFunction[..., Any] = CompiledFunction(module, fullgraph, dynamic)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
@@ -96,15 +96,17 @@ class OptimizedModule(Module):
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
-        copy = memo[id(self)] = OptimizedModule(deepcopy(self._orig_mod, memo), self._compiled.fullgraph)
+        copy = memo[id(self)] = OptimizedModule(
+            deepcopy(self._orig_mod, memo), self._compiled.fullgraph, self._compiled.dynamic
+        )
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OptimizedModule, (self._orig_mod, self._compiled.fullgraph)
+        return OptimizedModule, (self._orig_mod, self._compiled.fullgraph, self._compiled.dynamic)
 
 
-def _form(module: Module, fullgraph: bool) -> Module:
-    return module if isinstance(module, OptimizedModule) else OptimizedModule(module, fullgraph)
+def _form(module: Module, fullgraph: bool, dynamic: bool) -> Module:
+    return module if isinstance(module, OptimizedModule) else OptimizedModule(module, fullgraph, dynamic)
 
 
 offer_form(Module, _form)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import Device
 from weft.ir.graph import Node
-from weft.ir.index import high
+from weft.ir.index import Int, evaluate, high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
@@ -21,7 +21,7 @@ from weft.scheduler.programs import lowered
 @dataclass(frozen=True, slots=True)
 class KernelDetail:
     """A kernel to come. `bytes` (what must at least move; `written` of them are written) and `flops` are for the
-    largest runtime sizes; `why`: what ended its fusion; `decisions`: those about each of its nodes."""
+    largest runtime sizes, where they are not given; `why`: what ended its fusion; `decisions`: those about each of its nodes."""
 
     name: str
     bytes: int
@@ -60,13 +60,19 @@ class KernelDetail:
         }
 
 
-def details(nodes: Sequence[Node], device: Device) -> list[KernelDetail]:
-    """The kernels that computing `nodes` on `device` takes, in order."""
+def details(
+    nodes: Sequence[Node], device: Device, sizes: Mapping[str, int] | None = None
+) -> list[KernelDetail]:
+    """The kernels that computing `nodes` on `device` takes, in order; where runtime variables have these `sizes`."""
+
+    def count(x: Int) -> int:
+        return high(x) if sizes is None else int(evaluate(x, sizes))
+
     specs = kernelize_all(nodes, device.info.bounds.parameters, logged=True)
     once = {
         s: KernelDetail(
-            s.algorithm.name, high(s.bytes), s.written, high(s.flops), s.why, s.decisions, s.algorithm,
-            decide(s.algorithm, device.info), device,
+            s.algorithm.name, count(s.bytes), min(s.written, count(s.bytes)), count(s.flops), s.why, s.decisions,
+            s.algorithm, decide(s.algorithm, device.info), device,
         )
         for s in kernels(specs)
     }  # fmt: skip

@@ -22,7 +22,7 @@ from weft.ir.calls import expand_calls
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
-from weft.ir.graph import Fill
+from weft.ir.graph import Fill, Node
 from weft.ir.graph_verify import verify_graph
 from weft.scheduler.outline import Outline, is_plain, outline, rebuilt, roles
 from weft.scheduler.plan import Plan
@@ -78,6 +78,7 @@ class _General:
     those of the others, with their values."""
 
     plan: Plan
+    graph: tuple[Node, ...]
     pattern: Pattern
     order: tuple[int, ...]
     """The leaves of the plan: the number of one in the rows, or of a lifted number, counted on from these."""
@@ -93,8 +94,6 @@ class _Family:
 
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
-    run_seconds: float = 0.0
-    """The time that a run of the first graph takes, roughly."""
 
 
 _Where: TypeAlias = tuple[Device, Replaces, int]
@@ -103,21 +102,13 @@ _met: dict[_Where, Key | None] = {}
 """Structures of which one graph has come, with its key; None where there were more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The plan of a family, bound to a graph; and the number of runs after which one of its own pays."""
-
-    plan: Plan
-    turns: int
-
-
 def plan_for(
     sig: Signature,
     device: Device,
     replaces: Replaces,
     make: Maker,
     met: Callable[[tuple[Any, ...]], Plan | None],
-) -> Found | None:
+) -> Plan | None:
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
     `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
     at = (device, replaces, _coarse(sig.key.rows))
@@ -136,17 +127,15 @@ def plan_for(
     for general in family.plans:
         found = _bound(general, shape, device, replaces)
         if found is not None:
-            return _found(family, found, general)
+            return found
     if not family.samples or len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
         if not family.samples:
             family.samples.append(shape.outline)
         return None
     family.samples.append(shape.outline)
     own = met((device, first, replaces)) if first is not None else None
-    if own is not None:
-        family.run_seconds = _seconds(own)
-        if family.run_seconds * OWN_RATE >= KERNEL_SECONDS * len(own.codes):
-            return None  # what runs as long as this is worth a plan for each size
+    if own is not None and _seconds(own) * OWN_RATE >= KERNEL_SECONDS * len(own.codes):
+        return None  # what runs as long as this is worth a plan for each size
     size = own.commands.workspace_bytes if own is not None else 0
     general = _learned(family, shape, device, moved, make, size)
     if isinstance(general, str):
@@ -155,20 +144,32 @@ def plan_for(
     family.plans.insert(0, general)
     found = _bound(general, shape, device, replaces)
     assert found is not None  # it was learned from this graph, too
-    return _found(family, found, general)
+    return found
 
 
-def _found(family: _Family, plan: Plan, general: _General) -> Found:
-    if not general.variables:
-        return Found(plan, NEVER)
-    saved = OWN_RATE * max(family.run_seconds, LAUNCH_SECONDS)
-    turns = int(KERNEL_SECONDS * len(plan.codes) / saved)
-    return Found(plan, 1 << max(turns, 2).bit_length())
+def known(sig: Signature, device: Device) -> Plan | None:
+    """The plan of its family that computing the graph would take, if there is one already. Nothing is built."""
+    if sig.variables or sig.homeless or (device, (), _coarse(sig.key.rows)) not in _met:
+        return None
+    shape = _shape(sig.key.rows)
+    family = _families.get((device, (), shape.outline.key))
+    plans = family.plans if family is not None else ()
+    return next((p for g in plans if (p := _bound(g, shape, device, ())) is not None), None)
 
 
-def _seconds(plan: Plan) -> float:
-    """The time that a run takes, roughly."""
-    return sum([max(s.flops / FLOPS, s.bytes / BYTES) + LAUNCH_SECONDS for s in plan.steps])
+def turns(plan: Plan) -> int:
+    """The number of runs after which a plan of its own pays, for a graph that shares one; 0 for those that do not."""
+    if plan.shared is None:
+        return 0
+    if not plan.shared.sizes:
+        return NEVER
+    seconds = _seconds(plan, plan.shared.share)
+    return 1 << max(int(KERNEL_SECONDS * len(plan.codes) / (OWN_RATE * seconds)), 2).bit_length()
+
+
+def _seconds(plan: Plan, share: float = 1.0) -> float:
+    """The time that a run takes, roughly: with `share` of the work that the steps are described with."""
+    return sum([share * max(s.flops / FLOPS, s.bytes / BYTES) + LAUNCH_SECONDS for s in plan.steps])
 
 
 def _family(device: Device, replaces: Replaces, key: Key) -> _Family:
@@ -235,6 +236,7 @@ def _learned(
     names = [v.name for v in pattern.variables]
     return _General(
         general,
+        made.outputs,
         pattern,
         order,
         tuple([(k, dtypes[k]) for k in made.numbers]),
@@ -263,7 +265,7 @@ def _bound(general: _General, shape: _Shape, device: Device, replaces: Replaces)
     given = [_memory(numbers[k], dtype, device) for k, dtype in general.lifted]
     sources = (*shape.order, *given)
     feed = tuple([sources[k] for k in general.order])
-    return general.plan.bound([values[k] for k in general.variables], feed, dict(replaces))
+    return general.plan.bound([values[k] for k in general.variables], feed, dict(replaces), general.graph)
 
 
 def _memory(value: Scalar, dtype: DType, device: Device) -> Memory:

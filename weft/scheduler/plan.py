@@ -11,6 +11,7 @@ from weft.backends.protocol import Code, Commands, Device, Executable, Memory
 from weft.backends.storage import Storage
 from weft.errors import MemoryPlanError
 from weft.ir.dtypes import DType
+from weft.ir.graph import Node
 from weft.ir.index import Int, Var, evaluate
 
 
@@ -49,10 +50,35 @@ Feed: TypeAlias = "tuple[int | Memory, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """The graph of all sizes that a plan was built for, and the values of its runtime variables."""
+
+    outputs: tuple[Node, ...]
+    sizes: tuple[tuple[Var, int], ...] = ()
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The sizes by the variables' names."""
+        return {v.name: x for v, x in self.sizes}
+
+    @property
+    def share(self) -> float:
+        """The sizes beside the largest ones, one by the other."""
+        found = 1.0
+        for v, x in self.sizes:
+            found *= max(x, 1) / max(v.hi, 1)
+        return found
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{v.name} = {x} of {v.lo} to {v.hi}" for v, x in self.sizes)
+        return "a plan for all numbers" if not sizes else f"a plan for all sizes: {sizes}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory;
     `constants`: variables of the commands after the runtime ones, with the same values in every run; `feed`: where the
-    commands' leaves are not the graph's."""
+    commands' leaves are not the graph's; `shared`: where it serves other graphs, too."""
 
     device: Device
     commands: Commands
@@ -64,6 +90,7 @@ class Plan:
     largest: tuple[Tenant, ...] = ()
     constants: tuple[int, ...] = ()
     feed: Feed | None = None
+    shared: Shared | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
     _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
@@ -77,16 +104,21 @@ class Plan:
         )
         object.__setattr__(self, "_fixed", tuple(fixed))
 
-    def bound(self, values: Sequence[int], feed: Feed, replaces: Mapping[int, int]) -> Plan:
-        """The plan for these values of the runtime variables. `replaces`: the graph's leaf by the output, where the
-        commands may replace it."""
+    def bound(
+        self, values: Sequence[int], feed: Feed, replaces: Mapping[int, int], graph: tuple[Node, ...]
+    ) -> Plan:
+        """The plan for these values of the runtime variables, which is built for the results `graph`. `replaces`: the
+        leaf that is asked to be replaced, by the output."""
         env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
         outputs: list[OutputSpec] = []
         for k, o in enumerate(self.outputs):
             shape = tuple([int(evaluate(n, env)) for n in o.shape])
             outputs.append(OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k]))
         constants = (*values, *self.constants)
-        made = replace(self, outputs=tuple(outputs), variables=(), constants=constants, feed=feed)
+        shared = Shared(graph, tuple(zip(self.variables, values, strict=True)))
+        made = replace(
+            self, outputs=tuple(outputs), variables=(), constants=constants, feed=feed, shared=shared
+        )
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made
 

@@ -225,10 +225,19 @@ def plan_for(
             with not_collected():
                 if kept is None and dynamic and not sig.variables and not sig.homeless:
                     found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
-                plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found.plan
-            kept = _plans[key] = _Kept(plan, next(_clock), 0 if found is None else found.turns)
+                plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
+            kept = _plans[key] = _Kept(plan, next(_clock), families.turns(plan))
             _forget_oldest()
         return kept.plan
+
+
+def shared_plan(sig: Signature, device: Device) -> Plan | None:
+    """The plan for all sizes that computing the graph would take; None where it has, or would get, one of its own."""
+    kept = _plans.get((device, sig.key, ()))
+    if kept is not None:
+        return kept.plan if kept.plan.shared is not None else None
+    with _lock:
+        return families.known(sig, device)
 
 
 def _met(key: tuple[Any, ...]) -> Plan | None:

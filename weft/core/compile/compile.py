@@ -60,8 +60,8 @@ class _Broken:
 class CompiledFunction(Generic[P, R]):
     """A compiled function; see `compile`."""
 
-    def __init__(self, fn: Callable[P, R], fullgraph: bool = False) -> None:
-        self.fn, self.fullgraph = fn, fullgraph
+    def __init__(self, fn: Callable[P, R], fullgraph: bool = False, dynamic: bool = True) -> None:
+        self.fn, self.fullgraph, self.dynamic = fn, fullgraph, dynamic
         self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
         self._last: dict[Key, Replay] = {}  # the last trace, kept to be run again or not
         self._recent: Replay | None = None
@@ -90,6 +90,7 @@ class CompiledFunction(Generic[P, R]):
         if replay is not None and not kwargs and replay.accepts(args):
             objects = replay.gather(args)
             if objects is not None:
+                self._direct = replay.direct
                 return replay.run(objects)
         return self._find_and_run(args, kwargs)
 
@@ -172,7 +173,7 @@ class CompiledFunction(Generic[P, R]):
         """Trace the function, and run what was recorded."""
         self._watch_growth(key)
         asked = self._asked(args, kwargs)
-        replay = make_replay(self.fn, args, kwargs, tensors, self.fullgraph)
+        replay = make_replay(self.fn, args, kwargs, tensors, self.fullgraph, self.dynamic)
         if isinstance(replay, Left):
             before = self._broken.pop(asked, None)
             known = before is not None and before.is_alike(replay)
@@ -311,11 +312,15 @@ def compile(
     Where a result requires grad, calling gives tensors computed lazily, as calling `fn` would, so that gradients flow
     through; a function that calls backward() itself, or whose results are detached, runs as one plan.
 
+    Each shape is traced, but not planned: from the second size on, one plan serves all sizes, until a size has come so
+    often that a plan of its own pays (`weft.explain(f, x)` says which it is). With `dynamic=False` each size has a plan
+    of its own at once.
+
     The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is. A
     module's compiled form is a module (nn/compiled.py) that has the original as `_orig_mod`.
     """
     if fn is None:
-        return partial(compile, fullgraph=fullgraph, disable=disable)
+        return partial(compile, fullgraph=fullgraph, dynamic=dynamic, disable=disable)
     if disable:
         return fn
     if not callable(fn):
@@ -325,16 +330,16 @@ def compile(
         return already
     for kind, form in _FORMS:
         if isinstance(fn, kind):
-            return form(already, fullgraph)
-    made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph)
+            return form(already, fullgraph, dynamic is not False)
+    made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph, dynamic is not False)
     return made
 
 
-_FORMS: list[tuple[type, Callable[[Any, bool], Any]]] = []
+_FORMS: list[tuple[type, Callable[[Any, bool, bool], Any]]] = []
 
 
-def offer_form(kind: type, form: Callable[[Any, bool], Any]) -> None:
-    """Have `compile` make form(x, fullgraph) of an `x` of that class."""
+def offer_form(kind: type, form: Callable[[Any, bool, bool], Any]) -> None:
+    """Have `compile` make form(x, fullgraph, dynamic) of an `x` of that class."""
     _FORMS.append((kind, form))
 
 

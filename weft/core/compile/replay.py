@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
 
 
 def make_replay(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], whole: bool
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: list[Tensor],
+    whole: bool,
+    dynamic: bool,
 ) -> Replay | Left:
     """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
     for values, and is done then.
@@ -67,7 +73,7 @@ def make_replay(
         replay = LazyReplay(r, classes, realize=computed)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
-        replay = PlanReplay(r, classes, device, list(wanted))
+        replay = PlanReplay(r, classes, device, list(wanted), dynamic)
     replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
     return replay
@@ -199,11 +205,16 @@ class PlanReplay(Replay):
     """A recording as one plan for `nodes`."""
 
     def __init__(
-        self, r: Recording, classes: Sequence[type] | None, device: Device, nodes: Sequence[Node]
+        self,
+        r: Recording,
+        classes: Sequence[type] | None,
+        device: Device,
+        nodes: Sequence[Node],
+        dynamic: bool,
     ) -> None:
         super().__init__(r, classes)
         self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
-        self._plan, sig = _plan(r, device, nodes)
+        self._plan, sig = _plan(r, device, nodes, dynamic)
         self._leaves = sig.leaves if sig is not None else ()
         number = {v.node: k for k, v in r.placeholders.items()}
         drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
@@ -212,9 +223,28 @@ class PlanReplay(Replay):
         # What is on disk is at home on no device: it is lent, or copied, at each call.
         self._from_disk = [(i, k) for i, k in self._from_tensor if r.specs[k].device.info.kind == "disk"]
         self._from_draw = [(i, drawn[n]) for i, n in enumerate(self._leaves) if n in drawn]
+        # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
+        self._passed = [number[v.node] for v in r.values if v.node in number]
+        computed = set(nodes)
+        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
+        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
+        where = {n: i for i, n in enumerate(places)}
+        self._source = [where[v.node] for v in r.values]
+        leaf_flags = [v.needs_grad and v.is_leaf for v in r.values]
+        self._results = [(s, k, leaf_flags[k]) for k, s in zip(r.results, r.same, strict=True)]
+        self._heir: PlanReplay | None = None
+        self._take_plan()
+        r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
+        r.differentiated = set()
+
+    def _take_plan(self) -> None:
+        """Note what the plan updates in place."""
+        r, plan = self.recording, self._plan
+        # Runs, less one, after which the graph gets a plan of its own; -1: it has, or is to have none.
+        self._turns = plans.turns(plan) - 1 if plan is not None else -1
         # (output, leaf, tensor) for what is updated in place.
         owner = dict(self._from_tensor)
-        outputs = self._plan.outputs if self._plan is not None else ()
+        outputs = plan.outputs if plan is not None else ()
         self._in_place = [
             (k, o.replaces, owner[o.replaces]) for k, o in enumerate(outputs) if o.replaces is not None
         ]
@@ -226,28 +256,31 @@ class PlanReplay(Replay):
             if captured:
                 r.captured[t - r.arguments].__dict__["_stepped"] = True
         self._counted = [t for t, captured in state.items() if not captured]
-        # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
-        self._passed = [number[v.node] for v in r.values if v.node in number]
-        computed = set(nodes)
-        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
-        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
-        where = {n: i for i, n in enumerate(places)}
-        self._source = [where[v.node] for v in r.values]
         first = len(self._passed) + len(self._fixed)
         moved = {first + k for k, _, _ in self._in_place}
         self._rebinds = [b for b in r.rebinds if self._source[b.value] not in moved]
         self._rebinds_in_place = {
             self._source[b.value] - first: b for b in r.rebinds if self._source[b.value] in moved
         }
-        leaf_flags = [v.needs_grad and v.is_leaf for v in r.values]
-        self._results = [(s, k, leaf_flags[k]) for k, s in zip(r.results, r.same, strict=True)]
         self._pure = (
             len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)]
             and not self._from_disk and not r.draws and not r.rebinds and not r.set_grads and not r.looks
             and r.build(["result"]) == "result"
         )  # fmt: skip
-        r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
-        r.differentiated = set()
+
+    def _count_turn(self) -> None:
+        """One more run on a plan for all sizes: after so many, one of its own pays. Other threads may be running this
+        one, so another replay takes its place."""
+        self._turns -= 1
+        if self._turns == 0:
+            self._heir = copy(self)._with_own_plan()
+            self.direct = self._heir.direct
+
+    def _with_own_plan(self) -> PlanReplay:
+        self._plan, _ = _plan(self.recording, self._device, self._nodes, dynamic=False)
+        self._take_plan()
+        self.bind(self.bound)
+        return self
 
     def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
         super().bind(arguments)
@@ -275,6 +308,10 @@ class PlanReplay(Replay):
         )
 
     def run(self, objects: list[Any]) -> Any:
+        if self._turns > 0:
+            self._count_turn()
+        if self._heir is not None:
+            return self._heir.run(objects)
         plan = self._plan
         if self._pure and plan is not None:
             memories = self._template.copy()
@@ -305,7 +342,7 @@ class PlanReplay(Replay):
         ns = time.perf_counter_ns() - start
         if self._plan is None:
             return Explanation(())
-        return explained(self._nodes, self._device, self._plan.steps, times, ns)
+        return explained(self._nodes, self._device, self._plan, times, ns)
 
     def _run(self, objects: list[Any], times: list[int] | None, sole: bool = True) -> Any:
         """Run the plan, and have state stand for what it computed: all of it, or, where that fails or is interrupted,
@@ -440,7 +477,9 @@ def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
     ]
 
 
-def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | None, Signature | None]:
+def _plan(
+    r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool
+) -> tuple[Plan | None, Signature | None]:
     """The plan for `nodes`, and their signature. A rebound tensor's new value may take the memory of the old one,
     unless the new value goes elsewhere too, or the old one does."""
     if not nodes:
@@ -459,7 +498,7 @@ def _plan(r: Recording, device: Device, nodes: Sequence[Node]) -> tuple[Plan | N
             old = r.placeholders[b.target].node
             if old not in uses and r.specs[b.target].device is device:
                 state[index[new]] = old
-    return plans.plan(nodes, device, state)
+    return plans.plan(nodes, device, state, dynamic)
 
 
 class LazyReplay(Replay):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.ir.graph import Node
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.kernelize import DecisionLog
-    from weft.scheduler.plan import KernelInfo
+    from weft.scheduler.plan import KernelInfo, Plan
     from weft.scheduler.stages import Stage
 
 TIMED_RUNS = 5
@@ -200,13 +200,15 @@ class Explanation:
 
     `steps` are the kernels and, where there are several devices, the copies between them. Where they were timed, `ns`
     is how long a whole run took, and `limits` are those of the devices. `breaks` are the places at which a compiled
-    function asks for values: it runs in one segment more than there are of these.
+    function asks for values: it runs in one segment more than there are of these. `shared` says of plans that serve
+    graphs of all sizes which they are bound to.
     """
 
     steps: tuple[ExplainedKernel | ExplainedCopy, ...]
     ns: int | None = None
     limits: Mapping[str, Limits] | None = None
     breaks: tuple[GraphBreak, ...] = ()
+    shared: tuple[str, ...] = ()
 
     @property
     def segments(self) -> int:
@@ -288,6 +290,7 @@ class Explanation:
         if copies:
             many = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
             head = f"{head}; {many} between devices, {_count(sum(c.bytes for c in copies), 'B')}"
+        head = "; ".join([head, *self.shared])
         if self.ns is not None:
             head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
         return "\n".join([head, *(f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1))])
@@ -304,24 +307,29 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
     found = stages(todo, default_device)
     if not time:
-        return Explanation(tuple(_steps(found)))
+        lines: list[str] = []
+        return Explanation(tuple(_steps(found, lines)), shared=tuple(lines))
     if len(found) > 1:
         raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
     parts: list[Explanation] = []
     for name, group in found[0].computed:
         device = open_device(name)
-        steps, times, ns = _timed(group, device)
-        parts.append(explained(group, device, steps, times, ns))
+        plan, times, ns = _timed(group, device)
+        parts.append(explained(group, device, plan, times, ns))
     kernels = tuple(k for p in parts for k in p.kernels)
     limits = {device: x for p in parts for device, x in (p.limits or {}).items()}
-    return Explanation(kernels, sum(p.ns or 0 for p in parts), limits)
+    shared = tuple(line for p in parts for line in p.shared)
+    return Explanation(kernels, sum(p.ns or 0 for p in parts), limits, shared=shared)
 
 
-def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
-    """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run."""
+def _steps(found: Sequence[Stage], shared: list[str]) -> Iterator[ExplainedKernel | ExplainedCopy]:
+    """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run.
+    What plans for all sizes are for is added to `shared`."""
     from weft.ir.graph import Target, buffer
     from weft.ir.rewrite import rebuilt
     from weft.scheduler.keeping import nbytes
+    from weft.scheduler.realize import shared_plan
+    from weft.scheduler.signature import signature
 
     there: dict[Node, Node] = {}
 
@@ -329,7 +337,12 @@ def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
         from weft.backends.registry import open_device
         from weft.scheduler.details import details
 
-        for detail in details(rebuilt(group, there), open_device(name)):
+        nodes, device = rebuilt(group, there), open_device(name)
+        plan, sizes = shared_plan(signature(nodes), device), None
+        if plan is not None and plan.shared is not None:
+            shared.append(str(plan.shared))
+            nodes, sizes = list(plan.shared.outputs), plan.shared.values
+        for detail in details(nodes, device, sizes):
             yield ExplainedKernel(detail, name)
 
     for stage in found:
@@ -348,22 +361,34 @@ def _steps(found: Sequence[Stage]) -> Iterator[ExplainedKernel | ExplainedCopy]:
 
 
 def explained(
-    nodes: Sequence[Node], device: Device, steps: Sequence[KernelInfo], times: Sequence[int], ns: int
+    nodes: Sequence[Node], device: Device, plan: Plan, times: Sequence[int], ns: int
 ) -> Explanation:
     """The explanation of a plan for `nodes` whose steps took `times` nanoseconds, and that as a whole took `ns`."""
     from weft.scheduler.details import details
 
     name, limits = device.info.name, device.limits()
-    launches = [(s, t) for s, t in zip(steps, times, strict=True) if s.name != "copy"]
-    found = details(nodes, device)
+    launches = [(s, t) for s, t in zip(plan.steps, times, strict=True) if s.name != "copy"]
+    if plan.shared is None:
+        found = details(nodes, device)
+    else:
+        found = details(plan.shared.outputs, device, plan.shared.values)
+        sized = [
+            replace(s, bytes=d.bytes, flops=d.flops, written=d.written)
+            for d, (s, _) in zip(found, launches, strict=True)
+        ]
+        launches = [(s, t) for s, (_, t) in zip(sized, launches, strict=True)]
     kernels = [
         ExplainedKernel(d, name, timing(s, t, limits)) for d, (s, t) in zip(found, launches, strict=True)
     ]
-    return Explanation(tuple(kernels), ns, {name: limits})
+    return Explanation(tuple(kernels), ns, {name: limits}, shared=_shared_by(plan))
 
 
-def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo], list[int], int]:
-    """The steps of the plan for `nodes`, the nanoseconds of each, and those of a whole run: medians of a few runs."""
+def _shared_by(plan: Plan | None) -> tuple[str, ...]:
+    return () if plan is None or plan.shared is None else (str(plan.shared),)
+
+
+def _timed(nodes: Sequence[Node], device: Device) -> tuple[Plan, list[int], int]:
+    """The plan for `nodes`, the nanoseconds of each of its steps, and those of a whole run: medians of a few runs."""
     from weft.scheduler.realize import memory_on, plan_for
     from weft.scheduler.signature import signature
 
@@ -386,7 +411,7 @@ def _timed(nodes: Sequence[Node], device: Device) -> tuple[Sequence[KernelInfo],
         device.synchronize()
         wholes.append(clock.perf_counter_ns() - begin)
     times = [round(statistics.median(t)) for t in zip(*runs, strict=True)]
-    return plan.steps, times, max(round(statistics.median(wholes)), sum(times))
+    return plan, times, max(round(statistics.median(wholes)), sum(times))
 
 
 def timing(step: KernelInfo, ns: int, limits: Limits) -> Timing:

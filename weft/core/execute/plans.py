@@ -38,13 +38,16 @@ def in_pieces(nodes: Sequence[Node], files: Sequence[Node], device: str) -> bool
     return needed_for(nodes, files, open_device(device))
 
 
-def plan(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> tuple[Plan, Signature]:
-    """The plan for the nodes, and their signature. Node k may take the memory of the leaf `state[k]`."""
+def plan(
+    nodes: Sequence[Node], device: Device, state: Mapping[int, Node], dynamic: bool
+) -> tuple[Plan, Signature]:
+    """The plan for the nodes, and their signature. Node k may take the memory of the leaf `state[k]`. `dynamic`: it may
+    be one for all sizes."""
     from weft.scheduler.realize import plan_for
     from weft.scheduler.signature import signature
 
     sig = signature(nodes)
-    return plan_for(sig, device, state), sig
+    return plan_for(sig, device, state, dynamic), sig
 
 
 def memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
@@ -66,3 +69,10 @@ def memory_of(array: np.ndarray[Any, Any], device: Device) -> Memory:
     from weft.backends.storage import from_numpy
 
     return from_numpy(array, dtypes.from_numpy(array.dtype), device).memory
+
+
+def turns(plan: Plan) -> int:
+    """The number of runs after which a plan of its own pays, for a graph that shares one; 0 for those that do not."""
+    from weft.scheduler.families import turns
+
+    return turns(plan)
