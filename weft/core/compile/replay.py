@@ -273,14 +273,15 @@ class PlanReplay(Replay):
         one, so another replay takes its place."""
         self._turns -= 1
         if self._turns == 0:
-            self._heir = copy(self)._with_own_plan()
-            self.direct = self._heir.direct
+            heir = copy(self)
+            heir.get_own_plan()
+            self._heir, self.direct = heir, heir.direct
 
-    def _with_own_plan(self) -> PlanReplay:
+    def get_own_plan(self) -> None:
+        """Run a plan of its own from here on; nobody else has it yet."""
         self._plan, _ = _plan(self.recording, self._device, self._nodes, dynamic=False)
         self._take_plan()
         self.bind(self.bound)
-        return self
 
     def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
         super().bind(arguments)
