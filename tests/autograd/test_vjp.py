@@ -18,7 +18,7 @@ from weft.autograd.vjp import VJP
 from weft.ir import dtypes as d
 from weft.ir import graph as g
 from weft.ir.graph import Along, Axes, Box, Padding, ScatterCombine, Target, Window
-from weft.ir.ops import Op
+from weft.ir.ops import CONVERSIONS, ELEMENTWISE, Op
 from weft.testing.reference import evaluate
 
 
@@ -94,6 +94,7 @@ CASES = [
     case(Op.SQRT, [POSITIVE], attributes(Op.SQRT), T(lambda t, x: x.sqrt())),
     case(Op.EXP, [ANY], ops.exp, T(lambda t, x: x.exp())),
     case(Op.EXP2, [ANY], attributes(Op.EXP2), T(lambda t, x: x.exp2())),
+    case(Op.EXPM1, [ANY], attributes(Op.EXPM1), T(lambda t, x: x.expm1())),
     case(Op.LOG, [POSITIVE], ops.log, T(lambda t, x: x.log())),
     case(Op.LOG2, [POSITIVE], attributes(Op.LOG2), T(lambda t, x: x.log2())),
     case(Op.SIN, [ANY], ops.sin, T(lambda t, x: x.sin())),
@@ -218,6 +219,26 @@ def gradient(f: Value, xs: Sequence[Value], create_graph: bool = False) -> list[
 
 def test_every_op_has_a_rule_or_states_that_it_has_none() -> None:
     assert set(VJP) == set(Op)
+
+
+@pytest.mark.parametrize("op", sorted(ELEMENTWISE - CONVERSIONS - {Op.WHERE}, key=str), ids=str)
+@pytest.mark.parametrize("dtype", [d.float16, d.bfloat16], ids=str)
+def test_sixteen_bits_are_rounded_once(op: Op, dtype: d.DType) -> None:
+    """What a rule gives for 16-bit floats is what it gives for the same numbers in float32, rounded at the end."""
+    rule = VJP[op]
+    if rule is None:
+        return
+    random = np.random.default_rng(0)
+    g, *xs = (random.uniform(0.2, 3, 1000).astype(d.to_numpy(dtype)) for _ in range(1 + (op.info.arity or 0)))
+    (out,) = evaluate([apply(op, tuple(leaf(x, dtype=dtype) for x in xs)).node])
+    narrow, wide = (
+        [v.node for v in rule(*(leaf(x, dtype=to) for x in (g, out, *xs))) if v is not None]
+        for to in (dtype, d.float32)
+    )
+    assert narrow and all(n.dtype is dtype for n in narrow)
+    with np.errstate(all="ignore"):
+        for got, want in zip(evaluate(narrow), evaluate(wide), strict=True):
+            np.testing.assert_array_equal(got, want.astype(got.dtype))
 
 
 def test_every_rule_is_tested() -> None:

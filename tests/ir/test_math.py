@@ -26,7 +26,7 @@ from weft.ir.reference_ops import FUNCTIONS, apply, threefry
 BOUND = 4.0
 UNARY = [op for op in EXPANSIONS if op is not Op.POW]
 EXACT: dict[Op, Callable[..., Any]] = {
-    Op.EXP: mpmath.exp, Op.EXP2: lambda x: mpmath.mpf(2) ** x, Op.LOG: mpmath.log,
+    Op.EXP: mpmath.exp, Op.EXP2: lambda x: mpmath.mpf(2) ** x, Op.EXPM1: mpmath.expm1, Op.LOG: mpmath.log,
     Op.LOG2: lambda x: mpmath.log(x) / mpmath.ln2, Op.SIN: mpmath.sin, Op.COS: mpmath.cos, Op.TANH: mpmath.tanh,
     Op.ERF: mpmath.erf, Op.POW: lambda x, y: x**y,
 }  # fmt: skip
@@ -131,6 +131,7 @@ SPECIAL = np.array(
 INTERESTING: dict[Op, list[tuple[float, float]]] = {
     Op.EXP: [(-104, 89), (-746, 710), (-2, 2)],
     Op.EXP2: [(-150, 129), (-1076, 1025), (-2, 2)],
+    Op.EXPM1: [(-20, 89), (-40, 710), (-2, 2)],
     Op.LOG: [(0.5, 2), (0, 100), (0.999, 1.001)],
     Op.LOG2: [(0.5, 2), (0, 100), (0.999, 1.001)],
     Op.SIN: [(-10, 10), (-1e4, 1e4), (-1e9, 1e9)],
@@ -259,6 +260,7 @@ VALUES = [
             (-149, 2.0**-149),
         ],
     ),
+    (Op.EXPM1, [(-INF, -1.0), (INF, INF), (0.0, 0.0), (-0.0, -0.0), (1e30, INF), (2.0**-140, 2.0**-140)]),
     (Op.LOG, [(0.0, -INF), (-0.0, -INF), (-1, NAN), (-INF, NAN), (INF, INF), (1, 0.0), (-1e-38, NAN)]),
     (Op.LOG2, [(0.0, -INF), (-0.0, -INF), (-1, NAN), (INF, INF), (1, 0.0), (8, 3), (2.0**-140, -140)]),
     (Op.SIN, [(-0.0, -0.0), (0.0, 0.0), (INF, NAN), (-INF, NAN), (2.0**-140, 2.0**-140)]),
@@ -301,8 +303,8 @@ def test_sixteen_bits_go_through_float32(dtype: DType) -> None:
 
 
 COST = {
-    Op.EXP: (18, 24), Op.EXP2: (17, 23), Op.LOG: (30, 36), Op.LOG2: (28, 35), Op.SIN: (70, 121), Op.COS: (71, 122),
-    Op.TANH: (20, 25), Op.ERF: (27, 42), Op.POW: (110, 121),
+    Op.EXP: (18, 24), Op.EXP2: (17, 23), Op.EXPM1: (23, 28), Op.LOG: (30, 36), Op.LOG2: (28, 35), Op.SIN: (70, 121),
+    Op.COS: (71, 122), Op.TANH: (20, 25), Op.ERF: (27, 42), Op.POW: (110, 121),
 }  # fmt: skip
 
 

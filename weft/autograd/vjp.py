@@ -420,6 +420,7 @@ VJP: dict[Op, VjpRule | None] = {
     Op.SQRT: steps(lambda g, out, x: div(scale(g, 0.5), out)),
     Op.EXP: unary(lambda g, out, x: mul(g, out)),
     Op.EXP2: steps(lambda g, out, x: mul(g, scale(out, math.log(2)))),
+    Op.EXPM1: steps(lambda g, out, x: mul(g, exp(x))),
     Op.LOG: unary(lambda g, out, x: div(g, x)),
     Op.LOG2: steps(lambda g, out, x: div(scale(g, 1 / math.log(2)), x)),
     Op.SIN: steps(lambda g, out, x: mul(g, cos(x))),

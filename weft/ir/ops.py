@@ -79,6 +79,7 @@ class Op(Enum):
     SQRT = _unary(FLOATS, cost=4)
     EXP = _function(cost=16)
     EXP2 = _function(cost=16)
+    EXPM1 = _function(cost=20)  # exp(x) - 1, exact also near 0
     LOG = _function(cost=20)
     LOG2 = _function(cost=20)
     SIN = _function(cost=24)

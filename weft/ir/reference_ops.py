@@ -182,6 +182,7 @@ def _fma_f64(a: float, b: float, c: float) -> float:
 FUNCTIONS: dict[Op, Callable[..., Array]] = {
     Op.EXP: np.exp,
     Op.EXP2: np.exp2,
+    Op.EXPM1: np.expm1,
     Op.LOG: np.log,
     Op.LOG2: np.log2,
     Op.SIN: np.sin,

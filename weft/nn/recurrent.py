@@ -286,7 +286,7 @@ class RNN(RNNBase):
 
     >>> output, h = weft.nn.RNN(10, 20, num_layers=2)(weft.randn(5, 3, 10))
     >>> output.shape, h.shape
-    ((5, 3, 20), (2, 3, 20))
+    (weft.Size([5, 3, 20]), weft.Size([2, 3, 20]))
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class LSTM(RNNBase):
 
     >>> output, (h, c) = weft.nn.LSTM(10, 20, bidirectional=True)(weft.randn(5, 3, 10))
     >>> output.shape, c.shape
-    ((5, 3, 40), (2, 3, 20))
+    (weft.Size([5, 3, 40]), weft.Size([2, 3, 20]))
     """
 
     def __init__(
@@ -349,7 +349,7 @@ class GRU(RNNBase):
 
     >>> output, h = weft.nn.GRU(10, 20, batch_first=True)(weft.randn(3, 5, 10))
     >>> output.shape, h.shape
-    ((3, 5, 20), (1, 3, 20))
+    (weft.Size([3, 5, 20]), weft.Size([1, 3, 20]))
     """
 
     def __init__(

@@ -27,30 +27,19 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.ops import Op
+from weft.ir.ops import BINARY, COMPARE, TRANSCENDENTAL, Op
 
 _F, _I = dtypes.float32, dtypes.int32
 _DTYPES = tuple(dtypes.DTYPES.values())
 _LARGEST = 12
 
 PLAIN = {
-    _F: (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.MAX, Op.MIN, Op.POW, Op.MOD),
-    _I: (
-        Op.ADD,
-        Op.SUB,
-        Op.MUL,
-        Op.FLOORDIV,
-        Op.MOD,
-        Op.MAX,
-        Op.MIN,
-        Op.POW,
-        Op.AND,
-        Op.OR,
-        Op.XOR,
-        Op.SHL,
-        Op.SHR,
-    ),
+    d: tuple(
+        op for op in Op if op in BINARY - COMPARE - TRANSCENDENTAL | {Op.POW} and d.kind in op.info.kinds
+    )
+    for d in (_F, _I)
 }
+"""Binary operations on a dtype that give results of it; of those that are approximated POW, with exact exponents."""
 EXACT = {_F: (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN), _I: PLAIN[_I]}
 """Operations that are exact on small integers in f32."""
 
@@ -237,7 +226,9 @@ class _Maker:
             if kind <= 2 and depth > 0:
                 out.append(self.loop(scope, depth, runtime))
             elif kind == 3 and depth > 0:
-                out.append(If(self.condition(scope), self.block(scope.inner(), depth - 1, runtime)))
+                guard = self.condition(scope)
+                for _ in range(1 + self.chance(25)):  # neighbours under one guard
+                    out.append(If(guard, self.block(scope.inner(), depth - 1, runtime)))
             elif kind == 4:
                 out += self.alloc(scope)
             elif kind in (5, 6):

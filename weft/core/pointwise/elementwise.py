@@ -534,13 +534,10 @@ def exp2(input: Tensor) -> Tensor:
     return _float_unary("exp2", Op.EXP2, input)
 
 
-@composite(autocast=widens_on_gpus)
+@widens_on_gpus
 def expm1(input: Tensor) -> Tensor:
-    """exp(input) - 1, exact also near 0: tanh(x/2) * (exp(x) + 1)."""
-    x = wrap(value_of("expm1", input))
-    e = exp(x)
-    precise = where(isinf(e), e, tanh(x * 0.5) * (e + 1))
-    return with_gradient_of(precise, e - 1)
+    """exp(input) - 1, exact also near 0."""
+    return _float_unary("expm1", Op.EXPM1, input)
 
 
 @widens_on_gpus

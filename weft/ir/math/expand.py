@@ -12,7 +12,7 @@ from weft.ir.loops import Program
 from weft.ir.math.error_function import erf
 from weft.ir.math.exponential import exp, exp2
 from weft.ir.math.float8 import converted, stored_as_bytes
-from weft.ir.math.hyperbolic import tanh
+from weft.ir.math.hyperbolic import expm1, tanh
 from weft.ir.math.integer_power import integer_power
 from weft.ir.math.logarithm import log, log2
 from weft.ir.math.power import power
@@ -39,6 +39,7 @@ def _expansion(f: Callable[..., ScalarExpr]) -> Expansion:
 EXPANSIONS: dict[Op, Expansion] = {
     Op.EXP: _expansion(exp),
     Op.EXP2: _expansion(exp2),
+    Op.EXPM1: _expansion(expm1),
     Op.LOG: _expansion(log),
     Op.LOG2: _expansion(log2),
     Op.SIN: _expansion(sin),

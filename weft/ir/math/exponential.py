@@ -1,4 +1,4 @@
-"""exp, exp2 and expm1: reduction by an even power of two and a polynomial.
+"""exp and exp2: reduction by an even power of two and a polynomial.
 
 x = 2 k ln 2 + r with |r| <= ln 2, so exp(x) = exp(r) * 2**k * 2**k. Both factors 2**k are normal numbers even where
 the result is subnormal or overflows, which makes scaling three instructions and correct over the whole range.

@@ -1,4 +1,4 @@
-"""tanh(x) = h / (h + 1) with h = (exp(2 |x|) - 1) / 2.
+"""tanh(x) = h / (h + 1) with h = (exp(2 |x|) - 1) / 2, and expm1, which is twice the h of x / 2.
 
 |x| = k ln(2) / 2 + r gives h = 2**k p + (2**k - 1) / 2 with p = (exp(2 r) - 1) / 2 = r + r**2 Q(r), Q minimax under the
 weight that makes p's relative error uniform. Nothing cancels: k = 0 gives h = p, and where h is large the
@@ -12,16 +12,20 @@ from weft.ir.math.exponential import LN2, LOG2_E
 from weft.ir.math.value import (
     ScalarExpr,
     at_most,
+    clamp,
     flip_sign,
     format_of,
     horner,
     nearest,
     power_of_two,
     sign_of,
+    where,
 )
 
 # tanh rounds to 1 from here on
 _LIMIT = {dtypes.float32: 10.0, dtypes.float64: 20.0}
+# expm1 rounds to -1 below, and is infinite above
+_EXPM1_RANGE = {dtypes.float32: (-20.0, 89.0), dtypes.float64: (-40.0, 710.0)}
 # Q, on |r| <= ln(2) / 4
 _Q = {
     dtypes.float32: (
@@ -46,3 +50,17 @@ def tanh(x: ScalarExpr) -> ScalarExpr:
     p = r * r * horner(r, _Q[x.dtype]) + r
     h = scale * p + (scale * 0.5 - 0.5)
     return flip_sign(h / (h + 1.0), sign_of(x))
+
+
+def expm1(x: ScalarExpr) -> ScalarExpr:
+    """exp(x) - 1. The power of two is halved, which keeps it finite where the result is just finite."""
+    f = format_of(x)
+    inside = clamp(x, *_EXPM1_RANGE[x.dtype])
+    high, low = LN2[x.dtype]
+    k, word = nearest(inside, LOG2_E, f.bias - 1)
+    r = k * (-high / 2) + inside * 0.5
+    r = k * (-low / 2) + r
+    scale = power_of_two(word)
+    p = r * r * horner(r, _Q[x.dtype]) + r
+    h = scale * (p * 2.0) + (scale - 0.5)
+    return where(abs(x) < 2.0 ** -(f.fraction + 2), x, h * 2.0)
