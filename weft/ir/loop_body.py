@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.graph import Box, Node, Shape, toposort
+from weft.ir.index import Int
 from weft.ir.ops import LEAVES, Op
 from weft.ir.rewrite import over, rebuilt, rewritten
 from weft.ir.template import GraphTemplate
@@ -39,7 +40,7 @@ class Body:
 
     `carries`, `slices` and `fixed` are placeholders: for what goes from step to step, for a row of each sliced input
     (row t + `offsets[j]`), and for what is the same in all steps. `nexts` are the carries after the step, `outs` what
-    is stacked. `normal` makes bodies that the scheduler can take.
+    is stacked. `length` may depend on runtime variables. `normal` makes bodies that the scheduler can take.
     """
 
     carries: tuple[Node, ...]
@@ -48,7 +49,7 @@ class Body:
     fixed: tuple[Node, ...]
     nexts: tuple[Node, ...]
     outs: tuple[Node, ...]
-    length: int
+    length: Int
     reverse: bool
     template: GraphTemplate = field(init=False, repr=False)
     """The step on its placeholders, by number: bodies with equal ones are equal."""
@@ -60,7 +61,16 @@ class Body:
         object.__setattr__(self, "template", step)
 
     @property
-    def key(self) -> tuple[GraphTemplate, int, int, tuple[int, ...], int, bool]:
+    def step_key(self) -> tuple[GraphTemplate, int, int, tuple[int, ...], bool]:
+        """The key of bodies that are equal but for the number of steps."""
+        return (self.template, len(self.carries), len(self.slices), self.offsets, self.reverse)
+
+    def of_length(self, length: Int) -> Body:
+        """The same body for another number of steps."""
+        return self if length == self.length else replace(self, length=length)
+
+    @property
+    def key(self) -> tuple[GraphTemplate, int, int, tuple[int, ...], Int, bool]:
         """The key that equal bodies have in common."""
         counts = (len(self.carries), len(self.slices), self.offsets)
         return (self.template, *counts, self.length, self.reverse)
@@ -88,12 +98,12 @@ class Body:
         return 1 - self.before
 
     @property
-    def first(self) -> int:
+    def first(self) -> Int:
         """The row of a HISTORY that holds what the loop starts from."""
         return self.length if self.reverse else 0
 
     @property
-    def last(self) -> int:
+    def last(self) -> Int:
         """The row of a HISTORY that the last step makes."""
         return 0 if self.reverse else self.length
 

@@ -257,12 +257,12 @@ def _loop(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, d
     loop = _attrs(op, attrs, LoopNode)
     b = loop.body
     wanted = (*b.carries, *b.slices, *b.fixed)
-    if len(wanted) != len(inputs) or b.length < 1:
+    if len(wanted) != len(inputs) or low(b.length) < 1:
         raise _bad(op, f"{b.length} steps of a body with {len(wanted)} inputs, got {len(inputs)}")
     rows = [None] * len(b.carries) + list(b.offsets) + [None] * len(b.fixed)
     for x, p, at in zip(inputs, wanted, rows, strict=True):
         fits = x.shape == p.shape if at is None else x.shape[1:] == p.shape and at >= 0
-        if at is not None and not (isinstance(x.shape[0], int) and x.shape[0] >= at + b.length):
+        if at is not None and low(x.shape[0] - at - b.length) < 0:
             fits = False
         if not fits or x.dtype is not p.dtype or x.op in (Op.CONST, Op.RANGE):
             raise _bad(op, f"the body takes {p!r}, got {x!r}")

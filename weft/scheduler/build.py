@@ -37,6 +37,29 @@ class Job:
 
 def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
+    made = prepared(job, device)
+    plan = made.plan({})
+    return plan, made.where if len(made.where) == len(plan.codes) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job whose kernels are compiled. `where`: the images and names of those that are stored."""
+
+    job: Job
+    device: Device
+    specs: Sequence[KernelSpec | ScanSpec]
+    chosen: Chosen
+    copies: Copies
+    where: list[tuple[str, str]]
+
+    def plan(self, sizes: Mapping[str, int]) -> Plan:
+        """The plan. `sizes`: those of runtime variables that loops' numbers of steps depend on."""
+        return _Assembly(self, sizes).plan()
+
+
+def prepared(job: Job, device: Device) -> Prepared:
+    """The job with its kernels compiled, or found."""
     job = replace(job, outputs=tuple(expand_calls(job.outputs)))
     specs = kernelize_all(job.outputs, device.info.bounds.parameters)
     copies = Copies.of(specs)
@@ -52,22 +75,16 @@ def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]
     codes = compiled([g.algorithm for g in general], device)
     where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
     chosen = {s: (c, g.constants) for s, c, g in zip(single, codes, general, strict=True)}
-    plan = _Assembly(job, device, specs, chosen, copies).plan()
-    return plan, where if len(where) == len(plan.codes) else None
+    return Prepared(job, device, specs, chosen, copies, where)
 
 
 class _Assembly:
     """Gives every tensor of the plan a slot: externals first (leaves, then outputs), then the workspace."""
 
-    def __init__(
-        self,
-        job: Job,
-        device: Device,
-        specs: Sequence[KernelSpec | ScanSpec],
-        chosen: Chosen,
-        copies: Copies,
-    ) -> None:
-        self.job, self.device, self.specs, self.chosen, self.copies = job, device, specs, chosen, copies
+    def __init__(self, made: Prepared, sizes: Mapping[str, int]) -> None:
+        job, specs, chosen = made.job, made.specs, made.chosen
+        self.job, self.device, self.specs, self.chosen = job, made.device, specs, chosen
+        self.copies, self.sizes = made.copies, sizes
         self.loops = {k: LoopLayout(s, chosen) for k, s in enumerate(specs) if isinstance(s, ScanSpec)}
         self.blocks: dict[int, int] = {}  # loop -> the number of its block in the workspace
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
@@ -229,7 +246,7 @@ class _Assembly:
     def numbers(self) -> dict[int, int]:
         """The constants that kernels take as variables -> which of the plan's they are, after the runtime ones."""
         found = {x for _, own in self.chosen.values() for x in own.values()}
-        values = sorted(found.union(*(constants(self.loops[k].spec) for k in self.loops)))
+        values = sorted(found.union(*(constants(self.loops[k].spec, self.sizes) for k in self.loops)))
         return {x: len(self.job.variables) + k for k, x in enumerate(values)}
 
     def programs(self) -> dict[CompiledProgram, int]:
@@ -257,7 +274,15 @@ class _Assembly:
             if isinstance(spec, ScanSpec):
                 block = offsets[self.blocks[k]] if k in self.blocks else 0
                 run = Run(
-                    self.loops[k], block, self.slot, take, numbers.__getitem__, number, runtime, self.copies
+                    self.loops[k],
+                    block,
+                    self.slot,
+                    take,
+                    numbers.__getitem__,
+                    number,
+                    runtime,
+                    self.copies,
+                    self.sizes,
                 )
                 for step, info in run.steps():
                     steps.append(step)

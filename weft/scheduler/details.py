@@ -21,7 +21,8 @@ from weft.scheduler.programs import lowered
 @dataclass(frozen=True, slots=True)
 class KernelDetail:
     """A kernel to come. `bytes` (what must at least move; `written` of them are written) and `flops` are for the
-    largest runtime sizes, where they are not given; `why`: what ended its fusion; `decisions`: those about each of its nodes."""
+    largest runtime sizes, where they are not given; `why`: what ended its fusion; `decisions`: those about each of its
+    nodes."""
 
     name: str
     bytes: int
@@ -76,4 +77,4 @@ def details(
         )
         for s in kernels(specs)
     }  # fmt: skip
-    return [once[k] for s in specs for k in (s.launches() if isinstance(s, ScanSpec) else (s,))]
+    return [once[k] for s in specs for k in (s.launches(sizes or {}) if isinstance(s, ScanSpec) else (s,))]

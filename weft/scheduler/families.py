@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,12 +22,16 @@ from weft.ir.calls import expand_calls
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
-from weft.ir.graph import Fill, Node
+from weft.ir.graph import Fill, Node, toposort
 from weft.ir.graph_verify import verify_graph
+from weft.ir.loop_body import LoopNode
 from weft.scheduler.outline import Outline, is_plain, outline, rebuilt, roles
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Key, Signature, Snapshot, made_anew, signature
+from weft.scheduler.signature import Key, Signature, Snapshot, made_anew, signature, snapshot
 from weft.scheduler.varying import Pattern, patterns
+
+if TYPE_CHECKING:
+    from weft.scheduler.build import Prepared
 
 FAMILIES_KEPT = 512
 """Structures that are looked out for; the one met longest ago goes first."""
@@ -50,6 +54,9 @@ is judged when a plan of its own pays: in powers of two, so it need not be exact
 
 ROOMS = (4, 1)
 """How many times as large as seen sizes may become before another plan is built; tried in this order."""
+
+LOOP_PLANS = 64
+"""Plans kept for the numbers of steps of a family's loops; the one built longest ago goes first."""
 
 ROOMY_BYTES = 16 << 20
 """The workspace up to which the first of these is tried."""
@@ -77,7 +84,8 @@ class _General:
     """A plan for all sizes. `lifted`: the places of numbers that are read from memory, each with its dtype; `fixed`:
     those of the others, with their values."""
 
-    plan: Plan
+    plan: Plan | Prepared
+    """With `Prepared`, a plan for each number of steps of its loops; see `plans`."""
     graph: tuple[Node, ...]
     pattern: Pattern
     order: tuple[int, ...]
@@ -86,6 +94,18 @@ class _General:
     fixed: tuple[tuple[int, Scalar], ...]
     variables: tuple[int, ...]
     """Which of the pattern's variables are the plan's, in its order."""
+    plans: dict[tuple[int, ...], Plan] = field(default_factory=dict["tuple[int, ...]", Plan])
+
+    def plan_of(self, values: tuple[int, ...], names: Sequence[str]) -> Plan:
+        """The plan for these values of its variables."""
+        if isinstance(self.plan, Plan):
+            return self.plan
+        found = self.plans.get(values)
+        if found is None:
+            found = self.plans[values] = self.plan.plan(dict(zip(names, values, strict=True)))
+            if len(self.plans) > LOOP_PLANS:
+                self.plans.pop(next(iter(self.plans)))
+        return found
 
 
 @dataclass(slots=True)
@@ -231,7 +251,16 @@ def _learned(
     sig = signature(made.outputs)
     leaf = {n: k for k, n in enumerate((*made.leaves, *made.numbers.values()))}
     order = tuple([leaf[n] for n in sig.leaves])
-    general = make(device, sig, {k: order.index(i) for k, i in replaces if i in order})
+    moved = {k: order.index(i) for k, i in replaces if i in order}
+    loops = [n.attrs.body.length for n in toposort(made.outputs) if isinstance(n.attrs, LoopNode)]
+    if all(isinstance(length, int) for length in loops):
+        general = make(device, sig, moved)
+    else:
+        # Here, since a process that finds its plans on disk needs no compiler.
+        from weft.scheduler.build import Job, prepared
+
+        own = snapshot(sig)
+        general = prepared(Job(own.outputs, own.leaves, sig.variables, moved), device)
     dtypes = _number_dtypes(shape.rows)
     names = [v.name for v in pattern.variables]
     return _General(
@@ -265,7 +294,9 @@ def _bound(general: _General, shape: _Shape, device: Device, replaces: Replaces)
     given = [_memory(numbers[k], dtype, device) for k, dtype in general.lifted]
     sources = (*shape.order, *given)
     feed = tuple([sources[k] for k in general.order])
-    return general.plan.bound([values[k] for k in general.variables], feed, dict(replaces), general.graph)
+    own = tuple([values[k] for k in general.variables])
+    plan = general.plan_of(own, [general.pattern.variables[k].name for k in general.variables])
+    return plan.bound(own, feed, dict(replaces), general.graph)
 
 
 def _memory(value: Scalar, dtype: DType, device: Device) -> Memory:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from weft.backends.protocol import Launch, Step
 from weft.ir.graph import Node, elements
-from weft.ir.index import high
+from weft.ir.index import evaluate, high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
@@ -121,6 +121,7 @@ class Run:
     program: Mapping[CompiledProgram, int]
     variables: Mapping[str, int]
     copies: Copies
+    sizes: Mapping[str, int]
     info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
     copied: dict[int, tuple[Node, KernelInfo]] = field(default_factory=dict["int", "tuple[Node, KernelInfo]"])
     """What was copied, by the identity of the copy's facts."""
@@ -130,7 +131,7 @@ class Run:
         spec = self.layout.spec
         for s in spec.begin:
             yield from self._launch(0, s, self.variables, self._placed(0))
-        last, mark = spec.body.length - 1, -spec.body.height
+        last, mark = self._count() - 1, -spec.body.height
         patterns: dict[tuple[bool, bool], list[tuple[Step, KernelInfo]]] = {}
         for step in range(last + 1):
             alike = (step == 0, (last - step) % 2 == 0)  # steps with their carries in the same places
@@ -184,19 +185,23 @@ class Run:
         updated = [writes[k] for k in made.bases]
         return launch_trace(spec.algorithm, step.slots, updated, frozenset(shared), whats)
 
+    def _count(self) -> int:
+        """The number of steps."""
+        return int(evaluate(self.layout.spec.body.length, self.sizes))
+
     def _own(self, key: object) -> Slot:
         return self.take(self.block + self.layout.offsets[key])
 
     def _placed(self, step: int) -> Callable[[Place], Slot]:
         """The memory of a place in a step (the first one is 0)."""
-        spec = self.layout.spec
+        spec, count = self.layout.spec, self._count()
 
         def carry(i: int, step: int) -> Slot:
             """The slot of carry i after a step; -1 is before the first."""
             if step < 0:
                 return self.slot(spec.inputs[i])
             result = spec.carries[i].result
-            if i in self.layout.stays or (spec.body.length - 1 - step) % 2 == 0:
+            if i in self.layout.stays or (count - 1 - step) % 2 == 0:
                 return self._own(("carry", i)) if result is None else self.slot(spec.results[result])
             return self._own(("other", i))
 
@@ -253,15 +258,15 @@ class Run:
         slots = dict(zip((*inner.reads, *inner.writes), map(place, (*s.reads, *s.writes)), strict=True))
         run = Run(
             self.layout.inner[k], self.block + self.layout.offsets["inside", k], slots.__getitem__, self.take,
-            self.number, self.program, variables, self.copies, self.info, self.copied,
+            self.number, self.program, variables, self.copies, self.sizes, self.info, self.copied,
         )  # fmt: skip
         yield from run.steps()
 
 
-def constants(spec: ScanSpec) -> set[int]:
+def constants(spec: ScanSpec, sizes: Mapping[str, int]) -> set[int]:
     """The numbers of the steps of a loop, and of those inside: constants that the plan has to hold."""
-    own = set(range(spec.body.length))
+    own = set(range(int(evaluate(spec.body.length, sizes))))
     for s in spec.steps:
         if isinstance(s.spec, ScanSpec):
-            own |= constants(s.spec)
+            own |= constants(s.spec, sizes)
     return own

@@ -19,6 +19,7 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar
 from weft.ir.graph import Attrs, Box, Fill, Node, Padding, Shape
 from weft.ir.index import Int
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.scheduler.signature import Key
 
@@ -35,6 +36,8 @@ class Role(IntEnum):
     PADDING = auto()  # elements added before or after
     DERIVED = auto()  # an axis that follows from others
 
+
+_ROLES = {Box: Role.START, Padding: Role.PADDING}
 
 CHOOSING = frozenset({Op.CONST, Op.RANGE, Op.EXPAND, Op.SHRINK})
 
@@ -85,7 +88,7 @@ def roles(rows: Sequence[Any]) -> Iterator[Role]:
         op, attrs, _, shape = row[:4]
         yield from [Role.CHOSEN if op in CHOOSING else Role.DERIVED] * len(shape)
         _, own = _taken_apart(attrs)
-        yield from [Role.START if isinstance(attrs, Box) else Role.PADDING] * len(own)
+        yield from [_ROLES.get(attrs.__class__, Role.DERIVED)] * len(own)
 
 
 def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
@@ -95,6 +98,9 @@ def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
             return attrs.step, cast("tuple[int, ...]", attrs.start)
         case Padding():
             return (attrs.interior, attrs.fill_bits), cast("tuple[int, ...]", (*attrs.low, *attrs.high))
+        case LoopNode():
+            kind = (attrs.part, attrs.number, attrs.body.step_key)
+            return kind, (cast("int", attrs.body.length),)
         case _:
             return attrs, ()
 
@@ -106,6 +112,8 @@ def _put_together(attrs: Attrs, sizes: tuple[Int, ...]) -> Attrs:
             return Box(sizes, step)
         case Padding(low, _, interior, fill):
             return Padding(sizes[: len(low)], sizes[len(low) :], interior, fill)
+        case LoopNode(body, part, number):
+            return LoopNode(body.of_length(*sizes), part, number)
         case _:
             return attrs
 

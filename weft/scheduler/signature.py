@@ -12,6 +12,7 @@ from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Box, Node, Padding, Shape
 from weft.ir.index import Var, variables
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
 
@@ -126,6 +127,8 @@ def signature(
                 stack += missing
                 continue
             copies = copies or op is Op.COPY
+            if isinstance(attrs, LoopNode):
+                symbolic = symbolic or attrs.body.length.__class__ is not int
             row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
@@ -201,4 +204,6 @@ def _variables(nodes: Sequence[Node] | dict[Node, int]) -> tuple[Var, ...]:
         for name in ("start", "low", "high"):
             for i in getattr(node.attrs, name, ()):
                 used |= variables(i)
+        if isinstance(node.attrs, LoopNode):
+            used |= variables(node.attrs.body.length)
     return tuple(sorted(used, key=lambda v: v.name))

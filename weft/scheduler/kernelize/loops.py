@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.graph import Node, elements, toposort
-from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite
+from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Param, StoreTo
 from weft.ir.loop_body import Body, LoopNode, Part, whole_inputs
 from weft.scheduler.kernelize.copying import copying
@@ -63,7 +63,7 @@ class _Places:
 
     def __post_init__(self) -> None:
         b = self.body
-        self.variable = Var(f"step{b.height}", 0, b.length - 1)
+        self.variable = Var(f"step{b.height}", 0, high(b.length) - 1)
         self.number = {}
         for k, n in enumerate(self.results):
             assert isinstance(n.attrs, LoopNode)
@@ -134,9 +134,7 @@ class _Places:
         if place.row is None:
             return Row()
         node = self.inputs[place.number] if place.home is Home.INPUT else self.results[place.number]
-        count = node.shape[0]
-        assert isinstance(count, int)
-        return Row(self.variable + place.row, count)
+        return Row(self.variable + place.row, node.shape[0])
 
     def begin(self) -> list[StepSpec]:
         """The kernels that start histories."""
@@ -168,7 +166,7 @@ class Row:
     """A row of a larger tensor: its index and the number of rows. All of a tensor where `count` is None."""
 
     at: Int = 0
-    count: int | None = None
+    count: Int | None = None
 
     def index(self, index: tuple[Int, ...]) -> tuple[Int, ...]:
         """An index into the row as one into the whole tensor."""
@@ -190,12 +188,15 @@ def in_rows(
     if all(len(r) == 1 and r[0].count is None for r in rows.values()):
         return a, [(k, 0) for k in range(sum(p.written for p in a.params))]
     r = _RowRewriter(a, rows)
-    variables = (*a.variables, variable) if variable not in a.variables else a.variables
+    used = {variable}.union(
+        *[variables(row.count) for r in rows.values() for row in r if row.count is not None]
+    )
+    more = sorted(used.difference(a.variables), key=lambda v: v.name)
     written = [p.name for p in a.params if p.written]
     order = [(k, 0) for k in range(len(written))]
     order += [(k, j) for k, name in enumerate(written) for j in range(1, len(rows[name]))]
     items = tuple([r.item(i) for i in a.items])
-    return replace(a, params=r.params(), variables=variables, items=items), order
+    return replace(a, params=r.params(), variables=(*a.variables, *more), items=items), order
 
 
 class _RowRewriter:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from weft.ir.graph import Node, elements
-from weft.ir.index import Int, Var, high
+from weft.ir.index import Int, Var, evaluate, high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loop_body import Body
 from weft.scheduler.kernelize.decisions import Logged
@@ -110,13 +110,13 @@ class ScanSpec:
             else:
                 yield s.spec
 
-    def launches(self) -> Iterator[KernelSpec]:
-        """The kernels of the loop, as often as they run and in that order."""
-        for steps, times in ((self.begin, 1), (self.steps, self.body.length)):
+    def launches(self, sizes: Mapping[str, int]) -> Iterator[KernelSpec]:
+        """The kernels of the loop, as often as they run and in that order, where runtime variables have these sizes."""
+        for steps, times in ((self.begin, 1), (self.steps, int(evaluate(self.body.length, sizes)))):
             for _ in range(times):
                 for s in steps:
                     if isinstance(s.spec, ScanSpec):
-                        yield from s.spec.launches()
+                        yield from s.spec.launches(sizes)
                     else:
                         yield s.spec
 
