@@ -114,7 +114,7 @@ def gpt(T: Any, layers: int, width: int, heads: int, vocabulary: int, context: i
         def __init__(self) -> None:
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
             self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x: Any, past: Any) -> Any:

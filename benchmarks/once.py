@@ -81,8 +81,8 @@ class Memory:
         return self._now() - self.before
 
     def peak(self) -> int:
-        """The most that was held at a time."""
-        return max(0, self._peak() - self.before)
+        """The most that was held at a time; never nothing, since it is divided by."""
+        return max(1, self._peak() - self.before)
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:

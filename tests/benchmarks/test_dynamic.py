@@ -126,12 +126,13 @@ def test_what_a_process_cannot_do_is_an_error_in_the_results(tmp_path: Path) -> 
 
 def test_the_first_step_that_differs_is_named() -> None:
     mine, other = {"values": [[1.0], [2.0], [3.0]]}, {"values": [[1.0], [2.1], [9.0]]}
-    assert dynamic.difference(mine, mine, 1e-3) is None
+    assert dynamic.difference(mine, mine, 1e-3) is None and dynamic.difference(mine, other, 1e-3, 1) is None
     assert "step 2 differs by 1.0e-01" in (dynamic.difference(mine, other, 1e-3) or "")
     assert "step 1 gives another number" in (dynamic.difference(mine, {"values": [[1.0, 1.0]]}, 1e-3) or "")
     assert dynamic.difference({"values": [[float("nan")]]}, {"values": [[1.0]]}, 1e-3)
     ends = [{"values": [], "final": once.check_of([np.full(3, x)])} for x in (1.0, 2.0)]
     assert "the end" in (dynamic.difference(ends[0], ends[1], 1e-3) or "")
+    assert dynamic.difference(ends[0], ends[1], 1e-3, 2) is None
 
 
 def answer_of(whole: float, value: float = 1.0, peak: int = 1 << 20) -> dict[str, Any]:
