@@ -114,6 +114,8 @@ class _Family:
 
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
+    runs_long: bool = False
+    """A run takes so long that each size is worth a plan of its own."""
 
 
 _Where: TypeAlias = tuple[Device, Replaces, int]
@@ -155,7 +157,9 @@ def plan_for(
     family.samples.append(shape.outline)
     own = met((device, first, replaces)) if first is not None else None
     if own is not None and _seconds(own) * OWN_RATE >= KERNEL_SECONDS * len(own.codes):
-        return None  # what runs as long as this is worth a plan for each size
+        family.runs_long = True
+    if family.runs_long:
+        return None
     size = own.commands.workspace_bytes if own is not None else 0
     general = _learned(family, shape, device, moved, make, size)
     if isinstance(general, str):

@@ -189,6 +189,6 @@ def _index(e: Int) -> Iterator[Index]:
         yield e
 
 
-_FORMS: tuple[Form, ...] = (_multiple, _sum, _line, _divided, _product)
+_FORMS: tuple[Form, ...] = (_multiple, _sum, _product, _line, _divided)
 _PLACES: tuple[Form, ...] = (_sum,)
 """Where something begins seldom follows from sizes, but many a formula fits two of them."""

@@ -328,6 +328,8 @@ class PlanReplay(Replay):
     def profile(self, objects: list[Any]) -> Profile:
         from weft.core.execute.explanation import Profile
 
+        if self._heir is not None:
+            return self._heir.profile(objects)
         times: list[int] = []
         with exclusive(self._changed(objects)):
             self._run(objects, times, sole=False)
@@ -336,6 +338,8 @@ class PlanReplay(Replay):
     def explain(self, objects: list[Any]) -> Explanation:
         from weft.core.execute.explanation import Explanation, explained
 
+        if self._heir is not None:
+            return self._heir.explain(objects)
         times: list[int] = []
         start = time.perf_counter_ns()
         with exclusive(self._changed(objects)):

@@ -1,0 +1,176 @@
+"""Families: graphs alike but for sizes and numbers, which share a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft import Tensor
+from weft.scheduler import families
+from weft.scheduler import realize as realization
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The numbers of runtime variables of the plans that were built, in order."""
+    found: list[int] = []
+    make = realization._from_disk_or_built
+
+    def count(device: Any, sig: Any, replaces: Any) -> Any:
+        found.append(len(sig.variables))
+        return make(device, sig, replaces)
+
+    monkeypatch.setattr(realization, "_from_disk_or_built", count)
+    for table in (realization._plans, families._families, families._met):
+        table.clear()
+    yield found
+    for table in (realization._plans, families._families, families._met):
+        table.clear()
+
+
+def array(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def test_the_second_size_gets_a_plan_for_all(built: list[int]) -> None:
+    w = array(8, 8)
+    for n in (9, 21, 16, 33, 5, 64):
+        x = array(n, 8)
+        got = (weft.tensor(x) @ weft.tensor(w)).relu().sum(0)
+        np.testing.assert_allclose(got.numpy(), np.maximum(x @ w, 0).sum(0), rtol=2e-5, atol=1e-5)
+    assert built == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("op", "want"),
+    [
+        (lambda x, k: x * (k + 0.37), lambda x, k: x * np.float32(k + 0.37)),
+        (lambda x, k: x[k : k + 10], lambda x, k: x[k : k + 10]),
+        (lambda x, k: x.roll(k + 2), lambda x, k: np.roll(x, k + 2)),
+        (lambda x, k: x.clamp(-k - 0.3, k + 0.3), lambda x, k: x.clip(-k - 0.3, k + 0.3)),
+        (lambda x, k: weft.full((7,), k + 0.3), lambda x, k: np.full(7, k + 0.3, np.float32)),
+        (lambda x, k: weft.arange(k + 3) * 3, lambda x, k: np.arange(k + 3) * 3),
+        (lambda x, k: F.pad(x[:10], (k + 2, k + 3)), lambda x, k: np.pad(x[:10], (k + 2, k + 3))),
+        (lambda x, k: x[: 4 * k + 8].reshape(k + 2, 4).sum(1), lambda x, k: x[: 4 * k + 8].reshape(-1, 4).sum(1)),
+    ],
+)  # fmt: skip
+def test_numbers_that_vary_are_given_to_one_plan(
+    built: list[int], op: Callable[[Tensor, int], Tensor], want: Callable[[Any, int], Any]
+) -> None:
+    x = array(200)
+    for k in range(3, 20):
+        got = op(weft.tensor(x), k).numpy()
+        np.testing.assert_allclose(got, want(x, k), rtol=1e-6, atol=1e-6)
+    assert len(built) <= 3
+
+
+def test_an_update_of_a_tensor_of_runtime_size_copies_what_there_is_and_no_more(built: list[int]) -> None:
+    tensors = [weft.tensor(array(n, 8)) for n in (9, 21, 16, 12)]
+    around = [weft.zeros(64).contiguous().realize() for _ in range(64)]
+    for t in tensors:
+        out = t.clone()
+        out[3] = 5.0
+        want = t.numpy().copy()
+        want[3] = 5.0
+        np.testing.assert_array_equal(out.numpy(), want)
+    assert not any(z.numpy().any() for z in around), "memory of others was written to"
+    assert built[-1], "the last of the plans is one for all sizes"
+
+
+def test_a_size_beyond_the_bounds_gets_a_plan_with_larger_ones(built: list[int]) -> None:
+    for n in (5, 6, 7, 1000, 900):
+        x = array(n)
+        np.testing.assert_allclose((weft.tensor(x) * 3).numpy(), 3 * x, rtol=1e-6)
+    assert built == [0, 1, 1]
+
+
+def test_what_was_run_often_gets_a_plan_of_its_own(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "KERNEL_SECONDS", 1.5)
+    monkeypatch.setattr(families, "LAUNCH_SECONDS", 1.0)
+    monkeypatch.setattr(families, "OWN_RATE", 1.0)
+    for n in (9, 21, 16, 16, 16, 16, 16, 16):
+        (weft.tensor(array(n, 8)).exp() + 1).realize()
+    assert built == [0, 1, 0]
+
+
+def test_what_runs_long_has_a_plan_for_each_size(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "LAUNCH_SECONDS", 1.0)
+    for n in (9, 21, 16):
+        (weft.tensor(array(n, 8)).exp() + 1).realize()
+    assert built == [0, 0, 0]
+
+
+def test_an_axis_of_one_element_is_no_size_of_the_family(built: list[int]) -> None:
+    for n in (5, 6, 1):
+        x = array(n, 4)
+        np.testing.assert_allclose(weft.tensor(x).softmax(0).numpy().sum(0), np.ones(4), rtol=1e-5)
+    assert built == [0, 1, 0]
+
+
+def test_loops_of_any_length_share_their_kernels(built: list[int]) -> None:
+    lstm = weft.nn.LSTM(4, 6, batch_first=True)
+    for n in (20, 23, 31, 18):
+        x = array(2, n, 4)
+        got = lstm(weft.tensor(x))[0].detach().numpy()
+        step = lstm(weft.tensor(x[:, :-1]))[0].detach().numpy()
+        np.testing.assert_allclose(got[:, :-1], step, rtol=1e-5, atol=1e-6)
+    assert built.count(0) <= 2
+
+
+def test_a_compiled_function_says_which_plan_it_runs_and_gets_its_own(
+    built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = weft.compile(lambda x: (x @ x.T).tanh().sum())
+    fixed = weft.compile(lambda x: (x @ x.T).tanh().sum(), dynamic=False)
+    for n in (9, 21, 16):
+        x = weft.tensor(array(n, 8))
+        np.testing.assert_allclose(f(x).item(), fixed(x).item(), rtol=1e-5, atol=1e-5)
+    assert "a plan for all sizes: size0 = 16 of 2 to" in str(weft.explain(f, weft.tensor(array(16, 8))))
+    assert "all sizes" not in str(weft.explain(fixed, weft.tensor(array(16, 8))))
+    monkeypatch.setattr(families, "KERNEL_SECONDS", 1e-9)
+    monkeypatch.setattr(families, "OWN_RATE", 1e9)
+    x = weft.tensor(array(13, 8))
+    results = [f(x).item() for _ in range(12)]
+    np.testing.assert_allclose(results, results[0], rtol=1e-5)
+    assert "all sizes" not in str(weft.explain(f, x))
+
+
+def test_a_compiled_step_updates_in_place_on_a_plan_for_all_sizes(built: list[int]) -> None:
+    w = weft.tensor(array(8, 8))
+    want = w.numpy().copy()
+
+    @weft.compile
+    def step(x: Tensor) -> Tensor:
+        w.sub_(x.T @ x * 0.01)
+        return w.sum()
+
+    for n in (9, 21, 16, 30):
+        x = array(n, 8)
+        want -= x.T @ x * np.float32(0.01)
+        assert step(weft.tensor(x)).item() == pytest.approx(want.sum(), rel=1e-4)
+    np.testing.assert_allclose(w.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_explain_lists_the_kernels_of_the_plan_that_runs(built: list[int]) -> None:
+    for n in (9, 21):
+        (weft.tensor(array(n, 8)).softmax(0) * 0.3).realize()
+    lazy = weft.tensor(array(13, 8)).softmax(0) * 0.3
+    assert "size0 = 13" in str(weft.explain(lazy))
+    assert "size0 = 13" in str(weft.explain(lazy, time=True))
+
+
+def test_tables_are_bounded(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "FAMILIES_KEPT", 3)
+    for k in range(6):
+        for n in (4, 5):
+            x = weft.tensor(array(n))
+            for _ in range(k):
+                x = x.exp()
+            (x + 1).realize()
+    assert len(families._families) <= 3
+    assert len(families._met) <= 3

@@ -1,0 +1,91 @@
+"""Outlines: what graphs that differ in sizes and numbers have in common, and graphs made anew from them."""
+
+from __future__ import annotations
+
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft import Tensor
+from weft.ir.calls import expand_calls
+from weft.ir.graph_text import show_graph
+from weft.scheduler.outline import Role, outline, rebuilt, roles
+from weft.scheduler.signature import Signature, signature
+
+
+def signed(*tensors: Tensor) -> Signature:
+    return signature(expand_calls([t.value.node for t in tensors]))
+
+
+def graph(n: int, start: int, c: float) -> Tensor:
+    x, w = weft.zeros(n, 8).contiguous().realize(), weft.zeros(8, 4).contiguous().realize()
+    return F.pad((x @ w)[start : start + 2] * c, (1, 2)).softmax(-1).sum(0)
+
+
+def test_sizes_starts_and_numbers_are_no_part_of_an_outline() -> None:
+    one, other = (outline(signed(graph(*a)).key.rows) for a in ((5, 1, 0.3), (9, 4, 0.7)))
+    assert one.key == other.key
+    assert one.sizes != other.sizes
+    assert set(one.numbers) - set(other.numbers) == {weft.tensor(0.3).item()}
+
+
+@pytest.mark.parametrize(
+    ("change"),
+    [
+        lambda x: x[:1],  # an axis of one element broadcasts
+        lambda x: x[:0],
+        lambda x: x[::2],
+        lambda x: x * 2.0,  # a number that rules simplify by
+        lambda x: x * float("inf"),
+        lambda x: x.double(),
+        lambda x: x.T,
+    ],
+)
+def test_what_changes_the_meaning_is_part_of_an_outline(change) -> None:  # type: ignore[no-untyped-def]
+    x = weft.ones(6, 6).contiguous().realize()
+    plain = outline(signed(x[:4] * 3.0 + 1).key.rows)
+    assert outline(signed(x[:5] * 4.0 + 1).key.rows).key == plain.key
+    assert outline(signed(change(x)[:4] * 3.0 + 1).key.rows).key != plain.key
+    assert outline(signed(change(x)[:4] + 1).key.rows).key != plain.key
+
+
+def test_a_graph_made_anew_from_its_own_sizes_is_the_same() -> None:
+    sig = signed(graph(7, 2, 0.4), graph(7, 3, 0.6).exp())
+    made = rebuilt(sig.key.rows, outline(sig.key.rows).sizes, frozenset(), "cpu:0")
+    assert signature(made.outputs).key == sig.key
+
+
+def test_lifted_numbers_are_leaves() -> None:
+    x = weft.ones(3).realize()
+    sig = signed(x * 0.3 + 0.7)
+    own = outline(sig.key.rows)
+    which = own.numbers.index(weft.tensor(0.3).item())
+    made = rebuilt(sig.key.rows, own.sizes, frozenset({which}), "cpu:0")
+    assert [n.shape for n in made.numbers.values()] == [()]
+    text = show_graph(made.outputs)
+    assert "const 0.3" not in text
+    assert "const 0.69" in text
+
+
+def test_a_result_that_is_a_lifted_number_is_computed() -> None:
+    sig = signed(weft.full((), 0.3))
+    made = rebuilt(sig.key.rows, outline(sig.key.rows).sizes, frozenset({0}), "cpu:0")
+    assert made.outputs[0] not in made.numbers.values()
+
+
+def test_each_size_has_a_role() -> None:
+    rows = signed(graph(5, 1, 0.3)).key.rows
+    found = list(roles(rows))
+    assert len(found) == len(outline(rows).sizes)
+    assert {Role.LEAF, Role.CHOSEN, Role.START, Role.PADDING, Role.DERIVED} == set(found)
+
+
+def test_the_number_of_steps_of_a_loop_is_a_size() -> None:
+    def loop(n: int) -> Tensor:
+        xs = weft.ones(n, 3).contiguous().realize()
+        return weft.scan(lambda h, x: (h * 0.5 + x, h), weft.zeros(3).contiguous().realize(), xs)[1]
+
+    one, other = (signed(loop(n)) for n in (17, 23))
+    assert outline(one.key.rows).key == outline(other.key.rows).key
+    made = rebuilt(one.key.rows, outline(other.key.rows).sizes, frozenset(), "cpu:0")
+    assert signature(made.outputs).key == other.key

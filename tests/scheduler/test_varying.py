@@ -1,0 +1,70 @@
+"""Patterns: sizes as expressions of a few that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from weft.scheduler.outline import Role
+from weft.scheduler.varying import Column, Pattern, patterns
+
+L, C, S, D = Role.LEAF, Role.CHOSEN, Role.START, Role.DERIVED
+
+
+def first(roles: Sequence[Role], *samples: Column) -> Pattern:
+    return next(patterns(roles, samples, (4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"),
+    [
+        (((17, 17), (42, 42)), "(size0, size0)"),
+        (((17, 64), (42, 64)), "(size0, 64)"),
+        (((17, 2176), (42, 5376)), "(size0, 128*size0)"),
+        (((17, 19), (42, 44)), "(size0, size0 + 2)"),
+        (((17, 35), (42, 85)), "(size0, 2*size0 + 1)"),
+        (((32, 16), (48, 24), (33, 17)), "(size0, (size0 + 1)//2)"),
+        (((17, 289), (42, 1764)), "(size0, size0*size0)"),
+    ],
+)
+def test_sizes_that_follow_from_others_are_found(samples: tuple[Column, ...], sizes: str) -> None:
+    assert repr(first((L, D), *samples).sizes) == sizes
+
+
+def test_sizes_that_follow_from_two_are_found() -> None:
+    p = first((L, L, D), (3, 5, 8), (4, 9, 13), (7, 2, 9))
+    assert [v.name for v in p.variables] == ["size0", "size1"]
+    assert p.bind((10, 20, 30)) == (10, 20)
+    assert p.bind((10, 20, 31)) is None
+
+
+def test_a_graph_fits_only_where_each_size_is_as_the_pattern_says() -> None:
+    p = first((L, D, D), (17, 34, 5), (42, 84, 5))
+    assert p.bind((20, 40, 5)) == (20,)
+    assert p.bind((20, 41, 5)) is None
+    assert p.bind((20, 40, 6)) is None
+    assert p.bind((1, 2, 5)) is None, "an axis of one element is another structure"
+
+
+def test_variables_have_room_for_four_times_what_was_seen_and_then_for_less() -> None:
+    rooms = [p.variables[0].hi for p in patterns((L,), ((17,), (40,)), (4, 1))]
+    assert rooms == [256, 64]
+
+
+def test_where_something_begins_follows_from_no_formula_that_fits_by_chance() -> None:
+    p = first((L, S), (9, 3), (21, 5))
+    assert len(p.variables) == 2
+    assert p.variables[1].lo == 0
+
+
+def test_the_smaller_size_is_tried_as_the_variable_where_the_larger_is_chosen() -> None:
+    found = [repr(p.sizes) for p in patterns((C, D), ((8, 2), (12, 3)), (4,))]
+    assert "(4*size0, size0)" in found
+
+
+def test_more_sizes_than_variables_have_no_pattern() -> None:
+    one = tuple([3 + 7 * k * k for k in range(12)])
+    other = tuple([5 + 11 * k * k * k for k in range(12)])
+    third = tuple([9 + 5**k for k in range(12)])
+    assert not list(patterns([L] * 12, (one, other, third), (4, 1)))
