@@ -56,7 +56,9 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["WEFT_TF32"] == "0"
     with pytest.raises(weft.ArgumentError, match="highest"):
         weft.set_float32_matmul_precision("low")
+    monkeypatch.setenv("WEFT_DETERMINISTIC", "0")
     weft.use_deterministic_algorithms(True)
+    assert os.environ["WEFT_DETERMINISTIC"] == "1"
     weft.set_num_interop_threads(1)
 
 

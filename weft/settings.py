@@ -9,6 +9,7 @@
 | `WEFT_CPU_LEVEL`   | generate for an older x86-64: `x86-64-v3` is AVX2            | what the machine has |
 | `WEFT_TF32`        | 1: GPUs may round the factors of float32 products to TF32    | 0                    |
 | `WEFT_WGMMA`       | 0, 1: whether Hopper GPUs multiply by groups of four warps   | if a trial is right  |
+| `WEFT_DETERMINISTIC` | 1: each size has a plan of its own, see `use_deterministic_algorithms` | 0              |
 | `WORLD_SIZE`, `RANK`, `TORCHELASTIC_RUN_ID` | what launchers of several processes set | one process |
 | `ROCM_PATH`        | where the libraries of AMD GPUs are installed                | `/opt/rocm`          |
 
@@ -69,6 +70,16 @@ def tf32() -> bool:
 def allow_tf32(allow: bool) -> None:
     """Set `WEFT_TF32`, for devices that are opened afterwards."""
     os.environ["WEFT_TF32"] = str(int(allow))
+
+
+def deterministic() -> bool:
+    """True where what a graph gives is to depend on nothing that was computed before, to the last bit."""
+    return os.environ.get("WEFT_DETERMINISTIC", "0").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def set_deterministic(mode: bool) -> None:
+    """Set `WEFT_DETERMINISTIC`."""
+    os.environ["WEFT_DETERMINISTIC"] = str(int(mode))
 
 
 def wgmma() -> bool | None:

@@ -174,3 +174,16 @@ def test_tables_are_bounded(built: list[int], monkeypatch: pytest.MonkeyPatch) -
             (x + 1).realize()
     assert len(families._families) <= 3
     assert len(families._met) <= 3
+
+
+def test_with_deterministic_algorithms_each_size_has_a_plan_of_its_own(
+    built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_DETERMINISTIC", "0")
+    for n in (9, 21):
+        weft.tensor(array(n, 8)).exp().sum().realize()
+    weft.use_deterministic_algorithms(True)
+    assert weft.are_deterministic_algorithms_enabled()
+    for n in (21, 16, 9):
+        weft.tensor(array(n, 8)).exp().sum().realize()
+    assert built == [0, 1, 0, 0]

@@ -33,7 +33,7 @@ class Copies:
 
     @classmethod
     def of(cls, specs: Iterable[KernelSpec | ScanSpec]) -> Copies:
-        """Those that the steps of these kernels may need."""
+        """The kernels that steps of these may need."""
         found = cls()
         for node in _bases(specs):
             size = elements(node.shape)
@@ -76,7 +76,7 @@ def _copying(node: Node, size: Int) -> KernelSpec:
 
 
 def _bases(specs: Iterable[KernelSpec | ScanSpec]) -> Iterator[Node]:
-    """What may have to be copied."""
+    """Nodes that may have to be copied."""
     for spec in specs:
         if isinstance(spec, ScanSpec):
             for s in (*spec.begin, *spec.steps):

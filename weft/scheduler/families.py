@@ -53,7 +53,7 @@ FLOPS, BYTES, LAUNCH_SECONDS = 5e10, 1e10, 1e-6
 is judged when a plan of its own pays: in powers of two, so it need not be exact."""
 
 ROOMS = (4, 1)
-"""How many times as large as seen sizes may become before another plan is built; tried in this order."""
+"""Factors by which sizes may outgrow those seen before another plan is built; tried in this order."""
 
 LOOP_PLANS = 64
 """Plans kept for the numbers of steps of a family's loops; the one built longest ago goes first."""
@@ -93,7 +93,7 @@ class _General:
     lifted: tuple[tuple[int, DType], ...]
     fixed: tuple[tuple[int, Scalar], ...]
     variables: tuple[int, ...]
-    """Which of the pattern's variables are the plan's, in its order."""
+    """The numbers of the pattern's variables that are the plan's, in its order."""
     plans: dict[tuple[int, ...], Plan] = field(default_factory=dict["tuple[int, ...]", Plan])
 
     def plan_of(self, values: tuple[int, ...], names: Sequence[str]) -> Plan:

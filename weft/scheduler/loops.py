@@ -124,7 +124,7 @@ class Run:
     sizes: Mapping[str, int]
     info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
     copied: dict[int, tuple[Node, KernelInfo]] = field(default_factory=dict["int", "tuple[Node, KernelInfo]"])
-    """What was copied, by the identity of the copy's facts."""
+    """The node that was copied, by the identity of the copy's facts."""
 
     def steps(self) -> Iterator[tuple[Step, KernelInfo]]:
         """The launches and copies, in order."""

@@ -215,15 +215,17 @@ def plan_for(
         kept.used = next(_clock)
         if not kept.turns:
             return kept.plan
-        if kept.turns > 1:
+        if kept.turns > 1 and not settings.deterministic():
             kept.turns -= 1
             return kept.plan
+    due = kept is not None
     with _lock:
         kept = _plans.get(key)
-        if kept is None or kept.turns == 1:
+        if kept is None or (due and kept.turns):
             found = None
             with not_collected():
-                if kept is None and dynamic and not sig.variables and not sig.homeless:
+                shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
+                if kept is None and shares:
                     found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
                 plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
             kept = _plans[key] = _Kept(plan, next(_clock), families.turns(plan))

@@ -1,4 +1,4 @@
-"""Which sizes of an outline vary, and how they hang together, learned from graphs that have it.
+"""Patterns of the sizes of an outline: which vary, and how they hang together, learned from graphs that have it.
 
     sizes of two graphs    17 64 17 128 2176          pattern    n 64 n 128 128*n    (2 <= n <= 256)
                            42 64 42 128 5376
@@ -18,7 +18,7 @@ from weft.ir.index import Index, Int, Var, evaluate
 from weft.scheduler.outline import Role
 
 Column: TypeAlias = tuple[int, ...]
-"""What stands at one place in each of the graphs."""
+"""The sizes at one place, in each of the graphs."""
 
 DIVISORS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 """Steps by which windows and pools go."""
@@ -34,7 +34,7 @@ class Pattern:
     variables: tuple[Var, ...]
     sizes: tuple[Int, ...]
     _places: tuple[int, ...]
-    """Where each variable is read."""
+    """The place that each variable is read at."""
     _constants: tuple[Callable[[Column], tuple[int, ...]], tuple[int, ...]]
     _expressions: tuple[tuple[Index, Callable[[Column], tuple[int, ...]]], ...]
 
@@ -118,7 +118,7 @@ def _pattern(
 
 
 def _several(places: Sequence[int]) -> Callable[[Column], tuple[int, ...]]:
-    """What reads these places; at least two, so that it is a tuple."""
+    """The function that reads these places; at least two, so that it gives a tuple."""
     if not places:
         return _nothing
     return itemgetter(*(places if len(places) > 1 else (*places, *places)))
@@ -191,4 +191,4 @@ def _index(e: Int) -> Iterator[Index]:
 
 _FORMS: tuple[Form, ...] = (_multiple, _sum, _product, _line, _divided)
 _PLACES: tuple[Form, ...] = (_sum,)
-"""Where something begins seldom follows from sizes, but many a formula fits two of them."""
+"""Forms of where something begins: that seldom follows from sizes, but many a formula fits two of them."""

@@ -160,12 +160,18 @@ def get_float32_matmul_precision() -> str:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Nothing: the same program gives the same on a device, every time."""
+    """Have what a graph gives depend on nothing that was computed before, to the last bit.
+
+    The same program gives the same on a device, every time, whatever is set here. But graphs alike but for sizes share
+    a plan from the second size on, and one that came often gets its own again: within a program the last bits of equal
+    computations may differ, by the order of sums. With `mode` each graph has a plan of its own, at once.
+    """
+    settings.set_deterministic(bool(mode))
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """True."""
-    return True
+    """True where `use_deterministic_algorithms`, or `WEFT_DETERMINISTIC`, said so."""
+    return settings.deterministic()
 
 
 def set_num_interop_threads(n: int) -> None:

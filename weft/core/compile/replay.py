@@ -11,6 +11,7 @@ from weakref import ref
 
 import numpy as np
 
+from weft import settings
 from weft.autograd.context import context, default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for, wrap
@@ -272,7 +273,8 @@ class PlanReplay(Replay):
         """One more run on a plan for all sizes: after so many, one of its own pays. Other threads may be running this
         one, so another replay takes its place."""
         self._turns -= 1
-        if self._turns == 0:
+        if self._turns == 0 or settings.deterministic():
+            self._turns = 0
             heir = copy(self)
             heir.get_own_plan()
             self._heir, self.direct = heir, heir.direct
