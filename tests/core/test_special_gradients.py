@@ -185,3 +185,12 @@ def test_batch_norm_of_nothing(shape: tuple[int, ...]) -> None:
     assert y.shape == shape and x.grad is not None and x.grad.shape == shape
     assert w.grad is not None and w.grad.tolist() == [0.0] * 3
     assert mean.tolist() == [0.0] * 3 and var.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("delta", [0.5, 1.0])
+def test_huber_has_no_second_derivative_from_delta_on(delta: float) -> None:
+    x = weft.tensor([-delta, -delta / 2, 0.0, delta / 2, delta, 3.0], requires_grad=True)
+    (first,) = weft.autograd.grad(F.huber_loss(x, weft.zeros(6), "sum", delta), x, create_graph=True)
+    assert first.tolist() == [-delta, -delta / 2, 0.0, delta / 2, delta, delta]
+    (second,) = weft.autograd.grad(first.sum(), x)
+    assert second.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]

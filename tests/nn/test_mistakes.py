@@ -26,6 +26,66 @@ MISTAKES: dict[str, Mistake] = {
         weft.DTypeError,
         "linear: expected a Tensor, got a ndarray; make one with weft.tensor(...)",
     ),
+    "norm of a negative size": (
+        lambda: nn.LayerNorm(-1),
+        weft.ShapeError,
+        "parameter: sizes must not be negative, got (-1,)",
+    ),
+    "batch norm of a name": (
+        lambda: nn.BatchNorm1d("a"),
+        weft.DTypeError,
+        "parameter: a size must be an int, got 'a'",
+    ),
+    "dropout of a name": (
+        lambda: nn.Dropout("a"),
+        weft.ArgumentError,
+        "Dropout: p must be between 0 and 1, got 'a'",
+    ),
+    "lstm dropout": (
+        lambda: nn.LSTM(4, 4, dropout=True),
+        weft.ArgumentError,
+        "LSTM: dropout must be a probability, got True",
+    ),
+    "hardtanh of nothing": (
+        lambda: nn.Hardtanh(1.0, 1.0),
+        weft.ArgumentError,
+        "Hardtanh: max_val must be above min_val 1.0, got 1.0",
+    ),
+    "celu alpha": (
+        lambda: nn.CELU(0.0)(weft.ones(2)),
+        weft.ArgumentError,
+        "celu: alpha must not be 0, by which is divided",
+    ),
+    "triplet margin": (
+        lambda: nn.TripletMarginLoss(margin=0.0),
+        weft.ArgumentError,
+        "TripletMarginLoss: margin must be above 0, got 0.0",
+    ),
+    "triplet distance margin": (
+        lambda: nn.TripletMarginWithDistanceLoss(margin=-1.0),
+        weft.ArgumentError,
+        "TripletMarginWithDistanceLoss: margin must be above 0, got -1.0",
+    ),
+    "multi margin power": (
+        lambda: nn.MultiMarginLoss(p=3),
+        weft.ArgumentError,
+        "MultiMarginLoss: p must be 1 or 2, got 3",
+    ),
+    "fractional pool size": (
+        lambda: nn.FractionalMaxPool2d(2),
+        weft.ArgumentError,
+        "FractionalMaxPool2d: give one of output_size and output_ratio, got None and None",
+    ),
+    "fractional pool ratio": (
+        lambda: nn.FractionalMaxPool3d(2, output_ratio=1.5),
+        weft.ArgumentError,
+        "FractionalMaxPool3d: output_ratio must be between 0 and 1, got 1.5",
+    ),
+    "normal of a negative deviation": (
+        lambda: nn.init.normal_(weft.ones(3), 0.0, -1.0),
+        weft.ArgumentError,
+        "normal_: std must be at least 0, got -1.0",
+    ),
     "conv groups": (
         lambda: nn.Conv2d(3, 4, 3, groups=2),
         weft.ArgumentError,

@@ -344,6 +344,32 @@ def test_printing() -> None:
             lambda p: optim.Adam([p], betas=(0.9, 1.0)),
             "Adam: betas[1] must be at least 0 and below 1, got 1.0",
         ),
+        (lambda p: optim.SGD([p], lr="0.1"), "SGD: lr must be at least 0, got '0.1'"),
+        (lambda p: optim.RMSprop([p], lr=None), "RMSprop: lr must be at least 0, got None"),
+        (lambda p: optim.NAdam([p], betas=(0.9,)), "NAdam: betas must be two numbers, got (0.9,)"),
+        (lambda p: optim.Adam([p], betas=0.9), "Adam: betas must be two numbers, got 0.9"),
+        (lambda p: optim.Adadelta([p], rho=2.0), "Adadelta: rho must be at least 0 and at most 1, got 2.0"),
+        (
+            lambda p: optim.Adafactor([p], beta2_decay=1.0),
+            "Adafactor: beta2_decay must be at most 0, got 1.0",
+        ),
+        (lambda p: optim.Adafactor([p], eps=1e-3), "Adafactor: eps must be two numbers, got 0.001"),
+        (
+            lambda p: optim.Rprop([p], etas=(0.0, 1.2)),
+            "Rprop: etas must be a number between 0 and 1, and one above 1, got (0.0, 1.2)",
+        ),
+        (lambda p: optim.SGD([{"param": [p]}]), "SGD: a group needs its parameters as 'params', got param"),
+        (
+            lambda p: optim.SGD([{"params": {p}}]),
+            (
+                "SGD: optimizer parameters need to be organized in ordered collections, but the ordering of tensors "
+                "in sets will change between runs. Please use a list instead."
+            ),
+        ),
+        (
+            lambda p: optim.lr_scheduler.CosineAnnealingWarmRestarts(optim.SGD([p]), 1.5),
+            "CosineAnnealingWarmRestarts: T_0 and T_mult must be ints, at least 1, got 1.5, 1",
+        ),
         (lambda p: optim.AdamW([p, p]), "AdamW: a parameter of shape (2,) is given twice"),
         (lambda p: optim.Adam([1.0]), "Adam: parameters must be Tensors, got float"),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.core import functional as F
 from weft.core.layout.creation import full
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ShapeError
+from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
 from weft.nn.module import Module, Parameter
 
@@ -154,6 +154,8 @@ class Hardtanh(Module):
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
+        if not min_val < max_val:
+            raise ArgumentError(f"Hardtanh: max_val must be above min_val {min_val}, got {max_val}")
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from weft.core import functional as F
 from weft.core.functional.losses import how_reduced
 from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError
 from weft.nn.module import Module
 
 
@@ -313,6 +314,8 @@ class MultiMarginLoss(WeightedLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
+        if p not in (1, 2):
+            raise ArgumentError(f"MultiMarginLoss: p must be 1 or 2, got {p}")
         self.p = p
         self.margin = margin
 
@@ -320,6 +323,11 @@ class MultiMarginLoss(WeightedLoss):
         return F.multi_margin_loss(
             input, target, p=self.p, margin=self.margin, weight=self.weight, reduction=self.reduction
         )
+
+
+def _check_margin(name: str, margin: float) -> None:
+    if not margin > 0:
+        raise ArgumentError(f"{name}: margin must be above 0, got {margin}")
 
 
 class TripletMarginLoss(_Loss):
@@ -336,6 +344,7 @@ class TripletMarginLoss(_Loss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(size_average, reduce, reduction)
+        _check_margin("TripletMarginLoss", margin)
         self.margin = margin
         self.p = p
         self.eps = eps
@@ -366,6 +375,7 @@ class TripletMarginWithDistanceLoss(_Loss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(reduction=reduction)
+        _check_margin("TripletMarginWithDistanceLoss", margin)
         self.distance_function, self.margin, self.swap = distance_function, margin, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

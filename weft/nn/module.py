@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
+from weft.core.args.axes import known_sizes, new_shape
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.modes import no_grad
 from weft.core.execute import tracing
@@ -38,7 +39,11 @@ def filled(
 ) -> Tensor:
     """`value` in every element, in memory of its own: state that was a constant of the graph at first would give the
     first step a plan that no other step can use."""
-    return tensor(np.full(shape, value), dtype=dtype or get_default_dtype(), device=device)
+    return tensor(
+        np.full(known_sizes("parameter", new_shape("parameter", (shape,))), value),
+        dtype=dtype or get_default_dtype(),
+        device=device,
+    )
 
 
 class Buffer(Tensor):

@@ -9,6 +9,7 @@ from weft.core import functional as F
 from weft.core.functional.convolution import PerAxis
 from weft.core.functional.pooling import Sizes
 from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError
 from weft.nn.module import Module
 
 
@@ -227,6 +228,14 @@ class AdaptiveMaxPool3d(_AdaptiveMax):
         return F.adaptive_max_pool3d(x, self.output_size, self.return_indices)
 
 
+def _check_output(name: str, size: PerAxis | None, ratio: float | Sequence[float] | None) -> None:
+    if (size is None) == (ratio is None):
+        raise ArgumentError(f"{name}: give one of output_size and output_ratio, got {size} and {ratio}")
+    ratios = () if ratio is None else ratio if isinstance(ratio, Sequence) else (ratio,)
+    if not all(0 < r < 1 for r in ratios):
+        raise ArgumentError(f"{name}: output_ratio must be between 0 and 1, got {ratio}")
+
+
 class FractionalMaxPool2d(Module):
     """The maximum of windows whose steps are random. Source: Graham 2014, arXiv:1412.6071."""
 
@@ -239,6 +248,7 @@ class FractionalMaxPool2d(Module):
         _random_samples: Tensor | None = None,
     ) -> None:
         super().__init__()
+        _check_output(type(self).__name__, output_size, output_ratio)
         self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
         self.return_indices, self._random_samples = return_indices, _random_samples
 
@@ -265,6 +275,7 @@ class FractionalMaxPool3d(Module):
         _random_samples: Tensor | None = None,
     ) -> None:
         super().__init__()
+        _check_output(type(self).__name__, output_size, output_ratio)
         self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
         self.return_indices, self._random_samples = return_indices, _random_samples
 

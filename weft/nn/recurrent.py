@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from weft.core import functional as F
+from weft.core.functional.dropouts import check_probability
 from weft.core.grad.scan import scan
 from weft.core.layout.creation import arange, empty, tensor, zeros
 from weft.core.layout.movement import cat, stack
@@ -80,8 +81,9 @@ class RNNBase(Module):
             raise ArgumentError(f"{name}: mode must be one of {', '.join(_STEPS)}, got {mode!r}")
         if hidden_size < 1 or num_layers < 1 or input_size < 1:
             raise ArgumentError(f"{name}: sizes and num_layers must be at least 1")
-        if not 0.0 <= dropout <= 1.0:
-            raise ArgumentError(f"{name}: dropout must be between 0 and 1, got {dropout}")
+        if isinstance(dropout, bool):
+            raise ArgumentError(f"{name}: dropout must be a probability, got {dropout}")
+        check_probability(name, "dropout", dropout)
         if proj_size and (mode != "LSTM" or not 0 < proj_size < hidden_size):
             raise ArgumentError(f"{name}: proj_size is for LSTMs, and must be smaller than hidden_size")
         self.gates, self.states = {"LSTM": (4, 2), "GRU": (3, 1)}.get(mode, (1, 1))

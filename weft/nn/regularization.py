@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from weft.core import functional as F
+from weft.core.functional.dropouts import check_probability
 from weft.core.tensor.tensor import Tensor
-from weft.errors import ArgumentError
 from weft.nn.module import Module
 
 
 class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        if not 0.0 <= p <= 1.0:
-            raise ArgumentError(f"{type(self).__name__}: p must be between 0 and 1, got {p}")
+        check_probability(type(self).__name__, "p", p)
         self.p, self.inplace = p, inplace
 
     def extra_repr(self) -> str:

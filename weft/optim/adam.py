@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.core.pointwise.elementwise import maximum
 from weft.core.tensor.tensor import Tensor
-from weft.optim.optimizer import Group, Params, RuleOptimizer, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check, check_betas
 
 
 class Adam(RuleOptimizer):
@@ -39,8 +39,7 @@ class Adam(RuleOptimizer):
         name = type(self).__name__
         check(name, "lr", lr)
         check(name, "eps", eps)
-        check(name, "betas[0]", betas[0], below=1.0)
-        check(name, "betas[1]", betas[1], below=1.0)
+        check_betas(name, betas)
         check(name, "weight_decay", weight_decay)
         self.decoupled = self.decoupled or decoupled_weight_decay
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}

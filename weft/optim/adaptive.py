@@ -14,9 +14,10 @@ import numpy as np
 
 from weft.core.pointwise.elementwise import clamp, gt, lt, maximum, sign, where
 from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError
 from weft.ir.dtypes import to_numpy
 from weft.optim.adam import one_minus_power
-from weft.optim.optimizer import Group, Params, RuleOptimizer, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check, check_betas, check_pair
 
 State = dict[str, Tensor]
 
@@ -107,7 +108,7 @@ class Adadelta(RuleOptimizer):
         differentiable: bool = False,
     ) -> None:
         check("Adadelta", "lr", lr)
-        check("Adadelta", "rho", rho)
+        check("Adadelta", "rho", rho, high=1.0)
         check("Adadelta", "eps", eps)
         check("Adadelta", "weight_decay", weight_decay)
         more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
@@ -233,8 +234,7 @@ class Adamax(RuleOptimizer):
 def _check_adam(name: str, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
     check(name, "lr", lr)
     check(name, "eps", eps)
-    check(name, "betas[0]", betas[0], below=1.0)
-    check(name, "betas[1]", betas[1], below=1.0)
+    check_betas(name, betas)
     check(name, "weight_decay", weight_decay)
 
 
@@ -361,8 +361,11 @@ class Rprop(RuleOptimizer):
         differentiable: bool = False,
     ) -> None:
         check("Rprop", "lr", lr)
+        check_pair("Rprop", "etas", etas)
         check("Rprop", "etas[0]", etas[0], below=1.0)
         check("Rprop", "etas[1]", etas[1], low=1.0)
+        if etas[0] == 0 or etas[1] == 1:
+            raise ArgumentError(f"Rprop: etas must be a number between 0 and 1, and one above 1, got {etas}")
         more = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable}
         super().__init__(
             params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize, **more}

@@ -36,6 +36,21 @@ Hook: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def parameters_of(name: str, group: Mapping[str, Any]) -> Any:
+    """The parameters that a group is given with; ArgumentError where there are none, DTypeError for a set."""
+    if "params" not in group:
+        raise ArgumentError(
+            f"{name}: a group needs its parameters as 'params', got {', '.join(group) or 'nothing'}"
+        )
+    given: Any = group["params"]
+    if isinstance(given, set):
+        raise DTypeError(
+            f"{name}: optimizer parameters need to be organized in ordered collections, but the ordering of "
+            "tensors in sets will change between runs. Please use a list instead."
+        )
+    return given
+
+
 class RequiredParameter:
     """Stands for an option that a group must give."""
 
@@ -256,12 +271,7 @@ class Optimizer(Hooked):
         if not isinstance(param_group, dict):
             raise DTypeError(f"{self._name}: param_group must be a dict, but got {type(param_group)}")
         group = cast("dict[str, Any]", param_group)
-        given: Any = group["params"]
-        if isinstance(given, set):
-            raise DTypeError(
-                f"{self._name}: optimizer parameters need to be organized in ordered collections, but the ordering of "
-                "tensors in sets will change between runs. Please use a list instead."
-            )
+        given = parameters_of(self._name, group)
         items: list[Any] = [given] if isinstance(given, Tensor) else list(given)
         named: list[tuple[str, Any]] = [x for x in items if isinstance(x, tuple)]
         if named and len(named) != len(items):

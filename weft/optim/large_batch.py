@@ -13,7 +13,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import accumulator, to_numpy
 from weft.optim.adam import one_minus_power
-from weft.optim.optimizer import Group, Params, RuleOptimizer, check
+from weft.optim.optimizer import Group, Params, RuleOptimizer, check, check_betas, check_pair
 
 State = dict[str, Tensor]
 
@@ -37,8 +37,7 @@ class LAMB(RuleOptimizer):
         maximize: bool = False,
     ) -> None:
         check("LAMB", "lr", lr)
-        check("LAMB", "betas[0]", betas[0], below=1.0)
-        check("LAMB", "betas[1]", betas[1], below=1.0)
+        check_betas("LAMB", betas)
         check("LAMB", "weight_decay", weight_decay)
         super().__init__(
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
@@ -81,8 +80,7 @@ class Lion(RuleOptimizer):
         maximize: bool = False,
     ) -> None:
         check("Lion", "lr", lr)
-        check("Lion", "betas[0]", betas[0], below=1.0)
-        check("Lion", "betas[1]", betas[1], below=1.0)
+        check_betas("Lion", betas)
         check("Lion", "weight_decay", weight_decay)
         super().__init__(
             params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
@@ -198,6 +196,10 @@ class Adafactor(RuleOptimizer):
         maximize: bool = False,
     ) -> None:
         check("Adafactor", "lr", lr)
+        check("Adafactor", "beta2_decay", beta2_decay, low=None, high=0.0)
+        check_pair("Adafactor", "eps", eps)
+        check("Adafactor", "eps[0]", 0.0 if eps[0] is None else eps[0])
+        check("Adafactor", "eps[1]", eps[1])
         check("Adafactor", "d", d, low=1.0)
         check("Adafactor", "weight_decay", weight_decay)
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from weft.core.args.axes import is_int
 from weft.core.execute.changes import restored_on_error
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, WeftError
@@ -421,9 +422,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
-        if T_0 < 1 or T_mult < 1:
+        if any(not is_int(n) or n < 1 for n in (T_0, T_mult)):
             raise ArgumentError(
-                f"CosineAnnealingWarmRestarts: T_0 and T_mult must be at least 1, got {T_0}, {T_mult}"
+                f"CosineAnnealingWarmRestarts: T_0 and T_mult must be ints, at least 1, got {T_0}, {T_mult}"
             )
         self.T_0, self.T_i, self.T_mult, self.eta_min = T_0, T_0, T_mult, eta_min
         self.T_cur: float = last_epoch

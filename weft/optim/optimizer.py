@@ -6,13 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import ge, le, lt
+from typing import Any, SupportsFloat, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from weft.autograd.value import Value
-from weft.core.args.handle import wrap
+from weft.core.args.handle import describe, wrap
 from weft.core.args.modes import enable_grad, no_grad
 from weft.core.composed.composite import calls_are_made, calls_of
 from weft.core.execute.changes import restored_on_error
@@ -27,6 +28,7 @@ from weft.optim.base import (
     Params,
     ParamsT,
     StateDict,
+    parameters_of,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
     required,
@@ -211,7 +213,7 @@ class RuleOptimizer(Optimizer):
         """Optimize more parameters, with options that differ from the optimizer's."""
         if not isinstance(param_group, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DTypeError(f"{self._name}: param_group must be a dict, but got {type(param_group)}")
-        given = param_group["params"]
+        given = parameters_of(self._name, param_group)
         items: list[Any] = [given] if isinstance(given, Tensor) else list(given)
         params: list[Tensor] = [x[1] if isinstance(x, tuple) else x for x in items]
         known = {id(p) for group in self.param_groups for p in group.params}
@@ -460,8 +462,32 @@ MANY = 256
 """So many recorded rules are kept; a schedule that changes an option makes new ones at each step."""
 
 
-def check(name: str, option: str, value: float, low: float = 0.0, below: float | None = None) -> None:
-    """ArgumentError unless low <= value (< below)."""
-    if not low <= value or (below is not None and value >= below):
-        limits = f"at least {low:g}" + ("" if below is None else f" and below {below:g}")
-        raise ArgumentError(f"{name}: {option} must be {limits}, got {value}")
+def check(
+    name: str,
+    option: str,
+    value: object,
+    low: float | None = 0.0,
+    below: float | None = None,
+    high: float | None = None,
+) -> None:
+    """ArgumentError unless value is a number, at least `low`, less than `below`, at most `high`."""
+    number = float(value) if isinstance(value, SupportsFloat) else math.nan
+    limits = [("at least", low, ge), ("below", below, lt), ("at most", high, le)]
+    asked = [(words, limit, holds) for words, limit, holds in limits if limit is not None]
+    if not all(holds(number, limit) for _, limit, holds in asked):
+        must = " and ".join(f"{words} {limit:g}" for words, limit, _ in asked)
+        given = value if isinstance(value, SupportsFloat) else describe(value)
+        raise ArgumentError(f"{name}: {option} must be {must}, got {given}")
+
+
+def check_betas(name: str, betas: tuple[float, float]) -> None:
+    """ArgumentError unless betas are two numbers from 0 to below 1."""
+    check_pair(name, "betas", betas)
+    check(name, "betas[0]", betas[0], below=1.0)
+    check(name, "betas[1]", betas[1], below=1.0)
+
+
+def check_pair(name: str, option: str, values: object) -> None:
+    """ArgumentError unless there are two values."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(cast("Sequence[Any]", values)) != 2:
+        raise ArgumentError(f"{name}: {option} must be two numbers, got {values!r}")

@@ -9,38 +9,142 @@ tensor that it captured. An argument that nothing but the call refers to cannot 
 in later calls. Where something else does - a list, a module, a variable of the function's - the trace is good for calls
 with just this argument: it is bound. A trace of a call with another one shows whether the first is captured; arguments
 that are not are unbound.
+
+References are counted, so that one of which the collector does not know (an array's of objects, an extension's) is one
+too many, and binds. The known ones are those of the arguments' containers, of variables of running functions, and of
+the interpreter while it calls.
 """
 
 from __future__ import annotations
 
+import dis
 import gc
+import sys
+import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from types import FrameType, GeneratorType
+from inspect import CO_OPTIMIZED, currentframe
+from sys import getrefcount
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
-from weakref import ref
+from weakref import getweakrefs, ref
+
+from weft.core.args.handle import recent_tensors
 
 if TYPE_CHECKING:
     from weft.core.compile.replay import Replay
 
-_RUNNING = (FrameType, GeneratorType)
+
+class Argument(ref[Any]):
+    """A trace's weak reference to its argument: of a class of its own, so that no program has the same object."""
+
+    __slots__ = ()
 
 
 def may_be_captured(args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Any]) -> set[int]:
-    """The numbers of the arguments that something refers to beside the call and variables of running functions."""
-    number = {id(t): k for k, t in enumerate(tensors)}
-    call = {id(tensors), *map(id, _containers(args)), *map(id, _containers(kwargs))}
-    holders = [h for h in gc.get_referrers(*tensors) if id(h) not in call] if tensors else []
+    """The numbers of the arguments to which there are references, weak ones too, beside the known ones."""
+    if not tensors:
+        return set()
+    known = _variables()  # by identity, how many references to an object are known
+    containers = [*_containers(args), *_containers(kwargs)]
+    ours = {id(tensors), id(containers), *map(id, containers)}
+    holders = [h for h in gc.get_referrers(*tensors, *containers) if id(h) not in ours]
+    calls, forms = _calls(), {tuple: 0, dict: 0}  # the containers in which the interpreter hands on arguments
+    for h, count in zip(holders, _references(holders), strict=True):
+        kind = h.__class__
+        if count > known[id(h)] and forms.get(kind, len(calls)) < len(calls) and _is_of_call(h, args, kwargs):
+            forms[kind] += 1
+            count -= 1
+        if count <= known[id(h)]:
+            known.update(map(id, gc.get_referents(h)))
+    # Where it calls so, it may have them on its stack besides, and again to put named ones in their places.
+    passed = max(forms.values())
+    for _ in range(min(passed, sum(calls)) + (passed if kwargs else 0)):
+        known.update(map(id, (*args, *kwargs.values())))
+    for c, count in zip(containers, _references(containers), strict=True):  # each after the one that it is in
+        if count <= known[id(c)]:
+            known.update(map(id, gc.get_referents(c)))
+    held = {k for k, (t, n) in enumerate(zip(tensors, _references(tensors), strict=True)) if n > known[id(t)]}
+    return held | _weakly_held(tensors, known)
+
+
+def _weakly_held(tensors: list[Any], known: Counter[int]) -> set[int]:
+    """The numbers of the tensors to which there are weak references that are not weft's own."""
+    known.update(map(id, recent_tensors.tensors))
     found: set[int] = set()
-    for holder in holders:
-        if not isinstance(holder, _RUNNING) and _is_held(holder, holders):
-            found |= {number[id(x)] for x in gc.get_referents(holder) if id(x) in number}
+    for k, t in enumerate(tensors):
+        if t.look is not None:
+            known.update(map(id, t.look.shared.members))
+        weak = [w for w in getweakrefs(t) if w.__class__ is not Argument]
+        if any(n > known[id(w)] for w, n in zip(weak, _references(weak), strict=True)):
+            found.add(k)
     return found
 
 
-def _is_held(x: Any, mine: list[Any]) -> bool:
-    """True where anything refers to `x` but running functions and the list `mine`."""
-    return any(h is not mine and not isinstance(h, _RUNNING) for h in gc.get_referrers(x))
+def _references(objects: list[Any]) -> list[int]:
+    """The number of references to each, beside that of the list `objects`."""
+    return [n - _OWN for n in _counts(objects)]
+
+
+def _counts(objects: list[Any]) -> list[int]:
+    return [getrefcount(x) for x in objects]
+
+
+_OWN = _counts([object()])[0]
+"""The references that counting takes, with that of the list."""
+
+
+_EXACT = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""True where the interpreter counts the references of variables: others borrow some, and then all arguments are bound
+at first."""
+
+
+def _variables() -> Counter[int]:
+    """The numbers of variables of this thread's running functions that refer to objects, by identity."""
+    known: Counter[int] = Counter()
+    frame = currentframe() if _EXACT else None
+    while frame is not None:
+        code = frame.f_code
+        if code.co_flags & CO_OPTIMIZED:
+            variables = frame.f_locals
+            plain = [n for n in code.co_varnames if n in variables and n not in code.co_cellvars]
+            known.update([id(variables[n]) for n in plain])
+            if sys.version_info < (3, 13) and getrefcount(variables) == _FRAMES_OWN:
+                variables.clear()  # it would keep what the variables referred to until the function ends
+        frame = frame.f_back
+    return known
+
+
+_FRAMES_OWN = 3
+"""The references to a frame's dict of variables that nobody else looks at: the frame's, a variable's, the call's."""
+
+
+def _calls() -> list[bool]:
+    """For each call that leads from the program here by way of a tuple, True where its stack has the arguments too."""
+    found: list[bool] = []
+    frame = currentframe()
+    while frame is not None and _is_in(frame, "weft.core.compile."):
+        frame = frame.f_back
+    while frame is not None:
+        name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+            found.append(name != "CALL_FUNCTION_EX")
+        frame = frame.f_back if _is_in(frame, "weft.") else None
+    return found
+
+
+def _is_in(frame: FrameType, package: str) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith(package)
+
+
+def _is_of_call(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """True for a tuple or dict of just these arguments."""
+    if isinstance(x, dict):
+        given = cast("dict[Any, Any]", x)
+        return given.keys() == kwargs.keys() and all(given[k] is v for k, v in kwargs.items())
+    return len(x) == len(args) and all(a is b for a, b in zip(x, args, strict=True))
 
 
 def _containers(x: Any) -> Iterator[Any]:

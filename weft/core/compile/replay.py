@@ -15,7 +15,7 @@ from weft import settings
 from weft.autograd.context import context, default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for, wrap
-from weft.core.compile.aliases import may_be_captured
+from weft.core.compile.aliases import Argument, may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
 from weft.core.compile.instantiate import instantiate
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
@@ -75,7 +75,7 @@ def make_replay(
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
         replay = PlanReplay(r, classes, device, list(wanted), dynamic)
-    replay.arguments = {k: ref(t) for k, t in enumerate(tensors)}
+    replay.arguments = {k: Argument(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
     return replay
 

@@ -142,6 +142,8 @@ def _not_above_zero(x: Tensor) -> Tensor:
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
+    if alpha == 0:
+        raise ArgumentError("celu: alpha must not be 0, by which is divided")
     return into(input, _celu(input, alpha), inplace)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
-from weft.core.args.handle import value_of
+from weft.core.args.handle import describe, value_of
 from weft.core.composed.composite import composite
 from weft.core.functional.activations import into
 from weft.core.functions import random
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _drop(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:
-    _check(op, p)
+    check_probability(op, "p", p)
     if not training or p == 0.0:
         return input
     _floats(op, input)
@@ -33,9 +33,10 @@ def _dropped(input: Tensor, keep: Tensor, p: float) -> Tensor:
     return where(keep, input * (1.0 / (1.0 - p)), 0.0)
 
 
-def _check(op: str, p: float) -> None:
-    if not 0.0 <= p <= 1.0:
-        raise ArgumentError(f"{op}: p must be between 0 and 1, got {p}")
+def check_probability(op: str, name: str, p: object) -> None:
+    """ArgumentError unless p is a number from 0 to 1."""
+    if not isinstance(p, SupportsFloat) or not 0 <= float(p) <= 1:
+        raise ArgumentError(f"{op}: {name} must be between 0 and 1, got {describe(p)}")
 
 
 def _floats(op: str, input: Tensor) -> None:
@@ -81,7 +82,7 @@ _FLOOR = -1.7580993408473766
 
 
 def _alpha(op: str, input: Tensor, p: float, training: bool, shape: Shape, inplace: bool) -> Tensor:
-    _check(op, p)
+    check_probability(op, "p", p)
     if not training or p == 0.0:
         return input
     _floats(op, input)

@@ -16,7 +16,20 @@ from weft.core.composed.precision import widened
 from weft.core.functional.resampling import cubic_weights
 from weft.core.functions.matmul import matmul
 from weft.core.layout.creation import tensor
-from weft.core.pointwise.elementwise import abs, clamp, eq, floor, fmod, ge, le, logical_and, round, where
+from weft.core.pointwise.elementwise import (
+    abs,
+    clamp,
+    eq,
+    floor,
+    fmod,
+    ge,
+    gt,
+    le,
+    logical_and,
+    lt,
+    round,
+    where,
+)
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along
@@ -118,13 +131,14 @@ class _Reader:
         return (x + 1) * ((n - 1) / 2) if self.align else ((x + 1) * n - 1) / 2
 
     def inside(self, x: Tensor, i: int) -> Tensor:
-        """A coordinate moved into the image, as the padding has it."""
+        """A coordinate moved into the image, as the padding has it; NaN to the start. Gradients end on the border."""
         n = self.sizes[i]
         if self.padding == "zeros":
             return x
         if self.padding == "reflection":
             x = self._reflected(x, 0, 2 * (n - 1)) if self.align else self._reflected(x, -1, 2 * n - 1)
-        return clamp(x, 0, n - 1)
+        x = where(gt(x, 0), x, 0.0)
+        return where(lt(x, n - 1), x, float(n - 1))
 
     def _reflected(self, x: Tensor, twice_low: int, twice_high: int) -> Tensor:
         if twice_low == twice_high:

@@ -24,7 +24,6 @@ from weft.core.pointwise.elementwise import (
     abs,
     clamp,
     exp,
-    le,
     log,
     lt,
     mul,
@@ -133,7 +132,7 @@ def huber_loss(
     how = how_reduced("huber_loss", None, None, reduction)
     apart = _difference("huber_loss", input, target)
     d = abs(apart)  # whose square has no second derivative at 0
-    loss = where(le(d, delta), apart * apart * 0.5, (d - 0.5 * delta) * delta)
+    loss = where(lt(d, delta), apart * apart * 0.5, (d - 0.5 * delta) * delta)
     return _weighted_mean("huber_loss", loss, weight, how)
 
 

@@ -12,7 +12,7 @@ from weft.core.args.handle import Dims, value_of, wrap
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
 from weft.core.functions.reductions import amax, amin, sum
-from weft.core.pointwise.elementwise import abs, eq, ne, pow, sqrt, where
+from weft.core.pointwise.elementwise import abs, eq, ne, pow, sign, sqrt, where
 from weft.errors import DTypeError
 from weft.ir.dtypes import DType
 from weft.ir.graph import elements
@@ -46,8 +46,27 @@ def vector_norm(
     elif ord == 2:
         out = _root_of_squares(a, dim, keepdim)
     else:
-        out = pow(sum(pow(abs(a), ord), dim, keepdim), 1.0 / ord)
+        out = _root_of_powers(a, ord, dim, keepdim)
     return wrap(bc.cast(out.value, v.dtype))
+
+
+def _root_of_powers(a: Tensor, ord: float, dim: Dims | None, keepdim: bool) -> Tensor:
+    """(sum |a|**ord) ** (1 / ord); its gradient is 0 where all of a is 0, below order 1 at each 0."""
+    x = wrap(Value(a.value.node))
+    powers = pow(abs(x), ord)
+    long = pow(sum(powers, dim, keepdim=True), 1.0 / ord).value
+    out = pow(sum(powers, dim, keepdim), 1.0 / ord).value
+
+    def rule(g: Value, out: Value, x: Value) -> tuple[Value]:
+        each, length = wrap(x), wrap(bc.expand(bc.reshape(out, long.shape), x.shape))
+        size, short = abs(each), eq(length, 0)
+        if ord < 1:  # numbers in the place of zeros: what is not chosen has a derivative too
+            size = where(eq(each, 0), 1.0, size)
+        slope = each * pow(size, ord - 2) if ord >= 2 else sign(each) * pow(size, ord - 1)
+        slope = slope * where(short, 0.0, pow(where(short, 1.0, length), 1 - ord))
+        return (mul(bc.expand(bc.reshape(g, long.shape), x.shape), slope.value),)
+
+    return wrap(composed(out.node, (a.value,), rule))
 
 
 def _root_of_squares(a: Tensor, dim: Dims | None, keepdim: bool) -> Tensor:

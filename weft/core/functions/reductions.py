@@ -17,7 +17,20 @@ from weft.core.composed.autocast import widens, widens_on_gpus
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
 from weft.core.layout.movement import positions
-from weft.core.pointwise.elementwise import abs, eq, exp, log, logical_or, maximum, minimum, ne, sqrt, where
+from weft.core.pointwise.elementwise import (
+    abs,
+    eq,
+    exp,
+    isnan,
+    log,
+    logical_and,
+    logical_or,
+    maximum,
+    minimum,
+    ne,
+    sqrt,
+    where,
+)
 from weft.errors import DTypeError, ShapeError
 from weft.ir.dtypes import DType, bool_, int32, int64, uint8
 from weft.ir.graph import Axes, Shape, elements
@@ -300,13 +313,24 @@ def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -
     return _extremum("min", Op.REDUCE_MIN, minimum, input, dim, keepdim)
 
 
+def shared_by_equals(g: Value, out: Value, x: Value) -> tuple[Value]:
+    """The gradient of one element chosen from all of `x` by its value: the elements with that value share it evenly.
+    NaNs are one value here."""
+    each, chosen = wrap(x), wrap(out)
+    same = eq(each, chosen)
+    if x.dtype.is_float:
+        same = logical_or(same, logical_and(isnan(each), isnan(chosen)))
+    return (where(same, wrap(g) / sum(same), 0.0).value,)
+
+
 @composite(rounds_once=False)
 def _extremum(
     name: str, op: Op, pairwise: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: object, keepdim: bool
 ) -> Tensor | Extremum:
     v = value_of(name, input)
     if dim is None:
-        return wrap(reduce(op, v, _extremum_axes(name, v, None), keepdim))
+        out = reduce(op, Value(v.node), _extremum_axes(name, v, None), keepdim)
+        return wrap(composed(out.node, (v,), shared_by_equals))
     if isinstance(dim, Handle):
         return pairwise(input, wrap(dim.value))
     k = axis(name, dim, v.shape)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import Handle, TensorLike, describe, value_of, wrap
@@ -17,7 +17,7 @@ from weft.core.composed.known_values import check_known
 from weft.core.execute import run
 from weft.core.functions import selection
 from weft.core.functions.radix_sort import order
-from weft.core.functions.reductions import any, argmax, sum
+from weft.core.functions.reductions import any, argmax, shared_by_equals, sum
 from weft.core.functions.scans import cummax
 from weft.core.layout.creation import tensor
 from weft.core.layout.gather import gather
@@ -199,7 +199,8 @@ def _median(op: str, input: Tensor, dim: int | None, keepdim: bool, ignore_nan: 
     if dim is None:
         if not elements(v.shape):
             return wrap(bc.scalar(math.nan if v.dtype.is_float else int(v.dtype.min), v.dtype, ()))
-        return _median(op, flatten(input), 0, False, ignore_nan).values
+        found = _median(op, flatten(wrap(Value(v.node))), 0, False, ignore_nan)
+        return wrap(composed(found.values.value.node, (v,), shared_by_equals))
     d, n = _known(op, v, dim)
     if not v.shape:
         return Sorted(input, wrap(bc.scalar(0, int64, ())))
@@ -249,6 +250,15 @@ def nanquantile(
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, ignore_nan=True)
 
 
+_ROUNDED = {"lower": floor, "higher": ceil, "nearest": round}
+"""The interpolations that are an element: the one at the place so rounded."""
+
+
+def _element(ordered: Tensor, place: Tensor) -> Tensor:
+    """The elements of rows at whole places."""
+    return gather_free(ordered, len(ordered.value.shape) - 1, wrap(bc.cast(place.detach().value, int64)))
+
+
 def _quantile(
     op: str,
     input: Tensor,
@@ -287,22 +297,13 @@ def _quantile(
     fraction = at.reshape((-1,))  # (m,)
     last = wrap(bc.cast((n - 1 - bad if ignore_nan else bad * 0 + (n - 1)).value, v.dtype))
     place = fraction * last.clamp(min=0)  # (.., m)
-    match interpolation:
-        case "lower":
-            place = floor(place)
-        case "higher":
-            place = ceil(place)
-        case "nearest":
-            place = round(place)
-        case _:
-            pass
-    low, high = floor(place), ceil(place)
-    weight = place - low if interpolation != "midpoint" else wrap(bc.scalar(0.5, v.dtype, place.value.shape))
-    left = gather_free(ordered, len(ordered.value.shape) - 1, wrap(bc.cast(low.detach().value, int64)))
-    right = gather_free(ordered, len(ordered.value.shape) - 1, wrap(bc.cast(high.detach().value, int64)))
-    out = lerp(left, right, weight)
-    nan = eq(bad, n) if ignore_nan else gt(bad, 0)
-    out = where(nan, math.nan, out)
+    if not ignore_nan:
+        place = where(gt(bad, 0), wrap(bc.scalar(n - 1, v.dtype, ())), place)  # NaNs are the largest
+    pick = _ROUNDED.get(interpolation)
+    out = _element(ordered, pick(place) if pick is not None else floor(place))
+    if pick is None:
+        weight = 0.5 if interpolation == "midpoint" else place - floor(place)
+        out = lerp(out, _element(ordered, ceil(place)), weight)
     # the quantiles' own dimension comes first
     if dim is None:
         if keepdim:

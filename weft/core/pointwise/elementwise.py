@@ -828,8 +828,13 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
 @composite
 @needs(one_dtype("input", "end", "weight"))
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
-    """input + weight * (end - input)."""
-    return input + weight * (end - input)
+    """input + weight * (end - input), from the nearer of both ends: a weight of 1 gives the end itself."""
+    if not isinstance(weight, Handle):
+        nearer = (input, weight) if -0.5 < weight < 0.5 else (end, weight - 1)
+    else:
+        near = lt(abs(weight), 0.5)
+        nearer = where(near, input, end), where(near, weight, weight - 1)
+    return nearer[0] + nearer[1] * (end - input)
 
 
 @composite

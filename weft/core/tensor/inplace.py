@@ -173,6 +173,8 @@ def normal_(
     self: Tensor, mean: Number = 0.0, std: Number = 1.0, *, generator: random.Generator | None = None
 ) -> Tensor:
     """Normal random numbers with the given mean and standard deviation."""
+    if not std >= 0:
+        raise ArgumentError(f"normal_: std must be at least 0, got {std}")
     drawn = random.randn(self.shape, generator=generator, dtype=self.dtype, device=self.value.node.device)
     return self.become("normal_", (drawn * std + mean).value)
 
