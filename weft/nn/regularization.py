@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.core import functional as F
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.nn import functional as F
 from weft.nn.module import Module
 
 
