@@ -19,7 +19,7 @@ MUTATE ?=
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt test lint pytest fuzz mutate bench clean
+.PHONY: help demo minilm pretrained gpt test lint pytest surface fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
@@ -27,6 +27,7 @@ help:
 	@echo "make pretrained  the pitch of a melody, what is in a picture, whose voice it is: other people's models"
 	@echo "make gpt     train a small GPT on a text, character by character (stopped, it goes on where it was)"
 	@echo "make test    ruff, pyright, the import contract, and every test"
+	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
 	@echo "make mutate  changes of a file that no test notices (FILE=weft/ir/index.py TESTS=tests/ir MUTATE=--sample=20)"
 	@echo "make bench   weft beside what else is installed, and the machine's limits (BENCH=--fast: three minutes)"
@@ -56,6 +57,9 @@ lint: $(VENV)/dev.stamp
 pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS)
 	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance $(addprefix --device ,$(DEVICES))
+
+surface: $(VENV)/dev.stamp
+	$(BIN)/python tools/surface.py
 
 fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \

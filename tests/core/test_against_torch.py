@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import weft
-import weft.core.functional as weft_functional
+import weft.nn.functional as weft_functional
 
 Expression = Callable[..., Any]
 Result = tuple[np.ndarray, list[np.ndarray | None]]

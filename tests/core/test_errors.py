@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.core import functional as F
+from weft.nn import functional as F
 
 Mistake = tuple[Callable[[], Any], type[weft.WeftError], str]
 

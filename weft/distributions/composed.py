@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from weft.core.args.broadcast import broadcast_shapes
 from weft.core.args.handle import Number
-from weft.core.functional import softplus
 from weft.core.functions.random import randn
 from weft.core.linear_algebra.cholesky_factors import cholesky
 from weft.core.linear_algebra.inverse import inv
@@ -20,6 +19,7 @@ from weft.core.pointwise.trigonometry import atanh
 from weft.core.tensor.tensor import Tensor
 from weft.distributions.distribution import Distribution, Size, known, sum_last
 from weft.errors import ArgumentError
+from weft.nn.functional import softplus
 
 
 class Independent(Distribution):

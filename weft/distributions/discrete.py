@@ -7,7 +7,6 @@ from abc import abstractmethod
 
 from weft.core.args.handle import Number
 from weft.core.args.modes import no_grad
-from weft.core.functional import binary_cross_entropy_with_logits, log_softmax, one_hot, softplus
 from weft.core.functions.random import bernoulli, binomial, multinomial, poisson
 from weft.core.layout.creation import arange
 from weft.core.layout.gather import gather
@@ -18,6 +17,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.distributions.continuous import open_uniform
 from weft.distributions.distribution import Distribution, Size, known, together
 from weft.errors import ArgumentError
+from weft.nn.functional import binary_cross_entropy_with_logits, log_softmax, one_hot, softplus
 
 
 def _one_of(name: str, probs: object, logits: object) -> None:

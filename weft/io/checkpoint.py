@@ -32,7 +32,6 @@ from weft.core.args.handle import wrap
 from weft.core.execute import devices, files
 from weft.core.execute.run import deferred
 from weft.core.layout import movement
-from weft.core.tensor.deferred import arrangement
 from weft.core.tensor.sizes import Size
 from weft.core.tensor.tensor import Tensor
 from weft.core.views import views
@@ -430,7 +429,9 @@ def strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) 
     once = [n if s else 1 for n, s in zip(size, stride, strict=True)]
     found = _sliced(flat, once, stride, offset) if math.prod(once) else None
     if found is None:
-        found = arrangement.as_strided(flat, once, stride, offset)
+        from weft.core.functions.arrangement import as_strided
+
+        found = as_strided(flat, once, stride, offset)
     return found if once == list(size) else movement.expand(found, list(size))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from weft.core import functional as F
 from weft.core.layout.creation import full
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn.module import Module, Parameter
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, cast
 
-from weft.core import functional as F
 from weft.core.layout.movement import cat
 from weft.core.pointwise.elementwise import where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn.containers import ModuleList, Sequential
 from weft.nn.linear import Linear
 from weft.nn.module import Module

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from weft.core.compile.compile import CompiledFunction, offer_form
+from weft.core.compile.compile import CompiledFunction
 from weft.nn.module import Module
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class OptimizedModule(Module):
         super().__init__()
         self._orig_mod = module
         self._compiled: CompiledFunction[..., Any] = CompiledFunction(module, fullgraph, dynamic)
+
+    def _compiled_form(self, fullgraph: bool, dynamic: bool) -> Module:
+        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
@@ -103,10 +106,3 @@ class OptimizedModule(Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OptimizedModule, (self._orig_mod, self._compiled.fullgraph, self._compiled.dynamic)
-
-
-def _form(module: Module, fullgraph: bool, dynamic: bool) -> Module:
-    return module if isinstance(module, OptimizedModule) else OptimizedModule(module, fullgraph, dynamic)
-
-
-offer_form(Module, _form)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.core import functional as F
 from weft.core.functional.convolution import PerAxis, per_axis
 from weft.core.layout.creation import empty
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module, Parameter
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from weft.core import functional as F
 from weft.core.args.modes import no_grad
 from weft.core.layout.creation import empty
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module, Parameter
 

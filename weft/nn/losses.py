@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.core import functional as F
 from weft.core.functional.losses import how_reduced
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.nn import functional as F
 from weft.nn.module import Module
 
 

@@ -796,6 +796,12 @@ class Module:
 
         self.forward = compile(self.forward, **options)
 
+    def _compiled_form(self, fullgraph: bool, dynamic: bool) -> Module:
+        """Make the module that `weft.compile` gives for this one."""
+        from weft.nn.compiled import OptimizedModule
+
+        return OptimizedModule(self, fullgraph, dynamic)
+
     def _floats(self, dtype: DType) -> Self:
         return self._apply(lambda t: t.to(dtype) if t.dtype.is_float else t)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from weft.core import functional as F
 from weft.core.layout.creation import empty
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.linear import Linear
 from weft.nn.module import Module, Parameter

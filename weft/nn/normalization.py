@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.core import functional as F
 from weft.core.args.modes import no_grad
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.realization import note
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType, int64
+from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module, Parameter, filled
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.core import functional as F
 from weft.core.functional.convolution import PerAxis
 from weft.core.functional.pooling import Sizes
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.nn import functional as F
 from weft.nn.module import Module
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-from weft.core import functional as F
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.functional.quantization import QuantizedTensor, check_layout, known, quantize, unpack
@@ -14,6 +13,7 @@ from weft.core.layout.movement import flatten, narrow, reshape
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, accumulator, float16, float32, int8, uint8
+from weft.nn import functional as F
 from weft.nn.linear import Embedding, Linear
 from weft.nn.module import Module, Parameter
 

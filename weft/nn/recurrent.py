@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
-from weft.core import functional as F
 from weft.core.functional.dropouts import check_probability
 from weft.core.grad.scan import scan
 from weft.core.layout.creation import arange, empty, tensor, zeros
@@ -15,6 +14,7 @@ from weft.core.pointwise.elementwise import tanh, where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module, Parameter
 from weft.nn.utils.rnn import PackedSequence, pack_with, pad_packed_sequence

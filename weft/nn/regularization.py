@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.core import functional as F
 from weft.core.functional.dropouts import check_probability
 from weft.core.tensor.tensor import Tensor
+from weft.nn import functional as F
 from weft.nn.module import Module
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core import functional as F
 from weft.core.functional.convolution import PerAxis
 from weft.core.tensor.tensor import Tensor
+from weft.nn import functional as F
 from weft.nn.module import Module
 
 

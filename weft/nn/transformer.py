@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from weft.core import functional as F
 from weft.core.layout.creation import full
 from weft.core.layout.movement import triu
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.containers import ModuleList
 from weft.nn.linear import Linear

@@ -166,7 +166,7 @@ def gradients(rng: random.Random, threads: int) -> Scene:
         (g,) = weft.autograd.grad((w * w).sum(), [w])
         own = weft.tensor(a, requires_grad=True)
         (own.relu() * 2).sum().backward()
-        assert own.grad is not None
+        assert g is not None and own.grad is not None
         return [_equal(g, 2 * a), _equal(own.grad, 2.0 * (a > 0))]
 
     def after() -> Check:

@@ -294,7 +294,7 @@ def test_logsumexp_and_softmax_at_infinity() -> None:
 
 def test_sigmoid_and_friends_have_no_nan_gradient() -> None:
     x = weft.tensor([-200.0, -30.0, 0.0, 30.0, 200.0], requires_grad=True)
-    from weft.core import functional as F
+    from weft.nn import functional as F
 
     (
         x.sigmoid() + F.softplus(x) + F.logsigmoid(x) + F.silu(x) + F.gelu(x) + F.mish(x) + F.elu(x)
@@ -465,7 +465,7 @@ def test_integers_and_permutations() -> None:
 
 
 def test_dropout() -> None:
-    from weft.core import functional as F
+    from weft.nn import functional as F
 
     weft.manual_seed(3)
     x = weft.ones(10000)
@@ -478,7 +478,7 @@ def test_dropout() -> None:
 
 
 def test_batch_norm_moves_its_running_statistics() -> None:
-    from weft.core import functional as F
+    from weft.nn import functional as F
 
     x = weft.tensor(np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32))
     mean, var = weft.zeros(2), weft.ones(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import weft
 from weft.core.tensor.tensor import Tensor
@@ -14,7 +14,7 @@ def _input(conv: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
     def call(input_size: Any, weight: Tensor, grad_output: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         x = weft.zeros(tuple(input_size), dtype=weight.dtype, device=weight.device).requires_grad_()
         out = conv(x, weight.detach(), None, *args, **kwargs)
-        return weft.autograd.grad(out, x, grad_output)[0]
+        return cast("Tensor", weft.autograd.grad(out, x, grad_output)[0])
 
     call.__name__ = f"{name}_input"
     return call
@@ -24,7 +24,7 @@ def _weight(conv: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
     def call(input: Tensor, weight_size: Any, grad_output: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         w = weft.zeros(tuple(weight_size), dtype=input.dtype, device=input.device).requires_grad_()
         out = conv(input.detach(), w, None, *args, **kwargs)
-        return weft.autograd.grad(out, w, grad_output)[0]
+        return cast("Tensor", weft.autograd.grad(out, w, grad_output)[0])
 
     call.__name__ = f"{name}_weight"
     return call

@@ -328,19 +328,11 @@ def compile(
     already: Any = fn
     if isinstance(fn, CompiledFunction):
         return already
-    for kind, form in _FORMS:
-        if isinstance(fn, kind):
-            return form(already, fullgraph, dynamic is not False)
+    form: Any = getattr(fn, "_compiled_form", None)
+    if form is not None:
+        return form(fullgraph, dynamic is not False)
     made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph, dynamic is not False)
     return made
-
-
-_FORMS: list[tuple[type, Callable[[Any, bool, bool], Any]]] = []
-
-
-def offer_form(kind: type, form: Callable[[Any, bool, bool], Any]) -> None:
-    """Have `compile` make form(x, fullgraph, dynamic) of an `x` of that class."""
-    _FORMS.append((kind, form))
 
 
 def reset() -> None:

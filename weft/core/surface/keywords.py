@@ -7,8 +7,7 @@ place, around the functions, which stay plain.
 from __future__ import annotations
 
 import inspect
-import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +15,6 @@ from weft.autograd.context import grad_enabled
 from weft.core.args import broadcast as bc
 from weft.core.args.argument_types import signature, taken_over
 from weft.core.args.handle import Handle, describe
-from weft.core.views import views
 from weft.errors import DTypeError, GradError, wraps_calls
 from weft.ir.dtypes import bool_, uint8
 
@@ -143,45 +141,6 @@ def with_out(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         return result if out is None else _given_to(name, result, out)
 
     return _checked(_like(call, function))
-
-
-def offer(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
-    """Have the tensor functions among `names` of a namespace take these keywords."""
-    for name in names:
-        function = namespace[name]
-        if isinstance(function, types.FunctionType) and function.__module__.startswith("weft.core."):
-            namespace[name] = offered(function, name, home)
-
-
-def offer_out(namespace: dict[str, Any], names: Iterable[str], home: str) -> None:
-    """The same for functions of modules whose others take no `out=` in torch either."""
-    for name in names:
-        namespace[name] = _offered(namespace[name], name, home)
-
-
-def offered(function: Any, name: str, home: str) -> Any:
-    """The function as a namespace offers it: as it is where it makes no tensors of tensors."""
-    if not isinstance(function, types.FunctionType) or function.__module__ not in _MODULES:
-        return function
-    return _offered(views.offered(name, function), name, home)
-
-
-def _offered(function: Callable[..., Any], name: str, home: str) -> Any:
-    call = with_out(function, name)
-    call.__module__, call.__name__, call.__qualname__ = home, name, name
-    return call
-
-
-_MODULES = frozenset(f"weft.core.{m}" for m in (
-    "functions.arrangement", "functions.histograms", "functions.matmul", "functions.norms", "functions.random",
-    "functions.reductions", "functions.scans", "functions.sorting", "layout.creation", "layout.gather",
-    "layout.indexing", "layout.movement", "linear_algebra.cholesky_factors", "linear_algebra.inverse",
-    "linear_algebra.ldl_factors", "linear_algebra.lu_factors", "linear_algebra.norms",
-    "linear_algebra.orthogonal_factors", "linear_algebra.products", "linear_algebra.pseudoinverse",
-    "linear_algebra.solving", "linear_algebra.spectra", "linear_algebra.torch_products", "pointwise.arithmetic",
-    "pointwise.elementwise", "pointwise.float_format", "pointwise.special_functions", "pointwise.trigonometry",
-))  # fmt: skip
-"""The modules whose functions make tensors of tensors."""
 
 
 def _like(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -252,7 +252,10 @@ _NOT_METHODS = frozenset((
     "assign",
 ))  # fmt: skip
 _PROPERTIES = ("T", "mT", "H", "mH", "real", "data", "grad")
-_namespaces: list[str] = []
+_NAMESPACES = ("weft", "weft.linalg", "weft.nn.functional", "weft.special")
+"""The namespaces of functions that look for who takes calls over."""
+_offered: list[FunctionType] = []
+"""Functions of theirs that somebody asked for."""
 _NO_TENSORS = frozenset((
     "is_tensor", "is_storage", "typename", "manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state",
     "set_default_dtype", "compile", "get_default_dtype", "is_grad_enabled", "is_inference_mode_enabled",
@@ -261,18 +264,18 @@ _NO_TENSORS = frozenset((
 ))  # fmt: skip
 
 
-def offer_namespace(home: str) -> None:
-    """Have the public functions of a module look for who takes calls over, as soon as anybody may."""
-    _namespaces.append(home)
-    if _installed:
-        for where, function in list(namespace_functions()):
-            if where == home:
+def offer(function: Any, name: str, home: str) -> None:
+    """Have a function of a namespace look for who takes its calls over, as soon as anybody may."""
+    if home in _NAMESPACES and name not in _NO_TENSORS and isinstance(function, FunctionType):
+        with _lock:
+            _offered.append(function)
+            if _installed:
                 intercept(function)
 
 
 def namespace_functions() -> Iterator[tuple[str, FunctionType]]:
-    """The public functions of tensors, with the namespace of each."""
-    for home in _namespaces:
+    """The public functions of tensors, with the namespace of each; all are imported."""
+    for home in _NAMESPACES:
         module = sys.modules.get(home)
         names: Sequence[str] = getattr(module, "__all__", ()) if module is not None else ()
         for name in names:
@@ -309,7 +312,7 @@ def install() -> None:
                 function.__name__ = name  # as torch's
             named = getattr(tensor_class(), function.__name__, None) if name.startswith("__") else None
             intercept(function, named if isinstance(named, FunctionType) else None)
-        for _, function in list(namespace_functions()):
+        for function in _offered:
             intercept(function)
         for found in _properties():
             getter: Any = found
@@ -327,10 +330,3 @@ def uninstall() -> None:
             function.__dict__.clear()
             function.__dict__.update(plain.__dict__)
         _intercepted.clear()
-
-
-def offered_late(function: Any) -> Any:
-    """A public function of a module that is imported late."""
-    if _installed:
-        intercept(function)
-    return function

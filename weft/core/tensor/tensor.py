@@ -21,9 +21,9 @@ from weft.core.layout import creation, indexing, movement
 from weft.core.pointwise import elementwise
 from weft.core.surface import overrides
 from weft.core.tensor import display
-from weft.core.tensor.deferred import interchange, special, trigonometry, ufuncs
 from weft.core.tensor.inplace import InPlace
 from weft.core.tensor.methods import Methods
+from weft.core.tensor.operators import InPlaceOperators, Operators
 from weft.core.tensor.sizes import Size
 from weft.core.views import views
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
@@ -54,7 +54,7 @@ def _check_format(op: str, memory_format: object, rank: int | None = None) -> No
         check_memory_format(op, memory_format, rank)
 
 
-class Tensor(InPlace, Methods):
+class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     """An n-dimensional array of one dtype, computed when its values are needed.
 
     `weft.Tensor(data)` is `weft.tensor(data)` in the default float dtype, `weft.Tensor(2, 3)` zeros of that size, as in
@@ -349,6 +349,8 @@ class Tensor(InPlace, Methods):
 
     def __array__(self, dtype: Any = None, copy: Bool_ | None = None) -> Array:
         """The values for NumPy: read-only over this tensor's own memory where possible, unless a copy is asked for."""
+        from weft.core.tensor import interchange
+
         array = interchange.shared_array(self)
         if dtype is not None and array.dtype != dtype:
             if copy is False:
@@ -360,16 +362,26 @@ class Tensor(InPlace, Methods):
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Bool_ | None = None
     ) -> Any:
         """A DLPack capsule of the values in the CPU's memory; read-only where the consumer knows of that."""
+        from weft.core.tensor import interchange
+
         return interchange.to_dlpack(self, max_version, dl_device, copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """NumPy's universal functions of tensors are weft's functions of the name: `np.sqrt(t)`, `array @ t`."""
+        from weft.core.tensor import ufuncs
+
         return ufuncs.array_ufunc(ufunc, method, *inputs, **options)
 
-    __dlpack_device__ = interchange.dlpack_device
+    def __dlpack_device__(self) -> tuple[Int_, Int_]:
+        """The CPU, where `__dlpack__` puts the values."""
+        from weft.core.tensor import interchange
+
+        return interchange.dlpack_device(self)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """The array API standard's functions for this tensor."""
+        from weft.core.tensor import interchange
+
         return interchange.array_namespace(api_version)
 
     def __repr__(self) -> str:
@@ -748,7 +760,9 @@ class Tensor(InPlace, Methods):
 
     def polygamma(self, n: Int_) -> Tensor:
         """The n-th derivative of digamma."""
-        return special.polygamma(n, self)
+        from weft.core.pointwise.special_functions import polygamma
+
+        return polygamma(n, self)
 
     def hardshrink(self, lambd: Float_ = 0.5) -> Tensor:
         """The elements larger than lambd in size, zeros for the rest."""
@@ -885,10 +899,6 @@ class Tensor(InPlace, Methods):
     def mH(self) -> Tensor:
         """The last two dimensions exchanged."""
         return _matrix_transpose(self)
-
-    def angle(self) -> Tensor:
-        """0 for positive numbers, pi for negative ones, NaN for NaN."""
-        return trigonometry.angle(self)
 
     def apply_(self, function: Callable[[Any], Any]) -> Tensor:
         """Each element replaced by function(element), one by one in Python. Computes."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from weft.core.args.broadcast import broadcast_shapes
 from weft.core.args.handle import describe
-from weft.core.functional import softmax
 from weft.core.functions.reductions import amax, logsumexp
 from weft.core.layout.creation import arange, ones
 from weft.core.layout.gather import repeat_interleave
@@ -23,6 +22,7 @@ from weft.core.pointwise.elementwise import logical_and, logical_or, where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, float32, float64, int32
+from weft.nn.functional import softmax
 
 __all__ = [
     "AuxOutput", "AuxRequest", "BlockMask", "and_masks", "create_block_mask", "create_mask", "create_nested_block_mask",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.core import functional as F
 from weft.core.args.modes import no_grad
 from weft.core.functions.random import randn
 from weft.core.functions.reductions import sum as total
 from weft.core.layout.creation import as_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.nn import functional as F
 from weft.nn.module import Module, Parameter
 from weft.nn.utils.parametrize import computed, not_computed, register_parametrization
 

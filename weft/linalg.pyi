@@ -1,0 +1,17 @@
+# Written by tools/surface.py from weft/surface/table.py.
+
+from weft.core.functions.matmul import matmul
+from weft.core.linear_algebra import (
+    LinAlgError, cholesky, cholesky_ex, cond, cross, det, diagonal_of as diagonal, eigh, eigvalsh,
+    householder_product, inv, inv_ex, ldl_factor, ldl_factor_ex, ldl_solve, lstsq, lu, lu_factor,
+    lu_factor_ex, lu_solve, matrix_exp, matrix_norm, matrix_power, matrix_rank, multi_dot, norm, pinv, qr,
+    slogdet, solve, solve_ex, solve_triangular, svd, svdvals, tensorinv, tensorsolve, vander, vecdot,
+    vector_norm,
+)
+__all__ = [
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
+    "householder_product", "inv", "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu",
+    "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power",
+    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_ex", "solve_triangular",
+    "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
+]

@@ -1,0 +1,1 @@
+"""Torch's surface as a table, and the loader that serves it. Imports nothing of weft."""
