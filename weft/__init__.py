@@ -2,6 +2,7 @@
 
 Names are torch's wherever torch has the thing. Importing opens no device; that happens when the first tensor needs one.
 """
+# Tests: tests/core/test_surface.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """torch.compiler: what programs say to a compiler, which is `weft.compile`."""
+# Tests: tests/test_torch_paths.py, tests/as_torch/test_parts.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Linear algebra under torch's names. Factorizations run through LAPACK on the host, at the call."""
+# Tests: tests/core/test_against_torch.py
 
 from weft.core.functions.matmul import matmul
 from weft.core.linear_algebra import (

@@ -1,4 +1,5 @@
 """Special functions under torch's names."""
+# Tests: tests/core/test_surface.py
 
 from __future__ import annotations
 

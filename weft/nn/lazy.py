@@ -1,4 +1,5 @@
 """Layers that find out how many channels they take from their first input."""
+# Tests: tests/nn/test_module_internals.py
 
 from __future__ import annotations
 

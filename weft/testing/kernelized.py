@@ -1,5 +1,6 @@
 """Running a graph by its kernels, one after the other: as they are before scheduling, in the interpreter, or as the
 caller schedules and runs them."""
+# Tests: tests/scheduler/kernelize/test_random.py
 
 from __future__ import annotations
 

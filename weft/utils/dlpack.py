@@ -1,4 +1,5 @@
 """torch.utils.dlpack: tensors from and to capsules."""
+# Tests: tests/test_torch_paths.py
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ An instruction is a kernel and its slots. Kernels have the signature `void kerne
 buffer k of a kernel is `table[slots[k]]`, and its variable j is `vars[slots[buffers + j]]`, where slots are int32
 and variables int64.
 """
+# Tests: tests/backends/cpu/test_runtime.py
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ for it; elementwise functions of those are computed again. A product's gradient 
 of a[t]' b[t], is one product over all steps after the loop, where stacking what it lacks takes less memory than dw
 itself: a chain of steps that each read and write all of dw would take much longer.
 """
+# Tests: tests/core/grad/test_scan.py
 
 from __future__ import annotations
 

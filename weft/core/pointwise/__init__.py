@@ -2,3 +2,4 @@
 
 Imports `args`, `execute` and `composed`.
 """
+# Tests: tests/core/test_surface.py, tests/core/test_against_torch.py

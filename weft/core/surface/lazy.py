@@ -1,4 +1,5 @@
 """Modules of functions that few programs use are imported at the first call of one of them."""
+# Tests: tests/core/surface/test_foreach.py
 
 from __future__ import annotations
 
