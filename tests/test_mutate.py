@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mutate
 import pytest
-from mutate import KILLED, SURVIVED, TIMED_OUT, Record, mutants, outcome, records
+from mutate import EQUIVALENT, KILLED, MISSING, SURVIVED, TIMED_OUT, Record, mutants, outcome, records
 
 SOURCE = '''\
 """Numbers. 1 < 2."""
@@ -78,10 +78,12 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
 
 
-def test_a_reason_stays_with_its_mutant(tmp_path: Path) -> None:
+def test_a_note_stays_with_its_mutant() -> None:
     first, second, third = map(str, mutants(SOURCE)[:3])
     results = {first: SURVIVED, second: SURVIVED, third: KILLED}
-    record = Record("weft/a.py", "0123", 40, results, {second: "y is never 1"})
+    record = Record(
+        "weft/a.py", "0123", 40, results, {first: "missing: y is 1", second: "equivalent: y is never 1"}
+    )
     assert Record.parsed(record.text()) == record
     assert record.open() == [first]
 
@@ -91,10 +93,13 @@ def test_a_record_without_a_head_is_refused() -> None:
         Record.parsed("killed")
 
 
-def test_every_mutant_that_survives_is_left_alive_for_a_reason() -> None:
+def test_of_every_mutant_that_survives_it_is_said_why() -> None:
     kept = records()
     assert kept
-    assert not [f"{record.file}: {mutant}" for record in kept for mutant in record.open()]
+    for record in kept:
+        survivors = {mutant for mutant, result in record.results.items() if result == SURVIVED}
+        assert set(record.notes) == survivors, record.file
+        assert all(note.startswith((EQUIVALENT, MISSING)) for note in record.notes.values()), record.file
 
 
 def test_records_are_about_files_of_weft_and_are_as_the_tool_writes_them() -> None:
@@ -151,9 +156,9 @@ def test_what_survives_for_a_reason_is_not_tried_again(
     file = "weft/ir/kernel/transforms/split.py"
     assert mutate.main([file, "--sample", "2"]) == 1
     (record,) = records()
-    reasons = dict.fromkeys(record.results, "nothing reads it")
+    notes = dict.fromkeys(record.results, "equivalent: nothing reads it")
     path = tmp_path / "weft.ir.kernel.transforms.split.txt"
-    path.write_text(Record(file, record.digest, 19, record.results, reasons).text(), encoding="utf-8")
+    path.write_text(Record(file, record.digest, 19, record.results, notes).text(), encoding="utf-8")
     assert mutate.main([file, "--sample", "2"]) == 0
     assert mutate.main([]) == 0
     *_, tried, head = capsys.readouterr().out.splitlines()

@@ -12,7 +12,8 @@ in a process that imports the mutant in place of the file; no file is changed. W
 where a later run goes on: it tries again what survived, and starts anew once the file has changed.
 
 A mutant that no test can notice, since it means the same, is left alive on purpose: the reason is written by hand into
-the record, in a line below the mutant that begins with `equivalent:`, and the mutant is not tried again.
+the record, in a line below the mutant that begins with `equivalent:`, and the mutant is not tried again. What a test
+would have to show that is not written yet stands there after `missing:`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 EXTREMES = {"min": "max", "max": "min"}
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 HEAD = re.compile(r"(?P<file>\S+) (?P<digest>\w+): \d+ of (?P<possible>\d+) mutants: .*")
-REASON = " " * 11 + "equivalent: "
+NOTE = " " * 11
+EQUIVALENT, MISSING = "equivalent: ", "missing: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,13 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of a file's mutants so far, by their text, and why some that survived mean the same."""
+    """What became of a file's mutants so far, by their text, and what is noted about some that survived."""
 
     file: str
     digest: str
     possible: int
     results: dict[str, str] = field(default_factory=dict[str, str])
-    reasons: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
 
     def head(self) -> str:
         """A line in all."""
@@ -85,17 +87,18 @@ class Record:
         )
 
     def text(self) -> str:
-        """The head, and a line for each mutant: survivors with their reasons first, then in the order of the file."""
+        """The head, and a line for each mutant: survivors with their notes first, then in the order of the file."""
         lines = [self.head()]
         for mutant, result in sorted(self.results.items(), key=lambda x: (x[1] != SURVIVED, *_place(x[0]))):
             lines.append(f"{result:9}  {mutant}")
-            if mutant in self.reasons:
-                lines.append(REASON + self.reasons[mutant])
+            if mutant in self.notes:
+                lines.append(NOTE + self.notes[mutant])
         return "\n".join(lines) + "\n"
 
     def open(self) -> list[str]:
-        """Mutants that survived for no reason."""
-        return [m for m, result in self.results.items() if result == SURVIVED and m not in self.reasons]
+        """Mutants that survived though they do not mean the same."""
+        survivors = [m for m, result in self.results.items() if result == SURVIVED]
+        return [m for m in survivors if not self.notes.get(m, "").startswith(EQUIVALENT)]
 
     @staticmethod
     def parsed(text: str) -> Record:
@@ -106,8 +109,8 @@ class Record:
             raise ValueError(f"a record begins with its file, a digest and counts, not with {head!r}")
         record, mutant = Record(found["file"], found["digest"], int(found["possible"])), ""
         for line in lines:
-            if line.startswith(REASON):
-                record.reasons[mutant] = line.removeprefix(REASON)
+            if line.startswith(NOTE):
+                record.notes[mutant] = line.removeprefix(NOTE)
             else:
                 mutant = line[11:]
                 record.results[mutant] = line[:9].strip()
@@ -255,8 +258,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = (
         found if asked.sample is None else Random(asked.seed).sample(found, min(asked.sample, len(found)))
     )
-    open_ = set(record.open())
-    left = [m for m in chosen if str(m) not in record.results or str(m) in open_]
+    survivors, new = set(record.open()), {m for m in chosen if str(m) not in record.results}
+    left = [m for m in found if m in new or str(m) in survivors]
     sys.stdout.write(f"{len(left)} of {len(found)} mutants of {asked.file}, by {' '.join(tests)}\n")
     if not left:
         return 0
@@ -271,7 +274,8 @@ def main(arguments: list[str] | None = None) -> int:
         result, _ = outcome(module, m.applied(source), tests, limit)
         sys.stdout.write(f"{result:9}  {m}\n")
         sys.stdout.flush()
-        record = replace(record, results={**record.results, str(m): result})
+        notes = {k: note for k, note in record.notes.items() if k != str(m) or result == SURVIVED}
+        record = replace(record, results={**record.results, str(m): result}, notes=notes)
         path.write_text(record.text(), encoding="utf-8")
     return int(bool(record.open()))
 

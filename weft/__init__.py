@@ -2,7 +2,7 @@
 
 Names are torch's wherever torch has the thing. Importing opens no device; that happens when the first tensor needs one.
 """
-# Tests: tests/core/test_surface.py
+# Tests: tests/core/tensor/test_tensor.py, tests/core/test_surface.py
 
 from __future__ import annotations
 

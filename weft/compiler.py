@@ -1,5 +1,5 @@
 """torch.compiler: what programs say to a compiler, which is `weft.compile`."""
-# Tests: tests/test_torch_paths.py, tests/as_torch/test_parts.py
+# Tests: tests/core/compile/test_compile_breaks.py, tests/test_torch_paths.py
 
 from __future__ import annotations
 

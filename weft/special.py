@@ -1,5 +1,5 @@
 """Special functions under torch's names."""
-# Tests: tests/core/test_surface.py
+# Tests: tests/core/composed/test_halves.py
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Queues of a device whose runs and copies are finished when they return: nothing is ever left to wait for."""
-# Tests: tests/backends/cpu/test_runtime.py
+# Tests: tests/scheduler/test_realize.py
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """torch.utils.dlpack: tensors from and to capsules."""
-# Tests: tests/test_torch_paths.py
+# Tests: tests/fuzz/test_neutral_calls.py
 
 from __future__ import annotations
 

@@ -82,7 +82,6 @@ class NativePlan:
         "_slots",
         "count",
         "direct",
-        "externals",
         "record",
         "variables",
     )
@@ -101,7 +100,6 @@ class NativePlan:
     ) -> None:
         """Slots are taken as they are: the kernels' meaning of them is the code generator's business."""
         self.count = len(instructions)
-        self.externals = externals
         self.variables = variables
         self._pool = pool
         self._keep = keep

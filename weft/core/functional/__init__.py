@@ -2,7 +2,7 @@
 
 Each file is imported when one of its functions is first asked for: `import weft` needs few of them.
 """
-# Tests: tests/nn/test_functional.py
+# Tests: tests/nn/test_functional.py, tests/core/test_against_torch.py
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@
 The first contraction's result is used only through a row-wise maximum and sums weighted by exp(x - maximum), over the
 axis that the second one sums over: its rows need never be whole, since a running maximum can be corrected for.
 """
-# Tests: tests/scheduler/kernelize/test_fusion.py, tests/scheduler/kernelize/test_masks.py
 
 from __future__ import annotations
 
