@@ -14,6 +14,8 @@ from importlib.metadata import entry_points, requires, version
 from pathlib import Path
 from typing import Any
 
+from module_tests import MARK, find_tests, modules
+
 import weft
 from weft._version import __version__
 
@@ -87,3 +89,22 @@ def test_docstrings_begin_with_a_noun_phrase_or_a_verb() -> None:
         if BAD_BEGINNINGS.match(text)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_names_tests_that_are_there() -> None:
+    root = WEFT.parent
+    tests = {module: find_tests(module) for module in modules()}
+    assert not [str(module) for module, files in tests.items() if not files]
+    assert not [f"{m}: {file}" for m, files in tests.items() for file in files if not (root / file).is_file()]
+
+
+def test_a_line_that_names_tests_stands_where_it_is_read_and_says_what_is_not_said() -> None:
+    root = WEFT.parent
+    for path in sorted(WEFT.rglob("*.py")):
+        lines = [x for x in path.read_text(encoding="utf-8").splitlines() if x.startswith(MARK.strip())]
+        if lines:
+            module = path.relative_to(root)
+            mirror = Path("tests", *module.parts[1:-1], f"test_{module.name}")
+            named = find_tests(module)
+            assert lines == [MARK + ", ".join(map(str, named))], module
+            assert named != (mirror,), f"{module} names the file that is its own anyway"

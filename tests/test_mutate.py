@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mutate
 import pytest
-from mutate import KILLED, SURVIVED, TIMED_OUT, Record, mirrored, mutants, outcome
+from mutate import EQUIVALENT, KILLED, MISSING, SURVIVED, TIMED_OUT, Record, mutants, outcome, records
 
 SOURCE = '''\
 """Numbers. 1 < 2."""
@@ -72,17 +72,41 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "record.txt"
     path.write_text(record.text(), encoding="utf-8")
     assert Record.read(path, "weft/a.py", "0123", 40) == record
-    assert Record.read(path, "weft/a.py", "4567", 40).results == {}
+    assert Record.read(path, "weft/a.py", "4567", 40) == Record("weft/a.py", "4567", 40)
     assert path.read_text(encoding="utf-8").splitlines()[0] == (
         "weft/a.py 0123: 17 of 40 mutants: 6 killed, 5 timed out, 6 survived"
     )
 
 
-def test_the_tests_of_a_file_are_those_in_its_place() -> None:
-    assert mirrored(Path("weft/ir/kernel/transforms/split.py")) == Path(
-        "tests/ir/kernel/transforms/test_split.py"
+def test_a_note_stays_with_its_mutant() -> None:
+    first, second, third = map(str, mutants(SOURCE)[:3])
+    results = {first: SURVIVED, second: SURVIVED, third: KILLED}
+    record = Record(
+        "weft/a.py", "0123", 40, results, {first: "missing: y is 1", second: "equivalent: y is never 1"}
     )
-    assert mirrored(Path("weft/ir/kernel/nowhere.py")) == Path("tests/ir/kernel")
+    assert Record.parsed(record.text()) == record
+    assert record.open() == [first]
+
+
+def test_a_record_without_a_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="begins with its file, a digest and counts, not with 'killed'"):
+        Record.parsed("killed")
+
+
+def test_of_every_mutant_that_survives_it_is_said_why() -> None:
+    kept = records()
+    assert kept
+    for record in kept:
+        survivors = {mutant for mutant, result in record.results.items() if result == SURVIVED}
+        assert set(record.notes) == survivors, record.file
+        assert all(note.startswith((EQUIVALENT, MISSING)) for note in record.notes.values()), record.file
+
+
+def test_records_are_about_files_of_weft_and_are_as_the_tool_writes_them() -> None:
+    for record in records():
+        path = mutate.RECORDS / f"{record.file.removesuffix('.py').replace('/', '.')}.txt"
+        assert (mutate.ROOT / record.file).exists()
+        assert path.read_text(encoding="utf-8") == record.text()
 
 
 @pytest.mark.parametrize(
@@ -122,3 +146,28 @@ def test_a_later_run_tries_what_is_new_and_what_survived(
     assert mutate.main([file, "--sample", "4"]) == 0
     assert asked[-1] == asked[4]
     assert "1 of 19 mutants of weft/ir/kernel/transforms/split.py" in capsys.readouterr().out
+
+
+def test_what_survives_for_a_reason_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mutate, "outcome", lambda *_: (SURVIVED, ""))
+    monkeypatch.setattr(mutate, "RECORDS", tmp_path)
+    file = "weft/ir/kernel/transforms/split.py"
+    assert mutate.main([file, "--sample", "2"]) == 1
+    (record,) = records()
+    notes = dict.fromkeys(record.results, "equivalent: nothing reads it")
+    path = tmp_path / "weft.ir.kernel.transforms.split.txt"
+    path.write_text(Record(file, record.digest, 19, record.results, notes).text(), encoding="utf-8")
+    assert mutate.main([file, "--sample", "2"]) == 0
+    assert mutate.main([]) == 0
+    *_, tried, head = capsys.readouterr().out.splitlines()
+    assert tried.startswith("0 of 19 mutants")
+    assert head.endswith("2 of 19 mutants: 0 killed, 0 timed out, 2 survived")
+
+
+def test_a_record_of_an_older_text_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutate, "RECORDS", tmp_path)
+    record = Record("weft/naming.py", "0123", 4, {"5:1  1  ->  (0)": KILLED})
+    (tmp_path / "weft.naming.txt").write_text(record.text(), encoding="utf-8")
+    assert list(mutate.recorded()) == [f"{record.head()}; the file has changed since"]

@@ -3,12 +3,17 @@
     python tools/mutate.py weft/ir/passes/licm.py                                  # all mutants of the file
     python tools/mutate.py weft/core/broadcast.py --sample 10 --seed 1             # some of them
     python tools/mutate.py weft/core/broadcast.py tests/core/test_elementwise.py   # by these tests
+    python tools/mutate.py                                                         # what is recorded of each file
 
 One thing at a time is changed: a comparison is another one, an integer is one more or one less, `and` is `or`, `min` is
 `max`, a condition is negated; a call or an assignment into an object is left out, and so is the return that stands
-alone under a condition. The tests, by default those in the file's place in tests/, run up to the first that fails, in a
-process that imports the mutant in place of the file; no file is changed. What came out stands in tests/mutants, where a
-later run goes on: it tries again what survived, and starts anew once the file has changed.
+alone under a condition. The tests, by default the file's own (`tools/module_tests.py`), run up to the first that fails,
+in a process that imports the mutant in place of the file; no file is changed. What came out stands in tests/mutants,
+where a later run goes on: it tries again what survived, and starts anew once the file has changed.
+
+A mutant that no test can notice, since it means the same, is left alive on purpose: the reason is written by hand into
+the record, in a line below the mutant that begins with `equivalent:`, and the mutant is not tried again. What a test
+would have to show that is not written yet stands there after `missing:`.
 """
 
 from __future__ import annotations
@@ -17,15 +22,18 @@ import argparse
 import ast
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+
+from module_tests import find_tests
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "tests" / "mutants"
@@ -36,6 +44,9 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }  # fmt: skip
 EXTREMES = {"min": "max", "max": "min"}
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
+HEAD = re.compile(r"(?P<file>\S+) (?P<digest>\w+): \d+ of (?P<possible>\d+) mutants: .*")
+NOTE = " " * 11
+EQUIVALENT, MISSING = "equivalent: ", "missing: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +71,58 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of a file's mutants so far, by their text."""
+    """What became of a file's mutants so far, by their text, and what is noted about some that survived."""
 
     file: str
     digest: str
     possible: int
-    results: dict[str, str]
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
 
-    def text(self) -> str:
-        """A line in all, and one for each mutant: survivors first, then in the order of the file."""
+    def head(self) -> str:
+        """A line in all."""
         counts = [f"{list(self.results.values()).count(r)} {r}" for r in (KILLED, TIMED_OUT, SURVIVED)]
-        head = (
+        return (
             f"{self.file} {self.digest}: {len(self.results)} of {self.possible} mutants: {', '.join(counts)}"
         )
-        order = sorted(self.results.items(), key=lambda x: (x[1] != SURVIVED, *_place(x[0])))
-        return "\n".join([head, *(f"{result:9}  {mutant}" for mutant, result in order)]) + "\n"
+
+    def text(self) -> str:
+        """The head, and a line for each mutant: survivors with their notes first, then in the order of the file."""
+        lines = [self.head()]
+        for mutant, result in sorted(self.results.items(), key=lambda x: (x[1] != SURVIVED, *_place(x[0]))):
+            lines.append(f"{result:9}  {mutant}")
+            if mutant in self.notes:
+                lines.append(NOTE + self.notes[mutant])
+        return "\n".join(lines) + "\n"
+
+    def open(self) -> list[str]:
+        """Mutants that survived though they do not mean the same."""
+        survivors = [m for m, result in self.results.items() if result == SURVIVED]
+        return [m for m in survivors if not self.notes.get(m, "").startswith(EQUIVALENT)]
+
+    @staticmethod
+    def parsed(text: str) -> Record:
+        """The record that has this text."""
+        head, *lines = text.splitlines()
+        found = HEAD.match(head)
+        if found is None:
+            raise ValueError(f"a record begins with its file, a digest and counts, not with {head!r}")
+        record, mutant = Record(found["file"], found["digest"], int(found["possible"])), ""
+        for line in lines:
+            if line.startswith(NOTE):
+                record.notes[mutant] = line.removeprefix(NOTE)
+            else:
+                mutant = line[11:]
+                record.results[mutant] = line[:9].strip()
+        return record
 
     @staticmethod
     def read(path: Path, file: str, digest: str, possible: int) -> Record:
         """The record in a file, if it is about this text of the source; else an empty one."""
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        results: dict[str, str] = {}
-        if lines and lines[0].startswith(f"{file} {digest}:"):
-            results = {line[11:]: line[:9].strip() for line in lines[1:]}
-        return Record(file, digest, possible, results)
+        record = Record.parsed(path.read_text(encoding="utf-8")) if path.exists() else None
+        if record is not None and (record.file, record.digest) == (file, digest):
+            return replace(record, possible=possible)
+        return Record(file, digest, possible)
 
 
 def _place(mutant: str) -> tuple[int, int]:
@@ -116,9 +155,9 @@ def _visited(node: ast.AST) -> Iterator[ast.AST]:
             return
         case _:
             yield node
-    for name, field in ast.iter_fields(node):
+    for name, value in ast.iter_fields(node):
         if name not in ("annotation", "returns", "decorator_list"):
-            for child in field if isinstance(field, list) else [field]:
+            for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from _visited(child)
 
@@ -152,13 +191,22 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | as
             pass
 
 
-def mirrored(file: Path) -> Path:
-    """The test in the file's place in tests/, or the nearest folder there that there is."""
-    inside = file.relative_to("weft")
-    test = Path("tests") / inside.parent / f"test_{inside.stem}.py"
-    while not (ROOT / test).exists():
-        test = test.parent
-    return test
+def records() -> list[Record]:
+    """All that are kept, in the order of their names."""
+    return [Record.parsed(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*.txt"))]
+
+
+def digest_of(source: str) -> str:
+    """The name of a file's text in its record."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def recorded() -> Iterator[str]:
+    """A line for each record: its head, and whether it is about an older text of the file."""
+    for record in records():
+        file = ROOT / record.file
+        now = digest_of(file.read_text(encoding="utf-8")) if file.exists() else None
+        yield record.head() + ("" if now == record.digest else "; the file has changed since")
 
 
 def outcome(module: str, source: str, tests: list[str], limit: float | None) -> tuple[str, str]:
@@ -190,23 +238,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", type=Path, help="a file of weft, from the root of the repository")
+    parser.add_argument("file", type=Path, nargs="?", help="a file of weft, from the root of the repository")
     parser.add_argument("tests", nargs="*", help="files and folders of tests")
     parser.add_argument("--sample", type=int, help="that many mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--limit", type=float, help="seconds that the tests of a mutant may take")
     asked = parser.parse_args(arguments)
+    if asked.file is None:
+        sys.stdout.writelines(f"{line}\n" for line in recorded())
+        return 0
     module = ".".join(asked.file.with_suffix("").parts).removesuffix(".__init__")
     source = (ROOT / asked.file).read_text(encoding="utf-8")
-    tests = asked.tests or [str(mirrored(asked.file))]
+    tests = asked.tests or [str(test) for test in find_tests(asked.file)]
+    if not tests:
+        parser.error(f"{asked.file} names no tests")
     found = mutants(source)
-    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
     path = RECORDS / f"{module}.txt"
-    record = Record.read(path, str(asked.file), digest, len(found))
+    record = Record.read(path, str(asked.file), digest_of(source), len(found))
     chosen = (
         found if asked.sample is None else Random(asked.seed).sample(found, min(asked.sample, len(found)))
     )
-    left = [m for m in chosen if record.results.get(str(m), SURVIVED) == SURVIVED]
+    survivors, new = set(record.open()), {m for m in chosen if str(m) not in record.results}
+    left = [m for m in found if m in new or str(m) in survivors]
     sys.stdout.write(f"{len(left)} of {len(found)} mutants of {asked.file}, by {' '.join(tests)}\n")
     if not left:
         return 0
@@ -221,9 +274,10 @@ def main(arguments: list[str] | None = None) -> int:
         result, _ = outcome(module, m.applied(source), tests, limit)
         sys.stdout.write(f"{result:9}  {m}\n")
         sys.stdout.flush()
-        record = replace(record, results={**record.results, str(m): result})
+        notes = {k: note for k, note in record.notes.items() if k != str(m) or result == SURVIVED}
+        record = replace(record, results={**record.results, str(m): result}, notes=notes)
         path.write_text(record.text(), encoding="utf-8")
-    return int(any(record.results[str(m)] == SURVIVED for m in left))
+    return int(bool(record.open()))
 
 
 if __name__ == "__main__":

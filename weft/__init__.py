@@ -3,6 +3,7 @@
 Names are torch's wherever torch has the thing: `weft/surface/table.py` lists them. Importing opens no device; that
 happens when the first tensor needs one.
 """
+# Tests: tests/core/tensor/test_tensor.py, tests/core/test_surface.py
 
 from weft.core.tensor.tensor import Tensor as Tensor  # the class of what every module makes
 from weft.surface.namespaces import offer

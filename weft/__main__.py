@@ -1,4 +1,5 @@
 """The command line: `python -m weft devices | demo | explain | bench | cache | run`."""
+# Tests: tests/test_main.py, tests/as_torch/test_run.py
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@
 
 bfloat16 has the range of float32 and needs no scaler.
 """
+# Tests: tests/optim/test_steps.py, tests/core/composed/test_autocast.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """torch.compiler: what programs say to a compiler, which is `weft.compile`."""
+# Tests: tests/core/compile/test_compile_breaks.py, tests/test_torch_paths.py
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 >>> device = "cuda" if weft.cuda.is_available() else "cpu"
 """
+# Tests: tests/test_torch_paths.py
 
 from __future__ import annotations
 

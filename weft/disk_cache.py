@@ -10,6 +10,7 @@ are made for this user only (0700) and so are files (0600), whatever the umask; 
 could read, are mended. A folder that others can write to, or that is another user's, is not used: nothing is loaded
 from it and nothing written, which is reported once, and by `python -m weft cache`.
 """
+# Tests: tests/scheduler/test_disk_cache.py, tests/test_private_folders.py
 
 from __future__ import annotations
 

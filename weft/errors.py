@@ -2,6 +2,7 @@
 
 A message says which op, with which shapes and dtypes, and what to do; the place in the user's own code is added here.
 """
+# Tests: tests/core/test_errors.py
 
 from __future__ import annotations
 

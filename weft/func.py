@@ -2,6 +2,7 @@
 
 They nest: `weft.func.vmap(weft.func.grad(f))` is the gradient for each example.
 """
+# Tests: tests/autograd/test_tools.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 Programs import from many of torch's files. A package that stands for one of torch's says in a table which of weft's
 modules each of its paths means; they are the same module objects, so every class exists once.
 """
+# Tests: tests/test_torch_paths.py
 
 from __future__ import annotations
 

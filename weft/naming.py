@@ -2,6 +2,7 @@
 
 Whoever has weft stand in for another package says so once, with `call_it("torch")`; messages of errors stay weft's.
 """
+# Tests: tests/core/tensor/test_types.py
 
 from __future__ import annotations
 

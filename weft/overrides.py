@@ -1,4 +1,5 @@
 """torch.overrides: what classes with `__torch_function__` and functions that respect them are written with."""
+# Tests: tests/core/surface/test_overrides.py
 
 from __future__ import annotations
 

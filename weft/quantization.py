@@ -6,6 +6,7 @@ Products are still computed in floats; each reads the small weights and widens t
 
 The blocks are those of ggml and torchao (`weft.core.functional.quantization` says how they lie in memory).
 """
+# Tests: tests/core/functional/test_quantization.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Special functions under torch's names."""
+# Tests: tests/core/composed/test_halves.py
 
 from weft.surface.namespaces import offer
 

@@ -6,12 +6,16 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.ir import dtypes
+from weft.ir.expr import Load
 from weft.ir.index import (
     NEVER,
     Int,
+    Opaque,
     Var,
     bounds,
     coefficient,
@@ -122,3 +126,34 @@ def test_what_the_simplifier_is_for() -> None:
     assert repr(minimum(j, 9)) == "j"
     assert repr(minimum((n + 15) // 16, n // 16)) == "0"
     assert unflatten(flatten((i, j), (4, 8)), (4, 8)) == (i, j)
+
+
+def test_a_remainder_is_no_larger_than_what_is_divided() -> None:
+    i, n = Var("i", 0, 3), Var("n", 1, 6)
+    assert bounds(i % n) == (0, 3)
+
+
+def test_steps_longer_than_the_divisor_leave_the_quotient() -> None:
+    i, j = Var("i", 0, 3), Var("j", 0, 7)
+    assert repr((i * 5 + j) // 4) == "(i + j)//4 + i"
+    assert repr((i * 5 + j) % 4) == "((i + j)%4)"
+
+
+def test_what_is_substituted_in_a_quotient_stays_divided() -> None:
+    i, j, n = Var("i", 0, 3), Var("j", 0, 7), Var("n", 1, 6)
+    assert repr(substitute((i * 5 + j) // n, {j: Var("k", 0, 5) + 2})) == "(5*i + k + 2)//n"
+
+
+def test_numbers_are_compared_as_arrays_are() -> None:
+    i, j = Var("i", 0, 3), Var("j", 0, 7)
+    for at in ({"i": 1, "j": 2}, {"i": 2, "j": 1}):
+        assert evaluate(maximum(i, j), at) == 2
+        assert evaluate(minimum(i, j), at) == 1
+
+
+def test_an_opaque_index_is_evaluated_by_who_knows_it() -> None:
+    value = Load(dtypes.int32, "p", (VARS[0],))
+    opaque = Opaque(value, 0, 9)
+    assert evaluate(opaque + 1, {}, lambda of: 7 if of is value else None) == 8
+    with pytest.raises(ValueError, match="no evaluator given for"):
+        evaluate(opaque, {})

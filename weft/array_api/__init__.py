@@ -10,6 +10,7 @@ Left out: complex64, complex128, `conj` of anything but itself, `imag` and the e
 numbers only; `linalg.eig` and `eigvals` for the same reason. `nonzero`, `unique_*` and boolean indexing compute their
 input when called, since their results' sizes depend on it.
 """
+# Tests: tests/array_api/test_functions.py, tests/array_api/test_standard.py
 
 import math
 

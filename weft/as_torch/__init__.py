@@ -10,6 +10,7 @@ rarely call (torch.fx, torch.jit, torch.hub ...), which change nothing where not
 `NotOffered` when they are called. What neither has is an AttributeError or ImportError, by which many programs choose.
 The room keeps these names out of weft's own.
 """
+# Tests: tests/as_torch/test_room.py
 
 from __future__ import annotations
 

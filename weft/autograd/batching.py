@@ -4,6 +4,7 @@ A function is run once on placeholders for one example; `batched` then rewrites 
 axis in front. What does not depend on a placeholder stays as it is, and is computed once for all examples. Values that
 carry a tape keep it: the result can be differentiated, and gradients can be batched.
 """
+# Tests: tests/autograd/test_tools.py, tests/fuzz/test_batching.py
 
 from __future__ import annotations
 

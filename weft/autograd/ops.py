@@ -1,4 +1,5 @@
 """Small builders on values, as strict as the graph: equal shapes and dtypes, no broadcasting, no promotion."""
+# Tests: tests/autograd/test_vjp.py
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ The graph merges equal nodes, so it cannot say that one of two equal tensors is 
 That is the tape's business: each `Value` records the op and the values it was applied to when one of them needs a
 gradient. Vector-Jacobian products are written on values, so gradients can be differentiated again.
 """
+# Tests: tests/autograd/test_reverse.py
 
 from __future__ import annotations
 

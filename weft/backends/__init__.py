@@ -1,4 +1,5 @@
 """Backends: what turns lowered loops into running code, each in a package of its own."""
+# Tests: tests/backends/test_registry.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Storage whose memory is filled when it is first used: weights in a file that nothing may ever ask for."""
+# Tests: tests/io/test_safetensors.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """A backend whose driver lists devices by handles of its own."""
+# Tests: tests/backends/opencl/test_blocks.py
 
 from __future__ import annotations
 

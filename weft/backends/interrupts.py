@@ -1,4 +1,5 @@
 """Ctrl-C that waits: between two launches of a run that updates memory in place."""
+# Tests: tests/optim/test_steps.py
 
 from __future__ import annotations
 

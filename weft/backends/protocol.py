@@ -14,6 +14,7 @@ Errors, the same everywhere:
 | `DTypeError`  | a program uses a dtype that `DeviceInfo.dtypes` lacks (the scheduler refuses before `compile`)  |
 | `DeviceError` | the driver is missing, with what to install; or the device failed, at a run or at a later wait   |
 """
+# Tests: tests/backends/dummy/test_device.py
 
 from __future__ import annotations
 

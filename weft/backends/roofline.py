@@ -5,6 +5,7 @@
 with the rates of the nearest memory level that holds what the kernel touches (Williams, Waterman & Patterson 2009,
 "Roofline: an insightful visual performance model").
 """
+# Tests: tests/backends/cpu/test_roofline.py
 
 from __future__ import annotations
 

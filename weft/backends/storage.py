@@ -1,4 +1,5 @@
 """Storage: the memory that holds a tensor's elements, contiguous in row-major order."""
+# Tests: tests/backends/dummy/test_device.py, tests/scheduler/test_realize.py
 
 from __future__ import annotations
 

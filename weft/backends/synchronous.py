@@ -1,4 +1,5 @@
 """Queues of a device whose runs and copies are finished when they return: nothing is ever left to wait for."""
+# Tests: tests/scheduler/test_realize.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Data sets, samplers and loaders, under the names of torch.utils.data."""
+# Tests: tests/loading/test_data.py
 
 from weft.data.collate import default_collate, default_convert
 from weft.data.dataset import (

@@ -1,4 +1,5 @@
 """Examples shared out to processes, in torch's order."""
+# Tests: tests/test_distributed.py
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 Programs that are written for several processes run as they are, alone. More than one process is refused.
 """
+# Tests: tests/test_distributed.py
 
 from __future__ import annotations
 

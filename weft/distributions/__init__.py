@@ -4,6 +4,7 @@
 >>> action = policy.sample()
 >>> loss = -policy.log_prob(action) * reward
 """
+# Tests: tests/distributions/test_distributions.py
 
 from weft.distributions.composed import (
     AffineTransform,

@@ -7,6 +7,7 @@ above. On the side that the mean is not on, the integrand falls from x on, so th
 the trapezoidal rule after s = L exp(y - exp(-y)) give all digits that float64 can (Takahasi & Mori 1974, "Double
 exponential formulas for numerical integration").
 """
+# Tests: tests/distributions/test_gradients_of_draws.py, tests/distributions/test_distributions.py
 
 from __future__ import annotations
 

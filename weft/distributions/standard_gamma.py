@@ -1,4 +1,5 @@
 """Draws of Gamma(a, 1) by rejection."""
+# Tests: tests/distributions/test_gradients_of_draws.py
 
 from __future__ import annotations
 

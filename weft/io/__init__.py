@@ -1,4 +1,5 @@
 """Reading and writing tensors."""
+# Tests: tests/io/test_nested.py, tests/io/test_torch_files.py
 
 from weft.io import serialization
 from weft.io.checkpoint import Loaded, load_torch

@@ -6,6 +6,7 @@
 A class that is allowed is made as Python's pickle makes it: by its `__new__`, its `__setstate__`, or what it says
 itself. So allow only classes of which that does no harm, whatever the file gives them.
 """
+# Tests: tests/io/test_torch_files.py, tests/io/test_malformed.py
 
 from __future__ import annotations
 

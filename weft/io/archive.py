@@ -5,6 +5,7 @@ against a bound before anything is unpacked, and checksums before bytes are used
 copied. Writing gives one stored member after the other, each aligned, to a file that need not be able to seek.
 Format: APPNOTE.TXT of PKWARE, sections 4.3 and 4.5.3.
 """
+# Tests: tests/io/test_torch_files.py, tests/io/test_malformed.py
 
 from __future__ import annotations
 

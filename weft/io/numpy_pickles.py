@@ -1,4 +1,5 @@
 """Names in pickles of NumPy's arrays and numbers, made anew with every part checked; plain numbers only."""
+# Tests: tests/io/test_torch_files.py
 
 from __future__ import annotations
 

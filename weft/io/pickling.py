@@ -4,6 +4,7 @@ Protocol 2, which is what torch writes. Containers, numbers and texts are writte
 say themselves (`__reduce_ex__`), except those for which `special` gives the bytes: tensors, whose places in the file
 are known only when all have been met, so that what is given for them may be filled in later.
 """
+# Tests: tests/io/test_torch_files.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """map_location: on which device tensors of a file are made, in the forms that torch takes."""
+# Tests: tests/io/test_torch_files.py
 
 from __future__ import annotations
 

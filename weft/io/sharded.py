@@ -4,6 +4,7 @@
 
 Format: as Hugging Face's `model.safetensors.index.json`.
 """
+# Tests: tests/io/test_checkpoint.py
 
 from __future__ import annotations
 

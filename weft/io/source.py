@@ -1,4 +1,5 @@
 """The bytes of a file: mapped, or in memory where it was given as an object."""
+# Tests: tests/io/test_torch_files.py, tests/io/test_malformed.py
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ This one calls only functions of the table, charges what is copied against a bou
 to 5 but for the few codes that name objects by other means.
 Format: the opcodes as Lib/pickletools.py of CPython describes them.
 """
+# Tests: tests/io/test_torch_files.py, tests/io/test_malformed.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Element types, and how they promote. The rules are torch's (its "type promotion" page)."""
+# Tests: tests/ir/test_ops.py, tests/core/test_dtypes.py
 
 from __future__ import annotations
 

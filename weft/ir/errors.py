@@ -1,4 +1,5 @@
 """The error that constructors, verifiers and the interpreter raise about an ill-formed program."""
+# Tests: tests/ir/test_loops_verify.py
 
 from __future__ import annotations
 

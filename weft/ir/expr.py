@@ -4,6 +4,7 @@ An expression is an immutable DAG: build it with the helpers below, which fold c
 using the same object. `Load` reads one element; in an algorithm its index has one entry per axis, in lowered loops
 it is one flat offset.
 """
+# Tests: tests/ir/test_interning.py, tests/ir/passes/test_meaning.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Scalar expressions as text."""
+# Tests: tests/ir/test_loops_text.py, tests/ir/test_loops_verify.py
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@
 Source: Micikevicius et al. 2022, "FP8 formats for deep learning", arXiv:2209.05433. What e4m3fn cannot hold becomes its
 largest number, infinities included, as in torch.
 """
+# Tests: tests/core/test_float8.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Work that makes many objects and no garbage: Python's collector would walk them again and again, and find nothing."""
+# Tests: tests/test_scale.py
 
 from __future__ import annotations
 

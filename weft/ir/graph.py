@@ -3,6 +3,7 @@
 Make nodes with `apply`, which checks them by the rules in `shape_rules` and simplifies trivial ones, or with the leaf
 makers `const`, `arange` and `buffer`. Nodes live as long as something refers to them.
 """
+# Tests: tests/ir/test_graph_forms.py, tests/ir/test_shape_rules.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The graph as DOT, for Graphviz: leaves are boxes, operations ellipses."""
+# Tests: tests/ir/test_graph_forms.py
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
 %2 add %0 %1 f32[4, 3]
 return %2
 """
+# Tests: tests/ir/test_graph_forms.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The verifier of graphs: every node is what its op's rule makes of its inputs, and equal nodes are one object."""
+# Tests: tests/ir/test_graph_forms.py
 
 from __future__ import annotations
 

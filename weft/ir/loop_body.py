@@ -7,6 +7,7 @@ for t in 0 .. length - 1 (backwards if `reverse`):
 Each result of a loop is a node of its own (one op has one result); those with equal bodies and inputs are one loop to
 the scheduler, which runs it once and computes only what somebody asks for.
 """
+# Tests: tests/core/grad/test_scan.py
 
 from __future__ import annotations
 
@@ -140,7 +141,7 @@ def normal(
     nexts: Sequence[Node],
     outs: Sequence[Node],
     sources: Sequence[Node],
-    length: int,
+    length: Int,
     reverse: bool,
 ) -> tuple[Body, tuple[Node, ...]]:
     """A body, and the inputs beside `sources` (of carries, then of slices) with which it makes a loop.

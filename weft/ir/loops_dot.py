@@ -1,4 +1,5 @@
 """Lowered loops as a DOT graph: statements in nested boxes, arrows from what is written to who reads it."""
+# Tests: tests/ir/test_loops_text.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The names that the parts of a program use: index variables, temporaries and buffers share one namespace."""
+# Tests: tests/ir/passes/test_grid.py
 
 from __future__ import annotations
 

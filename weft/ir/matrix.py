@@ -8,6 +8,7 @@ of which some count threads (LANE) and some count the registers of one thread (E
 LANE factors, then the column's. A schedule that splits its loops by these factors keeps every element of the result in
 the registers of the one thread that its unit puts it in, and reads it there like any other value.
 """
+# Tests: tests/scheduler/optimize/test_gpu_matrix.py
 
 from __future__ import annotations
 

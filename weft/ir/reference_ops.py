@@ -3,6 +3,7 @@
 A rule sees operands of one dtype, bool, integer, f32 or f64. `apply` adds what is common: casts, and that narrow
 floats are computed in f32 and rounded. Call it under `np.errstate(all="ignore")` to silence NumPy's warnings.
 """
+# Tests: tests/ir/test_fold.py, tests/ir/test_ops.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Activations as layers. Shapes: (...) -> (...), element by element unless said otherwise."""
+# Tests: tests/nn/test_layers.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Averages of a model's weights over training; `weft.optim.swa_utils` offers them under torch's names."""
+# Tests: tests/optim/test_optimizers.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The compiled form of a module: a module that has the original as `_orig_mod`, as torch's."""
+# Tests: tests/nn/test_module_internals.py
 
 from __future__ import annotations
 

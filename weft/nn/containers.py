@@ -1,4 +1,5 @@
 """Modules that hold modules, or parameters."""
+# Tests: tests/nn/test_module.py, tests/nn/test_hooks.py
 
 from __future__ import annotations
 

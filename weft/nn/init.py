@@ -1,4 +1,5 @@
 """Initial values of parameters, written into a tensor in place, as torch.nn.init names them."""
+# Tests: tests/nn/test_hooks.py, tests/nn/test_mistakes.py
 
 from __future__ import annotations
 

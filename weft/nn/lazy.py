@@ -1,4 +1,5 @@
 """Layers that find out how many channels they take from their first input."""
+# Tests: tests/nn/test_module.py
 
 from __future__ import annotations
 

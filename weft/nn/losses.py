@@ -1,4 +1,5 @@
 """Losses as layers. `reduction` is "mean", "sum" or "none" (one loss per element or example)."""
+# Tests: tests/nn/test_layers.py
 
 from __future__ import annotations
 

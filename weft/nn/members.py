@@ -3,6 +3,7 @@
 Programs read and write these dicts. What is in them is an attribute of the module as well: reading `layer.weight` costs
 what any attribute costs. Each write keeps both.
 """
+# Tests: tests/nn/test_module_internals.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Multi-head attention."""
+# Tests: tests/nn/test_recurrent.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """torch.nn.parallel for programs that wrap their model: here it runs as it is, on its device."""
+# Tests: tests/test_distributed.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Layers whose weights are stored in 8 or 4 bits; see `weft.quantization`."""
+# Tests: tests/core/functional/test_quantization.py
 
 from __future__ import annotations
 

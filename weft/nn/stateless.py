@@ -1,4 +1,5 @@
 """A module as a function of its parameters and buffers."""
+# Tests: tests/nn/test_module_internals.py, tests/autograd/test_tools.py
 
 # Modules have members under torch's names, with underscores.
 # pyright: reportPrivateUsage=false

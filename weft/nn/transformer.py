@@ -3,6 +3,7 @@
 Shapes: sequences (T, n, d_model), or (n, T, d_model) with batch_first, or without n -> same. Masks (T, S), or
 (n * heads, T, S), and key padding masks (n, S): true means "not allowed", floats are added.
 """
+# Tests: tests/nn/test_recurrent.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Optimizers and learning rate schedules, under torch's names."""
+# Tests: tests/optim/test_optimizers.py
 
 from weft.module_paths import offer_paths
 from weft.surface.namespaces import offer

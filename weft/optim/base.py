@@ -4,6 +4,7 @@ weft's own optimizers (optimizer.py) are subclasses that say a rule. A subclass 
 updates `p` and `self.state[p]` in place. What it wrote is computed when the step is over, in one plan; the numbers it
 multiplies by, which may differ from step to step, are operands of that plan and not part of it.
 """
+# Tests: tests/optim/test_optimizers.py, tests/optim/test_steps.py
 
 from __future__ import annotations
 

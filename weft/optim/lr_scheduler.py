@@ -3,6 +3,7 @@
 As in torch a scheduler's `get_lr` goes on from the rate that each group has now, so several may act on one optimizer;
 `_get_closed_form_lr` gives the rate at an epoch at once.
 """
+# Tests: tests/optim/test_lr_scheduler.py, tests/optim/test_optimizers.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Base of optimizers: groups of parameters with options, state per parameter, a step as one computation."""
+# Tests: tests/optim/test_subclasses.py, tests/optim/test_steps.py
 
 from __future__ import annotations
 

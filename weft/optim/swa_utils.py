@@ -1,4 +1,5 @@
 """Averages of weights, under torch's names. The averaged model is a module: it is in weft.nn, loaded when asked for."""
+# Tests: tests/optim/test_lr_scheduler.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Graph -> plan: kernels, their code, and memory for what lies between them."""
+# Tests: tests/scheduler/test_realize.py, tests/scheduler/test_plan_verify.py
 
 from __future__ import annotations
 

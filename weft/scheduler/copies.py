@@ -3,6 +3,7 @@
 Bytes of a known number are copied by a step of their own kind. Where sizes are known when the plan runs, a kernel
 copies just the elements that there are: memory is as large as these, not as large as it may become.
 """
+# Tests: tests/scheduler/test_families.py, tests/fuzz/test_families.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The programs of a plan in full, for explanations: nothing is computed, and nothing compiled until asked for."""
+# Tests: tests/core/execute/test_explanation.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 A loop takes memory for one step only: what a step computes for itself is planned like a plan of its own, in one block
 of the workspace. A carry changes places between two tensors, or stays where it is if its last reader may write over it.
 """
+# Tests: tests/core/grad/test_scan.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """A plan: compiled kernels, and the steps that run them on given memory."""
+# Tests: tests/scheduler/test_plan_verify.py
 
 from __future__ import annotations
 

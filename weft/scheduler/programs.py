@@ -3,6 +3,7 @@
 What an earlier process compiled is found on disk, kernel by kernel: of a model of which one layer changed, only the
 kernels of that layer are compiled.
 """
+# Tests: tests/scheduler/test_realize.py
 
 from __future__ import annotations
 

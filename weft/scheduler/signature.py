@@ -1,4 +1,5 @@
 """The structure of a graph, leaves renumbered: what plans are cached by."""
+# Tests: tests/scheduler/test_generalize.py, tests/scheduler/test_realize.py
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@
 
 A copy is in the stage after those that its source needs. `realize` runs these, and `weft.explain` lists them.
 """
+# Tests: tests/scheduler/test_realize.py
 
 from __future__ import annotations
 

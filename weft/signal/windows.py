@@ -1,4 +1,5 @@
 """Window functions under the names of torch.signal.windows."""
+# Tests: tests/core/functions/test_windows.py
 
 from weft.core.functions.windows import (
     bartlett,

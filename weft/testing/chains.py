@@ -5,6 +5,7 @@ for i in 0..1000:                     s: 1000 additions in sequence
   for k in 0..64: p += x[64*i + k]
   s += p
 """
+# Tests: tests/scheduler/optimize/test_levels.py
 
 from __future__ import annotations
 

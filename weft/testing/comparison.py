@@ -1,4 +1,5 @@
 """torch.testing.assert_close: tensors, numbers, and nested containers of them, compared within tolerances."""
+# Tests: tests/core/surface/test_overrides.py
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Running a graph by its kernels, one after the other: as they are before scheduling, in the interpreter, or as the
 caller schedules and runs them."""
+# Tests: tests/scheduler/kernelize/test_random.py
 
 from __future__ import annotations
 
@@ -162,8 +163,9 @@ def _repeat(
 
     for s in loop.begin:
         step(s, env)
-    for k in range(loop.body.length):
-        t = loop.body.length - 1 - k if loop.body.reverse else k
+    length = int(evaluate(loop.body.length, env))
+    for k in range(length):
+        t = length - 1 - k if loop.body.reverse else k
         after.clear()
         own.clear()
         for s in loop.steps:

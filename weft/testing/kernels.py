@@ -1,4 +1,5 @@
 """Small kernels of every kind that schedules must preserve, with what NumPy says they compute."""
+# Tests: tests/ir/kernel/test_transforms.py
 
 from __future__ import annotations
 

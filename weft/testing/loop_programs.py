@@ -1,4 +1,5 @@
 """Hypothesis strategies for random lowered loop programs that are well formed and read nothing uninitialized."""
+# Tests: tests/ir/passes/test_meaning.py
 
 from __future__ import annotations
 

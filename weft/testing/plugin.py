@@ -3,6 +3,7 @@
 It is loaded in every run of pytest where weft is installed, and does nothing unless the suite is among the arguments:
 its options belong to the suite alone.
 """
+# Tests: tests/testing/test_conformance.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """A random program in a form that prints, shrinks, and builds on any device: leaves, steps, outputs."""
+# Tests: tests/testing/test_strategies.py
 
 from __future__ import annotations
 

@@ -374,10 +374,11 @@ def _loop(c: Context, *inputs: Array) -> Array:
     carry, rest = list(inputs[: len(body.carries)]), inputs[len(body.carries) :]
     sliced, fixed = rest[: len(body.slices)], rest[len(body.slices) :]
     out = np.zeros(c.shape, to_numpy(c.dtype))
+    length = int(index.evaluate(body.length, c.bindings))
     if loop.part is Part.HISTORY:
-        out[body.first] = carry[k]
-    for step in range(body.length):
-        t = body.length - 1 - step if body.reverse else step
+        out[length if body.reverse else 0] = carry[k]
+    for step in range(length):
+        t = length - 1 - step if body.reverse else step
         rows = [x[t + at] for x, at in zip(sliced, body.offsets, strict=True)]
         given = dict(zip((*body.carries, *body.slices, *body.fixed), (*carry, *rows, *fixed), strict=True))
         found = evaluate((*body.nexts, *body.outs), c.bindings, given)

@@ -4,6 +4,7 @@ The reference is run again with every inexact operand disturbed by a few units i
 The largest deviation seen says how well conditioned each element is; elements whose disturbed runs are not all finite
 (overflow that one rounding decides) are not compared. Source: Parker, "Monte Carlo arithmetic", 1997.
 """
+# Tests: tests/testing/test_strategies.py
 
 from __future__ import annotations
 

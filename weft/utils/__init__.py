@@ -1,4 +1,5 @@
 """torch.utils: `data` (weft.data), `checkpoint`, and `dlpack`, under torch's paths."""
+# Tests: tests/test_torch_paths.py
 
 from weft.module_paths import offer_paths
 from weft.utils import dlpack

@@ -1,4 +1,5 @@
 """torch.utils.dlpack: tensors from and to capsules."""
+# Tests: tests/fuzz/test_neutral_calls.py
 
 from __future__ import annotations
 

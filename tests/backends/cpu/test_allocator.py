@@ -86,6 +86,39 @@ def test_idle_memory_is_bounded_and_the_longest_idle_goes_first() -> None:
     assert allocator.allocate(3 << 20).address == young_address
 
 
+def test_the_longest_idle_goes_first_whatever_its_size() -> None:
+    allocator = Allocator(idle_limit=9 << 20)
+    first, second, other, last = (allocator.allocate(n << 20) for n in (2, 2, 3, 4))
+    del first
+    del other
+    del second
+    del last  # eleven MiB idle: the first, of two, has to go
+    assert allocator.use().idle == 9 << 20
+
+
+def test_small_blocks_fill_their_slab() -> None:
+    allocator = Allocator()
+    blocks = [allocator.allocate(SMALL_BYTES) for _ in range(32)]
+    assert allocator.use().mapped == 2 << 20
+    blocks.append(allocator.allocate(SMALL_BYTES))
+    assert allocator.use().mapped == 4 << 20
+
+
+def test_a_gibibyte_may_idle_where_nothing_is_said() -> None:
+    allocator = Allocator()
+    allocator.allocate(1 << 30)  # dead at once, and never touched, so it takes no memory
+    assert allocator.use().idle == 1 << 30
+    allocator.allocate((1 << 30) + 1)
+    assert allocator.use().idle == 0
+
+
+@pytest.mark.parametrize(("nbytes", "mapped"), [(SMALL_BYTES, 2 << 20), (SMALL_BYTES + 1, 72 << 10)])
+def test_blocks_up_to_the_small_size_are_carved_from_a_slab(nbytes: int, mapped: int) -> None:
+    allocator = Allocator()
+    block = allocator.allocate(nbytes)
+    assert (block.size, allocator.use().mapped) == (size_class(nbytes), mapped)
+
+
 def test_the_limit_refuses_with_the_numbers() -> None:
     allocator = Allocator(limit=8 << 20)
     kept = allocator.allocate(6 << 20)
@@ -111,6 +144,27 @@ def test_a_new_limit_gives_back_what_idles_beyond_it() -> None:
     allocator.set_limit(7 << 20)
     use = allocator.use()
     assert (use.live, use.idle, use.mapped) == (kept.nbytes, 2 << 20, 6 << 20)
+
+
+def test_a_limit_below_what_lives_leaves_nothing_idle() -> None:
+    allocator = Allocator()
+    kept, dead = allocator.allocate(4 << 20), allocator.allocate(3 << 20)
+    del dead
+    allocator.set_limit(1 << 20)
+    assert (allocator.use().live, allocator.use().idle) == (kept.nbytes, 0)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (1023, "1023 bytes"), (1024, "1.0 KiB"), (1 << 20, "1.0 MiB"), (3 << 30, "3.0 GiB"), (1 << 40, "1.0 TiB"),
+    ],
+)  # fmt: skip
+def test_sizes_in_messages_have_the_largest_unit_that_they_reach(nbytes: int, text: str) -> None:
+    with pytest.raises(
+        MemoryError, match=rf"^out of memory: {text} requested with 0 bytes live .*limit 64 bytes"
+    ):
+        Allocator(limit=64).allocate(nbytes)
 
 
 def test_what_the_system_refuses_is_a_clear_error() -> None:

@@ -136,6 +136,35 @@ def test_changes_are_let_go_when_they_are_computed_or_dead() -> None:
     assert len(changes.mine.changed) == before
 
 
+def test_what_changes_often_and_is_not_read_is_computed_with_something_else() -> None:
+    changes.catch_up()
+    changes.settle()
+    for _ in range(2):  # the count starts anew when what has changed is computed
+        counter, other = weft.zeros(3).realize(), weft.zeros(3).realize()
+        other += 1
+        for _ in range(changes.LONG):
+            counter += 1
+        assert counter.value.node.storage is None
+        weft.tensor([3.0]).add_(1).numpy()
+        assert counter.value.node.storage is not None
+        assert other.value.node.storage is None
+        assert counter.tolist() == [changes.LONG] * 3
+        weft.tensor([3.0]).add_(1).numpy()
+
+
+def test_of_a_users_changes_those_that_can_be_computed_have_happened() -> None:
+    x = weft.zeros(3).realize()
+    with weft.memory_limit(LIMIT):
+        shared = column(3).squeeze(1)
+        x += shared
+        x *= 2.0
+        too_much = (column(4096) * column(2048).T).cumsum(0)[5, :3] + shared
+        x += too_much
+        with pytest.raises(MemoryError):
+            (too_much * 3.0).numpy()
+        np.testing.assert_allclose(x.numpy(), np.full(3, 2 * np.e), rtol=1e-6)
+
+
 def test_elements_stay_shared_after_a_change_is_withdrawn() -> None:
     x = weft.zeros(4, 3).realize()
     with weft.memory_limit(LIMIT):

@@ -89,11 +89,20 @@ CASES: dict[str, Case] = {
     "function of a column of reductions": Case(
         lambda: [(x := f32(8, 1, 16)) - (s := x.sum(-1))[..., None], s[:, 0] * 2]
     ),
+    "function, in a column, of reductions": Case(
+        lambda: [(x := f32(8, 1, 16)) - (s := x.sum(-1))[..., None], s * 2]
+    ),
     "function of a reduction in a piece": Case(
         lambda: [weft.cat([(x := f32(8, 1, 16)) - (s := x.sum(-1))[..., None], f32(2, 1, 16)]), s[:, 0] * 2]
     ),
     "function of a reduction that a loop reads": Case(
         lambda: [*weft.scan(lambda c, x: (c + x, c * x), f32(4), s := f32(3, 4, 5).sum(-1)), s * 2]
+    ),
+    "function of a reduction that a loop has read": Case(
+        lambda: [(s := f32(3, 4, 5).sum(-1)) * 2, *weft.scan(lambda c, x: (c + x, c * x), f32(4), s)]
+    ),
+    "function of a reduction, behind a guard": Case(
+        lambda: [(s := f32(8, 4).sum(-1)).exp(), f32(8) * s + F.pad(s.exp(), (1, 0))[:8]]
     ),
     "function of a reduction, reshaped": Case(
         lambda: [(x := f32(8, 4, 6)) - (s := x.sum(-1))[..., None], s.reshape(32) * 2]

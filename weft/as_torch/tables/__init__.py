@@ -2,6 +2,7 @@
 
 One table for each kind of module; a path that has children is a module, too, if only an empty one.
 """
+# Tests: tests/as_torch/test_room.py
 
 from __future__ import annotations
 

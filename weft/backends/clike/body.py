@@ -10,6 +10,7 @@ is written for one group after another. Where it has none, every statement becom
 
 `text` has lines and names, `values` what computes, `writing` and `lane_loops` what changes memory.
 """
+# Tests: tests/backends/clike/test_body.py, tests/backends/opencl/test_device.py
 
 from __future__ import annotations
 

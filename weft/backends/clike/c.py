@@ -3,6 +3,7 @@
 Compile with `-ffp-contract=off -fno-strict-aliasing`, and link the mathematical library. The text needs `HEADER`
 before it.
 """
+# Tests: tests/examples/test_backend_c.py
 
 from __future__ import annotations
 

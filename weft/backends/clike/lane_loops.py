@@ -1,4 +1,5 @@
 """Stores and accumulations of vector loops in languages without vectors: loops over the lanes."""
+# Tests: tests/backends/opencl/test_blocks.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The embedded default backend: LLVM machine code for this host, run on all its cores."""
+# Tests: tests/backends/cpu/test_ops.py, tests/backends/cpu/test_runtime.py
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Allocator:
             self._limit = limit
             self._collect()
             if limit is not None:
-                self._trim(max(0, limit - self._live))
+                self._trim(limit - self._live)
 
     def trim(self) -> None:
         """Give every idle mapping back to the system."""
@@ -326,7 +326,7 @@ def size_class(nbytes: int) -> int:
     """
     if nbytes < 0:
         raise ValueError(f"a block cannot have {nbytes} bytes")
-    step = max(ALIGNMENT, (1 << (nbytes - 1).bit_length()) >> 4) if nbytes > 1 else ALIGNMENT
+    step = max(ALIGNMENT, (1 << (nbytes - 1).bit_length()) >> 4)
     if nbytes > SMALL_BYTES:
         step = max(step, _PAGE)
     return max(step, -(-nbytes // step) * step)

@@ -3,6 +3,7 @@
 What we render is unrolled, vectorized and hoisted already, so a handful of passes is enough: registers for stack
 slots, common subexpressions, peepholes.
 """
+# Tests: tests/backends/cpu/test_ops.py
 
 from __future__ import annotations
 

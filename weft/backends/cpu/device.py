@@ -1,4 +1,5 @@
 """The CPU as a device of the backend protocol."""
+# Tests: tests/backends/cpu/test_ops.py, tests/backends/cpu/test_roofline.py
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 its address. It uses functions of the stable ABI only; other Pythons do without. One call of a plan takes 0.2 us this
 way, and 0.7 through ctypes.
 """
+# Tests: tests/core/execute/test_threads.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 A `Machine` is data. `host()` measures one; `dataclasses.replace` and `portable` make others, e.g. to generate
 AVX2 code on an AVX-512 machine.
 """
+# Tests: tests/backends/cpu/test_llvm.py, tests/backends/cpu/test_runtime.py
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ processor that their caller was last seen on (`weft_steer`); beyond that the sys
 Waiting spins for `spin_ns`, then sleeps on the word (futex or its like). `sleepers` is raised before the last look
 at `state`, and the caller reads it after publishing, so no wake-up is lost.
 """
+# Tests: tests/backends/cpu/test_runtime.py
 
 from __future__ import annotations
 

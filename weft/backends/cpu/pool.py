@@ -3,6 +3,7 @@
 ctypes drops the interpreter lock for that call, so workers never compete for it. Kernels reach the pool natively;
 Python only starts, stops and counts the threads.
 """
+# Tests: tests/backends/cpu/test_runtime.py
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ An instruction is a kernel and its slots. Kernels have the signature `void kerne
 buffer k of a kernel is `table[slots[k]]`, and its variable j is `vars[slots[buffers + j]]`, where slots are int32
 and variables int64.
 """
+# Tests: tests/backends/cpu/test_runtime.py
 
 from __future__ import annotations
 
@@ -81,7 +82,6 @@ class NativePlan:
         "_slots",
         "count",
         "direct",
-        "externals",
         "record",
         "variables",
     )
@@ -100,7 +100,6 @@ class NativePlan:
     ) -> None:
         """Slots are taken as they are: the kernels' meaning of them is the code generator's business."""
         self.count = len(instructions)
-        self.externals = externals
         self.variables = variables
         self._pool = pool
         self._keep = keep

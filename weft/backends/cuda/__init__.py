@@ -1,4 +1,5 @@
 """NVIDIA GPUs: PTX from the LLVM renderer, run through the driver alone (no CUDA toolkit is needed)."""
+# Tests: tests/backends/cuda/test_device.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Programs -> PTX, and what is known of their launches."""
+# Tests: tests/backends/cuda/test_assemble.py
 
 from __future__ import annotations
 

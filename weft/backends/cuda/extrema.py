@@ -2,6 +2,7 @@
 
 where(x < c, c, x)  ->  max(x, c)          where(c < x, c, x)  ->  min(x, c)         f32, c a constant but 0 and NaN
 """
+# Tests: tests/backends/cuda/test_kernels.py
 
 from __future__ import annotations
 

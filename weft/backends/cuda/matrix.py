@@ -6,6 +6,7 @@ What the loops say is what each thread computes: its elements of c, over all ter
 for a warp, if the threads' shares are those of the unit; that is checked here, from the offsets themselves. The places
 of elements in registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and ".m16n8k8".
 """
+# Tests: tests/backends/cuda/test_kernels.py, tests/backends/cuda/test_assemble.py
 
 from __future__ import annotations
 

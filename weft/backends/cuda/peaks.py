@@ -1,4 +1,5 @@
 """The peaks of an NVIDIA GPU by dtype, from what a multiprocessor does in a clock."""
+# Tests: tests/backends/cpu/test_roofline.py
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ A kernel is `void NAME(ptr buffer ..., i64 variable ...)`: its parameters in ord
 of the grid is `ctaid.x`, thread t of a block `tid.x`. A LOCAL buffer is an array of its own in shared memory, or, where
 they take more than a kernel may declare, a slice of one array whose size is given at launch.
 """
+# Tests: tests/backends/cuda/test_kernels.py, tests/backends/cuda/test_assemble.py
 
 from __future__ import annotations
 

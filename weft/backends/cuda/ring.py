@@ -10,6 +10,7 @@ It applies where a loop of a block's threads begins by filling LOCAL buffers wit
 whole aligned pieces of 16, 8 or 4 bytes, and nothing else touches these buffers. A piece that a guard keeps out arrives
 as zeros.
 """
+# Tests: tests/backends/cuda/test_kernels.py
 
 from __future__ import annotations
 

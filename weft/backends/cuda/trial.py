@@ -6,6 +6,7 @@ The programs go the way of all others (rings of copies, patterns, descriptors th
 their way while the next panels come), with whole numbers so small that every sum is exact: what differs is wrong. A
 verdict holds for this kind of GPU, this driver and this version of weft, and is kept on disk.
 """
+# Tests: tests/backends/cuda/test_warpgroups.py, tests/backends/cuda/test_device.py
 
 from __future__ import annotations
 

@@ -14,3 +14,4 @@ see `weft.scheduler.stream`. The files are safetensors, a header and plain bytes
     behind.py    writing one piece while the next is computed
     pages.py     what the system is told of the pages in its cache
 """
+# Tests: tests/core/execute/test_files.py, tests/backends/disk/test_writing.py

@@ -1,4 +1,5 @@
 """The reference backend: it interprets the lowered loops in NumPy, on any number of simulated devices."""
+# Tests: tests/backends/dummy/test_device.py, tests/backends/dummy/test_simulator.py
 
 from __future__ import annotations
 

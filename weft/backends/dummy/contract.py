@@ -1,4 +1,5 @@
 """Sums of products over lanes as products of matrices, without the array of all terms."""
+# Tests: tests/backends/dummy/test_vectorized.py
 
 from __future__ import annotations
 

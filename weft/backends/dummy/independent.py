@@ -7,6 +7,7 @@ another one writes: for each buffer from outside that its body writes,
 - in all of them the loop's variable is the same digit of the offset: what inner loops add is less than its step, or a
   multiple of its step times its extent.
 """
+# Tests: tests/backends/dummy/test_vectorized.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Offsets that are affine in the lanes: an access to all of them is one strided view, without an array of offsets."""
+# Tests: tests/backends/dummy/test_vectorized.py
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ No AMD device has run this yet: kernels are compiled and checked without one. Se
     driver.py        the HIP runtime under the names that the CUDA device calls
     device.py        the device: CUDA's, with another compiler
 """
+# Tests: tests/backends/hip/test_device.py
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ An ELF64 file for machine 224. A kernel NAME has its code at the symbol NAME and
 a note holds the metadata as MessagePack. Formats: https://llvm.org/docs/AMDGPUUsage.html, sections "Code Object",
 "Kernel Descriptor" and "Code Object V4 Metadata"; https://github.com/msgpack/msgpack/blob/master/spec.md
 """
+# Tests: tests/backends/hip/test_objects.py
 
 from __future__ import annotations
 

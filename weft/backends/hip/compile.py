@@ -1,4 +1,5 @@
 """Programs -> an AMDGPU object, and what is known of their launches."""
+# Tests: tests/backends/hip/test_objects.py
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ variables. Block b of the grid is `workgroup.id.x`, thread t of a block `workite
 LDS. Bodies work on generic pointers, which LLVM traces back to these address spaces.
 Address spaces, intrinsics and attributes: https://llvm.org/docs/AMDGPUUsage.html
 """
+# Tests: tests/backends/hip/test_objects.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Casts between dtypes, on scalars or vectors."""
+# Tests: tests/backends/cpu/test_ops.py
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ GPUs have no such library, and LLVM's own expansion there is not exact. They div
 the largest power of 2**20 (f32) or 2**50 (f64) that leaves it below x; x is reduced by t as above, and t goes down, a
 power at a time, to y. All t are exact, subnormal y included. Up to 14 (f32) or 42 (f64) steps.
 """
+# Tests: tests/backends/cpu/test_narrow_stores.py, tests/backends/cpu/test_ops.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """One table: elementwise op -> the instructions that compute it. The meaning of each is stated in `weft.ir.ops`."""
+# Tests: tests/backends/cpu/test_ops.py
 
 from __future__ import annotations
 

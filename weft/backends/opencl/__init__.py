@@ -1,4 +1,5 @@
 """Any device with an OpenCL driver, through pyopencl: OpenCL C from the loops."""
+# Tests: tests/backends/opencl/test_device.py
 
 from __future__ import annotations
 

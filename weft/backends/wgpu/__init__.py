@@ -1,4 +1,5 @@
 """Any device with WebGPU, through wgpu-py: WGSL from the loops."""
+# Tests: tests/backends/wgpu/test_device.py
 
 from __future__ import annotations
 

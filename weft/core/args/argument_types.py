@@ -4,6 +4,7 @@ A flag of another type would pass in silence, since everything is true or false,
 inside, under the name of a helper. So what a signature says is checked around the functions that users call, in one
 place. Tensors, dimensions and dtypes are not looked at here: the functions that read them say more about them.
 """
+# Tests: tests/core/args/test_argument_types.py, tests/core/test_torch_samples.py
 
 from __future__ import annotations
 

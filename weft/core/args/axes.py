@@ -1,4 +1,5 @@
 """Dimensions and sizes as users write them: negative numbers, tuples or several arguments, one size of -1."""
+# Tests: tests/core/test_errors.py, tests/core/test_surface.py
 
 from __future__ import annotations
 

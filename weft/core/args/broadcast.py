@@ -1,4 +1,5 @@
 """Broadcasting and promotion: from operands as the user gives them to the strict operands of graph nodes."""
+# Tests: tests/core/tensor/test_tensor.py, tests/core/test_dtypes.py
 
 from __future__ import annotations
 

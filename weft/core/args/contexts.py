@@ -1,4 +1,5 @@
 """Contexts that decorate, as torch's do: a function runs within the context, a generator whenever it is resumed."""
+# Tests: tests/core/args/test_modes.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Dtypes as arguments, and the default one: what Python floats and divided integers become."""
+# Tests: tests/core/test_dtypes.py, tests/core/test_errors.py
 
 from __future__ import annotations
 

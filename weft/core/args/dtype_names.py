@@ -1,4 +1,5 @@
 """The names of torch's dtypes that no tensor has here; see NamedDType."""
+# Tests: tests/core/tensor/test_types.py
 
 from __future__ import annotations
 

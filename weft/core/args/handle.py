@@ -1,4 +1,5 @@
 """The part of a Tensor that functions need: the value it stands for, and how a result becomes a Tensor."""
+# Tests: tests/core/tensor/test_tensor.py
 
 from __future__ import annotations
 

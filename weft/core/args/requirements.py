@@ -6,6 +6,7 @@
 Each requirement is a small function of the function's name and its arguments by name, that raises what is wrong, with
 shapes, dtypes and the remedy. They are looked at once for each structure of the arguments.
 """
+# Tests: tests/core/test_torch_samples.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 Containers are tuples, lists, dicts, named tuples and dataclass instances. Everything else is a value of its own: it is
 compared by type and value if it is hashable, by identity if not.
 """
+# Tests: tests/core/compile/test_compile.py
 
 from __future__ import annotations
 

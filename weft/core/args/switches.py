@@ -1,4 +1,5 @@
 """Switches and names of torch that programs set or pass, and what they mean here."""
+# Tests: tests/test_torch_paths.py
 
 from __future__ import annotations
 

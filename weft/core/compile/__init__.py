@@ -2,3 +2,4 @@
 
 Imports `tensor` and the rooms below it.
 """
+# Tests: tests/core/compile/test_compile.py, tests/core/compile/test_compile_breaks.py

@@ -1,4 +1,5 @@
 """weft.explain: the kernels that computing tensors, or calling a compiled function, will take."""
+# Tests: tests/core/execute/test_explanation.py
 
 from __future__ import annotations
 

@@ -2,3 +2,4 @@
 
 Imports `args` and `execute`.
 """
+# Tests: tests/core/composed/test_composite.py, tests/core/composed/test_halves.py

@@ -14,6 +14,7 @@ A change that shares no work with what failed is left alone. An interrupt withdr
 is computed when it is asked for. What a function of weft changes together (an optimizer's step) it changes wholly or
 not at all: see `restored_on_error`.
 """
+# Tests: tests/core/execute/test_changes.py, tests/optim/test_steps.py
 
 from __future__ import annotations
 

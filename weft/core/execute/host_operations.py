@@ -1,4 +1,5 @@
 """Watchers of the operations that NumPy computes on the host: `python -m weft run` lists them at the end."""
+# Tests: tests/as_torch/test_run.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Ownership of memory: where nobody but one tensor can see it, and only there, it may be written over."""
+# Tests: tests/core/execute/test_threads.py, tests/core/test_surface.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Plans that are run many times: what `compile` needs of the scheduler and the backends."""
+# Tests: tests/core/compile/test_compile.py, tests/core/execute/test_files.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Tensors made of memory that a plan has written, as fast as can be: no constructor is called."""
+# Tests: tests/core/compile/test_compile.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Values are computed, data goes in and out, devices are chosen: through the scheduler and the backends."""
+# Tests: tests/core/execute/test_changes.py
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ A function that asks for a value while it is traced leaves the trace, as it does
 placeholders get the values that they stand for, what was written to shadows is written to the tensors, and the rest of
 the call goes on as if nothing had been traced. Nothing is done twice.
 """
+# Tests: tests/core/compile/test_compile.py
 
 from __future__ import annotations
 

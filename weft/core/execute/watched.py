@@ -1,4 +1,5 @@
 """The leaves that accumulate gradients, and other values whose gradients are kept: by which tensor."""
+# Tests: tests/autograd/test_tools.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Attention, as its formula; the compiler makes one kernel of it."""
+# Tests: tests/nn/test_functional.py, tests/core/functional/test_index_masks.py
 
 from __future__ import annotations
 

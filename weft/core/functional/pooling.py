@@ -1,4 +1,5 @@
 """Pooling: the maximum or mean of windows."""
+# Tests: tests/nn/test_functional.py, tests/nn/test_ceil_mode.py, tests/core/functional/test_pooling_ends.py
 
 from __future__ import annotations
 

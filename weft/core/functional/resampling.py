@@ -1,4 +1,5 @@
 """Padding, resizing and rearranging images."""
+# Tests: tests/nn/test_functional.py, tests/core/functional/test_pooling_ends.py
 
 from __future__ import annotations
 

@@ -2,3 +2,4 @@
 
 Imports `views` and the rooms below it.
 """
+# Tests: tests/core/test_surface.py, tests/core/test_against_torch.py

@@ -1,4 +1,5 @@
 """Stacking, splitting, turning, and writing parts: `movement` and `indexing` under torch's many names."""
+# Tests: tests/core/views/test_views.py, tests/core/test_surface.py
 
 from __future__ import annotations
 

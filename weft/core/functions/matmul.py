@@ -1,4 +1,5 @@
 """Products summed over shared dimensions, in one form: both sides expanded to (..., m, n, k), MUL, SUM over k."""
+# Tests: tests/core/test_against_torch.py
 
 from __future__ import annotations
 

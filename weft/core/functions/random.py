@@ -2,6 +2,7 @@
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
+# Tests: tests/core/test_surface.py, tests/distributions/test_distributions.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 A scan is done in blocks of 32. Inside a block each element is reduced over those before it, which is one kernel of 32
 steps per element; the totals of the blocks are scanned in the same way, and added to what follows them.
 """
+# Tests: tests/core/test_surface.py, tests/core/composed/test_halves.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Ordering: sort and what follows from it. Sorting is stable and runs on the device: see `radix_sort`."""
+# Tests: tests/core/functions/test_radix_sort.py, tests/core/test_surface.py
 
 from __future__ import annotations
 

@@ -2,3 +2,4 @@
 
 Imports `functions` and the rooms below it.
 """
+# Tests: tests/autograd/test_tools.py

@@ -1,4 +1,5 @@
 """Checkpoints: activations computed again in the backward pass instead of kept."""
+# Tests: tests/autograd/test_tools.py, tests/autograd/test_checkpoint_memory.py
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ for it; elementwise functions of those are computed again. A product's gradient 
 of a[t]' b[t], is one product over all steps after the loop, where stacking what it lacks takes less memory than dw
 itself: a chain of steps that each read and write all of dw would take much longer.
 """
+# Tests: tests/core/grad/test_scan.py
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ class _Trace:
     def final(self, i: int) -> Value:
         """Carry i after the last step."""
         if i in self.histories:
-            return row(self.result(Part.HISTORY, i), self.body.last)
+            return row(self.result(Part.HISTORY, i), 0 if self.reverse else self.length)
         return self.result(Part.FINAL, i)
 
     def stack(self, k: int) -> Value:

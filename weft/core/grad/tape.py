@@ -1,4 +1,5 @@
 """The step that a tensor was recorded as a result of, for programs that walk the tape: torch's `grad_fn`."""
+# Tests: tests/core/surface/test_overrides.py
 
 from __future__ import annotations
 

@@ -2,3 +2,4 @@
 
 Imports `pointwise` and the rooms below it.
 """
+# Tests: tests/core/test_surface.py, tests/core/tensor/test_tensor.py

@@ -1,4 +1,5 @@
 """Making tensors: from data, and from a rule (zeros, ranges, identity)."""
+# Tests: tests/core/tensor/test_tensor.py, tests/core/layout/test_number_ranges.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Elements picked or combined by index tensors."""
+# Tests: tests/core/test_against_torch.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Functions that rearrange elements. None moves data: they are functions from a result's index to an input's."""
+# Tests: tests/core/views/test_views.py, tests/core/test_against_torch.py
 
 from __future__ import annotations
 

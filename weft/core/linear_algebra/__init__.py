@@ -7,6 +7,7 @@ Everything that is only a formula (norms, powers, products) stays lazy.
 Source of the derivatives: Giles, "An extended collection of matrix derivative results", 2008; Seeger et al.,
 "Auto-differentiating linear algebra", 2017.
 """
+# Tests: tests/core/test_surface.py, tests/core/test_torch_samples.py
 
 from weft.core.functions.norms import vector_norm
 from weft.core.linear_algebra.cholesky_factors import (

@@ -2,6 +2,7 @@
 
 Source: Halko, Martinsson & Tropp, "Finding structure with randomness", SIAM Review 53 (2011), algorithms 4.4 and 5.1.
 """
+# Tests: tests/core/functions/test_windows.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Products and distances made of matmul, and norms: what torch offers beside it."""
+# Tests: tests/core/test_surface.py, tests/core/composed/test_halves.py
 
 from __future__ import annotations
 

@@ -2,3 +2,4 @@
 
 Imports `args`, `execute` and `composed`.
 """
+# Tests: tests/core/test_against_torch.py, tests/core/composed/test_halves.py

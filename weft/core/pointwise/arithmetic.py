@@ -1,4 +1,5 @@
 """Elementwise functions beside the operators: what ignores NaN, what counts in integers, what tests signs."""
+# Tests: tests/core/test_torch_samples.py, tests/core/surface/test_foreach.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The limits of dtypes: finfo and iinfo."""
+# Tests: tests/core/tensor/test_types.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Functions of how a float is written: its sign, exponent and mantissa, and its neighbours."""
+# Tests: tests/core/composed/test_composite.py, tests/core/test_torch_samples.py
 
 from __future__ import annotations
 

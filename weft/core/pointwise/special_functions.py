@@ -4,6 +4,7 @@ Where cancellation would cost digits in float32 they are computed in float64 and
 Chebyshev series (`approximations.py`), recurrences and asymptotic expansions named beside each.
 Source of the formulas: NIST Digital Library of Mathematical Functions, https://dlmf.nist.gov.
 """
+# Tests: tests/core/composed/test_halves.py, tests/core/test_surface.py
 
 from __future__ import annotations
 

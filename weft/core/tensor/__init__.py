@@ -2,3 +2,4 @@
 
 Imports `surface` and the rooms below it.
 """
+# Tests: tests/core/tensor/test_tensor.py

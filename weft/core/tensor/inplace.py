@@ -1,4 +1,5 @@
 """In-place forms of functions as methods of Tensor: the handle stands for the result afterwards."""
+# Tests: tests/core/views/test_views.py, tests/core/tensor/test_tensor.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 What weft gives out without a copy is read-only, since its memory may stand for several tensors; it stays valid as long
 as somebody holds it. What it takes in is copied.
 """
+# Tests: tests/core/test_surface.py, tests/core/tensor/test_tensor.py
 
 from __future__ import annotations
 

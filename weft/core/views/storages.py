@@ -5,6 +5,7 @@ look at the same elements have in common (views.py), and its pointer a number th
 numbers are above every address that a process may use: equal, ordered and apart as torch's are, but nothing is to be
 read there. `np.asarray(tensor)` and DLPack give memory.
 """
+# Tests: tests/core/surface/test_overrides.py, tests/core/views/test_strides.py
 
 from __future__ import annotations
 

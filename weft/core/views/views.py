@@ -9,6 +9,7 @@ tensor's `Look` is the steps from the elements as they were first made. A write 
 stand for another value, is carried back through its steps to the elements, and forth to all others; gradients flow
 through both, since they are ordinary operations. Nothing is kept alive by its views, and reading costs nothing.
 """
+# Tests: tests/core/views/test_views.py, tests/core/views/test_strides.py, tests/core/views/test_bit_views.py
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
 An expression reads a parameter or another value with `expr.Load(dtype, name, index, guard)`, one index per axis.
 Every value comes before its readers.
 """
+# Tests: tests/ir/kernel/test_verify.py, tests/ir/kernel/test_transforms.py
 
 from __future__ import annotations
 

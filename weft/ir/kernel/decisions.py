@@ -6,6 +6,7 @@ Without a record the cheapest option is taken, the first of those that cost the 
 record names an option by its text: "3x8". One that is not among the options is ignored: they are made anew for each
 size.
 """
+# Tests: tests/scheduler/optimize/test_decisions.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 Expressions are DAGs whose text may be exponentially longer, so each distinct one is numbered when all inside it are,
 and stands for itself by its number afterwards. Nothing is left out: names, dtypes, the bits of constants, bounds.
 """
+# Tests: tests/scheduler/test_kernel_cache.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """An algorithm as a DOT graph: parameters, values and outputs, with arrows from what is read to who reads it."""
+# Tests: tests/ir/kernel/test_text.py
 
 from __future__ import annotations
 

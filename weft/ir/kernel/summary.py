@@ -2,6 +2,7 @@
 
 y0: 16 tasks, 4 unrolled, 32 lanes; sum: 4x32 in register; panel: 256x32 in local
 """
+# Tests: tests/core/execute/test_explanation.py
 
 from __future__ import annotations
 

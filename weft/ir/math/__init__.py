@@ -4,3 +4,4 @@ exp, exp2, log, log2, sin, cos, tanh, erf and pow, in float32 and float64, each 
 the whole range with IEEE 754's special cases, in straight-line code. The pass and its table are in
 `weft.ir.math.expand`.
 """
+# Tests: tests/ir/test_math.py

@@ -6,6 +6,7 @@
 To f32 goes by way of a float16 with the same exponent field, or one that is a power of two away. From f32 is shifting
 and rounding of its bits, as `backends/llvm/convert.py` does it for float16.
 """
+# Tests: tests/core/test_float8.py
 
 from __future__ import annotations
 

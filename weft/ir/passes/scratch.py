@@ -2,6 +2,7 @@
 
 a_kept: f32[1], tile: f32[4096], k_kept: i64[1]   ->   scratch0: f32[4097], scratch1: i64[1]
 """
+# Tests: tests/ir/passes/test_grid.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 `weft.nn.functional.scaled_dot_product_attention` is a formula, of which the compiler makes what the device is good at:
 a choice of backends changes nothing. MultiheadAttention is in weft.nn.
 """
+# Tests: tests/nn/test_flex_attention.py
 
 from __future__ import annotations
 

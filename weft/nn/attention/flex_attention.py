@@ -4,6 +4,7 @@ The functions are called once, on tensors of all positions that broadcast agains
 graph: where they are elementwise, with indexing of tensors that they know, they run within the attention's kernels. No
 mask of all positions is in memory.
 """
+# Tests: tests/nn/test_flex_attention.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """torch.nn.modules: the layers of weft.nn, by torch's files."""
+# Tests: tests/as_torch/test_room.py
 
 from weft.module_paths import offer_paths
 from weft.nn.module import Module

@@ -1,4 +1,5 @@
 """Helpers: gradients within bounds, parameters as vectors, normalized weights, sequences of many lengths."""
+# Tests: tests/nn/test_hooks.py
 
 from typing import Any
 

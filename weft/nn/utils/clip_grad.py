@@ -1,4 +1,5 @@
 """Gradients kept within bounds, between `backward()` and the optimizer's step."""
+# Tests: tests/nn/test_utils.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """A batch norm in evaluation as part of the layer before it."""
+# Tests: tests/nn/test_module_internals.py
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 The product is made anew before each call of the module. `remove` makes a plain parameter of it again.
 """
+# Tests: tests/nn/test_module_internals.py
 
 # Modules have members under torch's names, with underscores.
 # pyright: reportPrivateUsage=false

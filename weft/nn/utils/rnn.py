@@ -1,4 +1,5 @@
 """Sequences of several lengths: padded to one, or packed without padding."""
+# Tests: tests/nn/test_recurrent.py
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _times(f: Facts, site: Site) -> int:
     if len(on) > len(site.index):
         for frame in site.frames - group.contractions:
             points = prod(v.hi + 1 for v in (*frame.axes, *frame.reduced) if v in on)
-            times += max(round(points / max(f.size, 1)), 1) - 1
+            times += max(round(points / f.size), 1) - 1
     return times
 
 

@@ -1,4 +1,5 @@
 """Specifications of the kernels of a graph, and of copies between devices."""
+# Tests: tests/scheduler/kernelize/test_structure.py, tests/scheduler/test_plan_verify.py
 
 from __future__ import annotations
 

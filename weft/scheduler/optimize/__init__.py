@@ -1,1 +1,2 @@
 """Schedules: rules that give a good one at once from a device's description."""
+# Tests: tests/scheduler/optimize/test_rules.py, tests/scheduler/optimize/test_refusals.py

@@ -8,6 +8,7 @@
 The factor is applied to a block's sum, and each vector knows in which block, and in which half of a byte, its elements
 lie: unpacking, which is what these products wait for, does the least that it can.
 """
+# Tests: tests/scheduler/optimize/test_rules.py
 
 from __future__ import annotations
 

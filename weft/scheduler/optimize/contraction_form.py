@@ -2,6 +2,7 @@
 
 c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
 """
+# Tests: tests/scheduler/optimize/test_contraction.py, tests/scheduler/optimize/test_refusals.py
 
 from __future__ import annotations
 

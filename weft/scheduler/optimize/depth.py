@@ -11,6 +11,7 @@ all tiles have used it. At the end the tasks' results are added.
       for so: part(t, so + si, po + pi) += sum l: a(step + l, so + si) * panel(l, pi)
     c(i, j) = sum t: part(t, i, j)
 """
+# Tests: tests/scheduler/optimize/test_contraction.py, tests/scheduler/optimize/test_refusals.py
 
 from __future__ import annotations
 

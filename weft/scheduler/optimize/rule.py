@@ -3,6 +3,7 @@
 Each of the three may refuse, with a sentence that names what it found and what it asks for. A transform that does not
 apply refuses for the rule: its reason is the rule's.
 """
+# Tests: tests/scheduler/optimize/test_refusals.py, tests/scheduler/optimize/test_reports.py
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 The first rule whose form a kernel has decides; what follows changes schedules of any rule. The rules read sizes, access
 patterns and the description; they know no operator by name. `decide` says what became of each.
 """
+# Tests: tests/scheduler/optimize/test_rules.py, tests/scheduler/optimize/test_reports.py
 
 from __future__ import annotations
 

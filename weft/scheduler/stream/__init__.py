@@ -10,6 +10,7 @@ leaves, op by op, so that a piece needs a slice of each file only.
     compute.py   which values of a graph have to be computed so, in which order
     picked.py    rows of files for devices that do not read files themselves
 """
+# Tests: tests/scheduler/stream/test_stream.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The axes that a value is split along, and the sizes of the pieces."""
+# Tests: tests/scheduler/stream/test_slices.py, tests/scheduler/stream/test_stream.py
 
 from __future__ import annotations
 

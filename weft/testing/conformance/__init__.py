@@ -16,3 +16,4 @@
 
 Needs `pip install 'weft[testing]'`. `--examples 500` looks further than the quick run.
 """
+# Tests: tests/testing/test_conformance.py, tests/backends/cuda/test_conformance.py

@@ -1,4 +1,5 @@
 """Arguments that a transform may be proposed with: names of a kernel's loops, items and values, numbers, orders."""
+# Tests: tests/ir/kernel/test_transforms.py
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """A transform: a check that says why not, an apply that assumes it passed, one line of text, a proposal."""
+# Tests: tests/ir/kernel/test_transforms.py
 
 from __future__ import annotations
 
