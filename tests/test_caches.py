@@ -106,7 +106,8 @@ def test_a_soak_with_small_bounds_is_flat(monkeypatch: pytest.MonkeyPatch, tmp_p
     gc.collect()
     samples = soak.Soak(tmp_path).run(6.0, 0.5, lambda row: None, clear=True)
     assert soak.check(samples, 15.0) == []
-    assert samples[-1].tables["plans"][0] == soak.SMALL[soak.realize, "PLANS_KEPT"]
+    bound = soak.SMALL[soak.realize, "PLANS_KEPT"]
+    assert bound - bound // 8 <= samples[-1].tables["plans"][0] <= bound, "an eighth goes at once"
 
 
 def test_code_is_linked_by_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:

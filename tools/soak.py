@@ -35,7 +35,7 @@ from weft.core.composed import composite, templates
 from weft.core.execute import changes, ownership, realization, watched
 from weft.core.views import views
 from weft.ir import graph, index, interning, movement
-from weft.scheduler import disk_cache, programs, realize
+from weft.scheduler import disk_cache, families, programs, realize
 
 LRU = {
     "index._sum": index._sum, "index._mod_const": index._mod_const,
@@ -46,6 +46,7 @@ LRU = {
 SMALL: dict[tuple[Any, str], int] = {
     (realize, "PLANS_KEPT"): 24,
     (realize, "STEPS_KEPT"): 400,
+    (families, "FAMILIES_KEPT"): 24,
     (programs, "PROGRAMS_KEPT"): 64,
     (disk_cache, "IMAGES_KEPT"): 24,
     (composite, "KEPT"): 24,
@@ -57,10 +58,12 @@ SMALL: dict[tuple[Any, str], int] = {
 
 def tables() -> dict[str, tuple[int, int]]:
     """Each table's size and bound. Weak tables hold dead entries until they are swept, at twice the living."""
-    steps = sum(len(k.plan.steps) for k in list(realize._plans.values()))
+    steps = sum(k.steps for k in list(realize._plans.values()))
     found = {
         "plans": (len(realize._plans), realize.PLANS_KEPT),
         "steps of plans": (steps, realize.STEPS_KEPT),
+        "families": (len(families._families), families.FAMILIES_KEPT),
+        "first of families": (len(families._met), families.FAMILIES_KEPT),
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
         "composites": (len(composite._entries), composite.KEPT),

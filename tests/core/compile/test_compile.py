@@ -663,7 +663,7 @@ def test_the_direct_way_is_taken_only_where_everything_is_as_at_the_trace() -> N
     check(outer(a), 2 * want)
     b.copy_(b + 1)
     check(outer(a), 2 * (want + 1))
-    large, add = ten(1 << 20), weft.compile(lambda x: x + 1)
+    large, add = ten(1 << 20), weft.compile(lambda x: x + 1, dynamic=False)
     add(large)
     assert add._direct is not None
     with weft.memory_limit(0), pytest.raises(weft.MemoryPlanError, match="results"):
