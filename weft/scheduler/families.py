@@ -48,6 +48,9 @@ OWN_RATE = 0.3
 KERNEL_SECONDS = 0.02
 """The time that building a kernel takes."""
 
+CALL_SECONDS = 2e-6
+"""The time that a call takes more with runtime sizes."""
+
 FLOPS, BYTES, LAUNCH_SECONDS = 5e10, 1e10, 1e-6
 """Rough rates of a core: floating-point operations and bytes in a second; and what starting a kernel takes. By these it
 is judged when a plan of its own pays: in powers of two, so it need not be exact."""
@@ -188,7 +191,9 @@ def turns(plan: Plan) -> int:
     if not plan.shared.sizes:
         return NEVER
     seconds = _seconds(plan, plan.shared.share)
-    return 1 << max(int(KERNEL_SECONDS * len(plan.codes) / (OWN_RATE * seconds)), 2).bit_length()
+    return (
+        1 << max(int(KERNEL_SECONDS * len(plan.codes) / (OWN_RATE * seconds + CALL_SECONDS)), 2).bit_length()
+    )
 
 
 def _seconds(plan: Plan, share: float = 1.0) -> float:
