@@ -25,6 +25,7 @@ from weft.ir.expr import Scalar
 from weft.ir.graph import Fill, Node, toposort
 from weft.ir.graph_verify import verify_graph
 from weft.ir.loop_body import LoopNode
+from weft.ir.ops import Op
 from weft.scheduler.outline import Outline, is_plain, outline, rebuilt, roles
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Key, Signature, Snapshot, made_anew, signature, snapshot
@@ -33,7 +34,7 @@ from weft.scheduler.varying import Pattern, patterns
 if TYPE_CHECKING:
     from weft.scheduler.build import Prepared
 
-FAMILIES_KEPT = 512
+FAMILIES_KEPT = 256
 """Structures that are looked out for; the one met longest ago goes first."""
 
 SAMPLES = 6
@@ -228,6 +229,9 @@ def _coarse(rows: Sequence[Any]) -> int:
 
 
 def _shape(rows: tuple[Any, ...]) -> _Shape:
+    if all(r[0] is not Op.CALL for r in rows[:-1]):
+        leaves = sum([r[0].__class__ is DType for r in rows[:-1]])
+        return _Shape(rows, outline(rows), tuple(range(leaves)))
     own: Snapshot = made_anew(rows)
     sig = signature(expand_calls(own.outputs))
     number = {leaf: k for k, leaf in enumerate(own.leaves)}
@@ -310,6 +314,5 @@ def _bound(general: _General, shape: _Shape, device: Device, replaces: Replaces)
 
 def _memory(value: Scalar, dtype: DType, device: Device) -> Memory:
     """A number in memory of the device."""
-    with np.errstate(all="ignore"):
-        kind = np.float64 if dtype.is_float else None
-        return from_numpy(convert_array(np.asarray(value, kind), dtype), dtype, device).memory
+    array = np.asarray(value, np.float64 if dtype.is_float else None)
+    return from_numpy(convert_array(array, dtype), dtype, device).memory

@@ -49,6 +49,8 @@ STEPS_KEPT = 1 << 17
 _lock = forkable(threading.RLock())
 _plans: dict[tuple[Any, ...], _Kept] = {}
 _clock = itertools.count()
+_steps = [0]
+"""The steps of the plans in memory, at most."""
 NO_STATE: Mapping[int, Node] = {}
 
 
@@ -229,7 +231,9 @@ def plan_for(
                     found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
                 plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
             kept = _plans[key] = _Kept(plan, next(_clock), families.turns(plan))
-            _forget_oldest()
+            _steps[0] += kept.steps
+            if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
+                _forget_oldest()
         return kept.plan
 
 
@@ -251,7 +255,7 @@ def _met(key: tuple[Any, ...]) -> Plan | None:
 def _forget_oldest() -> None:
     """Forget the plans that were used longest ago, but for the last one, where the others do not keep to the bounds:
     an eighth more than has to go, so that not every new plan looks at all."""
-    steps = sum([k.steps for k in _plans.values()])
+    steps = _steps[0] = sum([k.steps for k in _plans.values()])
     if len(_plans) <= PLANS_KEPT and steps <= STEPS_KEPT:
         return
     plans, room = PLANS_KEPT - PLANS_KEPT // 8, STEPS_KEPT - STEPS_KEPT // 8
@@ -260,6 +264,7 @@ def _forget_oldest() -> None:
             break
         steps -= kept.steps
         del _plans[key]
+    _steps[0] = steps
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:
