@@ -18,17 +18,15 @@ import numpy as np
 
 from weft.backends.protocol import Device, Memory
 from weft.backends.storage import from_numpy
-from weft.ir.calls import expand_calls
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
-from weft.ir.graph import Fill, Node, toposort
+from weft.ir.graph import Node, toposort
 from weft.ir.graph_verify import verify_graph
 from weft.ir.loop_body import LoopNode
-from weft.ir.ops import Op
-from weft.scheduler.outline import Outline, is_plain, outline, rebuilt, roles
+from weft.scheduler.outline import Outline, number_dtypes, outline, rebuilt, roles
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Key, Signature, Snapshot, made_anew, signature, snapshot
+from weft.scheduler.signature import Key, Signature, signature, snapshot
 from weft.scheduler.varying import Pattern, patterns
 
 if TYPE_CHECKING:
@@ -74,15 +72,6 @@ Replaces: TypeAlias = tuple[tuple[int, int], ...]
 Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Plan]"
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A graph without calls: its rows, its outline, and which leaf of the graph as it was asked for each leaf is."""
-
-    rows: tuple[Any, ...]
-    outline: Outline
-    order: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _General:
     """A plan for all sizes. `lifted`: the places of numbers that are read from memory, each with its dtype; `fixed`:
@@ -93,7 +82,9 @@ class _General:
     graph: tuple[Node, ...]
     pattern: Pattern
     order: tuple[int, ...]
-    """The leaves of the plan: the number of one in the rows, or of a lifted number, counted on from these."""
+    """The leaves of the plan: the number of one of the graph's, or of a lifted number, counted on from these."""
+    leaves: int
+    """The number of the graph's own."""
     lifted: tuple[tuple[int, DType], ...]
     fixed: tuple[tuple[int, Scalar], ...]
     variables: tuple[int, ...]
@@ -144,33 +135,32 @@ def plan_for(
         return None
     first = _met[at]
     if first is not None:
-        before = _shape(first.rows)
-        _family(device, _mapped(replaces, before.order), before.outline.key).samples.append(before.outline)
+        before = outline(first.rows)
+        _family(device, replaces, before.key).samples.append(before)
         _met[at] = None
-    shape = _shape(sig.key.rows)
-    moved = _mapped(replaces, shape.order)
-    family = _family(device, moved, shape.outline.key)
+    own = outline(sig.key.rows)
+    family = _family(device, replaces, own.key)
     for general in family.plans:
-        found = _bound(general, shape, device, replaces)
+        found = _bound(general, own, device, replaces)
         if found is not None:
             return found
     if not family.samples or len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
         if not family.samples:
-            family.samples.append(shape.outline)
+            family.samples.append(own)
         return None
-    family.samples.append(shape.outline)
-    own = met((device, first, replaces)) if first is not None else None
-    if own is not None and _seconds(own) * OWN_RATE >= KERNEL_SECONDS * len(own.codes):
+    family.samples.append(own)
+    plan = met((device, first, replaces)) if first is not None else None
+    if plan is not None and _seconds(plan) * OWN_RATE >= KERNEL_SECONDS * len(plan.codes):
         family.runs_long = True
     if family.runs_long:
         return None
-    size = own.commands.workspace_bytes if own is not None else 0
-    general = _learned(family, shape, device, moved, make, size)
+    size = plan.commands.workspace_bytes if plan is not None else 0
+    general = _learned(family, sig.key.rows, device, replaces, make, size)
     if isinstance(general, str):
         log.debug("no plan for all sizes yet: %s", general)
         return None
     family.plans.insert(0, general)
-    found = _bound(general, shape, device, replaces)
+    found = _bound(general, own, device, replaces)
     assert found is not None  # it was learned from this graph, too
     return found
 
@@ -179,10 +169,10 @@ def known(sig: Signature, device: Device) -> Plan | None:
     """The plan of its family that computing the graph would take, if there is one already. Nothing is built."""
     if sig.variables or sig.homeless or (device, (), _coarse(sig.key.rows)) not in _met:
         return None
-    shape = _shape(sig.key.rows)
-    family = _families.get((device, (), shape.outline.key))
+    own = outline(sig.key.rows)
+    family = _families.get((device, (), own.key))
     plans = family.plans if family is not None else ()
-    return next((p for g in plans if (p := _bound(g, shape, device, ())) is not None), None)
+    return next((p for g in plans if (p := _bound(g, own, device, ())) is not None), None)
 
 
 def turns(plan: Plan) -> int:
@@ -228,23 +218,8 @@ def _coarse(rows: Sequence[Any]) -> int:
     )
 
 
-def _shape(rows: tuple[Any, ...]) -> _Shape:
-    if all(r[0] is not Op.CALL for r in rows[:-1]):
-        leaves = sum([r[0].__class__ is DType for r in rows[:-1]])
-        return _Shape(rows, outline(rows), tuple(range(leaves)))
-    own: Snapshot = made_anew(rows)
-    sig = signature(expand_calls(own.outputs))
-    number = {leaf: k for k, leaf in enumerate(own.leaves)}
-    return _Shape(sig.key.rows, outline(sig.key.rows), tuple([number[n] for n in sig.leaves]))
-
-
-def _mapped(replaces: Replaces, order: Sequence[int]) -> Replaces:
-    """`replaces` by the leaves' numbers in the graph without calls."""
-    return tuple([(k, order.index(leaf)) for k, leaf in replaces if leaf in order])
-
-
 def _learned(
-    family: _Family, shape: _Shape, device: Device, replaces: Replaces, make: Maker, workspace: int
+    family: _Family, rows: tuple[Any, ...], device: Device, replaces: Replaces, make: Maker, workspace: int
 ) -> _General | str:
     """A plan for all graphs like the samples; or the reason why there is none."""
     samples = family.samples
@@ -252,8 +227,8 @@ def _learned(
     lifted = frozenset(k for k, c in enumerate(columns) if any(x != c[0] for x in c))
     rooms = ROOMS if workspace <= ROOMY_BYTES else ROOMS[1:]
     reason = "no pattern"
-    for pattern in patterns(list(roles(shape.rows)), [s.sizes for s in samples], rooms):
-        made = rebuilt(shape.rows, pattern.sizes, lifted, device.info.name)
+    for pattern in patterns(list(roles(rows)), [s.sizes for s in samples], rooms):
+        made = rebuilt(rows, pattern.sizes, lifted, device.info.name)
         try:
             verify_graph(made.outputs)
             break
@@ -274,42 +249,34 @@ def _learned(
 
         own = snapshot(sig)
         general = prepared(Job(own.outputs, own.leaves, sig.variables, moved), device)
-    dtypes = _number_dtypes(shape.rows)
+    dtypes = list(number_dtypes(rows))
     names = [v.name for v in pattern.variables]
     return _General(
         general,
         made.outputs,
         pattern,
         order,
+        len(made.leaves),
         tuple([(k, dtypes[k]) for k in made.numbers]),
         tuple([(k, c[0]) for k, c in enumerate(columns) if k not in lifted]),
         tuple([names.index(v.name) for v in sig.variables]),
     )
 
 
-def _number_dtypes(rows: Sequence[Any]) -> list[DType]:
-    return [
-        r[2]
-        for r in rows[:-1]
-        if r[0].__class__ is not DType and isinstance(r[1], Fill) and not is_plain(r[1].value, r[2])
-    ]
-
-
-def _bound(general: _General, shape: _Shape, device: Device, replaces: Replaces) -> Plan | None:
+def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) -> Plan | None:
     """The plan for a graph of these sizes and numbers; None where they do not fit."""
-    numbers = shape.outline.numbers
+    numbers = own.numbers
     for k, value in general.fixed:
         if numbers[k] != value:
             return None
-    values = general.pattern.bind(shape.outline.sizes)
+    values = general.pattern.bind(own.sizes)
     if values is None:
         return None
     given = [_memory(numbers[k], dtype, device) for k, dtype in general.lifted]
-    sources = (*shape.order, *given)
-    feed = tuple([sources[k] for k in general.order])
-    own = tuple([values[k] for k in general.variables])
-    plan = general.plan_of(own, [general.pattern.variables[k].name for k in general.variables])
-    return plan.bound(own, feed, dict(replaces), general.graph)
+    feed = tuple([k if k < general.leaves else given[k - general.leaves] for k in general.order])
+    bound = tuple([values[k] for k in general.variables])
+    plan = general.plan_of(bound, [general.pattern.variables[k].name for k in general.variables])
+    return plan.bound(bound, feed, dict(replaces), general.graph)
 
 
 def _memory(value: Scalar, dtype: DType, device: Device) -> Memory:

@@ -10,8 +10,9 @@ which rules simplify (0, 1, -1, 2, 0.5), infinities and NaNs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, auto
+from functools import lru_cache
 from typing import Any, cast
 
 from weft.ir import graph
@@ -19,8 +20,9 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar
 from weft.ir.graph import Attrs, Box, Fill, Node, Padding, Shape
 from weft.ir.index import Int
-from weft.ir.loop_body import LoopNode
+from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
+from weft.ir.template import GraphTemplate
 from weft.scheduler.signature import Key
 
 PLAIN = frozenset({0, 1, -1, 2, 0.5})
@@ -57,7 +59,8 @@ def is_plain(value: Scalar, dtype: DType) -> bool:
 
 
 def outline(rows: Sequence[Any]) -> Outline:
-    """The outline of a signature's rows, in which no size is a runtime variable and no calls are left."""
+    """The outline of a signature's rows, in which no size is a runtime variable. A call stands for the rows that it
+    was recorded with."""
     sizes: list[int] = []
     numbers: list[Scalar] = []
     out: list[Any] = []
@@ -65,30 +68,64 @@ def outline(rows: Sequence[Any]) -> Outline:
         if row[0].__class__ is DType:
             dtype, shape, device = row
             sizes += shape
-            out.append((dtype, tuple([s if s < 2 else -1 for s in shape]), device))
+            out.append((dtype, _pattern_of(shape), device))
             continue
         op, attrs, dtype, shape = row[:4]
         sizes += shape
+        if op is Op.CALL:
+            inside = _inside(attrs)
+            sizes += inside.sizes
+            numbers += inside.numbers
+            out.append((inside.key, *row[4:]))
+            continue
         kind, own = _taken_apart(attrs)
         sizes += own
         if op is Op.CONST and not is_plain(attrs.value, dtype):
             numbers.append(attrs.value)
             kind = Fill
-        out.append((op, kind, dtype, tuple([s if s < 2 else -1 for s in shape]), *row[4:]))
+        out.append((op, kind, dtype, _pattern_of(shape), *row[4:]))
     out.append(rows[-1])
     return Outline(Key(tuple(out)), tuple(sizes), tuple(numbers))
 
 
+def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes that are part of the structure: -1 stands for the others."""
+    return tuple([s if s < 2 else -1 for s in shape])
+
+
+@lru_cache(maxsize=1024)
+def _inside(template: GraphTemplate) -> Outline:
+    """The outline of the rows of a recorded graph."""
+    rows = [(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in template.rows]
+    return outline((*rows, (len(template.placeholders), *template.results)))
+
+
+def number_dtypes(rows: Sequence[Any]) -> Iterator[DType]:
+    """The dtype of each of the outline's numbers."""
+    for op, attrs, dtype, _ in _without_calls(rows):
+        if op is Op.CONST and not is_plain(attrs.value, dtype):
+            yield dtype
+
+
 def roles(rows: Sequence[Any]) -> Iterator[Role]:
     """The role of each of the outline's sizes."""
-    for row in rows[:-1]:
-        if row[0].__class__ is DType:
-            yield from [Role.LEAF] * len(row[1])
-            continue
-        op, attrs, _, shape = row[:4]
-        yield from [Role.CHOSEN if op in CHOOSING else Role.DERIVED] * len(shape)
+    for op, attrs, _, shape in _without_calls(rows):
+        role = Role.LEAF if op is None else Role.CHOSEN if op in CHOOSING else Role.DERIVED
+        yield from [role] * len(shape)
         _, own = _taken_apart(attrs)
         yield from [_ROLES.get(attrs.__class__, Role.DERIVED)] * len(own)
+
+
+def _without_calls(rows: Sequence[Any]) -> Iterator[tuple[Op | None, Any, DType, tuple[int, ...]]]:
+    """Each row's op (None for a leaf), attributes, dtype and shape; a call's, and those that it stands for."""
+    for row in rows[:-1]:
+        if row[0].__class__ is DType:
+            yield None, None, row[0], row[1]
+        elif row[0] is Op.CALL:
+            yield Op.CALL, None, row[2], row[3]
+            yield from [(r.op, r.attrs, r.dtype, cast("tuple[int, ...]", r.shape)) for r in row[1].rows]
+        else:
+            yield row[:4]
 
 
 def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
@@ -129,42 +166,70 @@ class Rebuilt:
 
 
 def rebuilt(rows: Sequence[Any], sizes: Sequence[Int], lifted: frozenset[int], device: str) -> Rebuilt:
-    """The graph of these rows on leaves of its own, with `sizes` for theirs, and the `lifted` numbers read from memory
-    of the device."""
-    made: list[Node] = []
-    leaves: list[Node] = []
-    numbers: dict[int, Node] = {}
-    given = iter(sizes)
-    at = 0
-    for row in rows[:-1]:
-        if row[0].__class__ is DType:
-            dtype, shape, home = row
-            made.append(graph.buffer(_next(given, len(shape)), dtype, home, None))
-            leaves.append(made[-1])
-            continue
-        op, attrs, dtype, shape = cast("tuple[Op, Attrs, DType, Shape]", row[:4])
-        shape = _next(given, len(shape))
-        _, own = _taken_apart(attrs)
-        attrs = _put_together(attrs, _next(given, len(own)))
-        if isinstance(attrs, Fill) and not is_plain(attrs.value, dtype):
-            at += 1
-            if at - 1 in lifted:
-                leaf = numbers[at - 1] = graph.buffer((), dtype, device, None)
-                made.append(_spread(leaf, shape))
+    """The graph of these rows, without calls, on leaves of its own, with `sizes` for theirs, and the `lifted` numbers
+    read from memory of the device."""
+    return _Rebuilding(iter(sizes), lifted, device).run(rows)
+
+
+@dataclass(slots=True)
+class _Rebuilding:
+    given: Iterator[Int]
+    lifted: frozenset[int]
+    device: str
+    leaves: list[Node] = field(default_factory=list[Node])
+    numbers: dict[int, Node] = field(default_factory=dict[int, Node])
+    met: int = 0
+    """The numbers met so far."""
+
+    def run(self, rows: Sequence[Any]) -> Rebuilt:
+        made: list[Node] = []
+        for row in rows[:-1]:
+            if row[0].__class__ is DType:
+                dtype, shape, home = row
+                made.append(graph.buffer(self.next(len(shape)), dtype, home, None))
+                self.leaves.append(made[-1])
                 continue
-        operands: tuple[int, ...] = row[4:]
-        inputs = tuple([made[k] for k in operands])
-        home = next((i.device for i in inputs if i.device is not None), None)
-        made.append(graph.intern(op, inputs, attrs, shape, dtype, home))
-    results: tuple[int, ...] = rows[-1]
-    outputs = [made[k] for k in results]
-    lone = set(numbers.values())  # a leaf is computed by nobody
-    outputs = [graph.apply(Op.CONTIGUOUS, (n,)) if n in lone else n for n in outputs]
-    return Rebuilt(tuple(outputs), tuple(leaves), numbers)
+            op, attrs, dtype, shape = row[:4]
+            operands: tuple[int, ...] = row[4:]
+            inputs = [made[k] for k in operands]
+            if isinstance(attrs, GraphTemplate):
+                self.next(len(shape))
+                inside = list(inputs)
+                for r in attrs.rows:
+                    over = [inside[k] for k in r.inputs]
+                    inside.append(self.node(r.op, over, r.attrs, r.shape, r.dtype))
+                made.append(inside[attrs.results[0]])
+            else:
+                made.append(self.node(op, inputs, attrs, shape, dtype))
+        results: tuple[int, ...] = rows[-1]
+        outputs: list[Node] = []
+        taken = {*self.leaves, *self.numbers.values()}  # a leaf is computed by nobody, and each result is one
+        for k in results:
+            node = made[k]
+            while node in taken:
+                node = graph.intern(Op.CONTIGUOUS, (node,), None, node.shape, node.dtype, node.device)
+            taken.add(node)
+            outputs.append(node)
+        return Rebuilt(tuple(outputs), tuple(self.leaves), self.numbers)
 
+    def next(self, count: int) -> tuple[Int, ...]:
+        return tuple([next(self.given) for _ in range(count)])
 
-def _next(given: Iterator[Int], count: int) -> tuple[Int, ...]:
-    return tuple([next(given) for _ in range(count)])
+    def node(self, op: Op, inputs: Sequence[Node], attrs: Attrs, shape: Shape, dtype: DType) -> Node:
+        """A node by its row, with the next sizes."""
+        shape = self.next(len(shape))
+        _, own = _taken_apart(attrs)
+        attrs = _put_together(attrs, self.next(len(own)))
+        if isinstance(attrs, Fill) and not is_plain(attrs.value, dtype):
+            at, self.met = self.met, self.met + 1
+            if at in self.lifted:
+                leaf = self.numbers[at] = graph.buffer((), dtype, self.device, None)
+                return _spread(leaf, shape)
+        if not inputs:
+            return graph.intern(op, (), attrs, shape, dtype, None)
+        if op is Op.LOOP:
+            inputs = list(map(in_memory, inputs))
+        return graph.made(op, tuple(inputs), attrs, shape, dtype)
 
 
 def _spread(leaf: Node, shape: Shape) -> Node:
