@@ -32,7 +32,7 @@ from weft.core.args import broadcast, handle
 from weft.core.compile import compile as compiling
 from weft.core.compile.compile import CompiledFunction
 from weft.core.composed import composite, templates
-from weft.core.execute import changes, ownership, realization, watched
+from weft.core.execute import changes, ownership, pending, watched
 from weft.core.views import views
 from weft.ir import graph, index, interning, movement
 from weft.scheduler import disk_cache, families, programs, realize
@@ -70,7 +70,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "scalars": (len(broadcast._scalars), 2049),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent_tensors.tensors), handle.RECENT),
-        "wanted": (len(realization._noted.wanted), 1000),
+        "noted": (len(pending.mine.noted), pending.MANY),
         "watched": (len(watched.tensors), 1000),
         "ranges": (len(ownership.known_ranges), 1000),
         "nodes": (len(graph._nodes), graph._sweep_at + 1),

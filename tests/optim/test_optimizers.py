@@ -106,7 +106,9 @@ def test_a_step_computes_everything_in_one_plan(monkeypatch: pytest.MonkeyPatch)
     calls: list[int] = []
     original = engine.realize
     monkeypatch.setattr(
-        engine, "realize", lambda nodes, held: (calls.append(len(nodes)), original(nodes, held))[1]
+        engine,
+        "realize",
+        lambda nodes, held, along: (calls.append(len(nodes) + len(along)), original(nodes, held, along))[1],
     )
     x = weft.tensor(np.ones((3, 4), np.float32))
     loss = model(x).square().mean()

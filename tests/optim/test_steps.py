@@ -88,6 +88,15 @@ def same(a: State, b: State, of: Callable[[str], bool] = lambda k: True) -> bool
     )
 
 
+def close(a: State, b: State, of: Callable[[str], bool]) -> bool:
+    """Whether two states are equal but for rounding: what gradients are computed with depends on what is pending."""
+    return all(
+        (a[k] is None) == (b[k] is None) and (a[k] is None or np.allclose(a[k], b[k], 1e-5, 1e-6))
+        for k in a
+        if of(k)
+    )
+
+
 def rows(n: int, device: str = "cpu", columns: int = 4) -> weft.Tensor:
     return weft.tensor(
         np.random.default_rng(n).standard_normal((n, columns)).astype(np.float32), device=device
@@ -378,7 +387,8 @@ def test_an_interrupt_leaves_no_half_step(compiled: bool, monkeypatch: pytest.Mo
         assert weft.is_grad_enabled(), (at, trial.where)
         now = training.state()
         for name, part in PARTS.items():
-            is_before, is_after = same(now, before, part), same(now, after, part)
+            equal = close if name == "gradients" else same
+            is_before, is_after = equal(now, before, part), equal(now, after, part)
             none = name == "gradients" and all(v is None for k, v in now.items() if part(k))
             assert is_before or is_after or none, (at, name, trial.where)
             seen[name].add("before" if is_before else "after")

@@ -133,7 +133,46 @@ _nodes: dict[tuple[Any, ...], ref[Node]] = {}
 """All nodes, weakly. A key names its inputs by id: a live node keeps its inputs alive, so their ids are theirs."""
 
 _sweep_at = 4096
+_due_at = 4096
+"""The size of the table at which it is swept, or watchers are called; less by the new nodes in place of dead ones."""
+
+_slack = (1 << 14) - 4096
+"""The number of nodes by which the call of watchers is later than that."""
+
 _leaves: dict[str | None, Leaf] = {}
+
+
+GROWTH = 1 << 14
+"""The number of new nodes after which whoever watches the graph's growth is told, unless it says otherwise."""
+
+_watchers: list[Callable[[], object]] = []
+
+
+def watch_growth(watcher: Callable[[], object]) -> None:
+    """Have `watcher` called when there are so many new nodes, in the thread that makes the last. It makes none."""
+    _watchers.append(watcher)
+
+
+def watch_after(nodes: int) -> None:
+    """Have watchers called next after so many new nodes."""
+    global _due_at, _slack
+    watch_at = len(_nodes) + nodes
+    _due_at = min(_sweep_at, watch_at)
+    _slack = watch_at - _due_at
+
+
+def _grown() -> None:
+    """Call watchers, or sweep: one of these is due."""
+    watch_at = _due_at + _slack
+    if not _sweep_at >= len(_nodes) > watch_at:
+        before = len(_nodes)
+        _sweep()
+        watch_at -= before - len(_nodes)
+    due = len(_nodes) > watch_at
+    watch_after(GROWTH if due else watch_at - len(_nodes))
+    if due:
+        for watcher in _watchers:
+            watcher()
 
 
 def _sweep() -> None:
@@ -151,18 +190,20 @@ def intern(
 ) -> Node:
     """The one node with these fields. The caller vouches for them; everybody else uses `apply`."""
     key = (op, attrs, shape, dtype, device, *map(id, inputs))
+    global _due_at
     entry = _nodes.get(key)
     if entry is not None:
         node = entry()
         if node is not None:
             return node
+        _due_at -= 1  # the table does not grow
     node = Node(op, inputs, attrs, shape, dtype, device)
     if len(_threads) > 1:
         node = first(_nodes, key, node)
     else:
         _nodes[key] = ref(node)
-    if len(_nodes) > _sweep_at:
-        _sweep()
+    if len(_nodes) > _due_at:
+        _grown()
     return node
 
 

@@ -14,7 +14,7 @@ from weft.core.args.defaults import get_default_dtype
 from weft.core.args.modes import no_grad
 from weft.core.execute import tracing
 from weft.core.grad.differentiate import RemovableHandle
-from weft.core.layout.creation import as_tensor, empty_like, tensor
+from weft.core.layout.creation import as_tensor, empty_like, tensor, zeros_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MemberError, UnmadeError, WeftError
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
@@ -728,7 +728,7 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters, or set them to zero."""
         for p in self.parameters():
-            p.grad = None if set_to_none or p.grad is None else p.grad.detach() * 0
+            p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Have each parameter, its gradient and each buffer be what `fn` makes of it: they stay the same objects."""

@@ -21,6 +21,7 @@ from weft.core.composed.composite import without_calls
 from weft.core.execute import tracing
 from weft.core.execute.realization import realize
 from weft.core.grad.differentiate import RemovableHandle
+from weft.core.layout.creation import zeros_like
 from weft.core.surface.foreach import group_tensors_by_device_and_dtype
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
@@ -307,7 +308,7 @@ class Optimizer(Hooked):
         """Forget the gradients, or set them to zero."""
         for group in self.param_groups:
             for p in group["params"]:
-                p.grad = None if set_to_none or p.grad is None else p.grad.detach() * 0
+                p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
 
     # --- saving
 

@@ -18,6 +18,7 @@ from weft.core.args.handle import describe, wrap
 from weft.core.args.modes import enable_grad, no_grad
 from weft.core.composed.composite import calls_are_made, calls_of
 from weft.core.execute.changes import restored_on_error
+from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import as_tensor, tensor
 from weft.core.tensor.tensor import Tensor
@@ -267,7 +268,9 @@ class RuleOptimizer(Optimizer):
             with enable_grad():
                 loss = closure()
         with restored_on_error(self._rebound()):
-            realize(*self.advance())
+            with postponed():
+                changed = self.advance()
+            realize(*changed)
         return loss
 
     def _rebound(self) -> list[Tensor]:

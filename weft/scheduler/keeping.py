@@ -43,7 +43,7 @@ def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequenc
             source = source.inputs[0]
         if source.storage is not None or not source.inputs or source in known:
             continue  # a view of what is there
-        if source.device is None and _is_formula(source):
+        if source.device is None and is_formula(source):
             continue
         size = nbytes(node)
         if size > nbytes(source) or size > room:
@@ -54,7 +54,7 @@ def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequenc
     return tuple(kept)
 
 
-def _is_formula(node: Node) -> bool:
+def is_formula(node: Node) -> bool:
     """True where a value made of constants is a formula of its indices, as masks are, which say more to the
     kernels that use them than stored elements would. Not what was written piece by piece, or has very many steps."""
     stack, seen = [node], {node}

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from weft.autograd.context import grad_enabled
 from weft.autograd.value import Value
 from weft.errors import DTypeError
+from weft.ir import graph
 from weft.ir.forks import forkable
 from weft.ir.ops import Op
 
@@ -61,10 +63,36 @@ class _Recent(threading.local):
 
     def __init__(self) -> None:
         self.tensors: deque[ref[Any]] = deque(maxlen=RECENT)
-        self.note = self.tensors.append
+        self.note: Callable[[ref[Any]], object] = self.tensors.append
+
+        self.pinned = 0
+        """The bytes of leaves that were made since `look` was called for them."""
+        self.reads_much = False
+        """True when it was called for them last."""
+
+    def look(self) -> None:
+        """Have the next tensor that this thread makes shown to whoever bounds what is not computed yet."""
+        self.note = _show
 
 
 recent_tensors = _Recent()
+graph.watch_growth(recent_tensors.look)
+
+_bounds: list[Callable[[Any], object]] = []
+
+
+def set_bound(bound: Callable[[Any], object]) -> None:
+    """Called once, by `realization`, which is built on this module: `bound` is given a tensor now and then, when there
+    are many new nodes. It may compute what others stand for."""
+    _bounds.append(bound)
+
+
+def _show(entry: ref[Any]) -> None:
+    tensors = recent_tensors.tensors
+    recent_tensors.note = tensors.append
+    tensors.append(entry)
+    for bound in _bounds:
+        bound(entry())
 
 
 def wrap(value: Value) -> Tensor:

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.core.execute import tracing
+from weft.core.execute import pending, tracing
+from weft.core.execute.pending import Reason
 from weft.errors import ArgumentError
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device
     from weft.backends.roofline import Bound, Limits
     from weft.core.execute.tracing import GraphBreak
-    from weft.ir.graph import Node
+    from weft.ir.dtypes import DType
+    from weft.ir.graph import Node, Shape
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.kernelize import DecisionLog
     from weft.scheduler.plan import KernelInfo, Plan
@@ -195,13 +197,28 @@ class ExplainedCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputedAlong:
+    """A tensor that would be computed along with what was explained, why, and whether in a plan of its own."""
+
+    dtype: DType
+    shape: Shape
+    reason: str
+    apart: bool
+
+    def __str__(self) -> str:
+        size = ", ".join(map(str, self.shape))
+        return f"{'afterwards' if self.apart else 'along'}: {self.dtype.short}[{size}], {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The kernels that computing some tensors takes, in the order in which they run. Indexes and iterates over them.
 
     `steps` are the kernels and, where there are several devices, the copies between them. Where they were timed, `ns`
     is how long a whole run took, and `limits` are those of the devices. `breaks` are the places at which a compiled
     function asks for values: it runs in one segment more than there are of these. `shared` says of plans that serve
-    graphs of all sizes which they are bound to.
+    graphs of all sizes which they are bound to. `along` are other tensors that would be computed with them, since the
+    program changes and holds them; their kernels are not among the steps.
     """
 
     steps: tuple[ExplainedKernel | ExplainedCopy, ...]
@@ -209,6 +226,7 @@ class Explanation:
     limits: Mapping[str, Limits] | None = None
     breaks: tuple[GraphBreak, ...] = ()
     shared: tuple[str, ...] = ()
+    along: tuple[ComputedAlong, ...] = ()
 
     @property
     def segments(self) -> int:
@@ -284,7 +302,7 @@ class Explanation:
             reasons = "".join(f"\n    {b}" for b in self.breaks)
             return f"{self.segments} segments, since values are asked for inside:{reasons}\n{whole}"
         if not self.steps:
-            return "nothing to compute: the values are there already"
+            return "\n".join(["nothing to compute: the values are there already", *map(str, self.along)])
         n, copies = len(self.kernels), self.copies
         head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
         if copies:
@@ -293,7 +311,8 @@ class Explanation:
         head = "; ".join([head, *self.shared])
         if self.ns is not None:
             head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
-        return "\n".join([head, *(f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1))])
+        steps = [f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1)]
+        return "\n".join([head, *steps, *map(str, self.along)])
 
     __repr__ = __str__
 
@@ -305,10 +324,11 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     from weft.scheduler.stages import stages
 
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
+    along = tuple(_along(todo)) if todo else ()
     found = stages(todo, default_device)
     if not time:
         lines: list[str] = []
-        return Explanation(tuple(_steps(found, lines)), shared=tuple(lines))
+        return Explanation(tuple(_steps(found, lines)), shared=tuple(lines), along=along)
     if len(found) > 1:
         raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
     parts: list[Explanation] = []
@@ -319,7 +339,19 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     kernels = tuple(k for p in parts for k in p.kernels)
     limits = {device: x for p in parts for device, x in (p.limits or {}).items()}
     shared = tuple(line for p in parts for line in p.shared)
-    return Explanation(kernels, sum(p.ns or 0 for p in parts), limits, shared=shared)
+    return Explanation(kernels, sum(p.ns or 0 for p in parts), limits, shared=shared, along=along)
+
+
+def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:
+    """The tensors that computing the nodes would compute as well."""
+    found = [t.value.node for t in pending.noted()]
+    noted = [n for n in dict.fromkeys(found) if n not in nodes and n.storage is None and n.inputs]
+    for n in noted:
+        yield ComputedAlong(n.dtype, n.shape, Reason.NOTED.value, apart=False)
+    due = pending.due([*nodes, *noted])
+    for apart, group in [(False, due.together), *((True, g) for g in due.apart)]:
+        for c in group:
+            yield ComputedAlong(c.node.dtype, c.node.shape, c.reason.value, apart)
 
 
 def _steps(found: Sequence[Stage], shared: list[str]) -> Iterator[ExplainedKernel | ExplainedCopy]:

@@ -3,27 +3,21 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from weft.core.args.handle import recent_tensors
-from weft.core.execute import run, tracing
+from weft.autograd.context import context
+from weft.core.args.handle import recent_tensors, set_bound
+from weft.core.execute import changes, pending, run, tracing
+from weft.core.execute.pending import Companion, Reason
+from weft.ir import graph
+from weft.ir.rewrite import rebuilt
 
 if TYPE_CHECKING:
+    from weft.backends.storage import Storage
     from weft.core.tensor.tensor import Tensor
     from weft.ir.graph import Node
-
-
-class _Noted(threading.local):
-    """Tensors that this thread noted, by id: a weak set would compare tensors with `==`. Data of the thread that
-    computes, and no mode."""
-
-    def __init__(self) -> None:
-        self.wanted: dict[int, ref[Tensor]] = {}
-
-
-_noted = _Noted()
 
 
 def note(t: Tensor) -> None:
@@ -33,41 +27,133 @@ def note(t: Tensor) -> None:
     loss of a backward pass, whose forward computation would be done again if it were asked for later. A function that
     is being traced computes all of its state anyway.
     """
-    if tracing.current() is not None or t.value.node.device == run.META:
-        return
-    key, wanted = id(t), _noted.wanted
-    wanted[key] = ref(t, lambda _: wanted.pop(key, None))
+    if tracing.current() is None and t.value.node.device != run.META:
+        pending.note(t, Reason.NOTED)
+
+
+def note_leaf(t: Tensor) -> None:
+    """Have `t`, a leaf that requires grad, computed along with what shares work with it."""
+    if tracing.current() is None and pending.is_pending(t.value.node):
+        pending.note(t, Reason.LEAF)
+
+
+def note_grad(t: Tensor, grad: Tensor) -> None:
+    """Have `grad`, the `.grad` of `t` from here on, computed along with what shares work with it."""
+    if tracing.current() is None and pending.is_pending(grad.value.node):
+        pending.note(t, Reason.GRADIENT)
+
+
+def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
+    """Gradients are about to be added up in the `.grad` of the owners, by a backward pass from `output`. Those that are
+    there and not computed are computed now, unless they share work with it: else all passes would be one graph, and
+    what each of them reads would be held until the last."""
+    if tracing.current() is None and pending.mine.noted:
+        grads = pending.finished_gradients(output, owners)
+        if grads:
+            realize(*grads)
 
 
 def realize(*tensors: Tensor) -> None:
-    """Compute tensors now, in one plan, and keep the results. Nothing happens while a function is traced."""
+    """Compute tensors now, in one plan, and keep the results; with them what pending.py says. Nothing happens while a
+    function is traced."""
     if tracing.current() is not None:
         return
-    wanted = _noted.wanted
-    if wanted:
-        noted = [t for entry in list(wanted.values()) if (t := entry()) is not None]
-        wanted.clear()
-        tensors = (*tensors, *noted)
+    mine = pending.mine
+    if mine.noted or mine.carried or changes.mine.changed:
+        tensors = (*tensors, *pending.take_noted())
+        due = pending.due([t.value.node for t in tensors])
+        if due is not pending.NONE:
+            _realize(tensors, due.together)
+            for group in due.apart:
+                _keep(group, run.computed([c.node for c in group]) or {})
+            if due.apart:
+                changes.settle()
+            pending.spend(due.updated)
+            return
+    _realize(tensors)
+
+
+def _realize(tensors: Sequence[Tensor], companions: Sequence[Companion] = ()) -> None:
+    """Compute tensors and their companions in one plan, and with them what is held and computed on the way."""
     nodes = [t.value.node for t in tensors]
+    along = [c.node for c in companions] if companions else ()
     held = _held() if recent_tensors.tensors else None
-    if not held:
-        constants = run.realize(nodes)
+    left = [n for n in pending.left_behind() if not held or n not in held] if pending.mine.left else ()
+    if not held and not left:
+        constants = run.realize(nodes, (), along)
         for t in tensors:
             run.realize_value(t.value, constants)
+        _keep(companions, constants)
         return
+    held = held or {}
     asked = [held.pop(n) for n in nodes if n in held]
-    constants = run.realize(nodes, list(held) if held else ())
+    constants = run.realize(nodes, (*held, *left), along)
     for t in tensors:
         run.realize_value(t.value, constants)
+    _keep(companions, constants)
     for holders in asked:
         for t in holders:
             run.realize_value(t.value, constants)
+    behind: list[Node] = []
     for node, holders in held.items():
         if node.storage is None and node not in constants:
             recent_tensors.tensors.extend(map(ref, holders))
+            behind.append(node)
         else:
             for t in holders:
                 run.realize_value(t.value, constants)
+    if behind or left:
+        pending.leave_behind(behind, left)
+
+
+def bound(newest: Tensor | None) -> None:
+    """Compute what this thread's tensors stand for, if that is some MAX_PENDING nodes, or reads so many new leaves
+    that they should not be held any longer. Called now and then when a tensor was made: `newest`.
+
+    The newest is not computed, nor what it was made of if that does: a product is not parted from the sum that it is
+    rounded with. They are computed from what is in memory from here on.
+    """
+    reads_much, recent_tensors.reads_much = recent_tensors.reads_much, False
+    now = context()
+    if now.trace is not None or now.recording or pending.mine.postponed:
+        return
+    newest_node = None if newest is None else newest.value.node
+    work = [] if newest_node is None else [newest_node]
+    everything = [c for c in pending.everything() if c.node is not newest_node]
+    size = pending.count([*work, *(c.node for c in everything)])
+    if (
+        not reads_much and size < MAX_PENDING - MAX_PENDING // 8
+    ):  # not looked at soon again: a look walks them all
+        graph.watch_after(MAX_PENDING - size)
+        return
+    young = set(work).union(*(n.inputs for n in work))
+    older = [c for c in everything if c.node not in young]
+    if pending.count(work, {c.node for c in older}) > MAX_PENDING // 2:
+        older = everything
+    for group in pending.shared(older):
+        _keep(group, run.computed([c.node for c in group]) or {})
+    changes.settle()
+    made = {c.node: c.value.node for c in older if c.value.node is not c.node}
+    for c in everything if newest is None else [*everything, pending.companion(newest, Reason.HELD)]:
+        if c.node not in made and c.value.is_leaf and c.value.node is c.node and c.node.storage is None:
+            (c.value.node,) = rebuilt([c.node], made)
+    graph.watch_after(MAX_PENDING)
+
+
+MAX_PENDING = 1 << 14
+"""The number of nodes that are left uncomputed, about: from seven eighths of it on they are computed when they are
+looked at. Common models take some hundred to some thousand for a step; a plan for so many is made in half a second."""
+
+set_bound(bound)
+
+
+def _keep(companions: Sequence[Companion], constants: Mapping[Node, Storage]) -> None:
+    """Have the tensors stand for what was computed. What could not be computed is not tried again."""
+    for c in companions:
+        if c.node.storage is None and c.node not in constants:
+            pending.mine.refused.add(c.node)
+        else:
+            run.realize_value(c.value, constants)
 
 
 def _held() -> dict[Node, list[Tensor]]:

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.context import configured_device, set_default
-from weft.core.args.handle import describe
+from weft.core.args.handle import describe, recent_tensors
 from weft.core.execute import changes, tracing
 from weft.errors import DTypeError
 from weft.ir import dtypes, graph
@@ -27,15 +27,21 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage]:
+def realize(
+    nodes: Sequence[Node], held: Sequence[Node] = (), along: Sequence[Node] = ()
+) -> Mapping[Node, Storage]:
     """Compute the nodes: afterwards each has storage, but for constants, whose values are returned: their nodes are the
     whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
-    memory."""
+    memory. With them, in the same plan, the nodes of `along` are computed if that is possible."""
     pending = [n for n in nodes if n.storage is None]
     if pending:
         pending = tracing.computable(pending)
     if not pending:
         return _NOTHING
+    if along:
+        constants = computed([*pending, *along], held)
+        if constants is not None:
+            return constants
     try:
         constants = _scheduler()(pending, None, held)
     except BaseException as error:
@@ -47,6 +53,18 @@ def realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, S
 
 
 _NOTHING: Mapping[Node, Storage] = {}
+
+
+def computed(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage] | None:
+    """As `realize`, for nodes some of which nobody asked for; None where they cannot be computed, which is no news: who
+    asks for them is told."""
+    try:
+        constants = _scheduler()(nodes, None, held)
+    except (RuntimeError, MemoryError, OSError, ValueError):
+        return None
+    if len(changes.mine.changed) != changes.mine.left:
+        changes.settle()
+    return constants
 
 
 @cache
@@ -140,6 +158,10 @@ def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) ->
         value.node = graph.buffer(node.shape, node.dtype, storage.home, storage)
 
 
+PINNED_BYTES = 1 << 28
+"""The bytes of new leaves after which what they are read for is computed: until then it keeps them in memory."""
+
+
 def from_numpy(array: Array, device: str) -> Node:
     """A leaf with a copy of `array` in the memory of `device`. The dtype must be one of weft's."""
     from weft.backends.registry import open_device
@@ -148,6 +170,10 @@ def from_numpy(array: Array, device: str) -> Node:
     dtype = dtypes.from_numpy(array.dtype)
     if device == META:
         return valueless(tuple(array.shape), dtype)
+    recent_tensors.pinned += array.nbytes
+    if recent_tensors.pinned > PINNED_BYTES:
+        recent_tensors.pinned, recent_tensors.reads_much = 0, True
+        recent_tensors.look()
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 

@@ -13,7 +13,8 @@ from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, describe, standing_for, value_of, wrap, wrap_untracked, writing
 from weft.core.execute import tracing, watched
 from weft.core.execute.changes import restored_on_error
-from weft.core.execute.realization import note
+from weft.core.execute.pending import postponed
+from weft.core.execute.realization import catch_up_gradients, note
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir.index import Int
 
@@ -132,7 +133,6 @@ def backward(
     """
     v = value_of("backward", input)
     seed = _seed("backward", v, gradient)
-    note(input)
     trace = tracing.current()
     if trace is not None:
         trace.went_back(_tape(v), keep=bool(retain_graph) or create_graph)
@@ -144,7 +144,9 @@ def backward(
             watched.watch(t)
     # before the walk, in which a hook may leave a trace
     owners = [(value, owner()) for value in targets if (owner := watched.tensors.get(value)) is not None]
-    with restored_on_error((), [t for _, t in owners if t is not None]):
+    catch_up_gradients(v.node, [t for _, t in owners if t is not None])
+    note(input)
+    with restored_on_error((), [t for _, t in owners if t is not None]), postponed():
         found = _walk([v], [seed], targets, create_graph)
         with grad_mode(create_graph):
             for value, t in owners:

@@ -231,6 +231,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
             self.value = Value(v.node, requires_grad)
         if requires_grad:
             watched.watch(self)
+            realization.note_leaf(self)
         return self
 
     @property
@@ -251,6 +252,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 raise ShapeError(f"grad: must be {describe(self)}, got {describe(grad)}")
             if self._grad is not None:
                 changes.record_grad(self, grad)
+            realization.note_grad(self, grad)
         self._grad = grad
 
     @property

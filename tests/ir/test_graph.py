@@ -1,0 +1,45 @@
+"""The table of nodes: it is swept, and whoever watches its growth is told of new nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.ir import dtypes, graph
+from weft.ir.graph import Node
+from weft.ir.ops import Op
+
+
+def chain(n: int) -> Node:
+    node = graph.buffer((4,), dtypes.float32, "cpu:0", None)
+    for _ in range(n):
+        node = graph.apply(Op.NEG, (graph.apply(Op.EXP, (node,)),))
+    return node
+
+
+def test_watchers_are_called_after_as_many_new_nodes_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(graph, "_watchers", [lambda: calls.append(0)])
+    graph.watch_after(100)
+    held = chain(49)
+    assert not calls
+    also = chain(2)
+    assert calls == [0]
+    assert held is not also
+    graph.watch_after(graph.GROWTH)
+
+
+def test_nodes_in_place_of_dead_ones_count_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(graph, "_watchers", [lambda: (calls.append(0), graph.watch_after(1000))])
+    x = graph.buffer((4,), dtypes.float32, "cpu:0", None)
+    graph.watch_after(1000)
+    for _ in range(3 * 1001):
+        graph.apply(Op.EXP, (x,))
+    assert 2 <= len(calls) <= 3
+    graph.watch_after(graph.GROWTH)
+
+
+def test_the_table_is_swept_when_it_has_doubled() -> None:
+    for _ in range(3):
+        chain(2 * graph._sweep_at)
+        assert len(graph._nodes) <= graph._sweep_at + 1

@@ -1,0 +1,386 @@
+"""Companions: what is computed along with what a program asks for, since it is state that it changes and holds.
+
+    loss.backward()
+    with weft.no_grad():
+        w -= 0.01 * w.grad         # w stands for a graph
+    print(loss.item())             # computes the loss, and w with it
+
+Nobody asks for `w`. Left alone, its graph would hold all steps before, and each step would need a plan of its own. So
+who asks for a value also computes, in the same plan, what shares work with it and
+
+* was changed in place, or is a leaf that requires grad (`w = (w - lr * g).requires_grad_()`);
+* is a gradient that `backward()` made, unless its tensor has been updated since: the update reads it where it is made.
+
+Other tensors that were changed in place are computed next, in a plan for each group that shares work. Nothing is
+computed along where memory is not ample, nor again where that failed: who asks for it is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakSet, ref
+
+from weft.autograd.value import Value
+from weft.core.args import handle
+from weft.core.execute import changes, run
+from weft.ir.graph import Node
+from weft.ir.ops import MOVEMENT, Op
+from weft.scheduler.keeping import FREE_BYTES, is_formula, nbytes
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+    from weft.ir.dtypes import DType
+    from weft.ir.graph import Attrs, Shape
+
+
+class Reason(Enum):
+    """The reason why a tensor is computed along with others."""
+
+    NOTED = "the loss of a backward pass, or a running statistic"
+    CHANGED = "changed in place"
+    CARRIED = "as others that a later computation needed"
+    HELD = "held, where very much is not computed"
+    LEAF = "a leaf that requires grad"
+    GRADIENT = "a gradient of a backward pass"
+    SPENT = "a gradient of a backward pass, by which its tensor was updated"
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A value that is computed along with others, and why. A gradient has an `owner`, the tensor that it belongs to."""
+
+    tensor: Tensor
+    value: Value
+    node: Node
+    reason: Reason
+    owner: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Companions that share work with what is asked for, and groups of others that share work with each other."""
+
+    together: tuple[Companion, ...] = ()
+    apart: tuple[tuple[Companion, ...], ...] = ()
+    updated: tuple[Tensor, ...] = ()
+    """Tensors with gradients that are not computed, which are not computed themselves: they are being updated."""
+
+
+MANY = 4096
+"""The least number of noted tensors at which those that are dead are looked for."""
+
+
+Kind: TypeAlias = "tuple[Op, Attrs, Shape, DType, str | None]"
+"""All that a node is, but for its inputs."""
+
+KINDS_KEPT = 256
+"""The kinds of values that are known to be carried from one computation to the next; then all are forgotten."""
+
+
+class _Pending(threading.local):
+    """The tensors of this thread that may become companions. Data of the thread that computes, and no mode."""
+
+    def __init__(self) -> None:
+        self.noted: dict[tuple[int, Reason], tuple[ref[Tensor], int]] = {}
+        """Tensors by id, as a weak set would compare them with `==`, and how often they had been written to. For
+        gradients, the tensors that they belong to."""
+        self.many = MANY
+        """The number of them at which the dead are let go of."""
+        self.left: list[ref[Node]] = []
+        """Nodes that some tensor stood for when something else was computed."""
+        self.carried: set[Kind] = set()
+        """The kinds of those that a later computation needed."""
+        self.postponed: set[int] = set()
+        """The blocks under way, by id, in which nothing is computed that is not asked for."""
+        self.refused: WeakSet[Node] = WeakSet()
+        """Nodes that could not be computed along with others."""
+
+
+mine = _Pending()
+
+_OF_GRADS = frozenset({Reason.GRADIENT, Reason.SPENT})
+NONE = Due()
+
+
+def note(t: Tensor, reason: Reason) -> None:
+    """The tensor, if it is alive and not computed by then, is a companion of what is asked for next."""
+    noted = mine.noted
+    noted[id(t), reason] = ref(t), t.__dict__.get("_writes", 0)
+    if len(noted) > mine.many:
+        for key, (entry, _) in list(noted.items()):
+            if entry() is None:
+                noted.pop(key, None)
+        mine.many = max(MANY, 2 * len(noted))
+
+
+def noted() -> list[Tensor]:
+    """The tensors that the next computation takes along whatever it is."""
+    found = [entry() for key, (entry, _) in list(mine.noted.items()) if key[1] is Reason.NOTED]
+    return [t for t in found if t is not None]
+
+
+def take_noted() -> list[Tensor]:
+    """As `noted`; they are noted no more."""
+    found = noted()
+    for key in [key for key in mine.noted if key[1] is Reason.NOTED]:
+        del mine.noted[key]
+    return found
+
+
+def is_pending(node: Node) -> bool:
+    """True for a value that depends on data and is not computed yet."""
+    return node.storage is None and bool(node.inputs) and node.device not in (None, run.META)
+
+
+def _is_written(node: Node) -> bool:
+    """True for constants that were written piece by piece: what is written next would be one step more each time."""
+    return node.device is None and node.storage is None and not is_formula(node)
+
+
+def is_static(node: Node) -> bool:
+    """True for a shape without runtime variables."""
+    return all(n.__class__ is int for n in node.shape)
+
+
+def due(asked: Sequence[Node]) -> Due:
+    """The companions of the nodes that are asked for."""
+    asked = [n for n in asked if n.storage is None]
+    if not asked:
+        return NONE
+    companions, updated = _candidates(asked)
+    sharing = _Sharing(asked) if companions else None
+    if sharing and not any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions):
+        companions = [c for c in companions if c.reason is not Reason.SPENT]
+    if sharing is None or not companions:
+        return Due(updated=updated) if updated else NONE
+    groups = _grouped(companions, sharing)
+    together = _affordable(groups.pop(sharing.group(_ASKED), ()))
+    changed = [g for g in groups.values() if any(c.reason is Reason.CHANGED for c in g)]
+    return Due(together, tuple([g for g in map(_affordable, changed) if g]), updated)
+
+
+def spend(updated: Iterable[Tensor]) -> None:
+    """The gradients of tensors that were to be updated, and are now, are spent."""
+    for t in updated:
+        entry = None if t.value.node.storage is None else mine.noted.pop((id(t), Reason.GRADIENT), None)
+        if entry is not None:
+            mine.noted[id(t), Reason.SPENT] = entry
+
+
+def finished_gradients(output: Node, owners: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of `owners` that are not computed, and others that share work with them, unless that is shared with
+    `output` as well: two backward passes from one forward pass stay one graph."""
+    found, _ = _candidates(())
+    grads = [c for c in found if c.reason is Reason.GRADIENT]
+    ids = set(map(id, owners))
+    if not any(id(c.owner) in ids for c in grads):
+        return []
+    sharing = _Sharing((output,))
+    groups = _grouped(grads, sharing)
+    groups.pop(sharing.group(_ASKED), None)
+    return [c.tensor for g in groups.values() if any(id(c.owner) in ids for c in g) for c in g]
+
+
+def companion(t: Tensor, reason: Reason) -> Companion:
+    """The companion that a tensor is for what it stands for now."""
+    value = t.value
+    return Companion(t, value, value.node, reason)
+
+
+def everything() -> list[Companion]:
+    """All that this thread's tensors stand for and that is not computed, less spent gradients and movements of what
+    is in memory."""
+    found, _ = _candidates(())
+    known = {c.node for c in found}
+    for entry in list(handle.recent_tensors.tensors):
+        t = entry()
+        c = None if t is None else companion(t, Reason.HELD)
+        if c is not None and c.node not in known and is_pending(c.node) and is_static(c.node):
+            known.add(c.node)
+            found.append(c)
+    return [c for c in found if c.reason is not Reason.SPENT and is_work(c.node)]
+
+
+def is_work(node: Node) -> bool:
+    """True unless the node only moves elements that are in memory."""
+    while node.op in MOVEMENT and node.storage is None:
+        (node,) = node.inputs
+    return node.storage is None
+
+
+def count(roots: Iterable[Node], known: Iterable[Node] = ()) -> int:
+    """The number of nodes to compute for these, where those `known` are there."""
+    seen = set(known)
+    before, stack = len(seen), [n for n in roots if n not in seen]
+    while stack:
+        n = stack.pop()
+        if n.storage is None and n.inputs and n not in seen:
+            seen.add(n)
+            stack += n.inputs
+    return len(seen) - before
+
+
+def shared(companions: Sequence[Companion]) -> list[list[Companion]]:
+    """Companions that can be computed and take little memory, in groups that share work."""
+    groups = _grouped(companions, _Sharing(())).values()
+    return [little for g in groups if (little := [c for c in g if run.is_little(c.node)])]
+
+
+def _grouped(companions: Sequence[Companion], sharing: _Sharing) -> dict[int, list[Companion]]:
+    """Companions that can be computed by the group of graphs that they share work with."""
+    numbers = [sharing.add(c.node) for c in companions]
+    groups: dict[int, list[Companion]] = {}
+    for c, number in zip(companions, numbers, strict=True):
+        if not sharing.lacks_a_value(number):
+            groups.setdefault(sharing.group(number), []).append(c)
+    return groups
+
+
+class postponed:  # noqa: N801  (reads as what it does)
+    """Within the block nothing is computed that is not asked for, however much is pending: it ends soon. A block whose
+    end an interrupt prevents ends when it is forgotten."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        mine.postponed.add(id(self))
+
+    def __exit__(self, *error: object) -> None:
+        mine.postponed.discard(id(self))
+
+    __del__ = __exit__
+
+
+def left_behind() -> list[Node]:
+    """Nodes that tensors stood for when something else was computed, where they are still wanted and not computed."""
+    found = [n for entry in mine.left if (n := entry()) is not None]
+    return [n for n in found if n.storage is None]
+
+
+def leave_behind(behind: Sequence[Node], before: Sequence[Node]) -> None:
+    """The nodes `behind` were held while something else was computed, as those `before` were earlier. Of these, what is
+    computed now was carried to this computation: its kind is computed at once from here on."""
+    for n in before:
+        if n.storage is not None:
+            if len(mine.carried) >= KINDS_KEPT:
+                mine.carried.clear()
+            mine.carried.add(kind(n))
+    left = dict.fromkeys([*behind, *(n for n in before if n.storage is None)])
+    mine.left = [ref(n) for n in itertools.islice(left, handle.RECENT)]
+
+
+def kind(n: Node) -> Kind:
+    """All that a node is, but for its inputs."""
+    return n.op, n.attrs, n.shape, n.dtype, n.device
+
+
+def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, ...]]:
+    """Companions that the nodes may have, each node once; and tensors that are being updated by gradients. Gradients
+    come first, as they may be changed in place."""
+    found: list[Companion] = []
+    updated: list[Tensor] = []
+    known = {*asked, *mine.refused}
+    noted = mine.noted
+    for key, (entry, writes) in list(noted.items()):
+        t, reason = entry(), key[1]
+        owner = t if reason in _OF_GRADS else None
+        stands = t if owner is None else owner.__dict__.get("_grad")
+        node = None if stands is None else stands.value.node
+        if stands is None or node is None or not is_pending(node):
+            noted.pop(key, None)
+        elif (
+            owner is not None
+            and owner.value.node.storage is None
+            and owner.__dict__.get("_writes", 0) != writes
+        ):
+            updated.append(owner)
+            known.add(node)
+        elif node not in known and is_static(node):
+            known.add(node)
+            found.append(Companion(stands, stands.value, node, reason, owner))
+    for entry in list(changes.mine.changed):
+        for ref_to, _, look in entry if entry.__class__ is list else (entry,):
+            t = None if look is changes.GRAD else ref_to()
+            if t is not None:
+                node = t.value.node
+                if node not in known and (is_pending(node) or _is_written(node)) and is_static(node):
+                    known.add(node)
+                    found.append(Companion(t, t.value, node, Reason.CHANGED))
+    if mine.carried:
+        for entry in list(handle.recent_tensors.tensors):
+            t = entry()
+            if t is not None:
+                node = t.value.node
+                if node not in known and is_pending(node) and kind(node) in mine.carried and is_static(node):
+                    known.add(node)
+                    found.append(Companion(t, t.value, node, Reason.CARRIED))
+    return found, tuple(updated)
+
+
+def _affordable(group: Sequence[Companion]) -> tuple[Companion, ...]:
+    """The group, or else the state in it, where memory is ample for all of that; else nothing."""
+    for wanted in (group, [c for c in group if c.reason not in _OF_GRADS]):
+        nodes = [c.node for c in wanted]
+        if sum(map(nbytes, nodes)) <= FREE_BYTES or run.fit_together(nodes):
+            return tuple(wanted)
+    return ()
+
+
+_ASKED = 0
+
+
+class _Sharing:
+    """Graphs, numbered in the order in which they are added, in groups that share work. What only moves elements, or
+    depends on no data, is no work. Each node of work is walked once."""
+
+    def __init__(self, asked: Sequence[Node]) -> None:
+        self._parent: list[int] = []
+        self._number: dict[Node, int] = {}
+        """The graph that a node was first met in; for what is no work, last."""
+        self._without_value: set[int] = set()
+        self._walk(asked)
+
+    def add(self, node: Node) -> int:
+        """The number of the graph under a node."""
+        return self._walk((node,))
+
+    def group(self, number: int) -> int:
+        """The group of a graph: the number of one of its graphs."""
+        while self._parent[number] != number:
+            number = self._parent[number]
+        return number
+
+    def reaches(self, node: Node) -> bool:
+        """True for a node that some graph holds."""
+        return node in self._number
+
+    def lacks_a_value(self, number: int) -> bool:
+        """True where a leaf of a graph, or of one that shares work with it, stands for a value that is yet to come: a
+        function that is traced or batched was left by an error."""
+        return self.group(number) in {self.group(k) for k in self._without_value}
+
+    def _walk(self, roots: Sequence[Node]) -> int:
+        own, number = len(self._parent), self._number
+        self._parent.append(own)
+        stack = list(roots)
+        while stack:
+            n = stack.pop()
+            if n.storage is not None or n.device is None:
+                continue
+            before = number.get(n)
+            if before == own:
+                continue
+            if before is not None and n.op not in MOVEMENT:
+                self._parent[self.group(before)] = self.group(own)
+                continue
+            number[n] = own
+            if n.inputs:
+                stack += n.inputs
+            elif n.op is Op.BUFFER:
+                self._without_value.add(own)
+        return own
