@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import weft
+import weft.nn.functional as F
 from weft import Tensor
 from weft.testing.reference import evaluate
 from weft.testing.strategies import choice
@@ -53,6 +54,11 @@ STEPS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "moments": lambda a, b, w: (
         (a.T @ b * 0.1).tanh() @ w + a.sum(0) if a.shape[0] == a.shape[1] else a * a.sum(0)
     ),
+    "causal": lambda a, b, w: F.scaled_dot_product_attention(a, b, a, is_causal=True),
+    "log softmax": lambda a, b, w: a.log_softmax(-1),
+    "layer norm": lambda a, b, w: F.layer_norm(a, (WIDTH,), b[0]),
+    "convolved": lambda a, b, w: F.conv1d(a.T, w[:, :, None].expand(WIDTH, WIDTH, 3) * 0.3, padding=1).T,
+    "weighed": lambda a, b, w: a @ (a.T @ a * 0.05).tanh(),
     "stored": lambda a, b, w: a.contiguous() + 1,
     "turned": lambda a, b, w: (a.T + 1).T,
 }
@@ -104,3 +110,79 @@ def test_one_plan_for_all_sizes(device: str, examples: int) -> None:
 
     with weft.device(device):
         compare()
+
+
+def heads(x: Tensor, n: Any) -> Tensor:
+    """The first n columns of an (8, size) tensor, as n rows for one head."""
+    return x[None, :, :n].mT
+
+
+def attention(x: Tensor, y: Tensor, n: Any, is_causal: bool = False) -> Tensor:
+    return F.scaled_dot_product_attention(heads(x, n), heads(y, n), heads(x, n) * 0.5, is_causal=is_causal)
+
+
+def convolved(x: Tensor, w: Tensor, n: Any) -> Tensor:
+    """Six channels of four, three taps."""
+    return F.conv1d(x[None, :4, :n], weft.cat((w, w))[:9].reshape(6, 4, 3), padding=1)
+
+
+def image(x: Tensor, y: Tensor, w: Tensor, n: Any) -> Tensor:
+    """A convolution of two channels of n x n elements."""
+    return F.conv2d((x[:2, :n, None] * y[:2, None, :n])[None], w[:4].reshape(4, 2, 2, 2), padding=1)
+
+
+KERNELS: dict[str, Callable[[Tensor, Tensor, Tensor, Any], Tensor]] = {
+    "softmax": lambda x, y, w, n: x[:, :n].softmax(-1),
+    "its gradient": lambda x, y, w, n: (x[:, :n] - (x[:, :n] * y[:, :n]).sum(-1, keepdim=True)) * y[:, :n],
+    "softmax over rows": lambda x, y, w, n: x.T[:n].softmax(0),
+    "log softmax": lambda x, y, w, n: x[:, :n].log_softmax(-1),
+    "layer norm": lambda x, y, w, n: F.layer_norm(x[:, :n], (n,)),
+    "sum over columns": lambda x, y, w, n: x[:, :n].sum(-1),
+    "sum of all": lambda x, y, w, n: x[:, :n].contiguous().sum(),
+    "elementwise": lambda x, y, w, n: x[:, :n].tanh() * y[0, :n],
+    "attention": lambda x, y, w, n: attention(x, y, n),
+    "causal attention": lambda x, y, w, n: attention(x, y, n, is_causal=True),
+    "decoding": lambda x, y, w, n: F.scaled_dot_product_attention(w[None, :1], heads(x, n), heads(y, n)),
+    "weights of rows": lambda x, y, w, n: x[:, :n] @ y[:, :n].T,
+    "weights of many rows": lambda x, y, w, n: (x.T[:n] @ w).tanh().T @ y.T[:n],
+    "all pairs": lambda x, y, w, n: x[:, :n].T @ y[:, :n],
+    "convolution": lambda x, y, w, n: convolved(x, w, n),
+    "image": lambda x, y, w, n: image(x, y, w, n),
+}
+"""Kernels of columns up to n of two (8, size) tensors, and an (8, 8) matrix."""
+
+GRADIENTS = ("softmax", "attention", "causal attention", "layer norm", "convolution", "image")
+
+
+def gradient(name: str, x: Tensor, y: Tensor, w: Tensor, n: Any) -> Tensor:
+    """The gradients with respect to x and w, in one tensor."""
+    total = KERNELS[name](x, y, w, n).square().sum()
+    found = [g for g in weft.autograd.grad(total, [x, w], allow_unused=True) if g is not None]
+    return weft.cat([g.reshape(-1) for g in found])
+
+
+@pytest.mark.parametrize("name", [*KERNELS, *(f"gradient of {name}" for name in GRADIENTS)])
+@pytest.mark.parametrize(
+    ("device", "largest", "sizes"),
+    [("cpu:0", 200, (2, 15, 16, 17, 47, 48, 49, 63, 64, 65, 200)), ("dummy:0", 40, (2, 7, 8, 9, 16, 17, 40))],
+)
+def test_kernels_are_right_at_both_bounds_and_around_whole_vectors(
+    device: str, largest: int, sizes: tuple[int, ...], name: str
+) -> None:
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((8, largest), (8, largest), (8, 8))]
+    kind = name.removeprefix("gradient of ")
+
+    def build(x: Tensor, y: Tensor, w: Tensor, n: Any) -> Tensor:
+        return KERNELS[name](x, y, w, n) if kind == name else gradient(kind, x, y, w, n)
+
+    with weft.device(device):
+        x, y, w = (weft.tensor(a, requires_grad=True) for a in arrays)
+        symbolic = build(x, y, w, weft.Variable("n", 2, largest))
+        for n in sizes:
+            plain = [build(x, y, w, n).value.node]
+            want, bounds = evaluate(plain), allowed(plain)
+            got = weft.bind(symbolic, n=n)
+            assert isinstance(got, Tensor)
+            wrong = difference(got.numpy(), want[0], bounds[0])
+            assert wrong is None, f"n={n}: {wrong}"

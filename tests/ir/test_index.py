@@ -125,6 +125,9 @@ def test_what_the_simplifier_is_for() -> None:
     assert repr((n * 4 + i * n) // n) == "i + 4"
     assert repr(minimum(j, 9)) == "j"
     assert repr(minimum((n + 15) // 16, n // 16)) == "0"
+    m = Var("m", 2, 256)
+    assert repr(maximum(16 * ((m + 15) // 16), m)) == "16*((m + 15)//16)"
+    assert repr(minimum(16 * (m // 16), m)) == "16*(m//16)"
     assert unflatten(flatten((i, j), (4, 8)), (4, 8)) == (i, j)
 
 

@@ -494,7 +494,23 @@ def _at_most(a: Int, b: Int) -> bool:
         return True
     if isinstance(a, FloorDiv) and isinstance(b, FloorDiv) and a.den == b.den:
         return high(a.num - b.num) <= 0
-    return high(a - b) <= 0
+    if high(a - b) <= 0:
+        return True
+    # whoever takes one of the two for the smaller or the larger keeps bounds as tight
+    return high(a) <= high(b) and low(a) <= low(b) and high(_undivided(a - b)) <= 0
+
+
+def _undivided(x: Int) -> Int:
+    """An upper bound of `x` without quotients whose factor makes up for the division: d*(n//d) is at most n."""
+    terms, const = _terms(x)
+    parts: list[tuple[Int, int]] = [(const, 1)]
+    for atom, c in terms:
+        if isinstance(atom, FloorDiv) and isinstance(atom.den, int) and c % atom.den == 0:
+            rest = atom.num if c > 0 else atom.num - (atom.den - 1)
+            parts.append((rest, c // atom.den))
+        else:
+            parts.append((atom, c))
+    return _add(parts)
 
 
 def maximum(a: Int, b: Int) -> Int:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from weft.ir.expr import Scalar
 from weft.ir.graph import Axes, Box, Node, Padding, Shape, Window
-from weft.ir.index import Guard, Int, both, flatten, floordiv, in_range, mod, unflatten
+from weft.ir.index import Guard, Int, both, bounds, flatten, floordiv, in_range, mod, unflatten
 from weft.ir.ops import Op
 
 
@@ -60,7 +60,12 @@ def source(node: Node, index: tuple[Int, ...]) -> Source:
 def _pad(p: Padding, index: tuple[Int, ...], shape: Shape) -> Source:
     out: list[Int] = []
     guard: Guard = ()
-    for i, n, low, gap in zip(index, shape, p.low, p.interior, strict=True):
+    for i, n, low, high, gap in zip(index, shape, p.low, p.high, p.interior, strict=True):
+        if (
+            low == high == gap == 0
+        ):  # inside, which bounds do not show where the size is only known at run time
+            out.append(i)
+            continue
         at = i - low
         if gap:
             guard = both(guard, in_range(mod(at, gap + 1), 0, 1))
@@ -94,12 +99,16 @@ def reshape_index(index: tuple[Int, ...], shape: Shape, to: Shape) -> tuple[Int,
         if j == first_j:  # trailing axes of size 1 that `to` does not have
             continue
         group, target = shape[first_i:i], to[first_j:j]
-        if group == target:
-            out.extend(index[first_i:i])
+        if [n for n in group if n != 1] == [n for n in target if n != 1]:
+            inside = (x for x, n in zip(index[first_i:i], group, strict=True) if n != 1)
+            out.extend(0 if n == 1 else next(inside) for n in target)
         else:
             out.extend(unflatten(flatten(index[first_i:i], group), target))
     return tuple(out)
 
 
 def _behind(a: Int, b: Int) -> bool:
-    return isinstance(a, int) and isinstance(b, int) and a < b
+    """More axes of size `a` may make up `b`."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return a != b and bounds(a)[0] > 0 and floordiv(b, a) * a == b

@@ -120,6 +120,13 @@ def cse_case() -> Program:
     )
 
 
+def licm_of_runtime_size() -> Program:
+    i = Var("i", 0, 255)
+    scaled = call(Op.MUL, x(i, name="r"), call(Op.EXP, x(0, name="s")))
+    s = Alloc(Buffer("s", F, 1, Scope.REGISTER))
+    return program(s, Store("s", 0, f(1)), Loop(i, N // 16, (Store("r", i, scaled),)))
+
+
 def licm_case() -> Program:
     i, j = var("i", 8), Var("j", 0, 4095)
     row = as_index(Load(I, "p", (0,)), 0, 15)
@@ -294,6 +301,23 @@ CASES: dict[str, tuple[Callable[[], Program], list[Pass], str, str]] = {
     y[i + 8] = t3 * t3
     y[i]     = y[0] + 1.0
     y[i + 1] = y[0] + 1.0
+""",
+    ),
+    "licm out of a loop of runtime size": (
+        licm_of_runtime_size,
+        [hoist],
+        """
+  alloc s: f32[1]
+  s[0] = 1.0
+  for i in n//16:
+    r[i] = r[i] * exp(s[0])
+""",
+        """
+  alloc s: f32[1]
+  s[0] = 1.0
+  t0   = exp(s[0])
+  for i in n//16:
+    r[i] = r[i] * t0
 """,
     ),
     "licm": (

@@ -21,7 +21,7 @@ from weft.core.args.handle import wrap
 from weft.ir import expr as ex
 from weft.ir import graph
 from weft.ir.expr import Load
-from weft.ir.index import floordiv
+from weft.ir.index import Int, floordiv
 from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import Refusal
@@ -60,7 +60,7 @@ HOPPER, AMPERE = replace(GPU, matrix_units=units((9, 0))), replace(GPU, matrix_u
 N = weft.Variable("n", 1, 1_000_000)
 
 
-def leaf(*shape: int, dtype: weft.DType = weft.float32) -> Tensor:
+def leaf(*shape: Int, dtype: weft.DType = weft.float32) -> Tensor:
     """A tensor of which nothing but the shape exists."""
     return wrap(GraphValue(graph.buffer(shape, dtype, "cpu:0", object())))
 
@@ -160,15 +160,14 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
     ("online", lambda: changed("o", first_factor), WIDE,
      "1 sums and 0 sums of products read m; a chain has one of each"),
     ("online", lambda: changed("l", sines), WIDE, "l adds no exponentials of differences to m"),
-    ("online", long_keys, WIDE, "the size of k1 is only known at run time"),
     ("online", lambda: attention(1, 8, 300, False).algorithm, WIDE, "300 results in a row; pays up to 256"),
     ("online", lambda: attention(5, 3, 1, True).algorithm, WIDE, "out has no loop along d3 of o"),
     ("contraction", lambda: softmax(4, 32).algorithm, WIDE, "top is no sum"),
     ("contraction", lambda: total(8, 32, "j").algorithm, WIDE, "s sums no products"),
     ("contraction", lambda: attention(1, 8, 4, False).algorithm, WIDE, "s is computed beside o"),
     ("contraction", lambda: changed("o", first_factor), WIDE, "s is read by m, l, o, not by one output alone"),
-    ("contraction", lambda: of(leaf(1_000_000, 8)[:N].T @ leaf(1_000_000, 8)[:N]), WIDE,
-     "the sum's size is only known at run time, up to 1,000,000; steps of one have known sizes"),
+    ("contraction", lambda: of(leaf(N, N) @ leaf(N, 8)), WIDE,
+     "the sum's size is only known at run time, up to 1,000,000: a panel of 64,000,000 bytes leaves the cache"),
     ("contraction", lambda: stored(matmul(32, 32, 32).algorithm, combined), WIDE, "out combines with what is there"),
     ("contraction", lambda: square(twice), WIDE, "out reads c 2 times"),
     ("contraction", lambda: square(lambda y, x: at(floordiv(y.var, 2), x.var)), WIDE,
@@ -228,6 +227,7 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
     ("levels", lambda: matmul(8, 8, 8).algorithm, WIDE,
      "no sum adds more than 128 terms, or 768 products, in sequence"),
     ("gpu_online", lambda: attention(2, 16, 8, False).algorithm, NOT_SHARED, "the device's threads share no memory"),
+    ("gpu_online", long_keys, GPU, "the size of k1 is only known at run time"),
     ("gpu_online", lambda: attention(1, 8, 300, False).algorithm, GPU, "300 results in a row; pays up to 256"),
     ("gpu_online", lambda: attention(2, 16, 8, False).algorithm, replace(GPU, local_bytes=64),
      "no tile fits into 64 bytes of local memory"),

@@ -24,14 +24,18 @@ from weft.ir.index import (
     Var,
     both,
     ceildiv,
+    coefficient,
     flatten,
     floordiv,
     high,
     in_range,
+    maximum,
     minimum,
     mod,
     rewrite,
+    span,
     substitute,
+    variables,
 )
 from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, reads
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, fresh, loop_var
@@ -473,14 +477,36 @@ class _Lowering:
         guard = e.guard
         if param is None:
             nest = self.kernel.nests[e.source]
-            for i, first, size in zip(e.index, nest.origin, nest.size, strict=True):
-                guard = both(
-                    guard, in_range(i - first, 0, size)
-                )  # a reader's padded loop may overshoot the region
+            for i, first, size, n in zip(
+                e.index, nest.origin, nest.size, self.filled(e.source, nest), strict=True
+            ):
+                # a reader's padded loop may overshoot the region, or what of it is computed
+                guard = both(guard, in_range(i - first, 0, size))
+                if not isinstance(n, int) and maximum(self.end(i - first), n) != n:
+                    guard = both(guard, in_range(i - first, None, n))
             return Load(e.dtype, e.source, (storage_offset(nest, e.index),), guard)
         for i, n in zip(e.index, param.shape, strict=True):
             guard = both(guard, self.bounded(i, n))
         return Load(e.dtype, e.source, (flatten(e.index, param.shape),), guard)
+
+    def filled(self, name: str, nest: Nest) -> tuple[Int, ...]:
+        """The extents of a value's region, as far as runtime sizes let it be computed."""
+        sizes = set(self.algorithm.variables)
+        ends = [
+            self.end(substitute(a.var, nest.bind) - first)
+            for a, first in zip(self.algorithm.item(name).axes, nest.origin, strict=True)
+        ]
+        return tuple(n if variables(n) & sizes else high(n) for n in ends)
+
+    def end(self, i: Int) -> Int:
+        """An upper bound of `i` + 1, in terms of the extents of the loops that are only known at run time."""
+        for v in variables(i):
+            extent, step = self.extents.get(v, 0), coefficient(i, v)
+            if not isinstance(extent, int) and step and step > 0:
+                i = i + (extent - 1 - v) * step
+        inner = variables(i) - set(self.algorithm.variables)
+        reach = span(i, {v for v in inner if isinstance(self.extents.get(v), int)})
+        return i + 1 if reach is None else reach[0] + reach[1]
 
 
 LANES = 256

@@ -7,7 +7,7 @@
 
 Works from the innermost loops outward, and never out of parallel, block and thread loops: tasks compute what they
 need. A load moves only where it would surely have happened (the loop runs, and no guard is around it), or where it
-is in range everywhere.
+is in range everywhere; out of a loop of runtime size, which seldom does not run, also where it is in range of a buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.ir.expr import Expr, Load, ScalarCall, Temp, names_of, transform
-from weft.ir.index import Int, low, map_guard
+from weft.ir.index import Int, low, map_guard, variables
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
 from weft.ir.loops_names import bound, every, written
 from weft.ir.passes.rewrite import Fresh, index_map, map_stmt, with_body
@@ -34,6 +34,7 @@ class _Hoist:
     def __init__(self, p: Program) -> None:
         self.safe, self.fresh = Safety(p), Fresh(p)
         self.writes = written(p.body)
+        self.sizes = set(p.variables)
 
     def block(self, body: Block) -> Block:
         out: list[Stmt] = []
@@ -55,16 +56,18 @@ class _Hoist:
         changes = written(body) | bound(body) | {s.var.name}
         if any(isinstance(x, Barrier) for x in every(body)):
             changes |= self.writes
-        moved = _Moved(self.safe, self.fresh, changes)
-        body = moved.block(body, low(s.extent) >= 1)
+        sure = low(s.extent) >= 1
+        moved = _Moved(self.safe, self.fresh, changes, not sure and bool(variables(s.extent) & self.sizes))
+        body = moved.block(body, sure)
         return [*moved.lets, replace(s, body=body)]
 
 
 class _Moved:
-    """The expressions that move out of one loop, in whose body the names `changes` change."""
+    """The expressions that move out of one loop, in whose body the names `changes` change; `usual`: it may be left out
+    for a few sizes only."""
 
-    def __init__(self, safe: Safety, fresh: Fresh, changes: set[str]) -> None:
-        self.safe, self.fresh, self.changes = safe, fresh, changes
+    def __init__(self, safe: Safety, fresh: Fresh, changes: set[str], usual: bool) -> None:
+        self.safe, self.fresh, self.changes, self.usual = safe, fresh, changes, usual
         self.lets: list[Let] = []
         self.memo: dict[Expr, Expr] = {}
 
@@ -94,7 +97,9 @@ class _Moved:
         return expr, index_map(expr)
 
     def may_move(self, e: Expr, sure: bool) -> bool:
-        return self.changes.isdisjoint(names_of(e)) and (sure or self.safe(e))
+        if not self.changes.isdisjoint(names_of(e)):
+            return False
+        return sure or self.safe(e) or (self.usual and self.safe.where_allocated(e))
 
     def without(self, e: Expr, sure: bool) -> Expr:
         """`e` with its largest invariant parts replaced by names that are bound before the loop."""

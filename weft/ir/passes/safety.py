@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.ir.expr import Expr, Load
-from weft.ir.loops import Buffer, Program
+from weft.ir.loops import Alloc, Buffer, Program
+from weft.ir.loops_names import every
 from weft.ir.passes.facts import implied, with_guard
 
 
@@ -15,11 +18,18 @@ class Safety:
 
     def __init__(self, p: Program) -> None:
         self.params: dict[str, Buffer] = {b.name: b for b in p.params}
+        self.allocated: dict[str, Buffer] = {
+            s.buffer.name: s.buffer for s in every(p.body) if isinstance(s, Alloc)
+        }
         self.known: dict[Expr, frozenset[Load]] = {}
 
     def __call__(self, e: Expr) -> bool:
         """True where `e` may be computed anywhere."""
         return not self.unsafe(e)
+
+    def where_allocated(self, e: Expr) -> bool:
+        """True where `e` may be computed wherever the buffers that it loads from are there."""
+        return all(self._in_range(x, self.allocated) for x in self.unsafe(e))
 
     def unsafe(self, e: Expr) -> frozenset[Load]:
         """The loads in `e` that may only happen where the program has them."""
@@ -38,14 +48,14 @@ class Safety:
                 stack.extend(missing)
                 continue
             inside = [self.known[b] for b in parts if self.known[b]]
-            if isinstance(x, Load) and not self._in_range(x):
+            if isinstance(x, Load) and not self._in_range(x, self.params):
                 inside.append(frozenset((x,)))
             self.known[x] = _NONE.union(*inside) if inside else _NONE
             stack.pop()
         return self.known[e]
 
-    def _in_range(self, x: Load) -> bool:
-        b = self.params.get(x.source)
+    def _in_range(self, x: Load, buffers: Mapping[str, Buffer]) -> bool:
+        b = buffers.get(x.source)
         if b is None:
             return False
         facts = with_guard((), x.guard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.ir.graph import Shape, elements
-from weft.ir.index import FloorDiv, Int, Mod, Sum, Var, atoms, flatten, high, in_range, variables
+from weft.ir.index import FloorDiv, Index, Int, Mod, Sum, Var, atoms, flatten, high, in_range, variables
 
 
 def one_to_one(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:
@@ -14,18 +14,25 @@ def one_to_one(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int])
     used: list[Var] = []
     plain = True
     for i, n in zip(index, shape, strict=True):
-        if isinstance(i, Var):
-            extent = extents.get(i)
-            if extent is None or i in used or (extent != n and high(extent) > high(n)):
-                plain = False
-                break
-            used.append(i)
-        elif not isinstance(i, int):
+        if isinstance(i, int):
+            continue
+        v = _shifted(i)
+        extent = None if v is None else extents.get(v)
+        if v is None or extent is None or v in used or (extent != n and high(extent) > high(n)):
             plain = False
             break
+        used.append(v)
     if plain:
         return frozenset(used)
     return _mixed_radix(index, shape, extents)
+
+
+def _shifted(i: Index) -> Var | None:
+    """The coordinate that the index is, but for a constant."""
+    if isinstance(i, Var):
+        return i
+    only = i.terms[0] if isinstance(i, Sum) and len(i.terms) == 1 else None
+    return only[0] if only is not None and only[1] == 1 and isinstance(only[0], Var) else None
 
 
 def _mixed_radix(index: tuple[Int, ...], shape: Shape, extents: Mapping[Var, Int]) -> frozenset[Var] | None:

@@ -62,9 +62,10 @@ from weft.scheduler.optimize.contraction_form import (
 )
 from weft.scheduler.optimize.depth import Deep, Sharing
 from weft.scheduler.optimize.dots import Dots, InnerProducts
+from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
-from weft.scheduler.optimize.steps import extent, merge, split
+from weft.scheduler.optimize.steps import extent, merge, split, typical_extent
 
 MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
@@ -150,7 +151,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Products | Refusal:
     return Products(k, tuple({id(f.value): (g, f) for g, f in ((k, c), merge_short_axes(k, c))}.values()))
 
 
-def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
+def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep | Refusal:
     """The axes and the tile that take the fewest cycles, or inner products if these take fewer; where the sum is much
     longer than there are results, tiles of parts of it."""
     axes = [Axes(g, c, *x) for g, c in form.forms for x in _tiled_axes(c)]
@@ -177,7 +178,22 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep:
         refused += [("dots", x) for x in along[:1] if isinstance(x, Refusal)]
     sizes = tiles[number]
     k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
-    return _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
+    choice = _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
+    return _too_large(choice, info) or choice
+
+
+def _too_large(choice: Tiles | Deep, info: DeviceInfo) -> Refusal | None:
+    """The refusal of a panel whose depth is only known at run time, and may be more than the cache holds."""
+    c = choice.contraction
+    if isinstance(choice, Deep) or choice.in_blocks or _sized(c) or c.value.reduce is None:
+        return None
+    length = prod(high(a.extent) for a in c.value.reduce.axes)
+    size = length * choice.vectors * info.lanes(c.value.dtype) * c.value.dtype.itemsize
+    if size <= info.l2_bytes:
+        return None
+    return Refusal(
+        f"the sum's size is only known at run time, up to {length:,}: a panel of {size:,} bytes leaves the cache"
+    )
 
 
 def _dearer(ways: Dots, costs: Mapping[str, float]) -> Refusal:
@@ -194,11 +210,11 @@ def _deep_or_tiled(
     k, c = in_order_of(k, axes.contraction, axes)
     assert c.value.reduce is not None
     width = tile.columns * info.lanes(c.value.dtype)
-    sized, length = isinstance(axes.stream.extent, int), prod(high(a.extent) for a in c.value.reduce.axes)
+    sized, length = isinstance(axes.stream.extent, int), prod(typical(a.extent) for a in c.value.reduce.axes)
     room = info.l2_bytes // PANEL_SHARE
     far = length * width * c.value.dtype.itemsize > room
     in_blocks = False
-    if sized and length > PRODUCT_CHAIN:
+    if sized and length > PRODUCT_CHAIN and (far or _sized(c)):
         ways = ("in blocks", "whole") if far else ("whole", "in blocks")
         k, depth_way = pick(k, "contraction.depth", ways)
         in_blocks = depth_way == "in blocks"
@@ -241,6 +257,11 @@ def apply(form: Products, choice: Tiles | InnerProducts | Deep, info: DeviceInfo
 
 
 RULE = Rule("contraction", recognise, choose, apply)
+
+
+def _sized(c: Contraction) -> bool:
+    """The size of the sum is known."""
+    return c.value.reduce is None or all(isinstance(a.extent, int) for a in c.value.reduce.axes)
 
 
 def in_order_of(k: Kernel, c: Contraction, choice: Axes) -> tuple[Kernel, Contraction]:
@@ -286,23 +307,23 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     """Tiles that registers hold, with the cycles that each takes without storing the results."""
     k, c, side, panel, stream = axes.kernel, axes.contraction, axes.side, axes.panel, axes.stream
     costs, lanes = info.costs, info.lanes(c.value.dtype)
-    macs = prod(high(a.extent) for a in c.value.all_axes)
-    depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
-    p, s = high(panel.extent), high(stream.extent)
+    macs = prod(typical(a.extent) for a in c.value.all_axes)
+    depth = prod(typical(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
+    p, s = typical(panel.extent), typical(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
     strided, crowd = fetched_anew(k, c, 1 - side, info), crowded(k, c, 1 - side, info)
     packing, direct = _packing(k, c, side, panel, costs)
-    blocks = prod(high(a.extent) for a in c.own(1 - side) if a is not stream)
+    blocks = prod(typical(a.extent) for a in c.own(1 - side) if a is not stream)
     seek = _seeking(k, c, 1 - side, panel, costs)
     free = {a.var for a in (*c.own(1 - side), panel)}
-    around = prod(high(a.extent) for a in c.value.axes if a.var not in free)
+    around = prod(typical(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
     cycles: dict[TileSize, float] = {}
     for tile in _tiles_in_registers(p, stream, lanes, info):
         rows, vectors = tile
         if crowd and s % rows:
             continue
-        panels, tiles = ceildiv(p, vectors * lanes), ceildiv(s, rows)
+        panels, tiles = blocks_of(panel.extent, vectors * lanes), blocks_of(stream.extent, rows)
         # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
         # the panel, whose rest has left the first cache by then
         far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
@@ -317,8 +338,9 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         cost = panels * tiles * step * (macs / (p * s)) + panels * seek
         if not (direct and blocks * tiles <= MAX_UNPACKED_USES):
             cost += packing
-        if spread and around * panels >= info.cores:  # the last tasks leave cores idle
-            cost *= ceildiv(around * panels, info.cores) * info.cores / (around * panels)
+        tasks = around * ceildiv(p, vectors * lanes)
+        if spread and tasks >= info.cores:  # the last tasks leave cores idle
+            cost *= ceildiv(tasks, info.cores) * info.cores / tasks
         cycles[tile] = cost
     return cycles
 
@@ -357,7 +379,7 @@ def _storing(axes: Axes, costs: CostModel) -> float:
         if all(x == 1 for x in along)
         else costs.scatter_store_cycles
     )
-    return each * prod(high(a.extent) for a in c.value.axes)
+    return each * prod(typical(a.extent) for a in c.value.axes)
 
 
 def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> float:
@@ -366,12 +388,12 @@ def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel
         return costs.copy_cycles * _elements(c, side)
     if not awkward(k, c.factors[side]):
         return 0.0
-    return costs.seek_cycles * prod(high(a.extent) for a in c.value.all_axes if a is not panel)
+    return costs.seek_cycles * prod(typical(a.extent) for a in c.value.all_axes if a is not panel)
 
 
 def _elements(c: Contraction, side: int) -> int:
     """The elements of a factor, as often as the sum's axes name them."""
-    return prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
+    return prod(typical(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
 
 
 def row_bytes(k: Kernel, e: Expr, stream: Axis) -> int | None:
@@ -394,7 +416,7 @@ def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool
     if load is None or p is None:
         return False
     step = coefficient(flatten(load.index, p.shape), summed[-1].var)
-    depth = prod(high(a.extent) for a in summed)
+    depth = prod(typical(a.extent) for a in summed)
     line = info.costs.line_bytes
     return step is not None and abs(step) * p.dtype.itemsize >= line and depth * line > info.l1_bytes
 
@@ -410,7 +432,7 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
     step = coefficient(flatten(load.index, p.shape), c.value.reduce.axes[-1].var) or 0
     costs, sets = info.costs, info.costs.sets(info.l2_bytes)
     apart = abs(step) * p.dtype.itemsize // costs.line_bytes
-    return high(c.value.reduce.axes[-1].extent) > 2 * costs.cache_ways * (sets // gcd(sets, apart))
+    return typical(c.value.reduce.axes[-1].extent) > 2 * costs.cache_ways * (sets // gcd(sets, apart))
 
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
@@ -457,19 +479,19 @@ class _Tiled:
         c = choice.contraction
         self.width = choice.vectors * info.lanes(c.value.dtype)
         self.sized = isinstance(choice.stream.extent, int)
-        self.depth = prod(high(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
+        self.depth = prod(typical(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
         self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
 
     def schedule(self) -> Kernel:
         c, choice, info, out = self.c, self.choice, self.info, self.c.out.name
         p, s = c.loop_of(self.k, choice.panel), c.loop_of(self.k, choice.stream)
-        tiles_s = ceildiv(high(choice.stream.extent), choice.rows)
-        panels = ceildiv(high(choice.panel.extent), self.width)
+        tiles_s = ceildiv(typical(choice.stream.extent), choice.rows)
+        panels = ceildiv(typical(choice.panel.extent), self.width)
         others = [x.var.name for x in self.k.nests[out].loops if x.var.name not in (p, s)]
         stream_only = {c.loop_of(self.k, a): a for a in c.own(1 - choice.side)}
         around = [n for n in others if n not in stream_only]
         inside = [n for n in others if n in stream_only]
-        shared = prod(extent(self.k, n) for n in around) * panels
+        shared = prod(typical_extent(self.k, n) for n in around) * panels
         big = parallel.pays(self.k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
         chunks, per_chunk = 1, tiles_s
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again
@@ -504,7 +526,7 @@ class _Tiled:
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
-        uses = prod(extent(self.k, n) for n in (*inside, so)) * chunks
+        uses = prod(typical_extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
 
@@ -754,6 +776,8 @@ class _Tiled:
         assert isinstance(item, ItemValue)
         if item.reduce is None or self.depth <= PRODUCT_CHAIN:
             return None
+        if not _sized(self.c) and not self.choice.in_blocks:
+            return None  # `levels` sets aside what is added in sequence, as much as there is
         self.k, name = in_steps(self.k, value)
         return name
 

@@ -26,6 +26,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
+from weft.scheduler.optimize.extents import typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import counted
 from weft.scheduler.optimize.steps import merge
@@ -78,13 +79,6 @@ def find(k: Kernel) -> Contraction | Refusal:
         several = Refusal(f"{counted(len(good), 'sum')} of products; one can be tiled")
         return several if good else _nearest([r for r in found if isinstance(r, Refusal)])
     (c,) = good
-    assert c.value.reduce is not None
-    summed = c.value.reduce.axes
-    depth = prod(high(a.extent) for a in summed)
-    if not all(isinstance(a.extent, int) for a in summed) and depth > PRODUCT_CHAIN:
-        return Refusal(
-            f"the sum's size is only known at run time, up to {depth:,}; steps of one have known sizes"
-        )
     others = [i for i in k.algorithm.items if i is not c.value and i is not c.out and not _aside(k, i)]
     return Refusal(f"{others[0].name} is computed beside {c.value.name}") if others else c
 
@@ -260,10 +254,11 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     inner = nest.loops[-1].var.name
     best, score = inner, -1e9
     for spec in nest.loops:
-        if not isinstance(spec.extent, int) or spec.extent < 2:
+        extent = typical(spec.extent)
+        if extent < 2:
             continue
         mine = _score(k, item, spec.var, width) + (0.1 if spec.var.name == inner else 0)
-        if spec.extent % width and spec.extent < width:
+        if extent % width and extent < width:
             mine -= 0.5  # lanes that are not full
         if mine > score:
             best, score = spec.var.name, mine
@@ -274,7 +269,7 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     loops = [x.var.name for x in nest.loops if x.var.name != best]
     k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in tested), best)))
     spec = k.nests[name].loop(best)
-    assert spec is not None and isinstance(spec.extent, int)
+    assert spec is not None
     k = rows.lanes(k, best, _vectors(spec.extent, width, 6 if best == inner else 1))
     order = [x.var.name for x in k.nests[name].loops]
     if best != inner and len(order) > 2:
@@ -282,8 +277,10 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     return k
 
 
-def _vectors(extent: int, width: int, most: int) -> int:
-    """Lanes at a time: as many whole vectors as divide the extent, else four or, for fewer, all."""
+def _vectors(extent: Int, width: int, most: int) -> int:
+    """Lanes at a time: as many whole vectors as divide the extent, else four or, for fewer, all; one at run time."""
+    if not isinstance(extent, int):
+        return width
     for n in range(most, 0, -1):
         if extent % (n * width) == 0:
             return n * width

@@ -160,6 +160,10 @@ def recognise(k: Kernel, info: DeviceInfo) -> Attention | Refusal:
     c = find(k)
     if isinstance(c, Refusal):
         return c
+    values = (c.scores, c.maximum, c.total, c.product)
+    unsized = [a.var.name for v in values for a in v.all_axes if not isinstance(a.extent, int)]
+    if unsized:
+        return Refusal(f"the size of {unsized[0]} is only known at run time")
     if not info.scratchpad:
         return Refusal("the device's threads share no memory")
     assert c.maximum.reduce is not None and c.scores.reduce is not None and c.product.reduce is not None

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, ItemValue, Output, readers, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
+from weft.ir.kernel.transforms.clip import Clip
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.hint import PrefetchNext
@@ -119,9 +121,6 @@ def find(k: Kernel) -> ReductionChain | Refusal:
         )
     if len({m.name, scores[0].name, totals[0].name, products[0].name}) != 4:
         return Refusal(f"{m.name}, its sum and its products are not four values")
-    unsized = [a.var.name for v in values for a in v.all_axes if not isinstance(a.extent, int)]
-    if unsized:
-        return Refusal(f"the size of {unsized[0]} is only known at run time")
     return ReductionChain(m, totals[0], products[0], scores[0], outputs[0])
 
 
@@ -220,6 +219,8 @@ class _OnePass:
         self.k, self.chain, self.row, self.choice, self.info = choice.kernel, chain, form.row, choice, info
         self.m, self.total, self.product = chain.maximum.name, chain.total.name, chain.product.name
         self.out = chain.out.name
+        assert chain.maximum.reduce is not None
+        self.columns = chain.maximum.reduce.axes[0]
 
     def schedule(self) -> Kernel:
         c, tall, width = self.chain, self.choice.tall, self.choice.columns
@@ -256,6 +257,8 @@ class _OnePass:
         self.k = run(self.k, Pad(i, block))
         self.k, ib, i1 = split(self.k, i, block, "ib", "ir")
         self.k, it, ii = split(self.k, i1, tall, "it", "ii")
+        if not isinstance(self.row.extent, int):
+            self.k = attempt(self.k, Clip(it))
         self.k = run(self.k, Permute(self.out, (*others, ib, it, ii, d)))
         self.k = rows.lanes(self.k, d, self.lanes_of(axes[-1]))
         return others, ib, it
@@ -294,6 +297,9 @@ class _OnePass:
         self.k, it, ii = split(self.k, i, tall, "ot", "oi")
         self.k = run(self.k, ComputeAt("part", self.product, it, Scope.REGISTER))
         self.register_tile("part")
+        if not isinstance(self.columns.extent, int):
+            steps = next(s.var.name for s in self.k.nests["part"].loops if s.reduce)
+            self.k = attempt(self.k, Trim("part", steps))
         self.k = run(self.k, Unroll(ii))
         self.k = rows.lanes(self.k, d, min(extent(self.k, d), self.lanes_of(self.chain.product.axes[-1])))
 
@@ -325,10 +331,18 @@ class _OnePass:
         self.k = run(self.k, Unroll(ii), Vectorize(self.k.nests["scores"].loops[-1].var.name))
         self.k = attempt(self.k, PrefetchNext("scores", it))
         if not isinstance(panel, Refusal):
-            where = (self.out, batch) if many and batch is not None else at
+            where = (self.out, batch) if many and batch is not None and self.panel_fits() else at
             self.k = run(self.k, ComputeAt(panel, where[0], where[1]))
             self.in_blocks(panel, extent(self.k, self.k.nests[scores.name].loops[-1].var.name))
             self.k = fill(self.k, panel, self.info)
+
+    def panel_fits(self) -> bool:
+        """The panel of all columns, if their number is only known at run time, stays in the cache however many."""
+        scores = self.chain.scores
+        if isinstance(self.columns.extent, int) or scores.reduce is None:
+            return True
+        size = high(self.columns.extent) * high(elements(tuple(a.extent for a in scores.reduce.axes)))
+        return size * scores.dtype.itemsize <= self.info.l2_bytes
 
     def in_blocks(self, panel: str, width: int) -> None:
         """The panel's columns in blocks of a tile's width, each block contiguous: rows of a tile far apart would share

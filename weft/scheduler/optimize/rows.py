@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
-from weft.ir.index import Var, ceildiv, high, substitute, variables
+from weft.ir.index import Int, Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
+from weft.ir.kernel.transforms.clip import Clip
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import Stream
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
@@ -32,12 +34,13 @@ from weft.ir.loops import LoopKind, Scope
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
+from weft.scheduler.optimize.extents import divides, typical
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, summed
 from weft.scheduler.optimize.prefetch import prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
-from weft.scheduler.optimize.steps import split
+from weft.scheduler.optimize.steps import sized, split, typical_extent
 
 VECTORS_IN_FLIGHT = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
@@ -56,6 +59,12 @@ BUSY_OPERATIONS = 32
 
 MIN_LANE_TERMS = 8
 """A reduction over fewer elements runs for lanes along another axis rather than along its own."""
+
+MIN_RUNTIME_STEPS = 4
+"""Steps of a row of typical runtime size, from which on each is of several vectors: less of the last is in vain."""
+
+MIN_WAITING_ROWS = 16
+"""Rows of a sum, added one after the other, from which on their latency counts."""
 
 MAX_MERGED = 64
 """Iterations of merged loops that are tasks enough."""
@@ -284,7 +293,7 @@ def _shape(k: Kernel, out: Output) -> tuple[Kernel, _Shape]:
         k, vector = pick(k, "rows.lanes", sorted(scores, key=scores.__getitem__, reverse=True))
         spec = nest.loop(vector)
         assert spec is not None
-        vector_name = vector if isinstance(spec.extent, int) and spec.extent >= 2 else None
+        vector_name = vector if typical(spec.extent) >= 2 else None
     weight = {n: sum(n in s for s in needs) for n in loops}
     order = sorted((n for n in loops if n != vector_name), key=lambda n: (-weight[n], loops.index(n)))
     shared = [n for n in order if weight[n] == len(needs)]
@@ -302,8 +311,7 @@ def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tup
         k = run(k, Permute(out.name, order)) if order else k
         k = parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k
         return k, frozenset()
-    extent = extent_of(k, shape.vector)
-    register = min(info.lanes(_widest(out)), extent)
+    register = min(info.lanes(_widest(out)), extent_of(k, shape.vector))
     if shape.column:
         return _output_panels(k, out, shape, shape.vector, register, info, big)
     return _output_rows(k, out, shape, shape.vector, register, info, big), frozenset()
@@ -313,11 +321,16 @@ def _output_panels(
     k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
 ) -> tuple[Kernel, frozenset[str]]:
     """Panels of results whose values are computed for all of a panel; the loops inside one."""
-    width = _panel(k, extent_of(k, v), register, info, big and not shape.shared)
+    width = _panel(k, typical_extent(k, v), register, info, big and not shape.shared)
+    unsized = not sized(k, v)
+    if unsized and not _long_columns(k):
+        width = max(width // MIN_RUNTIME_STEPS // register, 1) * register
     k = run(k, Pad(v, width))
     k, panel, within = split(k, v, width, f"{v}_panel", f"{v}_v")
     k = run(k, Permute(out.name, (*shape.shared, panel, *shape.outer, within)))
     k = lanes(k, within, min(register, width))
+    if unsized:
+        k = attempt(k, Clip(f"{within}_o"))
     k = parallel.spread(k, out.name, _prefix(k, (*shape.shared, panel)), info) if big else k
     return k, frozenset(s.var.name for s in k.nests[out.name].loops if s.var.name.startswith(within))
 
@@ -326,17 +339,19 @@ def _output_rows(
     k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
 ) -> Kernel:
     """Rows of results, some vectors at a time; of a single row, each task has a part."""
-    extent, outer = extent_of(k, v), (*shape.shared, *shape.outer)
+    extent, outer = typical_extent(k, v), (*shape.shared, *shape.outer)
     single = all(extent_of(k, n) == 1 for n in outer)
     vectors = 1
     if not _heavy(out):
         k, vectors = _in_flight(k)
-    step = register * (vectors if extent >= register * vectors else 1)
+    least = register * vectors * (1 if sized(k, v) else MIN_RUNTIME_STEPS)
+    step = register * (vectors if extent >= least else 1)
     n = parallel.padded(extent, step, info, big and single)
-    k = run(k, Pad(v, n))
+    share = n // parallel.tasks(n // step, info) if single and big else n
+    k = run(k, Pad(v, n if sized(k, v) else share if single and big else step))
     k = run(k, Permute(out.name, (*outer, v)))
     if single and big and n > step:
-        k, task, v = split(k, v, n // parallel.tasks(n // step, info), f"{v}_task", f"{v}_s")
+        k, task, v = split(k, v, share, f"{v}_task", f"{v}_s")
         return attempt(lanes(k, v, step), Bind(task, info.task_kind))
     k = lanes(k, v, step)
     return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
@@ -352,10 +367,10 @@ def lanes(k: Kernel, loop: str, count: int) -> Kernel:
     owner = k.owner(loop)
     assert owner is not None
     spec = k.nests[owner].loop(loop)
-    assert spec is not None and isinstance(spec.extent, int)
-    if spec.extent % count:
+    assert spec is not None
+    if not divides(count, spec.extent):
         if Pad(loop, count).check(k) is not None:
-            return attempt(k, Vectorize(loop)) if spec.extent <= 4 * count else k
+            return attempt(k, Vectorize(loop)) if high(spec.extent) <= 4 * count else k
         k = run(k, Pad(loop, count))
         spec = k.nests[owner].loop(loop)
         assert spec is not None
@@ -382,10 +397,23 @@ def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool) -> i
     return ceildiv(width, lanes) * lanes
 
 
+def _long_columns(k: Kernel) -> bool:
+    """Some value adds up so many rows that additions would wait for each other but for several vectors of them."""
+    sums = [i.reduce.axes for i in k.algorithm.items if isinstance(i, ItemValue) and i.reduce is not None]
+    return any(prod(typical(a.extent) for a in axes) > MIN_WAITING_ROWS for axes in sums)
+
+
 def _along_rows(k: Kernel, item: ItemValue) -> bool:
     """The reduction's lanes run along what it reduces over."""
     assert item.reduce is not None
     return _fastest(k, item) in item.reduce.axes
+
+
+def _lies_along(k: Kernel, item: ItemValue, axis: Axis) -> bool:
+    """True where what the item reads, of parameters or of values, is contiguous along the axis."""
+    own = [r for r in reads(item) if k.algorithm.param(r.source) is None and r.index]
+    along = any(axis.var in variables(r.index[-1]) for r in own)
+    return along or vector_score(k.algorithm, item, axis.var) > 0
 
 
 def _fastest(k: Kernel, item: ItemValue) -> Axis:
@@ -468,10 +496,10 @@ def _value(
     if (
         best in item.reduce.axes
         and best.var not in depends
-        and isinstance(best.extent, int)
-        and best.extent >= MIN_LANE_TERMS
+        and typical(best.extent) >= MIN_LANE_TERMS
+        and (isinstance(best.extent, int) or _lies_along(k, item, best))
     ):
-        return _row(k, item, best.var.name, best.extent, info, closed)
+        return _row(k, item, best, info, closed)
     inner = _across(k, item)
     k, rows = _runs(k, item, info)
     k = place(k, k.algorithm.item(item.name), Scope.LOCAL, closed)
@@ -488,12 +516,10 @@ def _reduces_over_values(k: Kernel, item: ItemValue, staged: frozenset[str]) -> 
     return out & {a.var for a in item.reduce.axes}
 
 
-def _row(
-    k: Kernel, item: ItemValue, axis: str, extent: int, info: DeviceInfo, closed: frozenset[str]
-) -> Kernel:
+def _row(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
     """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
-    k, width = _row_lanes(k, extent, info.lanes(item.dtype))
-    k, axis, order, task = _row_levels(k, item, axis, extent, width, info)
+    k, width = _row_lanes(k, along.extent, info.lanes(item.dtype))
+    k, axis, order, task = _row_levels(k, item, along, width, info)
     leaf = order[-1]
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
     for n in order[order.index(task) if task else 0 :]:
@@ -506,21 +532,23 @@ def _row(
     return _lanes_inside(k, f"{leaf}_lanes", f"{axis}o")
 
 
-def _row_lanes(k: Kernel, extent: int, register: int) -> tuple[Kernel, int]:
+def _row_lanes(k: Kernel, length: Int, register: int) -> tuple[Kernel, int]:
     """The number of lanes of a row's partial sums: some vectors of them, or as many as a short row has elements."""
     k, vectors = _in_flight(k)
+    if not isinstance(length, int):
+        return k, _width(register, vectors, length)
     width = register
-    while width < register * vectors and width < extent:
+    while width < register * vectors and width < length:
         width *= 2
-    return k, width if width <= extent else max(2, 1 << (extent - 1).bit_length())
+    return k, width if width <= length else max(2, 1 << (length - 1).bit_length())
 
 
 def _row_levels(
-    k: Kernel, item: ItemValue, axis: str, extent: int, width: int, info: DeviceInfo
+    k: Kernel, item: ItemValue, along: Axis, width: int, info: DeviceInfo
 ) -> tuple[Kernel, str, list[str], str]:
     """A row's sum in levels of few additions each, and a part for each task when it is all that there is: the axis that
     lanes run along, the names of the levels from the whole sum to that of a block of the axis, and the part's."""
-    name, block = item.name, width * SUM_CHAIN
+    name, axis, extent, block = item.name, along.var.name, high(along.extent), width * SUM_CHAIN
     whole = not item.axes and all(
         len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output)
     )
@@ -537,8 +565,8 @@ def _row_levels(
         k, below = in_levels(k, leaf)
         order += [*below, part]
         leaf = part
-    if extent <= 2 * block:
-        return k, axis, order, task
+    if extent <= 2 * block or (not isinstance(along.extent, int) and not big):
+        return k, axis, order, task  # `levels` bounds what is added in sequence at run time
     total, steps = leaf, ceildiv(extent, block)
     leaf = f"{total}_block"
     k = run(k, SplitReduce(total, axis, block, leaf))
@@ -674,15 +702,13 @@ def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
     lane = next((n for n in reversed(pure) if n in along), pure[-1])
     spec = nest.loop(lane)
     assert spec is not None
-    if not isinstance(spec.extent, int):
-        return k
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
     # rows side by side are read a line of each at a time, else as many vectors as may be under way
     vectors = 1
     if f"{name}_few" not in k.nests:
         k, vectors = _in_flight(k)
-    return lanes(k, lane, min(info.lanes(item.dtype) * vectors, spec.extent))
+    return lanes(k, lane, _width(info.lanes(item.dtype), vectors, spec.extent))
 
 
 def _children(k: Kernel, name: str) -> bool:
@@ -691,6 +717,13 @@ def _children(k: Kernel, name: str) -> bool:
 
 def _vector_axes(k: Kernel, item: ItemValue, info: DeviceInfo) -> Kernel:
     nest = k.nests[item.name]
-    if not nest.loops or not isinstance(nest.loops[-1].extent, int) or nest.loops[-1].extent < 2:
+    if not nest.loops or typical(nest.loops[-1].extent) < 2:
         return k
-    return lanes(k, nest.loops[-1].var.name, min(info.lanes(item.dtype), nest.loops[-1].extent))
+    return lanes(k, nest.loops[-1].var.name, min(info.lanes(item.dtype), high(nest.loops[-1].extent)))
+
+
+def _width(register: int, vectors: int, extent: Int) -> int:
+    """Lanes of some vectors, or of one of them where the extent is only known at run time and usually shorter."""
+    if isinstance(extent, int):
+        return min(register * vectors, extent)
+    return register * max(1, min(vectors, typical(extent) // (register * MIN_RUNTIME_STEPS)))

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from weft.ir.index import high
+from weft.ir.index import Int, high
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.split import Split
+from weft.scheduler.optimize.extents import typical
 
 
 def extent(k: Kernel, loop: str) -> int:
     """The extent of a loop (the largest, of one of runtime size)."""
+    return high(_extent(k, loop))
+
+
+def typical_extent(k: Kernel, loop: str) -> int:
+    """The extent of a loop (a typical one, of one of runtime size)."""
+    return typical(_extent(k, loop))
+
+
+def sized(k: Kernel, loop: str) -> bool:
+    """The extent of the loop is known."""
+    return isinstance(_extent(k, loop), int)
+
+
+def _extent(k: Kernel, loop: str) -> Int:
     owner = k.owner(loop)
     assert owner is not None, f"no loop {loop}"
     spec = k.nests[owner].loop(loop)
     assert spec is not None
-    return high(spec.extent)
+    return spec.extent
 
 
 def split(k: Kernel, loop: str, factor: int, outer: str, inner: str) -> tuple[Kernel, str, str]:

@@ -13,7 +13,6 @@ REFUSED: tuple[Row, ...] = (
     (ROWS, SplitReduce("s", "j", -1, "p"), "a factor of -1"),
     (ROWS, SplitReduce("s", "j", 4, "p", whole=("i",)), "('i',) are not further axes that s reduces over"),
     (ROWS, SplitReduce("s", "j", 0, "p"), "no axis would be left to the partial results of s"),
-    (ANY_ROW, SplitReduce("s", "j", 4, "p"), "the extent n of j is only known at run time"),
     (ROWS, SplitReduce("s", "j", 4, "x"), "the name x is taken"),
     (run(ROWS, Split("j", 2)), SplitReduce("s", "j", 4, "p"), "s has been scheduled already"),
 )
@@ -166,5 +165,36 @@ def test_further_axes_are_summed_last() -> None:
     for jo22 in 2:
       s[0] += p[2*i222 + jo22]
   r[0] = s[0]
+""",
+    )
+
+
+def test_a_row_of_runtime_size_ends_in_its_last_block() -> None:
+    changes(
+        ANY_ROW,
+        SplitReduce("s", "j", 4, "p", lanes=True),
+        """
+  alloc s: f32[4] local
+  for i in 4:
+    s[i] = 0.0
+    for j in n:
+      s[i] += x[i*n + j]
+  for y in 4:
+    r[y] = s[y]
+""",
+        """
+  alloc p: f32[16] local
+  for i22 in 4:
+    for jl3 in 4:
+      p[4*i22 + jl3] = 0.0
+      for jo2 in (n + 3)//4:
+        p[4*i22 + jl3] += where(4*jo2 + jl3 < n, x[4*jo2 + i22*n + jl3] if 4*jo2 + jl3 < n else 0, 0.0)
+  alloc s: f32[4] local
+  for i3 in 4:
+    s[i3] = 0.0
+    for jl22 in 4:
+      s[i3] += p[4*i3 + jl22]
+  for y in 4:
+    r[y] = s[y]
 """,
     )

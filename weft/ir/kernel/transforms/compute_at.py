@@ -4,7 +4,20 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from weft.ir.expr import Load
-from weft.ir.index import Int, Opaque, Var, atoms, high, low, minimum, span, substitute, variables
+from weft.ir.index import (
+    Int,
+    Opaque,
+    Var,
+    atoms,
+    coefficient,
+    high,
+    low,
+    maximum,
+    minimum,
+    span,
+    substitute,
+    variables,
+)
 from weft.ir.kernel.algorithm import Item, ItemValue, Output, readers, reads
 from weft.ir.kernel.schedule import At, Kernel, NestLoop, fresh, initial_nest, loop_var
 from weft.ir.kernel.transforms.arguments import items, loops
@@ -119,7 +132,7 @@ def _region(k: Kernel, t: ComputeAt) -> list[tuple[Int, Int]]:
                 at = substitute(i, nest.bind)
                 inner = variables(at) - outer - set(k.algorithm.variables)
                 extent = item.axes[a].extent
-                one = (_whole_loop(k, at, extent) if at in inner else None) or _span(k, at, inner, extent)
+                one = _span(k, at, inner, outer, extent)
                 before = regions[a]
                 regions[a] = one if before is None else _union(before, one, extent)
     return [(0, a.extent) if r is None else r for r, a in zip(regions, item.axes, strict=True)]
@@ -129,36 +142,32 @@ def _loads(user: Item, name: str) -> Iterator[Load]:
     return (r for r in reads(user) if r.source == name)
 
 
-def _whole_loop(k: Kernel, at: Int, extent: Int) -> tuple[Int, Int] | None:
-    """An axis of runtime size that one inner loop runs over completely."""
-    if isinstance(extent, int) or not isinstance(at, Var):
-        return None
-    for nest in k.nests.values():
-        spec = nest.loop(at.name)
-        if spec is not None and spec.extent == extent:
-            return 0, extent
-    return None
-
-
-def _span(k: Kernel, at: Int, inner: Set[Var], extent: Int) -> tuple[Int, Int]:
-    """The range that `at` covers while the inner loops run; the whole axis where that cannot be told."""
+def _span(k: Kernel, at: Int, inner: Set[Var], outer: Set[Var], extent: Int) -> tuple[Int, Int]:
+    """The range that `at` covers while the inner loops run inside the outer ones; the whole axis where that cannot be
+    told."""
     found = None if any(isinstance(a, Opaque) for a in atoms(at)) else span(at, inner)
     if found is None:
         return 0, extent
     first, size = found
+    lengths = {s.var: s.extent for n in k.nests.values() for s in n.loops if s.var in inner}
+    sized = {*k.algorithm.variables, *outer}
+    unsized = {v: n for v, n in lengths.items() if not isinstance(n, int)}
     over = isinstance(extent, int) and size > extent and low(first) >= 0
-    if over and any(
-        s.var in inner and not isinstance(s.extent, int) for n in k.nests.values() for s in n.loops
-    ):
+    if over and unsized:
         return first, minimum(extent - first, extent)  # trimmed loops end with the axis, wherever they start
-    return found
+    for v, n in unsized.items():
+        step = coefficient(at, v)
+        if step and variables(n) <= sized:  # loops that end early read as little
+            short = (high(n) - n) * abs(step)
+            first, size = first if step > 0 else first + short, size - short
+    return first, size
 
 
 def _union(a: tuple[Int, Int], b: tuple[Int, Int], extent: Int) -> tuple[Int, Int]:
     if a == b:
         return a
     gap = b[0] - a[0]
-    if isinstance(gap, int) and isinstance(a[1], int) and isinstance(b[1], int):
+    if isinstance(gap, int):
         first = a[0] if gap >= 0 else b[0]
-        return first, max(a[1] + (-gap if gap < 0 else 0), b[1] + (gap if gap > 0 else 0))
+        return first, maximum(a[1] + (-gap if gap < 0 else 0), b[1] + (gap if gap > 0 else 0))
     return 0, extent

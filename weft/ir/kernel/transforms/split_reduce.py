@@ -48,7 +48,6 @@ class SplitReduce(Transform):
             return item
         if item.reduce is None or self.axis not in [a.var.name for a in item.reduce.axes]:
             return Refusal(f"{self.value} does not reduce over {self.axis}")
-        axis = next(a for a in item.reduce.axes if a.var.name == self.axis)
         if self.factor < 0:
             return Refusal(f"a factor of {self.factor}")
         names = [a.var.name for a in item.reduce.axes]
@@ -58,8 +57,6 @@ class SplitReduce(Transform):
             return Refusal(f"{self.whole} are not further axes that {self.value} reduces over")
         if self.factor == 0 and len(names) == 1 + len(self.whole):
             return Refusal(f"no axis would be left to the partial results of {self.value}")
-        if self.factor and not isinstance(axis.extent, int):
-            return Refusal(f"the extent {axis.extent!r} of {self.axis} is only known at run time")
         if self.name in k.names():
             return Refusal(f"the name {self.name} is taken")
         return unscheduled(k, item)
@@ -85,8 +82,8 @@ class SplitReduce(Transform):
             inner: tuple[Axis, ...] = ()
             expr = _mapped(expr, mapping)
         else:
-            steps = ceildiv(high(axis.extent), self.factor)
-            sizes = (self.factor, steps) if self.lanes else (steps, self.factor)
+            steps = ceildiv(axis.extent, self.factor)
+            sizes: tuple[Int, Int] = (self.factor, steps) if self.lanes else (steps, self.factor)
             outer = _axis(used, f"{self.axis}{'l' if self.lanes else 'o'}", sizes[0])
             step = _axis(used, f"{self.axis}{'o' if self.lanes else 'i'}", sizes[1])
             at = step.var * self.factor + outer.var if self.lanes else outer.var * self.factor + step.var
@@ -110,8 +107,8 @@ class SplitReduce(Transform):
         return k.with_nest(self.value, initial_nest(total, used))
 
 
-def _axis(used: set[str], name: str, extent: int) -> Axis:
-    return Axis(Var(fresh(used, name), 0, extent - 1), extent)
+def _axis(used: set[str], name: str, extent: Int) -> Axis:
+    return Axis(Var(fresh(used, name), 0, high(extent) - 1), extent)
 
 
 def _renamed(a: Axis, used: set[str]) -> Axis:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Test
-from weft.ir.index import Guard, Int, Var, both, bounds, in_range
-from weft.ir.kernel.algorithm import Axis, ItemValue
+from weft.ir.index import Guard, Int, Var, both, bounds, coefficient, high, in_range, variables
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue
 from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -23,7 +23,7 @@ class Window(Transform):
     So does a whole `part` of the item's expression that depends on such indices only: f(x[i + k - 1], y[i + k - 1]).
     Unlike `Stage`, whose value has an element per use, its axes are those of the parameter: overlapping windows share
     elements, and what is done to one, its guard included, is done once. Needs: all indices and guards of the part are,
-    up to a constant, those of its load with the most of them; all sizes are constants.
+    up to a constant, those of its load with the most of them.
     """
 
     item: str
@@ -51,11 +51,7 @@ class Window(Transform):
             p = k.algorithm.param(load.source)
             if p is None:
                 return Refusal(f"{load.source} is no parameter")
-            if not all(isinstance(n, int) for n in p.shape):
-                return Refusal("a size is only known at run time")
-        if any(not isinstance(a.extent, int) for a in item.all_axes):
-            return Refusal("a size is only known at run time")
-        if _moved(self.part, main(self.part).index, lambda d, shift: shift) is None:
+        if _moved(k, self.part, main(self.part).index, lambda d, shift: shift) is None:
             return Refusal(f"{self.part!r} is about more than the indices of one load")
         return None
 
@@ -64,13 +60,12 @@ class Window(Transform):
         load = main(self.part)
         used = k.names()
         used.add(self.name)
-        reach = [bounds(i) for i in load.index]
+        reach = [_reach(item, i) for i in load.index]
         axes = tuple(
-            Axis(Var(fresh(used, f"{self.name}{d}"), 0, hi - lo), hi - lo + 1)
-            for d, (lo, hi) in enumerate(reach)
+            Axis(Var(fresh(used, f"{self.name}{d}"), 0, high(n) - 1), n) for d, (_, n) in enumerate(reach)
         )
         at: list[Int] = [a.var + lo for a, (lo, _) in zip(axes, reach, strict=True)]
-        inside = _moved(self.part, load.index, lambda d, shift: at[d] + shift)
+        inside = _moved(k, self.part, load.index, lambda d, shift: at[d] + shift)
         assert inside is not None
         window = ItemValue(self.name, axes, inside)
         index = tuple(i - lo for i, (lo, _) in zip(load.index, reach, strict=True))
@@ -94,9 +89,24 @@ def _loads(part: Expr) -> list[Load]:
     return [x for x in ex.walk([part]) if isinstance(x, Load)]
 
 
-def _moved(part: Expr, index: tuple[Int, ...], to: Callable[[int, int], Int]) -> Expr | None:
+def _reach(item: Item, i: Int) -> tuple[int, Int]:
+    """The first index that `i` may be, and how many there are: those of the item's axes of runtime size, less what the
+    axes lack of their largest."""
+    lo, hi = bounds(i)
+    size: Int = hi - lo + 1
+    for a in item.all_axes:
+        step = coefficient(i, a.var)
+        if step and not isinstance(a.extent, int):
+            size = size - (high(a.extent) - a.extent) * abs(step)
+            if step < 0:
+                return lo, hi - lo + 1  # where it begins is only known at run time
+    return lo, size
+
+
+def _moved(k: Kernel, part: Expr, index: tuple[Int, ...], to: Callable[[int, int], Int]) -> Expr | None:
     """The part with index number d plus a constant s replaced by `to(d, s)`; None where it has others."""
     fits = True
+    sized = set(k.algorithm.variables)
 
     def moved(i: Int) -> Int:
         nonlocal fits
@@ -113,7 +123,7 @@ def _moved(part: Expr, index: tuple[Int, ...], to: Callable[[int, int], Int]) ->
         nonlocal fits
         out: Guard = ()
         for c in guard:
-            fits = fits and all(b is None or isinstance(b, int) for b in (c.lo, c.hi))
+            fits = fits and all(b is None or variables(b) <= sized for b in (c.lo, c.hi))
             out = both(out, in_range(moved(c.value), c.lo, c.hi))
         return out
 
