@@ -11,6 +11,7 @@ import pytest
 import weft
 import weft.nn.functional as F
 from weft import Tensor
+from weft.backends import registry
 from weft.scheduler import families
 from weft.scheduler import realize as realization
 
@@ -187,3 +188,24 @@ def test_with_deterministic_algorithms_each_size_has_a_plan_of_its_own(
     for n in (21, 16, 9):
         weft.tensor(array(n, 8)).exp().sum().realize()
     assert built == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_where_room_for_larger_sizes_is_too_much_a_graph_gets_its_own_plan(
+    built: list[int], compiled: bool
+) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = (x @ x.T * 0.1).tanh()
+        return y @ y @ x
+
+    run = weft.compile(f) if compiled else f
+    with weft.device("dummy:1"):
+        for n in (9, 21):
+            run(weft.tensor(array(n, 8))).realize()
+        x = weft.tensor(array(24, 8))
+        used: Any = registry.open_device("dummy:1")
+        with weft.memory_limit(used.used_bytes() + 3 * 24 * 24 * 4 + 4096, "dummy:1"):
+            got = run(x).numpy()
+    y = np.tanh(x.numpy() @ x.numpy().T * np.float32(0.1))
+    np.testing.assert_allclose(got, y @ y @ x.numpy(), rtol=1e-4, atol=1e-5)
+    assert built[-1] == 0

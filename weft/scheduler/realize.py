@@ -12,7 +12,7 @@ from weft import settings
 from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
@@ -182,7 +182,12 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
         ) from None
     plan = plan_for(sig, device)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
-    out = plan.run(memories, values)
+    try:
+        out = plan.run(memories, values)
+    except MemoryPlanError:
+        if plan.shared is None:
+            raise
+        out = plan_for(sig, device, dynamic=False).run(memories)  # which needs no room for larger sizes
     if sig.homeless:
         check_unchanged(sig.leaves)
     return out

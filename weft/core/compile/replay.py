@@ -23,6 +23,7 @@ from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.ownership import Taken, alone, count_step, exclusive, rebind, sole_thread, take
 from weft.core.views import views
+from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
@@ -274,10 +275,13 @@ class PlanReplay(Replay):
         one, so another replay takes its place."""
         self._turns -= 1
         if self._turns == 0 or settings.deterministic():
-            self._turns = 0
-            heir = copy(self)
-            heir.get_own_plan()
-            self._heir, self.direct = heir, heir.direct
+            self._take_heir()
+
+    def _take_heir(self) -> None:
+        self._turns = 0
+        heir = copy(self)
+        heir.get_own_plan()
+        self._heir, self.direct = heir, heir.direct
 
     def get_own_plan(self) -> None:
         """Run a plan of its own from here on; nobody else has it yet."""
@@ -315,6 +319,15 @@ class PlanReplay(Replay):
             self._count_turn()
         if self._heir is not None:
             return self._heir.run(objects)
+        try:
+            return self._run_exclusively(objects)
+        except MemoryPlanError:
+            if self._plan is None or self._plan.shared is None:
+                raise
+        self._take_heir()  # whose plan needs no room for larger sizes
+        return self.run(objects)
+
+    def _run_exclusively(self, objects: list[Any]) -> Any:
         plan = self._plan
         if self._pure and plan is not None:
             memories = self._template.copy()
