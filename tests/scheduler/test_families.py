@@ -209,3 +209,20 @@ def test_where_room_for_larger_sizes_is_too_much_a_graph_gets_its_own_plan(
     y = np.tanh(x.numpy() @ x.numpy().T * np.float32(0.1))
     np.testing.assert_allclose(got, y @ y @ x.numpy(), rtol=1e-4, atol=1e-5)
     assert built[-1] == 0
+
+
+def test_what_is_refused_for_larger_sizes_is_planned_for_this_one(
+    built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = realization._from_disk_or_built
+
+    def refuse(device: Any, sig: Any, replaces: Any) -> Any:
+        if sig.variables:
+            raise weft.DeviceError("too large for this device")
+        return make(device, sig, replaces)
+
+    monkeypatch.setattr(realization, "_from_disk_or_built", refuse)
+    for n in (9, 21, 16):
+        x = array(n)
+        np.testing.assert_allclose((weft.tensor(x) * 3).numpy(), 3 * x, rtol=1e-6)
+    assert built == [0, 0, 0]

@@ -18,6 +18,7 @@ import numpy as np
 
 from weft.backends.protocol import Device, Memory
 from weft.backends.storage import from_numpy
+from weft.errors import WeftError
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
@@ -155,7 +156,10 @@ def plan_for(
     if family.runs_long:
         return None
     size = plan.commands.workspace_bytes if plan is not None else 0
-    general = _learned(family, sig.key.rows, device, replaces, make, size)
+    try:
+        general = _learned(family, sig.key.rows, device, replaces, make, size)
+    except WeftError as error:  # what is refused for larger sizes may do for this one
+        general = str(error)
     if isinstance(general, str):
         log.debug("no plan for all sizes yet: %s", general)
         return None
