@@ -14,7 +14,9 @@ from weft.ir.graph import Node
 from weft.testing.reference import evaluate
 
 
-def _realize(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage]:
+def _realize(
+    nodes: Sequence[Node], held: Sequence[Node] = (), along: Sequence[Node] = ()
+) -> Mapping[Node, Storage]:
     pending = [n for n in nodes if n.storage is None]
     constants: dict[Node, Storage] = {}  # shared by the whole process: their values are not stored
     for node, array in zip(pending, evaluate(pending), strict=True):

@@ -49,6 +49,9 @@ RANDOM, LEFT_OUT = tuple(_RANDOM.split()), frozenset(_LEFT_OUT.split())
 no storage (manuals/from_torch.md); and what differs where there are no elements, or requires grad where torch's has no
 derivative."""
 
+UNREDUCED = frozenset({"binary_cross_entropy_with_logits", "hinge_embedding_loss", "kl_div"})
+"""Losses that torch has without documentation beside `nn.functional`, too, where they are not reduced."""
+
 
 def functions() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     """The name, weft's function and torch's."""
@@ -64,6 +67,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
             if (
                 name.startswith("_")
                 or name in LEFT_OUT
+                or (not prefix and name in UNREDUCED)
                 or any(r in name for r in RANDOM)
                 or name.endswith("_")
             ):

@@ -206,7 +206,7 @@ def _family(device: Device, replaces: Replaces, key: Key) -> _Family:
 
 
 def _bounded(table: dict[Any, Any]) -> None:
-    if len(table) > FAMILIES_KEPT:
+    while len(table) > FAMILIES_KEPT:
         table.pop(next(iter(table)), None)
 
 
@@ -232,8 +232,8 @@ def _learned(
     rooms = ROOMS if workspace <= ROOMY_BYTES else ROOMS[1:]
     reason = "no pattern"
     for pattern in patterns(list(roles(rows)), [s.sizes for s in samples], rooms):
-        made = rebuilt(rows, pattern.sizes, lifted, device.info.name)
         try:
+            made = rebuilt(rows, pattern.sizes, lifted, device.info.name)
             verify_graph(made.outputs)
             break
         except IRError as error:

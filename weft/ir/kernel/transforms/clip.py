@@ -25,7 +25,8 @@ class Clip(Transform):
 
     @classmethod
     def propose(cls, k: Kernel, pick: Pick) -> Clip | None:
-        return cls(pick(loops(k)))
+        found = [clip.loop for clip in map(cls, loops(k)) if clip.check(k) is None]
+        return cls(pick(found or loops(k)))
 
     def check(self, k: Kernel) -> Refusal | None:
         spec = find(k, self.loop)
