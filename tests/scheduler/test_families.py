@@ -226,3 +226,19 @@ def test_what_is_refused_for_larger_sizes_is_planned_for_this_one(
         x = array(n)
         np.testing.assert_allclose((weft.tensor(x) * 3).numpy(), 3 * x, rtol=1e-6)
     assert built == [0, 0, 0]
+
+
+def test_a_number_that_was_the_same_and_is_another_now_is_the_other(built: list[int]) -> None:
+    x = array(50)
+    for k, c in ((0.3, 0.7), (0.4, 0.7), (0.6, 0.9), (0.4, 0.9), (0.6, 0.7)):
+        got = weft.tensor(x) * np.float32(c).item() + np.float32(k).item()
+        np.testing.assert_allclose(got.numpy(), x * np.float32(c) + np.float32(k), rtol=1e-6, atol=1e-6)
+    assert built == [0, 0, 0]
+
+
+def test_a_graph_whose_own_plan_is_gone_gets_that_again(built: list[int]) -> None:
+    for _ in range(3):
+        weft.tensor(array(9)).exp().realize()
+        realization._plans.clear()
+    weft.tensor(array(21)).exp().realize()
+    assert built == [0, 0, 0, 1]

@@ -145,11 +145,13 @@ def plan_for(
         found = _bound(general, own, device, replaces)
         if found is not None:
             return found
-    if not family.samples or len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
-        if not family.samples:
-            family.samples.append(own)
+    if own in family.samples:  # its own plan had to go
+        return None
+    if len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
         return None
     family.samples.append(own)
+    if len(family.samples) == 1:
+        return None
     plan = met((device, first, replaces)) if first is not None else None
     if plan is not None and _seconds(plan) * OWN_RATE >= KERNEL_SECONDS * len(plan.codes):
         family.runs_long = True

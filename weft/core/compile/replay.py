@@ -274,7 +274,7 @@ class PlanReplay(Replay):
         """One more run on a plan for all sizes: after so many, one of its own pays. Other threads may be running this
         one, so another replay takes its place."""
         self._turns -= 1
-        if self._turns == 0 or settings.deterministic():
+        if self._turns <= 0 or settings.deterministic():
             self._take_heir()
 
     def _take_heir(self) -> None:
