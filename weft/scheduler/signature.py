@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,19 +169,14 @@ class Snapshot:
 def snapshot(sig: Signature) -> Snapshot:
     """The graph of a signature, made anew on leaves of its own, so that no other thread stores a value in it while it
     is planned. Only constants are shared, which never hold a value (see `realize.run`)."""
-    return made_anew(sig.key.rows, sig.storages)
-
-
-def made_anew(rows: Sequence[Any], storages: Iterable[Storage | None] = ()) -> Snapshot:
-    """The graph that has these rows, on leaves of its own that hold `storages`, where there are some."""
     made: list[Node] = []
     leaves: list[Node] = []
-    given = iter(storages)
-    outputs: tuple[int, ...] = rows[-1]
-    for row in rows[:-1]:
+    given = iter(sig.storages)
+    outputs: tuple[int, ...] = sig.key.rows[-1]
+    for row in sig.key.rows[:-1]:
         if row[0].__class__ is DType:
             dtype, shape, device = row
-            made.append(graph.buffer(shape, dtype, device, next(given, None)))
+            made.append(graph.buffer(shape, dtype, device, next(given)))
             leaves.append(made[-1])
         else:
             op, attrs, dtype, shape = row[:4]

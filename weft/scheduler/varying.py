@@ -69,14 +69,14 @@ def patterns(roles: Sequence[Role], samples: Sequence[Column], rooms: Sequence[i
     varying = [k for k in range(len(columns)) if not same[k]]
     order = sorted(varying, key=lambda k: roles[k])
     smallest = sorted(varying, key=lambda k: (roles[k] is not Role.LEAF, sum(columns[k])))
-    for by in (order,) if columns_of(columns, order) == columns_of(columns, smallest) else (order, smallest):
+    for by in (order,) if _distinct(columns, order) == _distinct(columns, smallest) else (order, smallest):
         for room in rooms:
             found = _pattern(columns, same, by, roles, room)
             if found is not None:
                 yield found
 
 
-def columns_of(columns: Sequence[Column], order: Sequence[int]) -> list[Column]:
+def _distinct(columns: Sequence[Column], order: Sequence[int]) -> list[Column]:
     """The distinct columns in this order."""
     return list(dict.fromkeys(columns[k] for k in order))
 
