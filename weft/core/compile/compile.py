@@ -210,7 +210,7 @@ class CompiledFunction(Generic[P, R]):
             self._warned = True
             warnings.warn(
                 f"weft.compile: {_name(self.fn)} has been traced {len(self._replays)} times, now for arguments "
-                f"{_show(key)}; Python values and shapes that change from call to call make a new program each time: "
+                f"{_show(key)}; Python values and shapes that change from call to call are traced each time: "
                 "pass numbers as tensors, and pad to a few sizes",
                 stacklevel=5,
             )
