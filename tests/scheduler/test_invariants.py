@@ -5,8 +5,11 @@ from __future__ import annotations
 import weft
 import weft.ir.graph
 from weft import Tensor
+from weft.backends.registry import open_device
 from weft.ir.graph import Node
 from weft.scheduler.invariants import FREE_BYTES, Split, split
+
+INFO = open_device("dummy:0").info
 
 
 def _leaf(*shape: int, dtype: weft.DType = weft.float32) -> Tensor:
@@ -20,7 +23,7 @@ def _placeholder(t: Tensor) -> Node:
 
 
 def _split(result: Tensor, *staying: Tensor) -> Split | None:
-    return split([result.value.node], {t.value.node for t in staying})
+    return split([result.value.node], {t.value.node for t in staying}, INFO)
 
 
 def _shapes(found: Split | None) -> list[tuple[object, ...]]:
@@ -69,14 +72,15 @@ def test_a_small_table_that_takes_long_is_kept() -> None:
 def test_weights_that_are_stored_in_few_bits_stay_so() -> None:
     x = _leaf(1, 1024)
     w = _leaf(1024, 1024, dtype=weft.int8)
-    _placeholder(x), _placeholder(w)
+    for t in (x, w):
+        _placeholder(t)
     assert _split(x @ w.float(), w) is None
 
 
 def test_results_are_not_kept() -> None:
     x, a = _leaves((4,), (4,))
     y = a.exp()
-    found = split([y.value.node, (x * y).value.node], {a.value.node})
+    found = split([y.value.node, (x * y).value.node], {a.value.node}, INFO)
     assert found is None
 
 

@@ -14,18 +14,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import EXPANDED, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import rebuilt
 from weft.scheduler.keeping import nbytes
+from weft.scheduler.panels import panels
 
 FREE_BYTES = 1 << 20
 """The memory that kept values may take whatever they are computed from."""
 
+FREE_PANEL_BYTES = 1 << 26
+"""The memory that weights laid out in panels may take, whatever the others."""
+
 SHARE = 4
-"""Kept values may take the memory of the leaves that stay over this, besides."""
+"""Kept values may take the memory of the leaves that stay over this, besides, and so may panels."""
 
 _LONG = EXPANDED | REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP}
 
@@ -44,25 +49,36 @@ class Split:
         return sum(map(nbytes, self.kept))
 
 
-def split(outputs: Sequence[Node], staying: Collection[Node]) -> Split | None:
-    """The graph of `outputs` in two parts, where values that depend on the leaves `staying` alone are worth keeping;
-    None where there are none."""
+def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) -> Split | None:
+    """The graph of `outputs` in two parts, where values that depend on the leaves `staying` alone are worth keeping on
+    a device; None where there are none."""
     expanded = expand_calls(outputs)
     order = toposort(expanded)
     below = _sources(order, frozenset(staying))
     found = dict.fromkeys(_worth_keeping(_met(order, below), below, frozenset(expanded)))
-    room = FREE_BYTES + sum(map(nbytes, staying)) // SHARE
-    kept: list[Node] = []
-    for n in sorted(found, key=nbytes):
+    share = sum(map(nbytes, staying)) // SHARE
+    kept = {n: _stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
+    laid_out = {p: p.laid_out() for p in panels(order, staying, info)}
+    known = dict(kept)
+    for n in _within(FREE_PANEL_BYTES + share, dict.fromkeys(laid_out.values())):
+        kept[n] = _stand_in(n)
+    for p, n in laid_out.items():
+        if n in kept:
+            (known[p.factor],) = rebuilt([p.factor], {p.weight: p.weight_in(kept[n])})
+    return Split(tuple(kept), tuple(kept.values()), tuple(rebuilt(expanded, known))) if kept else None
+
+
+def _within(room: int, nodes: Iterable[Node]) -> Iterator[Node]:
+    """As many of the nodes, the first ones, as there is room for."""
+    for n in nodes:
         room -= nbytes(n)
         if room < 0:
-            break
-        kept.append(n)
-    if not kept:
-        return None
-    stand_ins = [graph.buffer(n.shape, n.dtype, n.device, None) for n in kept]
-    rest = rebuilt(expanded, dict(zip(kept, stand_ins, strict=True)))
-    return Split(tuple(kept), tuple(stand_ins), tuple(rest))
+            return
+        yield n
+
+
+def _stand_in(n: Node) -> Node:
+    return graph.buffer(n.shape, n.dtype, n.device, None)
 
 
 def _sources(order: Sequence[Node], staying: frozenset[Node]) -> dict[Node, frozenset[Node]]:

@@ -229,3 +229,42 @@ def test_a_network_computes_the_same_after_its_weights_change(tmp_path: Path) ->
         net.load_state_dict(other, strict=False)
         np.testing.assert_allclose(f(x).numpy(), net(x).numpy(), rtol=2e-5, atol=1e-5)
         assert not np.allclose(f(x).numpy(), before)
+
+
+@given(
+    rows=st.sampled_from([(8,), (13,), (2, 20), (3, 1, 7), (97,)]),
+    n=st.integers(1, 9).map(lambda v: 16 * v) | st.integers(60, 90),
+    k=st.sampled_from([64, 65, 200, 900]),
+    transposed=st.booleans(),
+    activation=st.sampled_from([None, "relu", "tanh"]),
+)
+@settings(max_examples=12, deadline=None)
+def test_products_with_kept_panels_are_the_same(
+    rows: tuple[int, ...], n: int, k: int, transposed: bool, activation: str | None
+) -> None:
+    rng = np.random.default_rng(n * k)
+    weight = rng.standard_normal((n, k) if transposed else (k, n)).astype(np.float32)
+    w, x = weft.tensor(weight), weft.tensor(rng.standard_normal((*rows, k)).astype(np.float32))
+
+    def f(x: Tensor) -> Tensor:
+        y = x @ (w.T if transposed else w)
+        return y if activation is None else getattr(y, activation)()
+
+    compiled = weft.compile(f)
+    for _ in range(2):
+        found = compiled(x).numpy()
+        expected = x.numpy().astype(np.float64) @ (w.numpy().T if transposed else w.numpy())
+        after = {None: lambda a: a, "relu": lambda a: np.maximum(a, 0), "tanh": np.tanh}[activation]
+        np.testing.assert_allclose(found, after(expected), rtol=1e-4, atol=1e-3)
+        w.mul_(-0.5)
+
+
+def test_weights_in_panels_are_not_packed_again() -> None:
+    w, x = weft.randn(256, 512).realize(), weft.randn(40, 512)
+    f = weft.compile(lambda x: x @ w.T, dynamic=False)
+    for _ in range(2):
+        np.testing.assert_allclose(f(x).numpy(), x.numpy() @ w.numpy().T, rtol=1e-4, atol=1e-3)
+        assert _kept(f).nbytes == 4 * 256 * 512
+        (kernel,) = weft.explain(f, x)
+        assert "no panel" in str(kernel.rules) and "alloc panel" not in str(kernel.loops)
+        w.zero_()

@@ -1,6 +1,6 @@
 """Values that a compiled function computes from what it only reads, and keeps until that is written.
 
-    f = weft.compile(lambda x: x @ w * scale.exp())     scale.exp() is computed in the first call, and kept
+    f = weft.compile(lambda x: x * scale.exp())     scale.exp() is computed in the first call, and kept
 
 Nothing writes into a storage but a compiled step that updates it in place, and then the tensor has another storage
 object afterwards (see ownership.py). So what was computed from storages is good for as long as the tensors have these

@@ -227,7 +227,7 @@ class PlanReplay(Replay):
     ) -> None:
         super().__init__(r, classes)
         self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
-        found = plans.split(nodes, _staying(r, device)) if _only_computes(r) else None
+        found = plans.split(nodes, _staying(r, device), device) if _only_computes(r) else None
         self._kept = None if found is None else _kept(r, device, found.kept, dynamic)
         self._planned = nodes if found is None else found.outputs
         self._stand_ins = () if found is None else found.stand_ins

@@ -52,11 +52,11 @@ def plan(
     return plan_for(sig, device, state, dynamic), sig
 
 
-def split(nodes: Sequence[Node], staying: Collection[Node]) -> Split | None:
-    """The nodes in two parts: what depends on the leaves `staying` alone, and the rest."""
+def split(nodes: Sequence[Node], staying: Collection[Node], device: Device) -> Split | None:
+    """The nodes in two parts: what depends on the leaves `staying` alone and is worth keeping, and the rest."""
     from weft.scheduler.invariants import split
 
-    return split(nodes, staying)
+    return split(nodes, staying, device.info)
 
 
 def memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
