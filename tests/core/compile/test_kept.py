@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_what_stays_is_computed_once() -> None:
         _check(f, x, t)
         now = _kept(f).current
         assert now is not None
-        memories.add(id(now.memories[0]))
+        memories.add(id(now.values[0].memory))
     assert len(memories) == 1 and _kept(f).nbytes == 4 * N
     assert "kept from call to call: f32[6]" in str(weft.explain(f, x))
 
@@ -180,11 +181,32 @@ def test_what_is_kept_goes_with_what_it_was_computed_from() -> None:
     t, x = _state(), weft.ones(N)
     f = _compiled(t)
     _check(f, x, t)
-    assert _kept(f).current is not None
+    now = _kept(f).current
+    assert now is not None and now.values[0].memory is not None
     t.zero_()
     t.realize()
+    assert now.values[0].memory is None
+    _check(f, x, t)
+    weak = ref(_kept(f).current.values[0])  # pyright: ignore[reportOptionalMemberAccess]
+    del f
     gc.collect()
-    assert _kept(f).current is None
+    assert weak() is None
+
+
+def test_traces_and_functions_share_what_they_keep() -> None:
+    w = weft.randn(256, 512).realize()
+    f, g = weft.compile(lambda x: x @ w.T), weft.compile(lambda x: (x @ w.T).relu())
+    found = set[int]()
+    for rows in (8, 40, 300):
+        for h in (f, g):
+            x = weft.randn(rows, 512)
+            h(x)
+            h(x)
+            (value,) = h._recent._kept.current.values
+            found.add(id(value.memory))
+    assert len(found) == 1
+    w.zero_()
+    assert f(x).numpy().max() == g(x).numpy().max() == 0
 
 
 def test_nothing_is_kept_of_arguments_of_state_or_of_parameters_in_training() -> None:

@@ -98,11 +98,12 @@ def direct_call(
             lines += [f"if id(x{k}) in captured:", "    return None"]
     for k, tensor in enumerate(captured, len(classes)):
         env[f"x{k}"] = tensor
-    sources = {} if kept is None else {k: j for j, (_, k) in enumerate(kept.tensors)}
+    sources = {} if kept is None else {k: j for j, k in enumerate(kept.tensors)}
     if kept is not None:
         env["kept"] = kept
         refs = "".join(f"r{j}, " for j in sources.values())
         lines += ["there = kept.current", "if there is None:", "    return None"]
+        lines += ["k = [v.memory for v in there.values]"]  # before the sources are looked at
         lines += [f"{refs}= there.sources"] if refs else []
     for e in expected:
         k = e.number
@@ -110,7 +111,7 @@ def direct_call(
         lines += [f"v{k} = x{k}.value", f"s{k} = v{k}.node.storage"]
         if k in sources:  # the storage is the one that it was found to be right for
             lines += [
-                f"if s{k} is not r{sources[k]}() or v{k}.needs_grad is not {e.needs_grad}:",
+                f"if s{k} is None or s{k} is not r{sources[k]}() or v{k}.needs_grad is not {e.needs_grad}:",
                 "    return None",
             ]
             continue
@@ -131,7 +132,7 @@ def direct_call(
     given = ", ".join([*places, "memory"])
     start = f"if not direct({given}):" if env["direct"] is not None else "if True:"
     if kept is not None:
-        lines += ["k = there.memories", "kept.is_used = True"]
+        lines += ["kept.is_used = True"]
     nbytes = plan.result_bytes()
     lines += [
         "try:", f"    memory = allocate({nbytes})", "except MemoryError:", "    return None",

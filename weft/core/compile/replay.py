@@ -19,7 +19,7 @@ from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.aliases import Argument, may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
 from weft.core.compile.instantiate import instantiate
-from weft.core.compile.kept import Kept, KeptAt
+from weft.core.compile.kept import Kept, KeptAt, Part
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
@@ -581,11 +581,13 @@ def _staying(r: Recording, device: Device) -> set[Node]:
 
 def _kept(r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool) -> Kept:
     """The values of nodes that depend on what stays."""
-    plan, sig = plans.plan(nodes, device, {}, dynamic)
     number = {v.node: k for k, v in r.placeholders.items()}
-    return Kept(
-        plan, _fixed_memory(sig, device), [(i, number[n]) for i, n in enumerate(sig.leaves) if n in number]
-    )
+    parts: list[Part] = []
+    for n in nodes:
+        plan, sig = plans.plan([n], device, {}, dynamic)
+        tensors = [(i, number[leaf]) for i, leaf in enumerate(sig.leaves) if leaf in number]
+        parts.append(Part(plan, sig.key, tuple(_fixed_memory(sig, device)), tuple(tensors)))
+    return Kept(parts)
 
 
 class LazyReplay(Replay):
