@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 import weft
 import weft.ir.graph
 from weft import Tensor
 from weft.backends.registry import open_device
+from weft.ir.dtypes import from_numpy
 from weft.ir.graph import Node
+from weft.ir.ops import Op
+from weft.scheduler import invariants, panels
 from weft.scheduler.invariants import FREE_BYTES, Split, split
+from weft.testing.programs import GraphProgram
+from weft.testing.reference import evaluate
+from weft.testing.strategies import programs, reduction_programs
 
 INFO = open_device("dummy:0").info
 
@@ -94,7 +108,49 @@ def test_all_that_is_kept_has_a_bound() -> None:
     assert found is not None and len(found.kept) == 3 and found.nbytes == 3 * FREE_BYTES
 
 
-def test_nothing_is_kept_of_what_changes_or_of_constants_alone() -> None:
+def test_nothing_is_kept_of_what_changes() -> None:
     x, a = _leaves((4,), (4,))
     assert _split((x * a).exp(), a) is None
-    assert _split(x * weft.arange(4).float().exp()) is None
+
+
+def test_a_table_that_constants_make_is_kept_if_that_takes_long() -> None:
+    (x,) = _leaves((128, 64))
+    angles = weft.arange(128).reshape(128, 1) * weft.arange(64).float()
+    assert _shapes(_split(x * angles.cos())) == [(128, 64)]
+    assert _split(x * angles) is None
+    assert _split(x.where(weft.arange(128).reshape(128, 1) > weft.arange(64), 0.0)) is None
+    assert _split(x[:4, :4] * weft.arange(4).float().exp()) is None
+    assert _split(x * weft.full((64,), 2.0).exp()) is None
+
+
+@settings(
+    max_examples=80, derandomize=True, suppress_health_check=list(HealthCheck), deadline=None, database=None
+)
+@given(programs() | reduction_programs(), st.integers(0, 2**20))
+def test_both_parts_of_random_graphs_compute_what_the_graph_does(program: GraphProgram, seed: int) -> None:
+    """Bit for bit, in the reference; whatever stays is kept, and weights of any size are laid out in panels."""
+    arrays: dict[Node, Any] = {}
+
+    def leaf(array: Any) -> Node:
+        node = weft.ir.graph.buffer(array.shape, from_numpy(array.dtype), "home", None)
+        arrays[node] = array
+        return node
+
+    nodes = program.build(leaf, {"home": "home", "away": "home"})
+    changing = Random(seed).choice([None, *arrays])
+    staying = {n for n in arrays if n is not changing}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panels, "MIN_BYTES", 0)
+        patch.setattr(panels, "MIN_ROWS", 1)
+        patch.setattr(invariants, "MIN_TABLE_BYTES", 0)
+        patch.setattr(invariants, "_LONG", frozenset(Op))
+        found = split(nodes, staying, replace(INFO, name="home", vector_bytes=4))
+    if found is None:
+        return
+    used = set(weft.ir.graph.toposort(found.kept)) & arrays.keys()
+    assert used <= staying
+    kept = dict(zip(found.stand_ins, evaluate(found.kept, given=arrays), strict=True))
+    for got, want in zip(
+        evaluate(found.outputs, given=arrays | kept), evaluate(nodes, given=arrays), strict=True
+    ):
+        assert got.tobytes() == want.tobytes()

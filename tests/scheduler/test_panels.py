@@ -92,3 +92,10 @@ def test_images_are_left_alone() -> None:
     assert _found(F.conv2d(x, w), w) == []
     depthwise = _leaf(64, 1, 3, 3)
     assert _found(F.conv2d(x, depthwise, groups=64), depthwise) == []
+
+
+def test_products_of_nothing_are_left_alone() -> None:
+    w = _leaf(N, K)
+    assert _found(F.linear(_leaf(0, K), w), w) == []
+    empty = _leaf(N, 0)
+    assert _found(F.linear(_leaf(20, 0), empty), empty) == []

@@ -6,7 +6,8 @@
     y = x @ w.T + k                     at each call, k being a leaf
 
 A value is worth keeping where it takes no more memory than what it is computed from, or takes long to compute and is
-small. All that is kept together takes no more than a share of the leaves that it is computed from.
+small, which tables that constants make may do. All that is kept takes no more than a share of the leaves that it is
+computed from, beside a fixed room.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ FREE_BYTES = 1 << 20
 
 FREE_PANEL_BYTES = 1 << 26
 """The memory that weights laid out in panels may take, whatever the others."""
+
+MIN_TABLE_BYTES = 1 << 8
+"""What constants make and is smaller than this is computed where it is read: kernels know its numbers."""
 
 SHARE = 4
 """Kept values may take the memory of the leaves that stay over this, besides, and so may panels."""
@@ -57,11 +61,15 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
     below = _sources(order, frozenset(staying))
     found = dict.fromkeys(_worth_keeping(_met(order, below), below, frozenset(expanded)))
     share = sum(map(nbytes, staying)) // SHARE
-    kept = {n: _stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
+
+    def stand_in(n: Node) -> Node:
+        return graph.buffer(n.shape, n.dtype, info.name, None)
+
+    kept = {n: stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
     laid_out = {p: p.laid_out() for p in panels(order, staying, info)}
     known = dict(kept)
     for n in _within(FREE_PANEL_BYTES + share, dict.fromkeys(laid_out.values())):
-        kept[n] = _stand_in(n)
+        kept[n] = stand_in(n)
     for p, n in laid_out.items():
         if n in kept:
             (known[p.factor],) = rebuilt([p.factor], {p.weight: p.weight_in(kept[n])})
@@ -69,16 +77,11 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
 
 
 def _within(room: int, nodes: Iterable[Node]) -> Iterator[Node]:
-    """As many of the nodes, the first ones, as there is room for."""
+    """Those of the nodes that there is room for beside those before."""
     for n in nodes:
-        room -= nbytes(n)
-        if room < 0:
-            return
-        yield n
-
-
-def _stand_in(n: Node) -> Node:
-    return graph.buffer(n.shape, n.dtype, n.device, None)
+        if nbytes(n) <= room:
+            room -= nbytes(n)
+            yield n
 
 
 def _sources(order: Sequence[Node], staying: frozenset[Node]) -> dict[Node, frozenset[Node]]:
@@ -96,7 +99,7 @@ def _sources(order: Sequence[Node], staying: frozenset[Node]) -> dict[Node, froz
 
 def _met(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> Iterator[Node]:
     """The values that stay, where they meet what changes."""
-    return (i for n in order if n not in below for i in n.inputs if below.get(i))
+    return (i for n in order if n not in below for i in n.inputs if i in below)
 
 
 def _worth_keeping(
@@ -106,13 +109,12 @@ def _worth_keeping(
     stack, seen = list(met), set[Node]()
     while stack:
         n = _smallest(stack.pop())
-        if n in seen or not below[n]:
+        if n in seen:
             continue
         seen.add(n)
-        if n.op in MOVEMENT and _smallest(n, shrinks=True).op is Op.BUFFER:
-            continue
-        if n.op is Op.BUFFER:
-            continue
+        behind = _smallest(n, shrinks=True)
+        if not behind.inputs or behind.storage is not None:
+            continue  # a view of what is there, or a constant
         if n not in outputs and _is_worth(n, below):
             yield n
         else:
@@ -127,7 +129,9 @@ def _smallest(n: Node, shrinks: bool = False) -> Node:
 
 
 def _is_worth(n: Node, below: dict[Node, frozenset[Node]]) -> bool:
-    size = nbytes(n)
-    if size <= sum(map(nbytes, below[n])):
+    size, sources = nbytes(n), below[n]
+    if size <= sum(map(nbytes, sources)):
         return True
+    if not sources and size < MIN_TABLE_BYTES:
+        return False
     return size <= FREE_BYTES and any(x.op in _LONG for x in toposort([n]))

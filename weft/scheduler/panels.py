@@ -79,7 +79,7 @@ def _of_product(
     """The panels for one factor of a sum of products; None where it is no such weight."""
     axes = total.attrs
     shape = [n for n in factor.shape if isinstance(n, int)]
-    if not isinstance(axes, Axes) or len(shape) != len(factor.shape):
+    if not isinstance(axes, Axes) or len(shape) != len(factor.shape) or 0 in shape:
         return None
     at = tuple([Var(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(shape)])
     found = _weight_behind(factor, at)

@@ -193,6 +193,19 @@ def test_what_is_kept_goes_with_what_it_was_computed_from() -> None:
     assert weak() is None
 
 
+def test_tables_that_constants_make_are_kept() -> None:
+    def f(x: Tensor) -> Tensor:
+        angles = weft.arange(x.shape[0]).reshape(-1, 1) * weft.arange(x.shape[1]).float()
+        return x * angles.cos()
+
+    compiled = weft.compile(f)
+    for rows in (32, 32, 48, 48):
+        x = weft.randn(rows, 16)
+        angles = np.arange(rows)[:, None] * np.arange(16)
+        np.testing.assert_allclose(compiled(x).numpy(), x.numpy() * np.cos(angles), rtol=1e-3, atol=1e-4)
+        assert _kept(compiled).lines() == (f"f32[{rows}, 16]",)
+
+
 def test_traces_and_functions_share_what_they_keep() -> None:
     w = weft.randn(256, 512).realize()
     f, g = weft.compile(lambda x: x @ w.T), weft.compile(lambda x: (x @ w.T).relu())
