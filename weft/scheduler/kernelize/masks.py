@@ -37,6 +37,7 @@ from weft.ir.kernel.algorithm import KnownFill, place
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, Op
+from weft.ir.regions.ops import Used
 from weft.scheduler.kernelize.evaluate import converted
 
 _MOVED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})
@@ -265,6 +266,19 @@ def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, KnownF
         other = masked.get(id(inputs[1 - k]))
         return mine if other is None or other.value != 0 else _all(mine, other.outside)
     return mine if op in ELEMENTWISE else ()
+
+
+def operand_uses(masks: Masks) -> Used:
+    """Conditions without which operands have no effect, for `weft.ir.regions`: weights that are exactly 0 take no part
+    in a product, nor does a `where`'s operand where the other one is chosen. Of conditions that mix indices and data,
+    the part about indices counts."""
+
+    def used(node: Node, k: int) -> Guard:
+        if node.op is Op.WHERE and k == 2:
+            return _opposite(node.inputs[0])
+        return _operand_demand(node, k, (), masks.masked)
+
+    return used
 
 
 def _carried(node: Node, guard: Guard) -> Guard:
