@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
-from weakref import WeakSet, ref
+from weakref import ref
 
 from weft.autograd.value import Value
 from weft.core.args import handle
@@ -97,8 +97,9 @@ class _Pending(threading.local):
         """The kinds of those that a later computation needed."""
         self.postponed: set[int] = set()
         """The blocks under way, by id, in which nothing is computed that is not asked for."""
-        self.refused: WeakSet[Node] = WeakSet()
-        """Nodes that could not be computed along with others."""
+        self.refused: set[ref[Node]] = set()
+        """Nodes that could not be computed along with others. Looked at by each computation: no WeakSet, which says
+        in several calls that it is empty."""
 
 
 mine = _Pending()
@@ -126,10 +127,18 @@ def noted() -> list[Tensor]:
 
 def take_noted() -> list[Tensor]:
     """As `noted`; they are noted no more."""
+    if not mine.noted:
+        return []
     found = noted()
     for key in [key for key in mine.noted if key[1] is Reason.NOTED]:
         del mine.noted[key]
     return found
+
+
+def refuse(node: Node) -> None:
+    """A node that could not be computed along with others: that is not tried again."""
+    mine.refused = {r for r in mine.refused if r() is not None}
+    mine.refused.add(ref(node))
 
 
 def is_pending(node: Node) -> bool:
@@ -258,8 +267,10 @@ class postponed:  # noqa: N801  (reads as what it does)
 
 def left_behind() -> list[Node]:
     """Nodes that tensors stood for when something else was computed, where they are still wanted and not computed."""
-    found = [n for entry in mine.left if (n := entry()) is not None]
-    return [n for n in found if n.storage is None]
+    found = [n for entry in mine.left if (n := entry()) is not None and n.storage is None]
+    if len(found) < len(mine.left):
+        mine.left = list(map(ref, found))
+    return found
 
 
 def leave_behind(behind: Sequence[Node], before: Sequence[Node]) -> None:
@@ -284,7 +295,9 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
     come first, as they may be changed in place."""
     found: list[Companion] = []
     updated: list[Tensor] = []
-    known = {*asked, *mine.refused}
+    known = set(asked)
+    if mine.refused:
+        known.update([n for r in mine.refused if (n := r()) is not None])
     noted = mine.noted
     for key, (entry, writes) in list(noted.items()):
         t, reason = entry(), key[1]

@@ -601,8 +601,9 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 )
             value = Value(broadcast.cast(result, old.dtype).node, True)
         else:
-            taken = broadcast.cast(result, old.dtype)
-            value = taken if taken.needs_grad else zero_gradient(taken, old)
+            value = broadcast.cast(result, old.dtype)
+            if old.needs_grad and not value.needs_grad:
+                value = zero_gradient(value, old)
         if look is None:
             self.rebind(value)
         else:
