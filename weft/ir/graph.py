@@ -130,6 +130,7 @@ class Node:
 
 
 _new = object.__new__
+_BUFFER = Op.BUFFER  # to load a member of an enumeration takes ten times as long
 
 _nodes: dict[tuple[Any, ...], ref[Node]] = {}
 """All nodes, weakly. A key names its inputs by id: a live node keeps its inputs alive, so their ids are theirs."""
@@ -241,8 +242,9 @@ def buffer(shape: Shape, dtype: DType, device: str | None, storage: Any) -> Node
     attrs = _leaves.get(device)
     if attrs is None:
         attrs = _leaves[device] = Leaf(device)
-    node = Node(Op.BUFFER, (), attrs, shape, dtype, device)
-    node.storage = storage
+    node = _new(Node)
+    node.op, node.inputs, node.attrs, node.shape, node.dtype = _BUFFER, (), attrs, shape, dtype
+    node.device, node.storage = device, storage
     return node
 
 

@@ -49,6 +49,8 @@ class Reason(Enum):
     GRADIENT = "a gradient of a backward pass"
     SPENT = "a gradient of a backward pass, by which its tensor was updated"
 
+    __hash__ = object.__hash__  # as fast as an integer's, where Enum's own is a Python function
+
 
 @dataclass(frozen=True, slots=True)
 class Companion:
@@ -184,6 +186,9 @@ def spend(updated: Iterable[Tensor]) -> None:
 def finished_gradients(output: Node, owners: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of `owners` that are not computed, and others that share work with them, unless that is shared with
     `output` as well: two backward passes from one forward pass stay one graph."""
+    own = [t.__dict__.get("_grad") for t in owners]
+    if not any(g is not None and is_pending(g.value.node) for g in own):
+        return []
     found, _ = _candidates(())
     grads = [c for c in found if c.reason is Reason.GRADIENT]
     ids = set(map(id, owners))
@@ -299,7 +304,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
     if mine.refused:
         known.update([n for r in mine.refused if (n := r()) is not None])
     noted = mine.noted
-    for key, (entry, writes) in list(noted.items()):
+    for key, (entry, writes) in list(noted.items()) if noted else ():
         t, reason = entry(), key[1]
         owner = t if reason in _OF_GRADS else None
         stands = t if owner is None else owner.__dict__.get("_grad")
