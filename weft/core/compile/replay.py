@@ -155,7 +155,7 @@ class Replay:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
-        return tracing.current() is None
+        return now.trace is None or tracing.current() is None
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
         """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
@@ -194,14 +194,21 @@ class Replay:
 
     def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
         """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
-        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
-        if any(t.look is not None for t in changed):
-            here = set(map(id, changed))
-            for t in changed:
-                views.written(t, here)
+        for b in self.recording.rebinds:
+            t = target(b, objects)
+            if t is not None and t.look is not None:
+                self._spread_writes(objects)
+                break
         for result, k, steps in self.recording.looks:
             now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
             views.compose_views(objects[k], results[result], now)
+
+    def _spread_writes(self, objects: list[Any]) -> None:
+        """Have what looks at the elements of rebound tensors see them."""
+        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
+        here = set(map(id, changed))
+        for t in changed:
+            views.written(t, here)
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""
@@ -408,7 +415,8 @@ class PlanReplay(Replay):
                     else:
                         nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
-                with plan.updating if taken else _NO_LOCK:
+                # free where this thread is alone, and taken and given back in less time than it takes to do neither
+                with plan.updating if self._in_place else _NO_LOCK:
                     finished = executable.finished
                     try:
                         if times is None:
