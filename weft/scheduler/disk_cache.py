@@ -18,10 +18,9 @@ from typing import Any
 from weft import disk_cache, settings
 from weft.backends.protocol import Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Step
 from weft.ir.forks import forkable
-from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
-from weft.scheduler.signature import Signature
+from weft.scheduler.signature import Result, Signature
 
 IMAGES_KEPT = 256
 """Images loaded in this process, for other plans that need them; the least recently used goes first."""
@@ -87,8 +86,8 @@ def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
     disk_cache.put("plan", key, json.dumps(record, separators=(",", ":")).encode())
 
 
-def load(key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, ...]) -> Plan | None:
-    """The plan called `key`, if it and its images are there and whole. The graph says what its outputs are."""
+def load(key: str, device: Device, nodes: Sequence[Result], variables: tuple[Var, ...]) -> Plan | None:
+    """The plan called `key`, if it and its images are there and whole. `nodes` say what its outputs are."""
     data = disk_cache.get("plan", key)
     if data is None:
         return None
@@ -99,7 +98,7 @@ def load(key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, 
         return None
 
 
-def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, ...]) -> Plan:
+def _read(record: Any, key: str, device: Device, nodes: Sequence[Result], variables: tuple[Var, ...]) -> Plan:
     if record["key"] != key:
         raise ValueError("a plan of another name")
     where = [(str(image), str(name)) for image, name in record["codes"]]
