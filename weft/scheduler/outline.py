@@ -100,12 +100,12 @@ def outline(rows: Sequence[Any]) -> Outline:
         op, attrs, dtype, shape = row[:4]
         sizes += shape
         if op is Op.CALL:
-            inside = _inside(attrs)
-            sizes += inside.sizes
-            numbers += inside.numbers
-            out.append((inside.key, *row[4:]))
+            within = inside(attrs)
+            sizes += within.sizes
+            numbers += within.numbers
+            out.append((within.key, *row[4:]))
             continue
-        kind, own = _taken_apart(attrs)
+        kind, own = taken_apart(attrs)
         sizes += own
         if op is Op.CONST and not is_plain(attrs.value, dtype):
             numbers.append(attrs.value)
@@ -121,7 +121,7 @@ def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _inside(template: GraphTemplate) -> Outline:
+def inside(template: GraphTemplate) -> Outline:
     """The outline of the rows of a recorded graph."""
     rows = [(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in template.rows]
     return outline((*rows, (len(template.placeholders), *template.results)))
@@ -139,7 +139,7 @@ def roles(rows: Sequence[Any]) -> Iterator[Role]:
     for op, attrs, _, shape in _without_calls(rows):
         role = Role.LEAF if op is None else Role.CHOSEN if op in CHOOSING else Role.DERIVED
         yield from [role] * len(shape)
-        _, own = _taken_apart(attrs)
+        _, own = taken_apart(attrs)
         yield from [_ROLES.get(attrs.__class__, Role.DERIVED)] * len(own)
 
 
@@ -153,8 +153,8 @@ def result_shapes(rows: Sequence[Any], sizes: Sequence[Int]) -> list[tuple[Int, 
         shapes.append(tuple(sizes[at : at + len(shape)]))
         at += len(shape)
         if not is_leaf:
-            inside = _inside(row[1]).sizes if row[0] is Op.CALL else _taken_apart(row[1])[1]
-            at += len(inside)
+            own = inside(row[1]).sizes if row[0] is Op.CALL else taken_apart(row[1])[1]
+            at += len(own)
     return [shapes[k] for k in rows[-1]]
 
 
@@ -170,7 +170,7 @@ def _without_calls(rows: Sequence[Any]) -> Iterator[tuple[Op | None, Any, DType,
             yield row[:4]
 
 
-def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
+def taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
     """Attributes without their sizes, and these."""
     match attrs:
         case Box():
@@ -184,7 +184,7 @@ def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
             return attrs, ()
 
 
-def _put_together(attrs: Attrs, sizes: tuple[Int, ...]) -> Attrs:
+def put_together(attrs: Attrs, sizes: tuple[Int, ...]) -> Attrs:
     """Attributes with other sizes."""
     match attrs:
         case Box(_, step):
@@ -260,8 +260,8 @@ class _Rebuilding:
     def node(self, op: Op, inputs: Sequence[Node], attrs: Attrs, shape: Shape, dtype: DType) -> Node:
         """A node by its row, with the next sizes."""
         shape = self.next(len(shape))
-        _, own = _taken_apart(attrs)
-        attrs = _put_together(attrs, self.next(len(own)))
+        _, own = taken_apart(attrs)
+        attrs = put_together(attrs, self.next(len(own)))
         if isinstance(attrs, Fill) and not is_plain(attrs.value, dtype):
             at, self.met = self.met, self.met + 1
             if at in self.lifted:

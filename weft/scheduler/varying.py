@@ -105,7 +105,7 @@ def _pattern(
         if column in found:
             continue
         known = [(c, v) for v, (c, _) in variables.items()]
-        e = _expressed(
+        e = expressed(
             column, known, _FORMS if roles[k] in (Role.LEAF, Role.CHOSEN, Role.DERIVED) else _PLACES
         )
         if e is None:
@@ -133,7 +133,7 @@ def _nothing(_: Column) -> tuple[int, ...]:
 Form: TypeAlias = Callable[[Column, Sequence[tuple[Column, Var]]], Iterator[Index]]
 
 
-def _expressed(column: Column, known: Sequence[tuple[Column, Var]], forms: Sequence[Form]) -> Int | None:
+def expressed(column: Column, known: Sequence[tuple[Column, Var]], forms: Sequence[Form]) -> Int | None:
     """The column as the simplest expression of known ones that gives it, if there is one."""
     for form in forms:
         for e in form(column, known):
@@ -191,6 +191,7 @@ def _index(e: Int) -> Iterator[Index]:
         yield e
 
 
-_FORMS: tuple[Form, ...] = (_multiple, _sum, _product, _line, _divided)
+POLYNOMIALS: tuple[Form, ...] = (_multiple, _sum, _product, _line)
+_FORMS: tuple[Form, ...] = (*POLYNOMIALS, _divided)
 _PLACES: tuple[Form, ...] = (_sum,)
 """Forms of where something begins: that seldom follows from sizes, but many a formula fits two of them."""
