@@ -172,6 +172,16 @@ def plan_for(
     return found
 
 
+def teach(sig: Signature, device: Device, replaces: Replaces) -> None:
+    """Learn from a graph that is not going to run: the next one that is alike gets a plan for all sizes."""
+    _met[device, replaces, _coarse(sig.key.rows)] = None
+    _bounded(_met)
+    own = outline(sig.key.rows)
+    family = _family(device, replaces, own)
+    if not family.plans and not family.stored and len(family.samples) < SAMPLES and own not in family.samples:
+        family.samples.append(own)
+
+
 def known(sig: Signature, device: Device) -> Plan | None:
     """The plan of its family that computing the graph would take, if there is one already. Nothing is built."""
     if sig.variables or sig.homeless:

@@ -222,10 +222,7 @@ def plan_for(
     """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
     can. `dynamic`: it may be one for graphs of all sizes; see families.py. `stays`: it will be run often, so that one
     of its own that is on disk is better."""
-    replaces: tuple[tuple[int, int], ...] = ()
-    if state:
-        leaf = {n: i for i, n in enumerate(sig.leaves)}
-        replaces = tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
+    replaces = _replaces(sig, state)
     key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
     if kept is not None:
@@ -258,6 +255,22 @@ def plan_for(
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
         return kept.plan
+
+
+def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
+    """Have the next graph that is like this one but for its sizes get a plan for all sizes. Nothing is computed."""
+    if sig.variables or sig.homeless:
+        return
+    with _lock:
+        families.teach(sig, device, _replaces(sig, state))
+
+
+def _replaces(sig: Signature, state: Mapping[int, Node]) -> tuple[tuple[int, int], ...]:
+    """The outputs that take a leaf's memory, each with the number of the leaf."""
+    if not state:
+        return ()
+    leaf = {n: i for i, n in enumerate(sig.leaves)}
+    return tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
 
 
 def shared_plan(sig: Signature, device: Device) -> Plan | None:

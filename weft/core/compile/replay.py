@@ -18,6 +18,7 @@ from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.aliases import Argument, may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
 from weft.core.compile.instantiate import instantiate
+from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
@@ -42,7 +43,7 @@ def make_replay(
     kwargs: dict[str, Any],
     tensors: list[Tensor],
     whole: bool,
-    dynamic: bool,
+    dynamic: bool | None,
 ) -> Replay | Left:
     """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
     for values, and is done then.
@@ -59,7 +60,7 @@ def make_replay(
     )
     classes = [t.__class__ for t in tensors] if positional else None
     placeholders = {v.node for v in r.placeholders.values()}
-    wanted = dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
+    wanted = _wanted(r)
     needs_tape = any(
         v.needs_grad and not v.is_leaf and v not in r.differentiated and v.node not in placeholders
         for v in r.values
@@ -75,10 +76,21 @@ def make_replay(
         replay = LazyReplay(r, classes, realize=computed)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
-        replay = PlanReplay(r, classes, device, list(wanted), dynamic)
+        if dynamic is not False and not settings.deterministic():
+            other = second_recording(fn, args, kwargs, tensors, everything=dynamic is True)
+            if other is not None:
+                nodes = list(_wanted(other))
+                plans.learn(nodes, device, _replaced(other, device, nodes))
+        replay = PlanReplay(r, classes, device, list(wanted), dynamic is not False)
     replay.arguments = {k: Argument(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
     return replay
+
+
+def _wanted(r: Recording) -> dict[Node, None]:
+    """The nodes that a call has to compute, in order."""
+    placeholders = {v.node for v in r.placeholders.values()}
+    return dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
 
 
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
@@ -500,10 +512,13 @@ def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
 def _plan(
     r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool
 ) -> tuple[Plan | None, Signature | None]:
-    """The plan for `nodes`, and their signature. A rebound tensor's new value may take the memory of the old one,
+    """The plan for `nodes`, and their signature."""
+    return plans.plan(nodes, device, _replaced(r, device, nodes), dynamic) if nodes else (None, None)
+
+
+def _replaced(r: Recording, device: Device, nodes: Sequence[Node]) -> dict[int, Node]:
+    """The nodes, by number, that may take the memory of a leaf: a rebound tensor's new value that of the old one,
     unless the new value goes elsewhere too, or the old one does."""
-    if not nodes:
-        return None, None
     uses: dict[Node, int] = {}
     new_tensors = [k for k, same in zip(r.results, r.same, strict=True) if same is None]
     grads = [g.value for g in r.set_grads if g.value is not None]
@@ -518,7 +533,7 @@ def _plan(
             old = r.placeholders[b.target].node
             if old not in uses and r.specs[b.target].device is device:
                 state[index[new]] = old
-    return plans.plan(nodes, device, state, dynamic)
+    return state
 
 
 class LazyReplay(Replay):

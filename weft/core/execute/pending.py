@@ -154,8 +154,11 @@ def due(asked: Sequence[Node]) -> Due:
         return NONE
     companions, updated = _candidates(asked)
     sharing = _Sharing(asked) if companions else None
-    if sharing and not any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions):
-        companions = [c for c in companions if c.reason is not Reason.SPENT]
+    spent_are_read = sharing and any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions)
+    known = frozenset(asked)
+    companions = [
+        c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
+    ]
     if sharing is None or not companions:
         return Due(updated=updated) if updated else NONE
     groups = _grouped(companions, sharing)
@@ -280,10 +283,11 @@ def kind(n: Node) -> Kind:
 
 
 def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, ...]]:
-    """Companions that the nodes may have, each node once; and tensors that are being updated by gradients. Gradients
-    come first, as they may be changed in place."""
+    """Companions that the nodes may have, each node once, and spent gradients among the nodes; and tensors that are
+    being updated by gradients. Gradients come first, as they may be changed in place."""
     found: list[Companion] = []
     updated: list[Tensor] = []
+    wanted = frozenset(asked)
     known = {*asked, *mine.refused}
     noted = mine.noted
     for key, (entry, writes) in list(noted.items()):
@@ -300,7 +304,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
         ):
             updated.append(owner)
             known.add(node)
-        elif node not in known and is_static(node):
+        elif (node not in known or (reason is Reason.SPENT and node in wanted)) and is_static(node):
             known.add(node)
             found.append(Companion(stands, stands.value, node, reason, owner))
     for entry in list(changes.mine.changed):

@@ -51,6 +51,14 @@ def plan(
     return plan_for(sig, device, state, dynamic, stays=True), sig
 
 
+def learn(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> None:
+    """Have the next nodes that are like these but for their sizes get a plan for all sizes."""
+    from weft.scheduler.realize import learn
+    from weft.scheduler.signature import signature
+
+    learn(signature(nodes), device, state)
+
+
 def memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:
     """The leaf's value in memory that `device` can read."""
     from weft.scheduler.realize import memory_on
