@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,18 +22,15 @@ from weft.errors import WeftError
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
-from weft.ir.graph import Node, toposort
+from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
-from weft.ir.loop_body import LoopNode
 from weft.scheduler import disk_cache, recipes
 from weft.scheduler.outline import Outline, number_dtypes, outline, rebuilt, result_shapes, roles
 from weft.scheduler.plan import Plan
 from weft.scheduler.recipes import Recipe
-from weft.scheduler.signature import Key, Result, Signature, signature, snapshot
+from weft.scheduler.signature import Key, Result, Signature, signature
+from weft.scheduler.unrolled import Unrolled
 from weft.scheduler.varying import Pattern, patterns
-
-if TYPE_CHECKING:
-    from weft.scheduler.build import Prepared
 
 FAMILIES_KEPT = 256
 """Structures that are looked out for; the one met longest ago goes first."""
@@ -72,15 +69,15 @@ NEVER = 1 << 60
 """A number of turns that does not come."""
 
 Replaces: TypeAlias = tuple[tuple[int, int], ...]
-Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Plan]"
+Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Unrolled]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _General:
     """A plan for all sizes, and how it is given those of a graph."""
 
-    plan: Plan | Prepared
-    """With `Prepared`, a plan for each number of steps of its loops; see `plans`."""
+    plan: Plan | Unrolled
+    """With `Unrolled`, a plan for each number of steps of its loops; see `plans`."""
     graph: Callable[[], tuple[Node, ...]]
     recipe: Recipe
     dtypes: tuple[DType, ...]
@@ -308,19 +305,10 @@ def _made(
     leaf = {n: k for k, n in enumerate((*made.leaves, *(made.numbers[k] for k in lifted)))}
     order = tuple([leaf[n] for n in sig.leaves])
     moved = {k: order.index(i) for k, i in replaces if i in order}
-    loops = [n.attrs.body.length for n in toposort(made.outputs) if isinstance(n.attrs, LoopNode)]
-    name: str | None = None
-    if all(isinstance(length, int) for length in loops):
-        plan = make(device, sig, moved)
-        name = disk_cache.key_of(sig, moved, device)
-    else:
-        # Here, since a process that finds its plans on disk needs no compiler.
-        from weft.scheduler.build import Job, prepared
-
-        own = snapshot(sig)
-        plan = prepared(Job(own.outputs, own.leaves, sig.variables, moved), device)
+    plan = make(device, sig, moved)
     names = [v.name for v in pattern.variables]
     used = tuple([names.index(v.name) for v in sig.variables])
+    name = disk_cache.key_of(sig, moved, device)
     recipe = Recipe(pattern, order, len(made.leaves), lifted, fixed, used, name)
     return _general(plan, recipe, rows, device)
 
@@ -334,18 +322,20 @@ def _loaded(recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General |
     outputs = [Result(dtypes[k], shape) for k, shape in zip(rows[-1], shapes, strict=True)]
     variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
     plan = disk_cache.load(recipe.plan, device, outputs, variables)
-    if plan is None or plan.commands.externals != len(recipe.order) + len(outputs):
+    if plan is None or plan.externals != len(recipe.order) + len(outputs):
         return None
     return _general(plan, recipe, rows, device)
 
 
-def _general(plan: Plan | Prepared, recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General:
+def _general(made: Unrolled, recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General:
     dtypes = list(number_dtypes(rows))
 
     def graph() -> tuple[Node, ...]:
         return rebuilt(rows, recipe.pattern.sizes, frozenset(recipe.lifted), device.info.name).outputs
 
-    return _General(plan, graph, recipe, tuple([dtypes[k] for k in recipe.lifted]))
+    return _General(
+        made if made.varies else made.plan({}), graph, recipe, tuple([dtypes[k] for k in recipe.lifted])
+    )
 
 
 def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) -> Plan | None:

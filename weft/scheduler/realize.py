@@ -23,6 +23,7 @@ from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
 from weft.scheduler.stages import stages
+from weft.scheduler.unrolled import Unrolled
 
 
 @dataclass(slots=True)
@@ -240,14 +241,15 @@ def plan_for(
                 shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
                 plan: Plan | None = None
                 if shares and (stays if kept is None else kept.later):
-                    plan = _from_disk(device, sig, dict(replaces))
+                    stored = _from_disk(device, sig, dict(replaces))
+                    plan = None if stored is None else stored.plan({})
                     if plan is None and kept is not None:
                         kept.turns, kept.later = kept.later, 0
                         return kept.plan
                 if kept is None and shares and plan is None:
                     plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
                 if plan is None:
-                    plan = _from_disk_or_built(device, sig, dict(replaces))
+                    plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
             turns = families.turns(plan)
             soon = min(turns, COMES_BACK)
             kept = _plans[key] = _Kept(plan, next(_clock), soon, turns - soon)
@@ -303,7 +305,7 @@ def _forget_oldest() -> None:
     _steps[0] = steps
 
 
-def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:
+def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:
     """A plan, made from a graph of its own: see `snapshot`."""
     plan = _from_disk(device, sig, replaces)
     if plan is None:
@@ -318,7 +320,7 @@ def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, i
     return plan
 
 
-def _from_disk(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan | None:
+def _from_disk(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled | None:
     """The plan of a graph, if it is on disk."""
     name = disk_cache.key_of(sig, replaces, device)
     return None if name is None else disk_cache.load(name, device, sig.results(), sig.variables)

@@ -11,7 +11,7 @@ for a graph only if it gives just the graph's sizes. Records are JSON, and one t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,22 +19,12 @@ from weft import disk_cache, settings
 from weft.backends.protocol import Device
 from weft.ir.expr import Scalar
 from weft.ir.index import (
-    FloorDiv,
     Index,
-    Int,
-    Max,
-    Min,
-    Mod,
-    Product,
-    Sum,
     Var,
-    floordiv,
-    maximum,
-    minimum,
-    mod,
 )
 from weft.scheduler.disk_cache import device_key
 from weft.scheduler.outline import Outline
+from weft.scheduler.size_json import decoded, encoded
 from weft.scheduler.varying import Pattern
 
 RECIPES_KEPT = 4
@@ -105,7 +95,7 @@ def _written(r: Recipe) -> dict[str, Any]:
     return {
         "variables": [[v.name, v.lo, v.hi] for v in p.variables],
         "places": p.places,
-        "expressions": [_encoded(e, number) for e in table],
+        "expressions": [encoded(e, number) for e in table],
         "sizes": [s if isinstance(s, int) else table[s] for s in p.sizes],
         "order": r.order,
         "leaves": r.leaves,
@@ -119,7 +109,7 @@ def _written(r: Recipe) -> dict[str, Any]:
 def _read(record: Any, sizes: int, numbers: int) -> Recipe:
     """The recipe of a record, for so many sizes and numbers. ValueError where it refers to others."""
     variables = tuple([Var(str(name), int(lo), int(hi)) for name, lo, hi in record["variables"]])
-    expressions = [_decoded(e, variables) for e in record["expressions"]]
+    expressions = [decoded(e, variables) for e in record["expressions"]]
     places = tuple(map(int, record["places"]))
     listed: list[Any] = record["sizes"]
     given = tuple([s if isinstance(s, int) else expressions[int(s[0])] for s in listed])
@@ -146,46 +136,3 @@ def _number(value: Any) -> Scalar:
     if value.__class__ not in (int, float):
         raise ValueError(f"{value!r} is no number")
     return value
-
-
-def _encoded(e: Int, variables: Mapping[Var, int]) -> Any:
-    """An expression as JSON has it: a number, or an operator and operands."""
-    match e:
-        case int():
-            return e
-        case Var():
-            return ["size", variables[e]]
-        case Sum(terms=terms, const=const):
-            return ["+", const, *([_encoded(a, variables), c] for a, c in terms)]
-        case Product() | FloorDiv() | Mod() | Min() | Max():
-            return [_SIGNS[e.__class__], *(_encoded(o, variables) for o in e.operands())]
-        case _:
-            raise AssertionError(f"{e!r} is no size")
-
-
-_SIGNS: dict[type[Index], str] = {Product: "*", FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
-_OPERATORS = {"//": floordiv, "%": mod, "min": minimum, "max": maximum}
-
-
-def _decoded(e: int | list[Any], variables: Sequence[Var]) -> Int:
-    """The expression that was encoded."""
-    if isinstance(e, int):
-        return e
-    sign, *rest = e
-    match sign:
-        case "size":
-            return variables[int(*rest)]
-        case "+":
-            const, *terms = rest
-            out: Int = const
-            for a, c in terms:
-                out = out + _decoded(a, variables) * int(c)
-            return out
-        case "*":
-            product: Int = 1
-            for f in rest:
-                product = product * _decoded(f, variables)
-            return product
-        case _:
-            a, b = rest
-            return _OPERATORS[sign](_decoded(a, variables), _decoded(b, variables))
