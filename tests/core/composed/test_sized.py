@@ -53,6 +53,7 @@ LEARNED: dict[str, Callable[[int], Tensor]] = {
         leaf(2, 4, n, 16), leaf(2, 4, n, 16), leaf(2, 4, n, 16), is_causal=True
     ),
     "two sizes": lambda n: leaf(n, 64) @ leaf(64, n * n % 97 + 200),
+    "linear of one row": lambda n: F.linear(leaf(n), leaf(16, n), leaf(16)),
     "convolution": lambda n: F.conv1d(leaf(2, 3, n), leaf(5, 3, 3), padding=1),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ from weft.core.composed.precision import rounded_once
 from weft.core.composed.sized import Calls, SizedCalls, Sizes
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
-from weft.ir.calls import GraphCall, recorded
+from weft.ir.calls import Given, GraphCall, recorded
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.forks import forkable
@@ -130,7 +130,7 @@ class _Result:
     number: int
     made: Value
     call: GraphCall
-    backward: list[GraphCall | None] | None = None
+    backward: list[GraphCall | Given | None] | None = None
     whole: bool = True
     """True where the gradients can be recorded."""
 
@@ -215,11 +215,13 @@ class _Result:
         found = without_calls(gradients)([out], [seed], wanted, False, past=False)
         # the result is an input too: where it is stored already it is read
         given = [seed.node, out.node, *(x.node for x in records)]
-        calls = recorded(given, [v.node for v in found.values()])
+        passed = {x: Given(given.index(v.node)) for x, v in found.items() if v.node in given}
+        made = [x for x in found if x not in passed]
+        calls = recorded(given, [found[x].node for x in made])
         if isinstance(calls, str):
             self.whole = False
             return
-        known = dict(zip(found, calls, strict=True))
+        known: dict[Value, GraphCall | Given] = {**passed, **dict(zip(made, calls, strict=True))}
         self.backward = [known.get(x) for x in records]
 
 
@@ -402,7 +404,7 @@ def _make(entry: _Entry, family: _Family, values: Sequence[Value], calls: Calls)
     entry.records, entry.family, entry.made = tuple(stands), family, True
     results: list[_Result] = []
     for k, (call, other) in enumerate(zip(calls, like.results, strict=True)):
-        assert call is not None
+        assert isinstance(call, GraphCall)
         root = call.template.rows[-1]
         out = graph.buffer(root.shape, root.dtype, other.made.node.device, None)
         results.append(_Result(entry, k, Value(out, other.made.needs_grad), call))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from weft.core.execute.run import learned_template
-from weft.ir.calls import GraphCall
+from weft.ir.calls import Given, GraphCall
 from weft.ir.index import Var
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Sizes: TypeAlias = tuple[int, ...]
 """All axes of all tensors of a call, one after the other."""
 
-Calls: TypeAlias = "tuple[GraphCall | None, ...]"
+Calls: TypeAlias = "tuple[GraphCall | Given | None, ...]"
 
 SAMPLES = 2
 """Recordings before something is learned: that takes some more."""
@@ -77,7 +77,7 @@ class _Known:
     variables: tuple[Var, ...]
     places: tuple[tuple[int, ...], ...]
     fixed: tuple[tuple[int, int], ...]
-    calls: tuple[tuple[SizedTemplate, tuple[int, ...]] | None, ...]
+    calls: tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]
 
     def covers(self, sizes: Sizes) -> bool:
         """True for sizes that are these, within the bounds; some of them are to be recorded nevertheless."""
@@ -98,12 +98,15 @@ class _Known:
         env = self._values(sizes)
         if env is None:
             return None
-        made: list[GraphCall | None] = []
+        made: list[GraphCall | Given | None] = []
         for call in self.calls:
-            template = None
-            if call is not None and (template := call[0].at(env)) is None:
-                return None
-            made.append(None if call is None or template is None else GraphCall(template, call[1]))
+            if isinstance(call, tuple):
+                template = call[0].at(env)
+                if template is None:
+                    return None
+                made.append(GraphCall(template, call[1]))
+            else:
+                made.append(call)
         return tuple(made)
 
 
@@ -132,18 +135,21 @@ def _learned(
         if found is None:
             return None
         recorded.append(found)
-    calls: list[tuple[SizedTemplate, tuple[int, ...]] | None] = []
+    calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
     for same in zip(*recorded, strict=True):
-        if all(c is None for c in same):
-            calls.append(None)
+        first = same[0]
+        there = [c for c in same if isinstance(c, GraphCall)]
+        if not isinstance(first, GraphCall):
+            if any(c != first for c in same):
+                return None
+            calls.append(first)
             continue
-        there = [c for c in same if c is not None]
-        if len(there) < len(same) or any(c.uses != there[0].uses for c in there):
+        if len(there) < len(same) or any(c.uses != first.uses for c in there):
             return None
         template = learned_template([c.template for c in there], list(zip(columns, variables, strict=True)))
         if template is None:
             return None
-        calls.append((template, there[0].uses))
+        calls.append((template, first.uses))
     known = _Known(variables, tuple(map(tuple, places.values())), tuple(fixed), tuple(calls))
     right = all(made is None or made == own for s, own in samples.items() for made in (known.at(s),))
     return known if right else None
