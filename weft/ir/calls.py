@@ -54,6 +54,17 @@ class GraphCall:
         return graph.intern(_CALL, used, self.template, root.shape, root.dtype, device)
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A result that is one of the inputs, by its number: the gradient of a sum, say."""
+
+    number: int
+
+    def on(self, inputs: Sequence[Node]) -> Node:
+        """That input."""
+        return inputs[self.number]
+
+
 def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[GraphCall] | str:
     """`results` as calls on `inputs`, placeholders (leaves without a value); or the reason why they are none."""
     number = {n: k for k, n in enumerate(inputs)}

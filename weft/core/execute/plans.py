@@ -48,7 +48,7 @@ def plan(
     from weft.scheduler.signature import signature
 
     sig = signature(nodes)
-    return plan_for(sig, device, state, dynamic), sig
+    return plan_for(sig, device, state, dynamic, stays=True), sig
 
 
 def learn(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> None:
