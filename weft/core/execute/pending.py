@@ -164,14 +164,13 @@ def due(asked: Sequence[Node]) -> Due:
     if not asked:
         return NONE
     companions, updated = _candidates(asked)
-    sharing = _Sharing(asked) if companions else None
-    spent_are_read = sharing and any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions)
-    known = frozenset(asked)
+    if not companions:
+        return Due(updated=updated) if updated else NONE
+    sharing, known = _Sharing(asked), frozenset(asked)
+    spent_are_read = any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions)
     companions = [
         c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
     ]
-    if sharing is None or not companions:
-        return Due(updated=updated) if updated else NONE
     groups = _grouped(companions, sharing)
     together = _affordable(groups.pop(sharing.group(_ASKED), ()))
     changed = [g for g in groups.values() if any(c.reason is Reason.CHANGED for c in g)]
