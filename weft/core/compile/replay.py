@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
+    from weft.scheduler.invariants import Split
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
