@@ -20,6 +20,7 @@ from weft.core.compile.aliases import Argument, may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
 from weft.core.compile.instantiate import instantiate
 from weft.core.compile.kept import Kept, KeptAt, Part
+from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
+    from weft.scheduler.invariants import Split
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
@@ -53,7 +55,7 @@ def make_replay(
     kwargs: dict[str, Any],
     tensors: list[Tensor],
     whole: bool,
-    dynamic: bool,
+    dynamic: bool | None,
 ) -> Replay | Left:
     """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
     for values, and is done then.
@@ -70,7 +72,7 @@ def make_replay(
     )
     classes = [t.__class__ for t in tensors] if positional else None
     placeholders = {v.node for v in r.placeholders.values()}
-    wanted = dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
+    wanted = _wanted(r)
     needs_tape = any(
         v.needs_grad and not v.is_leaf and v not in r.differentiated and v.node not in placeholders
         for v in r.values
@@ -86,10 +88,27 @@ def make_replay(
         replay = LazyReplay(r, classes, realize=computed)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
-        replay = PlanReplay(r, classes, device, list(wanted), dynamic)
+        if dynamic is not False and not settings.deterministic():
+            other = second_recording(fn, args, kwargs, tensors, everything=dynamic is True)
+            if other is not None:
+                _learn(other, device)
+        replay = PlanReplay(r, classes, device, list(wanted), dynamic is not False)
     replay.arguments = {k: Argument(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
     return replay
+
+
+def _wanted(r: Recording) -> dict[Node, None]:
+    """The nodes that a call has to compute, in order."""
+    placeholders = {v.node for v in r.placeholders.values()}
+    return dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
+
+
+def _learn(r: Recording, device: Device) -> None:
+    """Have the plan of a recording that is like this one but for its sizes be one for all sizes."""
+    nodes = list(_wanted(r))
+    found = _split(r, device, nodes)
+    plans.learn(nodes if found is None else found.outputs, device, _replaced(r, device, nodes))
 
 
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
@@ -154,7 +173,7 @@ class Replay:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
-        return tracing.current() is None
+        return now.trace is None or tracing.current() is None
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
         """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
@@ -193,14 +212,21 @@ class Replay:
 
     def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
         """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
-        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
-        if any(t.look is not None for t in changed):
-            here = set(map(id, changed))
-            for t in changed:
-                views.written(t, here)
+        for b in self.recording.rebinds:
+            t = target(b, objects)
+            if t is not None and t.look is not None:
+                self._spread_writes(objects)
+                break
         for result, k, steps in self.recording.looks:
             now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
             views.compose_views(objects[k], results[result], now)
+
+    def _spread_writes(self, objects: list[Any]) -> None:
+        """Have what looks at the elements of rebound tensors see them."""
+        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
+        here = set(map(id, changed))
+        for t in changed:
+            views.written(t, here)
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""
@@ -227,7 +253,7 @@ class PlanReplay(Replay):
     ) -> None:
         super().__init__(r, classes)
         self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
-        found = plans.split(nodes, _staying(r, device), device) if _only_computes(r) else None
+        found = _split(r, device, nodes)
         self._kept = None if found is None else _kept(r, device, found.kept, dynamic)
         self._planned = nodes if found is None else found.outputs
         self._stand_ins = () if found is None else found.stand_ins
@@ -429,7 +455,8 @@ class PlanReplay(Replay):
                     else:
                         nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
-                with plan.updating if taken else _NO_LOCK:
+                # free where this thread is alone, and taken and given back in less time than it takes to do neither
+                with plan.updating if self._in_place else _NO_LOCK:
                     finished = executable.finished
                     try:
                         if times is None:
@@ -542,10 +569,13 @@ def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
 def _plan(
     r: Recording, device: Device, nodes: Sequence[Node], planned: Sequence[Node], dynamic: bool
 ) -> tuple[Plan | None, Signature | None]:
-    """The plan for `nodes` as they are computed at each call, `planned`, and the signature of these. A rebound tensor's
-    new value may take the memory of the old one, unless the new value goes elsewhere too, or the old one does."""
-    if not nodes:
-        return None, None
+    """The plan for `nodes` as they are computed at each call, `planned`, and the signature of these."""
+    return plans.plan(planned, device, _replaced(r, device, nodes), dynamic) if nodes else (None, None)
+
+
+def _replaced(r: Recording, device: Device, nodes: Sequence[Node]) -> dict[int, Node]:
+    """The nodes, by number, that may take the memory of a leaf: a rebound tensor's new value that of the old one,
+    unless the new value goes elsewhere too, or the old one does."""
     uses: dict[Node, int] = {}
     new_tensors = [k for k, same in zip(r.results, r.same, strict=True) if same is None]
     grads = [g.value for g in r.set_grads if g.value is not None]
@@ -560,12 +590,13 @@ def _plan(
             old = r.placeholders[b.target].node
             if old not in uses and r.specs[b.target].device is device:
                 state[index[new]] = old
-    return plans.plan(planned, device, state, dynamic)
+    return state
 
 
-def _only_computes(r: Recording) -> bool:
-    """True where a call makes no gradients: a training step reads parameters that change before the next."""
-    return not r.set_grads and not r.differentiated
+def _split(r: Recording, device: Device, nodes: Sequence[Node]) -> Split | None:
+    """The nodes in a part that is kept and the rest; None where nothing is kept. A call that makes gradients keeps
+    nothing: a training step reads parameters that change before the next."""
+    return None if r.set_grads or r.differentiated else plans.split(nodes, _staying(r, device), device)
 
 
 def _staying(r: Recording, device: Device) -> set[Node]:

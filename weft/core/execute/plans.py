@@ -49,7 +49,15 @@ def plan(
     from weft.scheduler.signature import signature
 
     sig = signature(nodes)
-    return plan_for(sig, device, state, dynamic), sig
+    return plan_for(sig, device, state, dynamic, stays=True), sig
+
+
+def learn(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> None:
+    """Have the next nodes that are like these but for their sizes get a plan for all sizes."""
+    from weft.scheduler.realize import learn
+    from weft.scheduler.signature import signature
+
+    learn(signature(nodes), device, state)
 
 
 def split(nodes: Sequence[Node], staying: Collection[Node], device: Device) -> Split | None:
