@@ -31,7 +31,7 @@ FREE_PANEL_BYTES = 1 << 26
 """The memory that weights laid out in panels may take, whatever the others."""
 
 MIN_TABLE_BYTES = 1 << 8
-"""What constants make and is smaller than this is computed where it is read: kernels know its numbers."""
+"""Tables of constants that are smaller than this are computed where they are read: kernels know their numbers."""
 
 SHARE = 4
 """Kept values may take the memory of the leaves that stay over this, besides, and so may panels."""
@@ -77,7 +77,7 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
 
 
 def _within(room: int, nodes: Iterable[Node]) -> Iterator[Node]:
-    """Those of the nodes that there is room for beside those before."""
+    """The nodes that there is room for, each beside those before."""
     for n in nodes:
         if nbytes(n) <= room:
             room -= nbytes(n)

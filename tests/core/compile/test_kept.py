@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import weft
 from weft import Tensor, nn
-from weft.core.compile.kept import MAX_UNUSED, Kept
+from weft.core.compile.kept import MAX_UNUSED, Kept, Part
 from weft.core.compile.replay import PlanReplay
+from weft.errors import MemoryPlanError
 
 N = 6
 
@@ -303,3 +304,15 @@ def test_weights_in_panels_are_not_packed_again() -> None:
         (kernel,) = weft.explain(f, x)
         assert "no panel" in str(kernel.rules) and "alloc panel" not in str(kernel.loops)
         w.zero_()
+
+
+def test_where_memory_does_not_suffice_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(part: Part, sources: Any) -> Any:
+        raise MemoryPlanError("no room")
+
+    monkeypatch.setattr(Part, "computed", full)
+    t, x = _state(), weft.ones(N)
+    f = _compiled(t)
+    for _ in range(3):
+        _check(f, x, t)
+    assert f._recent._heir is not None and f._recent._heir._kept is None
