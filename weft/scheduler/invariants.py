@@ -47,11 +47,6 @@ class Split:
     stand_ins: tuple[Node, ...]
     outputs: tuple[Node, ...]
 
-    @property
-    def nbytes(self) -> int:
-        """The memory that is kept."""
-        return sum(map(nbytes, self.kept))
-
 
 def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) -> Split | None:
     """The graph of `outputs` in two parts, where values that depend on the leaves `staying` alone are worth keeping on

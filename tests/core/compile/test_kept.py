@@ -63,7 +63,7 @@ def test_what_stays_is_computed_once() -> None:
         assert now is not None
         memories.add(id(now.values[0].memory))
     assert len(memories) == 1 and _kept(f).nbytes == 4 * N
-    assert "kept from call to call: f32[6]" in str(weft.explain(f, x))
+    assert "kept from call to call: f32[6], in all 24 bytes" in str(weft.explain(f, x))
 
 
 def _by_compiled_update(t: Tensor) -> None:
@@ -204,7 +204,7 @@ def test_tables_that_constants_make_are_kept() -> None:
         x = weft.randn(rows, 16)
         angles = np.arange(rows)[:, None] * np.arange(16)
         np.testing.assert_allclose(compiled(x).numpy(), x.numpy() * np.cos(angles), rtol=1e-3, atol=1e-4)
-        assert _kept(compiled).lines() == (f"f32[{rows}, 16]",)
+        assert _kept(compiled).lines() == (f"f32[{rows}, 16]", f"in all {64 * rows:,} bytes")
 
 
 def test_traces_and_functions_share_what_they_keep() -> None:

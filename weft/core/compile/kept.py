@@ -115,10 +115,11 @@ class Kept:
         return self._unused >= MAX_UNUSED
 
     def lines(self) -> tuple[str, ...]:
-        """The values by dtype and shape, and how many of each, for explanations."""
+        """The values by dtype and shape, how many of each, and the memory of all, for explanations."""
         outputs = [o for p in self.parts for o in p.plan.outputs]
         count = Counter(f"{o.dtype.short}{list(o.shape)}" for o in outputs)
-        return tuple([text if n == 1 else f"{n} x {text}" for text, n in count.items()])
+        shown = [text if n == 1 else f"{n} x {text}" for text, n in count.items()]
+        return (*shown, f"in all {self.nbytes:,} bytes")
 
     def memories(self, objects: Sequence[Any]) -> list[Memory]:
         """The memories of the values for these tensors, computed where they are not there."""
