@@ -48,7 +48,7 @@ class Given:
     number: int
 
     def on(self, inputs: Sequence[Node]) -> Node:
-        """That input."""
+        """The input."""
         return inputs[self.number]
 
 

@@ -81,7 +81,7 @@ class _General:
     graph: Callable[[], tuple[Node, ...]]
     recipe: Recipe
     dtypes: tuple[DType, ...]
-    """Those of the numbers that are read from memory."""
+    """The dtypes of the numbers that are read from memory."""
     plans: dict[tuple[int, ...], Plan] = field(default_factory=dict["tuple[int, ...]", Plan])
 
     def plan_of(self, values: tuple[int, ...], names: Sequence[str]) -> Plan:
@@ -103,7 +103,7 @@ class _Family:
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
     stored: list[Recipe] = field(default_factory=list[Recipe])
-    """Of other processes: their plans are looked for when a graph fits."""
+    """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
     """A run takes so long that each size is worth a plan of its own."""
 
