@@ -65,9 +65,9 @@ def realize(
 ) -> Mapping[Node, Storage]:
     """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
     `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `run`."""
-    todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
+    todo = [n for n in (nodes if len(nodes) == 1 else dict.fromkeys(nodes)) if n.storage is None]
     name = todo[0].device if todo else None
-    if todo and all(n.device == name for n in todo):
+    if len(todo) == 1 or (todo and all(n.device == name for n in todo)):
         sig = signature(todo, held)
         if sig.kept and not _fit(sig.kept, registry.open_device(name or default_device())):
             sig = signature(todo)

@@ -17,6 +17,9 @@ from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
 
+# to load a member of an enumeration takes ten times as long, at each node
+_BUFFER, _COPY = Op.BUFFER, Op.COPY
+
 
 class Key:
     """A graph's rows, hashed once."""
@@ -102,6 +105,7 @@ def signature(
     absent. One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
     """
     numbers: dict[Node, int] = {}
+    number_of = numbers.get
     leaves: list[Node] = []
     storages: list[Storage | None] = []
     rows: list[Any] = []
@@ -118,49 +122,52 @@ def signature(
         op = node.op
         inputs = node.inputs
         attrs = node.attrs
-        if (storage is not None and node not in computed) or (not inputs and op is Op.BUFFER):
+        shape = node.shape
+        if (storage is not None and node not in computed) or (not inputs and op is _BUFFER):
             if inputs and node in outputs:  # stored since it was asked for
                 return signature(outputs, held, frozenset(outputs))
             leaves.append(node)
             storages.append(storage)
-            homeless = homeless or node.device is None
-            row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
+            device = node.device
+            homeless = homeless or device is None
+            row: tuple[Any, ...] = (node.dtype, shape, device)
         elif not inputs:
-            row = (op, attrs, node.dtype, node.shape)
+            row = (op, attrs, node.dtype, shape)
         elif len(inputs) == 2:
             a, b = inputs
-            first, second = numbers.get(a), numbers.get(b)
+            first, second = number_of(a), number_of(b)
             if first is None or second is None:
                 if second is None:
                     stack.append(b)
                 if first is None:
                     stack.append(a)
                 continue
-            row = (op, attrs, node.dtype, node.shape, first, second)
-            if isinstance(attrs, Box):
+            row = (op, attrs, node.dtype, shape, first, second)
+            if attrs is not None and isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
         else:
-            missing = [i for i in inputs if i not in numbers]
-            if missing:
-                missing.reverse()
-                stack += missing
+            known = [*map(number_of, inputs)]
+            if None in known:
+                stack += [i for i, k in zip(reversed(inputs), reversed(known), strict=True) if k is None]
                 continue
-            copies = copies or op is Op.COPY
-            if isinstance(attrs, LoopNode):
-                symbolic = symbolic or attrs.body.length.__class__ is not int
-            row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
-            if isinstance(attrs, Box):
+            copies = copies or op is _COPY
+            row = (op, attrs, node.dtype, shape, *known)
+            if attrs is None:
+                pass
+            elif isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
-                if node.shape == (1,) * len(node.shape):
+                if shape == (1,) * len(shape):
                     elements.append(node)
             elif isinstance(attrs, Padding):
                 symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
+            elif isinstance(attrs, LoopNode):
+                symbolic = symbolic or attrs.body.length.__class__ is not int
         numbers[node] = len(rows)
         rows.append(row)
         stack.pop()
-        if node.shape not in shapes:
-            shapes.add(node.shape)
-            for s in node.shape:
+        if shape not in shapes:
+            shapes.add(shape)
+            for s in shape:
                 symbolic = symbolic or s.__class__ is not int
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:
