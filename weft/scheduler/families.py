@@ -123,9 +123,13 @@ def plan_for(
 ) -> Plan | None:
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
     `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
-    at = (device, replaces, _coarse(sig.key.rows))
     own = outline(sig.key.rows)
     family = _family_if_any(device, replaces, own)
+    if family is not None:
+        found = _found(family, own, sig.key.rows, device, replaces, make)
+        if found is not None:
+            return found
+    at = (device, replaces, _coarse(sig.key.rows))
     if at not in _met:
         _met[at] = sig.key if family is None else None
         _bounded(_met)
@@ -137,9 +141,6 @@ def plan_for(
         _family(device, replaces, before).samples.append(before)
         _met[at] = None
     family = _family(device, replaces, own)
-    found = _found(family, own, sig.key.rows, device, replaces, make)
-    if found is not None:
-        return found
     if own in family.samples:  # its own plan had to go
         return None
     if len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
