@@ -88,7 +88,8 @@ def test_damaged_entries_are_rebuilt(folder: Path, kind: str) -> None:
     random.Random(kind).shuffle(damages)
     for part in (damages[:4], damages[4:]):
         for k, f in enumerate(files(folder, kind)):
-            f.write_bytes(part[k % 4](f.read_bytes()))
+            # empty still: a plan of one size is not looked for where there is one for all
+            f.write_bytes(part[k % 4](f.read_bytes() or bytes(100)))
         got, _ = finish(start(folder))
         assert got == want
     _, modules = finish(start(folder))

@@ -61,7 +61,7 @@ class Given:
     number: int
 
     def on(self, inputs: Sequence[Node]) -> Node:
-        """That input."""
+        """The input."""
         return inputs[self.number]
 
 
@@ -105,7 +105,7 @@ def _expanded(n: Node, inputs: tuple[Node, ...]) -> Node:
     """The node on inputs without calls. A constant that a call became is put in memory for a loop."""
     if isinstance(n.attrs, GraphTemplate):
         return n.attrs.build(inputs, lambda: n.device)[0]
-    if all(a is b for a, b in zip(inputs, n.inputs, strict=True)):
+    if inputs == n.inputs:
         return n
     if n.op is Op.LOOP:
         inputs = tuple(map(in_memory, inputs))

@@ -81,7 +81,7 @@ class _General:
     graph: Callable[[], tuple[Node, ...]]
     recipe: Recipe
     dtypes: tuple[DType, ...]
-    """Those of the numbers that are read from memory."""
+    """The dtypes of the numbers that are read from memory."""
     plans: dict[tuple[int, ...], Plan] = field(default_factory=dict["tuple[int, ...]", Plan])
 
     def plan_of(self, values: tuple[int, ...], names: Sequence[str]) -> Plan:
@@ -103,7 +103,7 @@ class _Family:
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
     stored: list[Recipe] = field(default_factory=list[Recipe])
-    """Of other processes: their plans are looked for when a graph fits."""
+    """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
     """A run takes so long that each size is worth a plan of its own."""
 
@@ -123,9 +123,13 @@ def plan_for(
 ) -> Plan | None:
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
     `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
-    at = (device, replaces, _coarse(sig.key.rows))
     own = outline(sig.key.rows)
     family = _family_if_any(device, replaces, own)
+    if family is not None:
+        found = _found(family, own, sig.key.rows, device, replaces, make)
+        if found is not None:
+            return found
+    at = (device, replaces, _coarse(sig.key.rows))
     if at not in _met:
         _met[at] = sig.key if family is None else None
         _bounded(_met)
@@ -137,9 +141,6 @@ def plan_for(
         _family(device, replaces, before).samples.append(before)
         _met[at] = None
     family = _family(device, replaces, own)
-    found = _found(family, own, sig.key.rows, device, replaces, make)
-    if found is not None:
-        return found
     if own in family.samples:  # its own plan had to go
         return None
     if len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:

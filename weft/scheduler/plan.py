@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory
@@ -122,13 +122,14 @@ class Plan:
         env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
         outputs: list[OutputSpec] = []
         for k, o in enumerate(self.outputs):
-            shape = tuple([int(evaluate(n, env)) for n in o.shape])
-            outputs.append(OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k]))
-        constants = (*values, *self.constants)
-        shared = Shared(graph, tuple(zip(self.variables, values, strict=True)))
-        made = replace(
-            self, outputs=tuple(outputs), variables=(), constants=constants, feed=feed, shared=shared
-        )
+            if env or o.replaces is not None:
+                shape = tuple([n if n.__class__ is int else int(evaluate(n, env)) for n in o.shape])
+                o = OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k])
+            outputs.append(o)
+        made = Plan(  # once for each number that is new, and `replace` would look through all fields
+            self.device, self.commands, self.codes, tuple(outputs), (), self.steps, self.executable, self.largest,
+            (*values, *self.constants), feed, Shared(graph, tuple(zip(self.variables, values, strict=True))),
+        )  # fmt: skip
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made
 

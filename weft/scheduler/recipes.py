@@ -33,8 +33,8 @@ RECIPES_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a graph gives to a plan for all sizes. `lifted`: the places of numbers that are read from memory; `fixed`:
-    those of the others, with their values."""
+    """The things that a graph gives to a plan for all sizes. `lifted`: the places of numbers that are read from memory;
+    `fixed`: those of the others, with their values."""
 
     pattern: Pattern
     order: tuple[int, ...]

@@ -38,7 +38,7 @@ class Key:
 
 
 class Result(NamedTuple):
-    """What a plan has to know of a node that it computes."""
+    """The facts about a node that a plan computes it by."""
 
     dtype: DType
     shape: Shape

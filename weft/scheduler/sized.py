@@ -6,7 +6,6 @@ A size of the rows, or a number, that differs between the recordings must be a p
 all else the same; otherwise nothing is learned. What is made for other sizes (`SizedTemplate.at`) is what a recording
 there would give, so none is made where sizes coincide that differed in the recordings: rules simplify by that.
 """
-
 # Tests: tests/core/composed/test_sized.py
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ A function's graph may depend on sizes as it likes. So it is recorded at the lea
 made, and at odd and even ones between, and all of these, and all that came before, must be one graph with polynomials
 of the sizes. Where forms are verified, what is made is compared with what is recorded, each time.
 """
-# Tests: tests/core/composed/test_sized.py
 
 from __future__ import annotations
 
