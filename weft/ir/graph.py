@@ -290,11 +290,11 @@ def made(
     simpler = _simplify(op, inputs, attrs, shape, dtype)
     if simpler is not None:
         return simpler
-    device = attrs.device if isinstance(attrs, Target) else None
+    device = attrs.device if attrs is not None and isinstance(attrs, Target) else None
     if device is None:
         for i in inputs:
-            if i.device is not None:
-                device = i.device
+            device = i.device
+            if device is not None:
                 break
         else:
             device = home() if home is not None and in_files(inputs) else None

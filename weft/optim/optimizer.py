@@ -411,7 +411,7 @@ class _RecordedRule:
     shared: list[Value]
     """The tensors of the group."""
     nodes: list[Node]
-    """What they stand for."""
+    """The nodes that these stand for."""
     key: tuple[Any, ...]
     kept: dict[tuple[Any, ...], tuple[list[GraphCall], list[str]] | None]
 

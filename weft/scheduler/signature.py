@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
 
 # to load a member of an enumeration takes ten times as long, at each node
-_BUFFER, _COPY = Op.BUFFER, Op.COPY
+_BUFFER, _COPY, _SHRINK = Op.BUFFER, Op.COPY, Op.SHRINK
 
 
 class Key:
@@ -112,63 +112,54 @@ def signature(
     symbolic = copies = homeless = False
     elements: list[Node] = []
     shapes: set[Any] = set()
-    stack = list(reversed(outputs))
-    while stack:
-        node = stack[-1]
-        if node in numbers:
-            stack.pop()
-            continue
-        storage = node.storage  # once: another thread may fill it in at any time
-        op = node.op
-        inputs = node.inputs
-        attrs = node.attrs
-        shape = node.shape
-        if (storage is not None and node not in computed) or (not inputs and op is _BUFFER):
-            if inputs and node in outputs:  # stored since it was asked for
-                return signature(outputs, held, frozenset(outputs))
-            leaves.append(node)
-            storages.append(storage)
-            device = node.device
-            homeless = homeless or device is None
-            row: tuple[Any, ...] = (node.dtype, shape, device)
-        elif not inputs:
-            row = (op, attrs, node.dtype, shape)
-        elif len(inputs) == 2:
-            a, b = inputs
-            first, second = number_of(a), number_of(b)
-            if first is None or second is None:
-                if second is None:
-                    stack.append(b)
-                if first is None:
-                    stack.append(a)
+    row: tuple[Any, ...]
+    walk: list[tuple[Node | None, Iterator[Node]]] = [(None, iter(outputs))]
+    while walk:
+        node, inputs = walk[-1]
+        for i in inputs:
+            if i in numbers:
                 continue
-            row = (op, attrs, node.dtype, shape, first, second)
-            if attrs is not None and isinstance(attrs, Box):
-                symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
+            storage = i.storage  # once: another thread may fill it in at any time
+            stored = storage is not None and i not in computed
+            if i.inputs:
+                if not stored:
+                    walk.append((i, iter(i.inputs)))
+                    break
+                if i in outputs:  # stored since it was asked for
+                    return signature(outputs, held, frozenset(outputs))
+            if stored or i.op is _BUFFER:
+                device = i.device
+                leaves.append(i)
+                storages.append(storage)
+                homeless = homeless or device is None
+                row = (i.dtype, i.shape, device)
+            else:
+                row = (i.op, i.attrs, i.dtype, i.shape)
+            numbers[i] = len(rows)
+            rows.append(row)
+            shapes.add(i.shape)
         else:
-            known = [*map(number_of, inputs)]
-            if None in known:
-                stack += [i for i, k in zip(reversed(inputs), reversed(known), strict=True) if k is None]
-                continue
+            walk.pop()
+            if node is None:
+                break
+            op, attrs, shape = node.op, node.attrs, node.shape
+            numbers[node] = len(rows)
+            rows.append((op, attrs, node.dtype, shape, *map(number_of, node.inputs)))
+            shapes.add(shape)
             copies = copies or op is _COPY
-            row = (op, attrs, node.dtype, shape, *known)
             if attrs is None:
-                pass
-            elif isinstance(attrs, Box):
+                continue
+            if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
-                if shape == (1,) * len(shape):
+                if op is _SHRINK and shape == (1,) * len(shape):
                     elements.append(node)
             elif isinstance(attrs, Padding):
                 symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
             elif isinstance(attrs, LoopNode):
                 symbolic = symbolic or attrs.body.length.__class__ is not int
-        numbers[node] = len(rows)
-        rows.append(row)
-        stack.pop()
-        if shape not in shapes:
-            shapes.add(shape)
-            for s in shape:
-                symbolic = symbolic or s.__class__ is not int
+    for shape in shapes:
+        for n in shape:
+            symbolic = symbolic or n.__class__ is not int
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:
         within = [n for n in held if n in numbers]

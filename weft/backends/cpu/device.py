@@ -19,7 +19,6 @@ from weft import disk_cache, settings
 from weft.backends import costs
 from weft.backends.costs import CostModel
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
-from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
@@ -33,6 +32,8 @@ from .runtime import Runtime, open_runtime
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from weft.backends.roofline import Limits
 
 # What schedules are chosen by: two FMA units of the vector width at 3 GHz, and what one channel pair of DDR4 or better
 # gives. Not what `limits` measures, since programs on disk are found by the description, which must not vary.
@@ -264,6 +265,8 @@ class CpuDevice:
         return {"llvm": render_module([program], target), "assembly": assembly([program], target)}
 
     def limits(self) -> Limits:
+        from weft.backends.roofline import from_json, to_json
+
         threads = self.runtime.pool.threads
         with self.lock:
             if threads not in self._limits:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -119,8 +120,20 @@ def fitting(op: str, x: Number, dtype: DType) -> Number:
 def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
     """The common shape: aligned at the right, sizes of 1 stretch. ShapeError where sizes differ."""
     first = shapes[0]
-    if all(s == first for s in shapes[1:]):
+    for s in shapes:
+        if s != first:
+            break
+    else:
         return first
+    common = _common_shape(tuple(shapes))
+    if isinstance(common, str):
+        raise ShapeError(f"{op}: {common}")
+    return common
+
+
+@lru_cache(2048)
+def _common_shape(shapes: tuple[Shape, ...]) -> Shape | str:
+    """The shape that others broadcast to, or why there is none."""
     rank = max(len(s) for s in shapes)
     out: list[Any] = [1] * rank
     for shape in shapes:
@@ -129,8 +142,8 @@ def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
                 continue
             if out[k] != 1:
                 listed = " and ".join(str(tuple(s)) for s in shapes)
-                raise ShapeError(
-                    f"{op}: shapes {listed} do not broadcast: dimension {k - rank} is {out[k]} in one and {n} in "
+                return (
+                    f"shapes {listed} do not broadcast: dimension {k - rank} is {out[k]} in one and {n} in "
                     f"another; they must be equal or 1"
                 )
             out[k] = n

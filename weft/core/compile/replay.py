@@ -24,16 +24,8 @@ from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
-from weft.core.execute.ownership import (
-    Taken,
-    alone,
-    count_step,
-    exclusive,
-    rebind,
-    sole_thread,
-    take,
-    to_be_written,
-)
+from weft.core.execute.ownership import Taken, alone, exclusive, rebind, sole_thread, take, to_be_written
+from weft.core.execute.writes import count_step
 from weft.core.views import views
 from weft.errors import MemoryPlanError
 from weft.ir import graph
@@ -301,7 +293,7 @@ class PlanReplay(Replay):
         ]
         updated = {i for _, i, _ in self._in_place}
         self._only_read = [(i, k) for i, k in self._from_tensor if i not in updated]
-        # Whose writes in place are counted by steps, and whose one by one: see ownership.version.
+        # Whose writes in place are counted by steps, and whose one by one: see writes.version.
         state = {t: r.arguments <= t < r.arguments + len(r.captured) for _, _, t in self._in_place}
         for t, captured in state.items():
             if captured:

@@ -278,7 +278,8 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not calls_are_made():
+        now = context()
+        if now.inline or now.casts is not None or now.trace is not None:
             return run(*args, **kwargs)
         values: list[Value] = []
         key: list[Any] = [function, len(args), *kwargs]
@@ -296,7 +297,7 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
                 key.append(repr(a))
             else:
                 return run(*args, **kwargs)
-        key += (get_default_dtype(), grad_enabled())
+        key += (get_default_dtype() if now.dtype is None else now.dtype, now.grad)
         whole = tuple(key)
         entry = _entries.get(whole)
         if entry is None:

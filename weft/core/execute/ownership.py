@@ -9,12 +9,13 @@ import threading
 from collections.abc import Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
 from weft.core.execute import watched
+from weft.core.execute.writes import known_ranges
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.forks import forkable
@@ -36,9 +37,6 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
     if needs_grad:
         watched.watch(t)
 
-
-known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
-"""The smallest and the largest element of nodes in memory that were used as indices, until they are written over."""
 
 _sources: WeakSet[Storage] = WeakSet()
 """Storages from which values were computed that somebody keeps: a write in place gives their memory to others."""
@@ -68,20 +66,6 @@ def to_be_written(t: Any) -> Memory:
     if known_ranges:
         known_ranges.pop(node, None)
     return node.storage.memory
-
-
-_written_steps = [0]
-
-
-def count_step() -> None:
-    """A step of a compiled function has written tensors over in place."""
-    _written_steps[0] += 1
-
-
-def version(t: Any) -> int:
-    """The number of writes to `t`; for what compiled functions update, with all their steps that write."""
-    own = t.__dict__
-    return own.get("_writes", 0) + (_written_steps[0] if "_stepped" in own else 0)
 
 
 _steps = forkable(threading.Condition())

@@ -135,10 +135,13 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
         if isinstance(y, Handle):
             b = y.value
             other = b.node
-            if dtype is other.dtype and node.shape == other.shape and dtype in spec.plain:
+            if dtype is other.dtype and dtype in spec.plain:
                 device = node.device
                 if device is not other.device:
                     same_device(spec.name, (a, b))
+                if node.shape != other.shape:
+                    shape = broadcast_shape(spec.name, (node.shape, other.shape))
+                    return wrap(_fitting(spec, expand(a, shape), expand(b, shape)))
                 if device is None or a.needs_grad or b.needs_grad:
                     return wrap(_fitting(spec, a, b))
                 pair = (other, node) if spec.swap else (node, other)
@@ -179,12 +182,18 @@ def _holds(dtype: DType, number: Any) -> bool:
 def _rounded(spec: Binary, a: Value, y: Any) -> Value:
     """The op on a 16-bit tensor and a number, which scales it: in float32 where 16 bits do not hold the number."""
     node = a.node
-    if y != y or _holds(node.dtype, y):
-        return _fitting(spec, a, scalar(y, node.dtype, node.shape, node.device))
-    wide = record(intern(Op.CAST, (node,), None, node.shape, float32, node.device), Op.CAST, None, (a,))
-    made = _fitting(spec, wide, scalar(y, float32, node.shape, node.device))
-    back = intern(Op.CAST, (made.node,), None, node.shape, node.dtype, node.device)
-    return record(back, Op.CAST, None, (made,))
+    shape, dtype, device = node.shape, node.dtype, node.device
+    if y != y or _holds(dtype, y):
+        return _fitting(spec, a, scalar(y, dtype, shape, device))
+    wide = Value(intern(_CAST, (node,), None, shape, float32, device))
+    if a.needs_grad:
+        wide = record(wide.node, _CAST, None, (a,))
+    made = _fitting(spec, wide, scalar(y, float32, shape, device))
+    back = intern(_CAST, (made.node,), None, shape, dtype, device)
+    return record(back, _CAST, None, (made,)) if a.needs_grad else Value(back)
+
+
+_CAST = Op.CAST
 
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:

@@ -13,7 +13,7 @@ from weft.autograd.context import configured_device, grad_enabled
 from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast, defaults, handle
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.core.execute import changes, devices, files, ownership, realization, run, watched
+from weft.core.execute import changes, devices, files, realization, run, watched, writes
 from weft.core.functional import activations
 from weft.core.functions import reductions
 from weft.core.grad import differentiate
@@ -272,7 +272,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def _version(self) -> Int_:
         """The number of in-place writes to the tensor, here or through one that shares its elements. Equal
         numbers mean that nothing was written in between; compiled calls may count more than they write."""
-        return ownership.version(self)
+        return writes.version(self)
 
     def retain_grad(self) -> None:
         """Have backward() fill `.grad` of this result too."""

@@ -5,7 +5,6 @@
 Such a function reads its arguments, refuses what does not fit, and applies a movement op or two: the same ones for all
 tensors of one shape.
 """
-# Tests: tests/core/views/test_moves.py
 
 from __future__ import annotations
 
@@ -16,12 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weft.autograd.context import context
 from weft.autograd.value import Value
 from weft.core.args.handle import Handle, wrap, wrap_constant
+from weft.errors import wraps_calls
 from weft.ir.graph import Attrs, Shape, intern
 from weft.ir.ops import MOVEMENT, Op
 from weft.ir.shape_rules import SIMPLIFIED_OVER
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+wraps_calls(__file__)
 
 Move: TypeAlias = tuple[Op, Attrs, Shape]
 """A movement op, its attributes, and the shape that it gives."""
