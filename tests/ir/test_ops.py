@@ -29,7 +29,6 @@ from weft.ir.ops import (
     Op,
 )
 from weft.ir.regions.ops import ACCESSES
-from weft.scheduler.stream.slices import SLICE
 from weft.testing import reference
 
 EVERY = frozenset(Op)
@@ -38,7 +37,6 @@ TOTAL: dict[str, tuple[Iterable[Op], frozenset[Op]]] = {
     "derivatives: VJP of weft/autograd/vjp.py": (VJP, EVERY),
     "batching: BATCH of weft/autograd/batching.py": (BATCH, EVERY),
     "regions: ACCESSES of weft/ir/regions/ops.py": (ACCESSES, EVERY),
-    "slices: SLICE of weft/scheduler/stream/slices.py": (SLICE, EVERY),
     "reference of graphs: REFERENCE of weft/testing/reference.py": (reference.REFERENCE, EVERY),
     "reference of calls: REFERENCE of weft/ir/reference_ops.py": (
         reference_ops.REFERENCE,

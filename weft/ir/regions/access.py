@@ -37,7 +37,7 @@ from weft.ir.index import (
     variables,
 )
 from weft.ir.regions.boxes import Interval
-from weft.ir.regions.region import NOTHING, Region
+from weft.ir.regions.region import Region, united
 from weft.ir.regions.solve import Condition, image, span
 
 MAX_DIGITS = 16
@@ -95,10 +95,11 @@ class Access:
     def _image(self, given: Sequence[Int], region: Region, wanted: Sequence[Int]) -> Region:
         if given == wanted and not self.conditions:
             return replace(region, exact=region.exact and self.exact)
-        ranges, found = dict(self.ranges), NOTHING
+        ranges, images = dict(self.ranges), list[Region]()
         for box in region.boxes:
             inside = [Condition(i, *sides) for i, sides in zip(given, box, strict=True)]
-            found = found | image(ranges, (*inside, *self.conditions), wanted)
+            images.append(image(ranges, (*inside, *self.conditions), wanted))
+        found = united(images)
         return replace(found, exact=found.exact and region.exact and self.exact)
 
     def rewritten(self, by: Mapping[Var, Int], ranges: Iterable[tuple[Var, Interval]]) -> Access:

@@ -20,7 +20,7 @@ from weft.ir.index import Int, maximum, minimum
 from weft.ir.loop_body import Body, LoopNode, Part
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.ops import Used, always, relation
-from weft.ir.regions.region import NOTHING, Region, within
+from weft.ir.regions.region import NOTHING, Region, united, within
 from weft.ir.template import GraphTemplate
 
 MAX_GROWTH = 8
@@ -39,8 +39,10 @@ def needs(node: Node, region: Region, used: Used = always) -> tuple[Region, ...]
         case LoopNode():
             return _loop_needs(node.attrs, region, used)
         case _:
-            found = [_union(a.needs(region) for a in of) for of in relation(node, used)]
-            return tuple([within(r, i.shape) for r, i in zip(found, node.inputs, strict=True)])
+            accesses = relation(node, used)
+            found = {id(of): of for of in accesses}  # an elementwise op has one relation for all operands
+            read = {k: united(a.needs(region) for a in of) for k, of in found.items()}
+            return tuple([within(read[id(of)], i.shape) for of, i in zip(accesses, node.inputs, strict=True)])
 
 
 def reaches(node: Node, k: int, region: Region, used: Used = always) -> Region:
@@ -54,7 +56,7 @@ def reaches(node: Node, k: int, region: Region, used: Used = always) -> Region:
         case LoopNode():
             return _loop_reaches(node.attrs, k, region, used)
         case _:
-            return within(_union(a.reaches(region) for a in relation(node, used)[k]), node.shape)
+            return within(united(a.reaches(region) for a in relation(node, used)[k]), node.shape)
 
 
 def needed(wanted: Mapping[Node, Region], used: Used = always) -> dict[Node, Region]:
@@ -74,14 +76,7 @@ def reached(changed: Mapping[Node, Region], order: Iterable[Node], used: Used = 
     for n in order:
         if n not in found:
             parts = [(k, found[i]) for k, i in enumerate(n.inputs) if not found.get(i, NOTHING).is_empty]
-            found[n] = _union(reaches(n, k, r, used) for k, r in parts)
-    return found
-
-
-def _union(regions: Iterable[Region]) -> Region:
-    found = NOTHING
-    for r in regions:
-        found = found | r
+            found[n] = united(reaches(n, k, r, used) for k, r in parts)
     return found
 
 

@@ -13,7 +13,8 @@ under which an operand counts:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine, Shape
@@ -42,17 +43,21 @@ def always(node: Node, k: int) -> Guard:
 
 def relation(node: Node, used: Used = always) -> Relation:
     """The access relations of a node, of each input where it counts."""
-    return tuple([tuple(_counting(node, used(node, k), of)) for k, of in enumerate(ACCESSES[node.op](node))])
+    return tuple([_counting(node, used(node, k), of) for k, of in enumerate(ACCESSES[node.op](node))])
 
 
-def _counting(node: Node, guard: Guard, accesses: tuple[Access, ...]) -> Iterator[Access]:
+def _counting(node: Node, guard: Guard, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+    if not guard:
+        return accesses
+    found: list[Access] = []
     for a in accesses:
         at = {place(axis, n): i for axis, (n, i) in enumerate(zip(node.shape, a.out, strict=True))}
         here = map_guard(
             guard, lambda i, at=at: rewrite(i, lambda x: at.get(x) if isinstance(x, Var) else None)
         )
         if here != NEVER:
-            yield a.where(here) if here else a
+            found.append(a.where(here))
+    return tuple(found)
 
 
 # --- the table
@@ -75,8 +80,13 @@ def _leaf(node: Node) -> Relation:
 
 def _elementwise(node: Node) -> Relation:
     """out[i] = f(x[i], y[i], ...)"""
-    axes, i = _axes(node.shape)
-    return ((Access.of(axes, i, i),),) * len(node.inputs)
+    return (_same_places(node.shape),) * len(node.inputs)
+
+
+@lru_cache(1024)
+def _same_places(shape: Shape) -> tuple[Access, ...]:
+    axes, i = _axes(shape)
+    return (Access.of(axes, i, i),)
 
 
 def _reduce(node: Node) -> Relation:

@@ -49,6 +49,9 @@ class Region:
         boxes: Iterable[IndexBox], exact: bool = True, most: int = MAX_BOXES, work: Work = _most_elements
     ) -> Region:
         """The union of any boxes, as at most `most` disjoint ones; joined where that adds the least work."""
+        boxes = [b for b in boxes if not bx.is_empty(b)]
+        if len(boxes) < 2:
+            return Region(tuple(boxes), exact)
         found, all_of_them = _disjoint(boxes)
         fewer = _coarsened(found, most, work)
         return Region(tuple(fewer), exact and all_of_them and fewer is found)
@@ -121,10 +124,20 @@ NOTHING = Region(())
 """No elements, of a tensor of any rank."""
 
 
+def united(regions: Iterable[Region]) -> Region:
+    """The union of any number of regions."""
+    found = NOTHING
+    for r in regions:
+        found = r if found is NOTHING else found | r
+    return found
+
+
 def within(region: Region, shape: Sequence[Int]) -> Region:
     """The region without places that the shape does not have: an answer that is too large may name some."""
-    everything = Region.whole(shape)
-    return region if everything.contains(region) else region & everything
+    everything = bx.full(shape)
+    if all(bx.holds(everything, b) for b in region.boxes):
+        return region
+    return region & Region((everything,))
 
 
 def _disjoint(boxes: Iterable[IndexBox]) -> tuple[list[IndexBox], bool]:
@@ -133,7 +146,7 @@ def _disjoint(boxes: Iterable[IndexBox]) -> tuple[list[IndexBox], bool]:
     found: list[IndexBox] = []
     exact = True
     for box in boxes:
-        if bx.is_empty(box) or any(bx.holds(b, box) for b in found):
+        if any(bx.holds(b, box) for b in found):
             continue
         found = [b for b in found if not bx.holds(box, b)]
         if bx.is_known(box) and all(map(bx.is_known, found)):
