@@ -73,7 +73,7 @@ class Loop(Stmt):
     body: Block
     kind: LoopKind = LoopKind.SERIAL
     inside: Any = field(default=None, init=False, repr=False, compare=False)
-    """What `loops_names.inside` said about the body, once it was asked."""
+    """The result of `loops_names.inside` for the body, once it was asked."""
 
     def around(self, body: Block) -> Loop:
         """The loop with another body; itself where that is its own."""
@@ -140,7 +140,7 @@ class If(Stmt):
     guard: Guard
     body: Block
     inside: Any = field(default=None, init=False, repr=False, compare=False)
-    """What `loops_names.inside` said about the body, once it was asked."""
+    """The result of `loops_names.inside` for the body, once it was asked."""
 
     def around(self, body: Block) -> If:
         """The If with another body; itself where that is its own."""

@@ -52,8 +52,8 @@ def buffers_read(body: Block) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What a block's statements are, those in nested blocks included: the buffers that they store to, the names that
-    they bind (loop variables, temporaries and allocations), whether a barrier is among them, and how many there are."""
+    """The statements of a block, nested ones included: the buffers that they store to, the names that they bind (loop
+    variables, temporaries and allocations), whether a barrier is among them, and how many there are."""
 
     written: frozenset[str]
     bound: frozenset[str]
@@ -62,7 +62,7 @@ class Inside:
 
 
 def inside(body: Block) -> Inside:
-    """What is in a block. Remembered in its loops and Ifs, which passes ask about again and again."""
+    """Look into a block. Remembered in its loops and Ifs, which passes ask about again and again."""
     stores, binds = set[str](), set[str]()
     barrier, count = False, len(body)
     for s in body:

@@ -9,7 +9,6 @@ the programs of the next are lowered and written here:
     here      lower, write | lower, write | lower, write |
     beside                 | LLVM, part 0 | LLVM, part 1 | LLVM, part 2
 """
-# Tests: tests/backends/cpu/test_compile.py
 
 from __future__ import annotations
 

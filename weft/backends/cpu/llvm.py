@@ -136,7 +136,8 @@ class Module:
         """A relocatable object file (ELF, Mach-O ...) for `target`.
 
         `lean` leaves out loop strength reduction and scheduling after register allocation: up to 40 % of the time, and
-        of no use to loops that step their own registers on a processor that reorders.
+        of no use to loops that step their own registers on a processor that reorders. And it bounds what is quadratic
+        in the accesses of a block, a tenth of the time of a network's kernels.
         """
         machine = _target_machine(target, codegen)
         try:
@@ -180,7 +181,13 @@ def _manager(passes: tuple[str, ...]) -> Any:
     return found
 
 
-_SKIPPED = ("disable-lsr", "disable-post-ra")
+_SKIPPED = (
+    ("disable-lsr", "true", "false"),
+    ("disable-post-ra", "true", "false"),
+    # accesses of one block whose order is looked at pair by pair; LLVM's default is 1,000, squared
+    ("dag-maps-huge-region", "256", "1000"),
+)
+"""LLVM's switches: name, value for lean code, default."""
 
 
 @contextmanager
@@ -189,13 +196,13 @@ def _leaner(on: bool) -> Generator[None]:
     if not on:
         yield
         return
-    for name in _SKIPPED:
-        _llvm.set_option("weft", f"-{name}=true")
+    for name, lean, _ in _SKIPPED:
+        _llvm.set_option("weft", f"-{name}={lean}")
     try:
         yield
     finally:
-        for name in _SKIPPED:
-            _llvm.set_option("weft", f"-{name}=false")
+        for name, _, default in _SKIPPED:
+            _llvm.set_option("weft", f"-{name}={default}")
 
 
 def compile_ir(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> bytes:
