@@ -19,7 +19,7 @@ from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize
-from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all, kernels
+from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_expanded, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.plan_verify import StepAccesses, What, launch_trace, verify_plan
@@ -60,7 +60,7 @@ def build(job: Job, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | N
 def prepared(job: Job, device: Device) -> Prepared:
     """The job with its kernels compiled, or found."""
     job = replace(job, outputs=tuple(expand_calls(job.outputs)))
-    specs = kernelize_all(job.outputs, device.info.bounds.parameters)
+    specs = kernelize_expanded(job.outputs, device.info.bounds.parameters)
     copies = Copies.of(specs)
     single = [*kernels(specs), *copies.kernels.values()]
     if settings.verify():
