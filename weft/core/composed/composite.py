@@ -25,7 +25,7 @@ from weft import settings
 from weft.autograd.context import context, grad_enabled, grad_mode, switched
 from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
-from weft.core.args.handle import Handle, wrap, wrap_untracked
+from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
 from weft.core.composed.precision import rounded_once
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
@@ -104,7 +104,7 @@ class _Result:
         node = self.call.on([v.node for v in values])
         if self.made.needs_grad:
             return wrap(Value(node, True, None, None, tuple(values), self.rule))
-        return wrap(Value(node))
+        return wrap_constant(node)
 
     def rule(self, g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
         """The vector-Jacobian product."""
