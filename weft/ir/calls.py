@@ -59,6 +59,17 @@ class GraphCall:
         return graph.intern(_CALL, used, self.template, self.shape, self.dtype, device)
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A result that is one of the inputs, by its number: the gradient of a sum, say."""
+
+    number: int
+
+    def on(self, inputs: Sequence[Node]) -> Node:
+        """The input."""
+        return inputs[self.number]
+
+
 def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[GraphCall] | str:
     """`results` as calls on `inputs`, placeholders (leaves without a value); or the reason why they are none."""
     number = {n: k for k, n in enumerate(inputs)}
@@ -99,7 +110,7 @@ def _expanded(n: Node, inputs: tuple[Node, ...]) -> Node:
     """The node on inputs without calls. A constant that a call became is put in memory for a loop."""
     if isinstance(n.attrs, GraphTemplate):
         return n.attrs.build(inputs, lambda: n.device)[0]
-    if all(a is b for a, b in zip(inputs, n.inputs, strict=True)):
+    if inputs == n.inputs:
         return n
     if n.op is Op.LOOP:
         inputs = tuple(map(in_memory, inputs))

@@ -330,15 +330,17 @@ def toposort(roots: Iterable[Node], stop_at_storage: bool = True, known: Iterabl
             if node is None:
                 order.append(path.pop())
                 continue
-            if id(node) in seen:
+            key = id(node)
+            if key in seen:
                 continue
-            seen.add(id(node))
-            if not node.inputs or (stop_at_storage and node.storage is not None):
+            seen.add(key)
+            inputs = node.inputs
+            if not inputs or (stop_at_storage and node.storage is not None):
                 order.append(node)
                 continue
             path.append(node)
             stack.append(None)
-            stack.extend(i for i in reversed(node.inputs) if id(i) not in seen)
+            stack += inputs[::-1]  # with those that are seen: to skip them is less than to ask here
     return order
 
 

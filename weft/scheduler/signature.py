@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.backends.storage import Storage
 from weft.ir import graph
@@ -37,11 +37,18 @@ class Key:
         return isinstance(other, Key) and self._hash == other._hash and self.rows == other.rows
 
 
+class Result(NamedTuple):
+    """The facts about a node that a plan computes it by."""
+
+    dtype: DType
+    shape: Shape
+
+
 class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order, and
     `storages` what they held when the graph was walked: another thread may store more results at any time."""
 
-    __slots__ = ("copies", "elements", "homeless", "kept", "key", "leaves", "storages", "variables")
+    __slots__ = ("copies", "elements", "hashed", "homeless", "kept", "key", "leaves", "storages", "variables")
 
     def __init__(
         self,
@@ -59,9 +66,20 @@ class Signature:
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
         self.elements = elements  # the nodes that select one element of several
         self.kept = kept  # results besides those asked for
+        self.hashed: str | None = None
+
+    def results(self) -> list[Result]:
+        """The dtype and shape of each output."""
+        rows = self.key.rows
+        return [Result(rows[k][2], rows[k][3]) for k in rows[-1]]
 
     def digest(self) -> str:
         """The key as a hash that is the same in every process."""
+        if self.hashed is None:
+            self.hashed = self._hash()
+        return self.hashed
+
+    def _hash(self) -> str:
         heads: dict[Any, bytes] = {}
         h = hashlib.sha256()
         *rows, outputs = self.key.rows

@@ -164,11 +164,13 @@ def due(asked: Sequence[Node]) -> Due:
     if not asked:
         return NONE
     companions, updated = _candidates(asked)
-    sharing = _Sharing(asked) if companions else None
-    if sharing and not any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions):
-        companions = [c for c in companions if c.reason is not Reason.SPENT]
-    if sharing is None or not companions:
+    if not companions:
         return Due(updated=updated) if updated else NONE
+    sharing, known = _Sharing(asked), frozenset(asked)
+    spent_are_read = any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions)
+    companions = [
+        c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
+    ]
     groups = _grouped(companions, sharing)
     together = _affordable(groups.pop(sharing.group(_ASKED), ()))
     changed = [g for g in groups.values() if any(c.reason is Reason.CHANGED for c in g)]
@@ -296,10 +298,11 @@ def kind(n: Node) -> Kind:
 
 
 def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, ...]]:
-    """Companions that the nodes may have, each node once; and tensors that are being updated by gradients. Gradients
-    come first, as they may be changed in place."""
+    """Companions that the nodes may have, each node once, and spent gradients among the nodes; and tensors that are
+    being updated by gradients. Gradients come first, as they may be changed in place."""
     found: list[Companion] = []
     updated: list[Tensor] = []
+    wanted = set(asked)
     known = set(asked)
     if mine.refused:
         known.update([n for r in mine.refused if (n := r()) is not None])
@@ -318,7 +321,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
         ):
             updated.append(owner)
             known.add(node)
-        elif node not in known and is_static(node):
+        elif (node not in known or (reason is Reason.SPENT and node in wanted)) and is_static(node):
             known.add(node)
             found.append(Companion(stands, stands.value, node, reason, owner))
     for entry in list(changes.mine.changed):

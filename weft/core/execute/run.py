@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from weft.autograd.value import Value
     from weft.backends.protocol import Device
     from weft.backends.storage import Storage
+    from weft.ir.index import Var
+    from weft.ir.template import GraphTemplate
+    from weft.scheduler.sized import SizedTemplate
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -281,3 +284,12 @@ def get_num_threads() -> int:
     device = open_device("cpu:0")
     assert isinstance(device, CpuDevice)
     return device.runtime.pool.threads
+
+
+def learned_template(
+    templates: Sequence[GraphTemplate], variables: Sequence[tuple[tuple[int, ...], Var]]
+) -> SizedTemplate | None:
+    """The template of which these are those for the values of the variables; None where there is none."""
+    from weft.scheduler.sized import learned
+
+    return learned(templates, variables)
