@@ -15,7 +15,8 @@ from operator import itemgetter
 from typing import Any
 
 from weft.ir import graph
-from weft.ir.graph import Node, toposort
+from weft.ir.dtypes import DType
+from weft.ir.graph import Node, Shape, toposort
 from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
 from weft.ir.rewrite import rewritten
@@ -32,9 +33,14 @@ class GraphCall:
     uses: tuple[int, ...]
     pick: Callable[[Sequence[Node]], Any] = field(init=False, repr=False, compare=False)
     """Takes the inputs that are used, two at least, out of all."""
+    shape: Shape = field(init=False, repr=False, compare=False)
+    dtype: DType = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        root = self.template.rows[-1]
         object.__setattr__(self, "pick", itemgetter(*self.uses) if len(self.uses) > 1 else None)
+        object.__setattr__(self, "shape", root.shape)
+        object.__setattr__(self, "dtype", root.dtype)
 
     def on(self, inputs: Sequence[Node]) -> Node:
         """The node that stands for the result on inputs of the shapes and dtypes that it was recorded with."""
@@ -50,8 +56,7 @@ class GraphCall:
             if i.device is not None:
                 device = i.device
                 break
-        root = self.template.rows[-1]
-        return graph.intern(_CALL, used, self.template, root.shape, root.dtype, device)
+        return graph.intern(_CALL, used, self.template, self.shape, self.dtype, device)
 
 
 @dataclass(frozen=True, slots=True)

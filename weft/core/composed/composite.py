@@ -26,7 +26,7 @@ from weft import settings
 from weft.autograd.context import context, grad_enabled, grad_mode, switched
 from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
-from weft.core.args.handle import Handle, wrap, wrap_untracked
+from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
 from weft.core.composed.precision import rounded_once
 from weft.core.composed.sized import Calls, SizedCalls, Sizes
 from weft.errors import WeftError, wraps_calls
@@ -139,7 +139,7 @@ class _Result:
         node = self.call.on([v.node for v in values])
         if self.made.needs_grad:
             return wrap(Value(node, True, None, None, tuple(values), self.rule))
-        return wrap(Value(node))
+        return wrap_constant(node)
 
     def rule(self, g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
         """The vector-Jacobian product."""

@@ -56,7 +56,7 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
 def realize(*tensors: Tensor) -> None:
     """Compute tensors now, in one plan, and keep the results; with them what pending.py says. Nothing happens while a
     function is traced."""
-    if tracing.current() is not None:
+    if context().trace is not None and tracing.current() is not None:
         return
     mine = pending.mine
     if mine.noted or mine.carried or changes.mine.changed:
