@@ -11,7 +11,7 @@ from weft.backends.registry import open_device
 from weft.backends.storage import Storage
 from weft.core.execute import run
 from weft.ir.graph import Node
-from weft.scheduler.basic.plan import basic_plan
+from weft.scheduler.basic.plan import basic
 from weft.scheduler.build import Job
 from weft.scheduler.realize import memory_on
 from weft.scheduler.signature import signature, snapshot
@@ -34,10 +34,10 @@ def computed(nodes: list[Node], device: str) -> list[Storage] | None:
     """The values by a basic plan; None where there is none."""
     sig, on = signature(nodes), open_device(device)
     own = snapshot(sig)
-    plan = basic_plan(Job(own.outputs, own.leaves, sig.variables, {}), on)
-    if plan is None:
+    made = basic(Job(own.outputs, own.leaves, sig.variables, {}), on)
+    if made is None:
         return None
-    return plan.run([memory_on(n, s, on) for n, s in zip(sig.leaves, sig.storages, strict=True)])
+    return made.plan(on).run([memory_on(n, s, on) for n, s in zip(sig.leaves, sig.storages, strict=True)])
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -13,11 +13,12 @@ from weft import Tensor
 from weft.backends.registry import open_device
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
+from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.ops import Op
 from weft.scheduler.basic import kernels
 from weft.scheduler.basic.cut import pieces
 from weft.scheduler.basic.form import formed
-from weft.scheduler.basic.plan import basic_kernels, basic_plan
+from weft.scheduler.basic.plan import basic
 from weft.scheduler.build import Job
 from weft.scheduler.realize import memory_on
 from weft.scheduler.signature import signature, snapshot
@@ -50,14 +51,23 @@ def ops(*tensors: Tensor) -> list[Op]:
     return [p.root.op for p in found.pieces]
 
 
+def algorithms(t: Tensor) -> list[Algorithm]:
+    """What is to be compiled for the tensor's basic plan."""
+    made = basic(job_of(t), open_device("cpu:0"))
+    assert made is not None
+    return made.algorithms
+
+
 def value(t: Tensor) -> np.ndarray:
     """The tensor by its basic plan."""
     node: Node = t.value.node
     sig, device = signature([node]), open_device("cpu:0")
     own = snapshot(sig)
-    plan = basic_plan(Job(own.outputs, own.leaves, (), {}), device)
-    assert plan is not None
-    (out,) = plan.run([memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)])
+    made = basic(Job(own.outputs, own.leaves, (), {}), device)
+    assert made is not None
+    (out,) = made.plan(device).run(
+        [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
+    )
     return out.numpy()
 
 
@@ -124,13 +134,11 @@ def test_what_reads_elsewhere_has_no_form(made: Callable[[], Tensor]) -> None:
 
 
 def test_graphs_of_other_sizes_and_ranks_share_kernels() -> None:
-    device = open_device("cpu:0")
-
     def model(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return (x @ w + b).relu().softmax(-1)
 
     found = [
-        [k.algorithm for k in basic_kernels(job_of(model(*args)), device) or ()]
+        algorithms(model(*args))
         for args in (
             (leaf(9, 5), leaf(5, 7), leaf(7)),
             (leaf(33, 17), leaf(17, 12), leaf(12)),
@@ -144,18 +152,18 @@ def test_a_layer_makes_no_more_forms_than_the_first() -> None:
     x = leaf(6, 8)
     for _ in range(5):
         x = F.layer_norm(F.gelu(x @ leaf(8, 8)), (8,))
-        basic_kernels(job_of(x), open_device("cpu:0"))
+        algorithms(x)
     one = len(kernels._forms)
     kernels._forms.clear()
     y = F.layer_norm(F.gelu(leaf(6, 8) @ leaf(8, 8)), (8,))
-    basic_kernels(job_of(y), open_device("cpu:0"))
+    algorithms(y)
     assert one == len(kernels._forms)
 
 
 def test_forms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "FORMS_KEPT", 3)
     for k in range(3, 9):
-        basic_kernels(job_of(leaf(4, 8) * k), open_device("cpu:0"))
+        algorithms(leaf(4, 8) * k)
     assert len(kernels._forms) == 3
 
 

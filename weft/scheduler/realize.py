@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft import settings
 from weft.backends import registry
@@ -21,8 +21,11 @@ from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements, families
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Signature, signature, snapshot
+from weft.scheduler.signature import Signature, Snapshot, signature, snapshot
 from weft.scheduler.stages import stages
+
+if TYPE_CHECKING:
+    from weft.scheduler.basic.tiers import Final
 
 
 @dataclass(slots=True)
@@ -33,11 +36,13 @@ class _Kept:
     plan: Plan
     used: int
     turns: int = 0
+    final: Final | None = None
+    """The plan that takes over from a basic one, see basic/tiers.py."""
 
     @property
     def steps(self) -> int:
         """The steps that are kept for this graph alone."""
-        return 0 if self.turns else len(self.plan.steps)
+        return len(self.plan.steps) if self.final is not None or not self.turns else 0
 
 
 PLANS_KEPT = 1024
@@ -180,7 +185,7 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
             "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
             "return it from the function"
         ) from None
-    plan = plan_for(sig, device)
+    plan = plan_for(sig, device, at_once=True)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         out = plan.run(memories, values)
@@ -208,10 +213,15 @@ def memory_on(leaf: Node, stored: Storage | None, device: Device) -> Memory:
 
 
 def plan_for(
-    sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE, dynamic: bool = True
+    sig: Signature,
+    device: Device,
+    state: Mapping[int, Node] = NO_STATE,
+    dynamic: bool = True,
+    at_once: bool = False,
 ) -> Plan:
     """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
-    can. `dynamic`: it may be one for graphs of all sizes; see families.py."""
+    can. `dynamic`: it may be one for graphs of all sizes; see families.py. `at_once`: it may be a basic one, until the
+    final one is there; see basic/tiers.py."""
     replaces: tuple[tuple[int, int], ...] = ()
     if state:
         leaf = {n: i for i, n in enumerate(sig.leaves)}
@@ -224,18 +234,15 @@ def plan_for(
             return kept.plan
         if kept.turns > 1 and not settings.deterministic():
             kept.turns -= 1
-            return kept.plan
+            if kept.final is None or (at_once and not kept.final.due()):
+                return kept.plan
     due = kept is not None
     with _lock:
         kept = _plans.get(key)
         if kept is None or (due and kept.turns):
-            found = None
             with not_collected():
-                shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
-                if kept is None and shares:
-                    found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
-                plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
-            kept = _plans[key] = _Kept(plan, next(_clock), families.turns(plan))
+                kept = _made(device, sig, replaces, dynamic, at_once, kept)
+            _plans[key] = kept
             _steps[0] += kept.steps
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
@@ -249,6 +256,12 @@ def shared_plan(sig: Signature, device: Device) -> Plan | None:
         return kept.plan if kept.plan.shared is not None else None
     with _lock:
         return families.known(sig, device)
+
+
+def basic_plan(sig: Signature, device: Device) -> Plan | None:
+    """The basic plan on which the graph runs until its final one is there; None where it has none, or no more."""
+    kept = _plans.get((device, sig.key, ()))
+    return kept.plan if kept is not None and kept.final is not None else None
 
 
 def _met(key: tuple[Any, ...]) -> Plan | None:
@@ -272,18 +285,57 @@ def _forget_oldest() -> None:
     _steps[0] = steps
 
 
+def _made(
+    device: Device,
+    sig: Signature,
+    replaces: families.Replaces,
+    dynamic: bool,
+    at_once: bool,
+    before: _Kept | None,
+) -> _Kept:
+    """A graph's plan, the first time or in place of the one `before`; see `plan_for`."""
+    found: Plan | None = None
+    if before is not None:
+        found = before.final.plan if before.final is not None else None
+    elif dynamic and not sig.variables and not sig.homeless and not settings.deterministic():
+        found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+        if found is None and at_once and settings.tiers():
+            return _at_once(device, sig)
+    plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
+    return _Kept(plan, next(_clock), families.turns(plan))
+
+
+def _at_once(device: Device, sig: Signature) -> _Kept:
+    """A graph's plan as it is soonest to be had: from disk, or a basic one, or built."""
+    own, name = snapshot(sig), disk_cache.key_of(sig, {}, device)
+    plan = None if name is None else disk_cache.load(name, device, own.outputs, ())
+    if plan is None and name is not None:
+        # Here, since a process that finds its plans on disk needs no compiler.
+        from weft.scheduler.basic import tiers
+
+        first = tiers.first(sig, own, device, name)
+        if first is not None:
+            return _Kept(first[0], next(_clock), families.NEVER, first[1])
+    return _Kept(build_and_keep(device, sig, own, {}, name) if plan is None else plan, next(_clock))
+
+
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:
     """A plan, made from a graph of its own: see `snapshot`."""
-    own = snapshot(sig)
-    name = disk_cache.key_of(sig, replaces, device)
+    own, name = snapshot(sig), disk_cache.key_of(sig, replaces, device)
     plan = None if name is None else disk_cache.load(name, device, own.outputs, sig.variables)
-    if plan is None:
-        # Here, since a process that finds its plans on disk needs no compiler.
-        from weft.scheduler.build import Job, build
+    return build_and_keep(device, sig, own, replaces, name) if plan is None else plan
 
-        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
-        if name is not None and where is not None:
-            disk_cache.store(name, plan, where)
+
+def build_and_keep(
+    device: Device, sig: Signature, own: Snapshot, replaces: Mapping[int, int], name: str | None
+) -> Plan:
+    """The final plan for a signature's graph `own`, built now, and kept on disk by its name (None: it is not)."""
+    # Here, since a process that finds its plans on disk needs no compiler.
+    from weft.scheduler.build import Job, build
+
+    plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
+    if name is not None and where is not None:
+        disk_cache.store(name, plan, where)
     return plan
 
 

@@ -131,7 +131,7 @@ def _on(
         )
         own_spec = replace(
             spec,
-            algorithm=replace(algorithm, params=params),
+            algorithm=replace(algorithm, name=f"basic_{algorithm.name}", params=params),
             reads=tuple([nodes[n] for n in spec.reads]),
             writes=tuple([nodes[n] for n in spec.writes]),
             inplace={p: nodes[n] for p, n in spec.inplace.items()},

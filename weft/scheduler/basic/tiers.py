@@ -1,0 +1,108 @@
+"""Tiers: a graph never seen runs on a basic plan at once, until its final plan is there, which is built beside.
+
+    first run       basic plan: its programs are there already, or few and small
+    later runs      the same, and a worker process builds the final plan
+    then            the final plan
+
+A basic plan is only taken where the final one would have to be built, and that would take longer.
+"""
+# Tests: tests/scheduler/test_tiers.py
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from weft.backends.protocol import Device
+from weft.errors import WeftError
+from weft.ir import graph
+from weft.ir.graph import Node
+from weft.scheduler import disk_cache
+from weft.scheduler.basic import beside
+from weft.scheduler.basic.beside import Task
+from weft.scheduler.basic.plan import basic
+from weft.scheduler.build import Job
+from weft.scheduler.plan import Plan
+from weft.scheduler.programs import missing
+from weft.scheduler.signature import Signature, Snapshot
+
+PROGRAM_SECONDS = 0.03
+"""The time in which a basic kernel's program is compiled."""
+
+PIECE_SECONDS = 0.01
+"""The time in which a final plan is built, for each distinct piece of the graph: fused kernels have about four of them,
+and take 40 to 100 ms. GPT, ViT, ResNet-50 and MobileNetV3, Zen 5."""
+
+ASK_AT_ONCE_SECONDS = 0.5
+"""The building time from which the worker is asked when a graph first comes."""
+
+RUNS_ASKED_AFTER = 4
+"""Runs after which the worker is asked for the final plan of another one."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Final:
+    """The final plan of a graph that runs on its basic one."""
+
+    task: Task
+    device: Device
+    outputs: tuple[Node, ...]
+    plan: Plan | None = None
+    failed: bool = False
+    """It cannot be built beside, and has to be built here."""
+    _asked: bool = False
+    _runs: int = 0
+
+    def due(self) -> bool:
+        """True where the basic plan has to give way; else this counts a run on it."""
+        if self.plan is not None or self.failed:
+            return True
+        self._runs += 1
+        if not self._asked and self._runs >= RUNS_ASKED_AFTER:
+            self.ask()
+        return False
+
+    def ask(self) -> None:
+        """Have it built, if there is room among what waits."""
+        self._asked = True  # before anybody can answer
+        self._asked = beside.ask(self.task, self._built)
+
+    def _built(self, succeeded: bool) -> None:
+        """Take the plan from the disk; in the thread that hears of it."""
+        try:
+            if succeeded and self.task.name is not None:
+                self.plan = disk_cache.load(self.task.name, self.device, self.outputs, ())
+        except Exception:
+            log.warning("a plan that was built beside cannot be used", exc_info=True)
+        self.failed = self.plan is None
+
+
+def first(sig: Signature, own: Snapshot, device: Device, name: str) -> tuple[Plan, Final] | None:
+    """The basic plan for a graph whose final one, called `name`, would have to be built; None where that is better."""
+    if device.info.kind != "cpu" or not beside.available():
+        return None
+    try:
+        made = basic(Job(own.outputs, own.leaves, (), {}), device)
+        if made is None:
+            return None
+        seconds = PIECE_SECONDS * made.distinct
+        new = len(missing(made.algorithms, device))
+        if new * PROGRAM_SECONDS > seconds / 2:
+            if seconds >= ASK_AT_ONCE_SECONDS:
+                beside.ask(Task(sig.key.rows, device.info.name, None), _nothing)
+            return None
+        plan = made.plan(device)
+    except WeftError:
+        log.debug("no basic plan", exc_info=True)
+        return None
+    outputs = tuple([graph.buffer(n.shape, n.dtype, None, None) for n in own.outputs])
+    final = Final(Task(sig.key.rows, device.info.name, name), device, outputs)
+    if seconds >= ASK_AT_ONCE_SECONDS:
+        final.ask()
+    return plan, final
+
+
+def _nothing(_: bool) -> None:
+    """Programs that were compiled for later are waited for by nobody."""
