@@ -19,6 +19,7 @@ from weft.scheduler.basic import kernels
 from weft.scheduler.basic.cut import pieces
 from weft.scheduler.basic.form import formed
 from weft.scheduler.basic.plan import basic
+from weft.scheduler.basic.sizes import SizedForm, sized
 from weft.scheduler.build import Job
 from weft.scheduler.realize import memory_on
 from weft.scheduler.signature import signature, snapshot
@@ -146,6 +147,63 @@ def test_graphs_of_other_sizes_and_ranks_share_kernels() -> None:
         )
     ]
     assert found[0] == found[1] == found[2] and len(found[0]) > 6
+
+
+def _picked(n: int, k: int) -> Tensor:
+    return leaf(n, 6).gather(1, weft.tensor(np.arange(n * k).reshape(n, k) % 6))
+
+
+SIZED: dict[str, Callable[[int, int], Tensor]] = {
+    "a slice": lambda n, k: leaf(n, 6)[k : n - 1] + 1,
+    "a slice under a product": lambda n, k: leaf(n, 20)[:, k : k + 9] @ leaf(9, 5),
+    "a column": lambda n, k: leaf(n, 6)[:, k].exp(),
+    "few elements of padding": lambda n, k: F.pad(leaf(n, k + 2), (1, 2)) * 2,
+    "much padding": lambda n, k: F.pad(leaf(n, 3), (k + 10, 2 * k + 20)) + leaf(n, 3 * k + 33),
+    "both ends": lambda n, k: weft.cat([leaf(n, 3), leaf(k + 1, 3)]),
+    "flipped": lambda n, k: leaf(n, k + 2).flip(1) + leaf(n, k + 2),
+    "picked": _picked,
+    "split and joined": lambda n, k: leaf(2 * n, 4 * k).reshape(n, 2, k, 4).permute(0, 2, 1, 3).flip(3) + 1,
+    "windows of a pool": lambda n, k: F.avg_pool1d(leaf(1, 2, 2 * n), 2),
+    "written": lambda n, k: leaf(n, 6).index_fill(0, weft.tensor(np.arange(k)), 3.0),
+}
+
+
+@pytest.mark.parametrize("case", SIZED)
+def test_what_reads_elsewhere_has_a_form_over_its_sizes(case: str) -> None:
+    made = SIZED[case]
+    assert algorithms(made(9, 2)) == algorithms(made(23, 4))
+    for n, k in ((9, 2), (23, 4), (300, 5)):
+        np.testing.assert_allclose(value(made(n, k)), made(n, k).numpy(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: F.conv1d(leaf(1, 2, 8), leaf(3, 2, 3)),
+        lambda: leaf(6, 0).flip(0).sum(1),
+    ],
+)
+def test_what_has_no_form_has_kernels_for_its_sizes(made: Callable[[], Tensor]) -> None:
+    cut = pieces(job_of(made()).outputs)
+    assert cut is not None
+    assert any(formed(p, "cpu:0") is None and sized(p, "cpu:0") is None for p in cut.pieces)
+    np.testing.assert_allclose(value(made()), made().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_follow_from_others() -> None:
+    def form(t: Tensor) -> tuple[SizedForm, tuple[int, ...]]:
+        cut = pieces(job_of(t).outputs)
+        assert cut is not None
+        found = sized(cut.pieces[-1], "cpu:0")
+        assert found is not None
+        return found.form, found.sizes
+
+    padded, sizes = form(F.pad(leaf(20, 5), (0, 0, 12, 9)) + leaf(41, 5))
+    assert sorted(sizes) == [5, 9, 12, 20]  # 41 is the sum of three
+    assert len(padded.variables) == 4
+    one, _ = form(leaf(7, 5)[2:] + leaf(5, 5))
+    other, sizes = form(leaf(9, 8)[3:] + leaf(6, 8))
+    assert one == other and sizes == (9, 8, 6, 3)
 
 
 def test_a_layer_makes_no_more_forms_than_the_first() -> None:

@@ -81,9 +81,10 @@ class Form:
     leaves: tuple[DType, ...]
     device: str
 
-    def variables(self) -> list[Var]:
+    @property
+    def variables(self) -> tuple[Var, ...]:
         """The axes' sizes."""
-        return [Var(f"n{k}", 2, hi) for k, hi in enumerate(self.bounds)]
+        return tuple([Var(f"n{k}", 2, hi) for k, hi in enumerate(self.bounds)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ class Built:
 
 def built(form: Form) -> Built:
     """The graph of a form, with runtime variables for its sizes."""
-    sizes = form.variables()
+    sizes = form.variables
     leaves: dict[int, Node] = {}
 
     def node(tree: Tree[int]) -> Node:
@@ -265,7 +266,7 @@ def built(form: Form) -> Built:
                     )
                 return _spread(leaves[k], axes, sizes)
             case Constant(dtype, fill):
-                return graph.const(fill.value, dtype, tuple(sizes))
+                return graph.const(fill.value, dtype, sizes)
             case Position(dtype, axis):
                 return _spread(graph.arange(sizes[axis], dtype), (axis,), sizes)
             case Call(op, dtype, operands):
@@ -279,12 +280,12 @@ def built(form: Form) -> Built:
     return Built(root, tuple([leaves[k] for k in range(len(form.leaves))]))
 
 
-def _spread(n: Node, axes: tuple[int, ...], sizes: Sequence[Int]) -> Node:
+def _spread(n: Node, axes: tuple[int, ...], sizes: Shape) -> Node:
     """A leaf that has these axes, in this order, over all axes."""
     order = sorted(axes)
     if list(axes) != order:
         n = graph.apply(Op.PERMUTE, (n,), Axes(tuple([axes.index(a) for a in order])))
     if len(order) < len(sizes):
         n = graph.apply(Op.RESHAPE, (n,), shape=tuple([s if k in order else 1 for k, s in enumerate(sizes)]))
-        n = graph.apply(Op.EXPAND, (n,), shape=tuple(sizes))
+        n = graph.apply(Op.EXPAND, (n,), shape=sizes)
     return n

@@ -15,12 +15,13 @@ from weft.ir.index import Var, evaluate
 from weft.ir.kernel.algorithm import Algorithm
 from weft.scheduler.basic.cut import Piece
 from weft.scheduler.basic.form import Form, built, formed
+from weft.scheduler.basic.sizes import SizedForm, graph_of, sized
 from weft.scheduler.kernelize import KernelSpec, kernelize_all
 
 FORMS_KEPT = 2048
 """Kernels of forms in memory; the one made longest ago goes first."""
 
-_forms: dict[tuple[Form, int], _Kernels] = {}
+_forms: dict[tuple[Form | SizedForm, int], _Kernels] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +70,10 @@ class Kernels:
         if form is not None:
             kernels = _of_form(form.form, self.buffers)
             return kernels, tuple([number[n] for n in form.leaves]), form.sizes
+        found = sized(piece, self.device)
+        if found is not None:
+            kernels = _of_form(found.form, self.buffers)
+            return kernels, tuple(range(len(piece.leaves))), found.sizes
         copy: dict[Node, Node] = {n: graph.buffer(n.shape, n.dtype, self.device, None) for n in piece.leaves}
         for n in (*piece.inside, piece.root):
             device = self.device if n.inputs else None
@@ -81,13 +86,13 @@ class Kernels:
         return _Kernels(specs, leaves, root), tuple(range(len(leaves))), ()
 
 
-def _of_form(form: Form, buffers: int) -> _Kernels:
+def _of_form(form: Form | SizedForm, buffers: int) -> _Kernels:
     """The kernels of a form."""
     found = _forms.get((form, buffers))
     if found is None:
-        made = built(form)
+        made = built(form) if isinstance(form, Form) else graph_of(form)
         specs = _kernels(made.root, buffers)
-        found = _forms[form, buffers] = _Kernels(specs, made.leaves, made.root, tuple(form.variables()))
+        found = _forms[form, buffers] = _Kernels(specs, made.leaves, made.root, form.variables)
         if len(_forms) > FORMS_KEPT:
             _forms.pop(next(iter(_forms)), None)
     return found
