@@ -67,7 +67,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
-        "scalars": (len(broadcast._scalars), 2049),
+        "scalars": (len(broadcast._numbers), broadcast.NUMBERS_KEPT),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent_tensors.tensors), handle.RECENT),
         "noted": (len(pending.mine.noted), pending.MANY),

@@ -181,12 +181,11 @@ def test_deterministic_mode_leaves_a_basic_plan(asked: Asked, monkeypatch: pytes
 
 def test_no_memory_of_leaves_is_kept(asked: Asked) -> None:
     x = weft.tensor(X)
-    storage = (x * 2).realize().value.node.storage
-    y = ((x * 2).exp() @ x.T).softmax(-1)
-    y.numpy()
-    (kept,) = [k for k in realization._plans.values() if k.final is not None and len(k.plan.steps) > 5]
-    assert kept.final is not None
-    assert all(n.storage is None for n in kept.final.outputs) and storage is not None
+    storage = x.value.node.storage
+    before = sys.getrefcount(storage)
+    (x.exp() @ x.T).softmax(-1).numpy()
+    assert any(k.final is not None for k in realization._plans.values())
+    assert sys.getrefcount(storage) == before
 
 
 def test_explain_says_which_tier_runs(asked: Asked) -> None:

@@ -373,6 +373,10 @@ def _fold(op: Op, inputs: tuple[Node, ...], shape: Shape, dtype: DType) -> Node 
     return None if value is None else const(value, dtype, shape)
 
 
+SIMPLIFIED_OVER = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE})
+"""The ops of inputs that movements are simplified by. Over others they depend on shapes and attributes alone."""
+
+
 def _simplify_movement(op: Op, x: Node, attrs: Attrs, shape: Shape) -> Node | None:
     if x.op is Op.CONST and isinstance(x.attrs, Fill):
         if op in (Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.SHEAR):

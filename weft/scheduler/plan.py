@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -54,8 +54,13 @@ Feed: TypeAlias = "tuple[int | Memory, ...]"
 class Shared:
     """The graph of all sizes that a plan was built for, and the values of its runtime variables."""
 
-    outputs: tuple[Node, ...]
+    graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """The results of the graph, which is made where somebody wants to see it."""
+        return self.graph()
 
     @property
     def values(self) -> dict[str, int]:
@@ -106,7 +111,11 @@ class Plan:
         object.__setattr__(self, "_fixed", tuple(fixed))
 
     def bound(
-        self, values: Sequence[int], feed: Feed, replaces: Mapping[int, int], graph: tuple[Node, ...]
+        self,
+        values: Sequence[int],
+        feed: Feed,
+        replaces: Mapping[int, int],
+        graph: Callable[[], tuple[Node, ...]],
     ) -> Plan:
         """The plan for these values of the runtime variables, which is built for the results `graph`. `replaces`: the
         leaf that is asked to be replaced, by the output."""

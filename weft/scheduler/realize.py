@@ -21,8 +21,9 @@ from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements, families
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Signature, Snapshot, signature, snapshot
+from weft.scheduler.signature import Signature, signature, snapshot
 from weft.scheduler.stages import stages
+from weft.scheduler.unrolled import Unrolled
 
 if TYPE_CHECKING:
     from weft.scheduler.basic.tiers import Final
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Kept:
     """A plan, and when it was last used: a number that grows. `turns`: for a graph that shares the plan of its family,
-    how often it may come before it gets its own; 0 for a plan of its own."""
+    how often it may come before it gets its own, if that is on disk, and `later`, before it is built; 0 for a plan of
+    its own."""
 
     plan: Plan
     used: int
     turns: int = 0
+    later: int = 0
     final: Final | None = None
     """The plan that takes over from a basic one, see basic/tiers.py."""
 
@@ -51,6 +54,9 @@ PLANS_KEPT = 1024
 STEPS_KEPT = 1 << 17
 """Steps of all plans in memory, some 800 bytes each: a plan of a large model has thousands."""
 
+COMES_BACK = 4
+"""A graph that came so often, and shares a plan, takes one of its own that is on disk: it need not be built."""
+
 _lock = forkable(threading.RLock())
 _plans: dict[tuple[Any, ...], _Kept] = {}
 _clock = itertools.count()
@@ -64,9 +70,9 @@ def realize(
 ) -> Mapping[Node, Storage]:
     """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
     `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `run`."""
-    todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
+    todo = [n for n in (nodes if len(nodes) == 1 else dict.fromkeys(nodes)) if n.storage is None]
     name = todo[0].device if todo else None
-    if todo and all(n.device == name for n in todo):
+    if len(todo) == 1 or (todo and all(n.device == name for n in todo)):
         sig = signature(todo, held)
         if sig.kept and not _fit(sig.kept, registry.open_device(name or default_device())):
             sig = signature(todo)
@@ -217,15 +223,14 @@ def plan_for(
     device: Device,
     state: Mapping[int, Node] = NO_STATE,
     dynamic: bool = True,
+    stays: bool = False,
     at_once: bool = False,
 ) -> Plan:
     """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
-    can. `dynamic`: it may be one for graphs of all sizes; see families.py. `at_once`: it may be a basic one, until the
-    final one is there; see basic/tiers.py."""
-    replaces: tuple[tuple[int, int], ...] = ()
-    if state:
-        leaf = {n: i for i, n in enumerate(sig.leaves)}
-        replaces = tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
+    can. `dynamic`: it may be one for graphs of all sizes; see families.py. `stays`: it will be run often, so that one
+    of its own that is on disk is better. `at_once`: it may be a basic one, until the final one is there; see
+    basic/tiers.py."""
+    replaces = _replaces(sig, state)
     key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
     if kept is not None:
@@ -241,12 +246,46 @@ def plan_for(
         kept = _plans.get(key)
         if kept is None or (due and kept.turns):
             with not_collected():
-                kept = _made(device, sig, replaces, dynamic, at_once, kept)
-            _plans[key] = kept
+                shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
+                plan: Plan | None = None
+                final: Final | None = None
+                if kept is not None and kept.final is not None:
+                    plan = kept.final.plan
+                elif shares and (stays if kept is None else kept.later):
+                    stored = _from_disk(device, sig, dict(replaces))
+                    plan = None if stored is None else stored.plan({})
+                    if plan is None and kept is not None:
+                        kept.turns, kept.later = kept.later, 0
+                        return kept.plan
+                if kept is None and shares and plan is None:
+                    plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+                    if plan is None and at_once and settings.tiers():
+                        plan, final = _soonest(device, sig)
+                if plan is None:
+                    plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
+            turns = families.turns(plan)
+            soon = min(turns, COMES_BACK) if final is None else families.NEVER
+            kept = _plans[key] = _Kept(plan, next(_clock), soon, max(turns - soon, 0), final)
             _steps[0] += kept.steps
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
         return kept.plan
+
+
+def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
+    """Have the next graph that is like this one but for its sizes get a plan for all sizes. Nothing is computed."""
+    if sig.variables or sig.homeless:
+        return
+    with _lock:
+        families.teach(sig, device, _replaces(sig, state))
+
+
+def _replaces(sig: Signature, state: Mapping[int, Node]) -> tuple[tuple[int, int], ...]:
+    """The outputs that take a leaf's memory, each with the number of the leaf."""
+    if not state:
+        return ()
+    leaf = {n: i for i, n in enumerate(sig.leaves)}
+    return tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
 
 
 def shared_plan(sig: Signature, device: Device) -> Plan | None:
@@ -285,58 +324,46 @@ def _forget_oldest() -> None:
     _steps[0] = steps
 
 
-def _made(
-    device: Device,
-    sig: Signature,
-    replaces: families.Replaces,
-    dynamic: bool,
-    at_once: bool,
-    before: _Kept | None,
-) -> _Kept:
-    """A graph's plan, the first time or in place of the one `before`; see `plan_for`."""
-    found: Plan | None = None
-    if before is not None:
-        found = before.final.plan if before.final is not None else None
-    elif dynamic and not sig.variables and not sig.homeless and not settings.deterministic():
-        found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
-        if found is None and at_once and settings.tiers():
-            return _at_once(device, sig)
-    plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
-    return _Kept(plan, next(_clock), families.turns(plan))
-
-
-def _at_once(device: Device, sig: Signature) -> _Kept:
-    """A graph's plan as it is soonest to be had: from disk, or a basic one, or built."""
-    own, name = snapshot(sig), disk_cache.key_of(sig, {}, device)
-    plan = None if name is None else disk_cache.load(name, device, own.outputs, ())
-    if plan is None and name is not None:
+def _soonest(device: Device, sig: Signature) -> tuple[Plan, Final | None]:
+    """A graph's plan as it is soonest to be had: from disk, or a basic one and what takes over from it, or built."""
+    stored, name = _from_disk(device, sig, {}), disk_cache.key_of(sig, {}, device)
+    if stored is None and name is not None:
         # Here, since a process that finds its plans on disk needs no compiler.
         from weft.scheduler.basic import tiers
 
-        first = tiers.first(sig, own, device, name)
+        first = tiers.first(sig, device, name)
         if first is not None:
-            return _Kept(first[0], next(_clock), families.NEVER, first[1])
-    return _Kept(build_and_keep(device, sig, own, {}, name) if plan is None else plan, next(_clock))
+            return first
+    plan = build_and_keep(device, sig, {}, name) if stored is None else stored
+    return plan.plan({}), None
 
 
-def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:
+def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:
     """A plan, made from a graph of its own: see `snapshot`."""
-    own, name = snapshot(sig), disk_cache.key_of(sig, replaces, device)
-    plan = None if name is None else disk_cache.load(name, device, own.outputs, sig.variables)
-    return build_and_keep(device, sig, own, replaces, name) if plan is None else plan
+    plan = _from_disk(device, sig, replaces)
+    return (
+        build_and_keep(device, sig, replaces, disk_cache.key_of(sig, replaces, device))
+        if plan is None
+        else plan
+    )
 
 
-def build_and_keep(
-    device: Device, sig: Signature, own: Snapshot, replaces: Mapping[int, int], name: str | None
-) -> Plan:
-    """The final plan for a signature's graph `own`, built now, and kept on disk by its name (None: it is not)."""
+def build_and_keep(device: Device, sig: Signature, replaces: Mapping[int, int], name: str | None) -> Unrolled:
+    """A plan, built now, and kept on disk by that name (None: it is not)."""
     # Here, since a process that finds its plans on disk needs no compiler.
     from weft.scheduler.build import Job, build
 
+    own = snapshot(sig)
     plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
     if name is not None and where is not None:
         disk_cache.store(name, plan, where)
     return plan
+
+
+def _from_disk(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled | None:
+    """The plan of a graph, if it is on disk."""
+    name = disk_cache.key_of(sig, replaces, device)
+    return None if name is None else disk_cache.load(name, device, sig.results(), sig.variables)
 
 
 def default_device() -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.backends.storage import Storage
 from weft.ir import graph
@@ -16,6 +16,9 @@ from weft.ir.index import Var, variables
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
+
+# to load a member of an enumeration takes ten times as long, at each node
+_BUFFER, _COPY = Op.BUFFER, Op.COPY
 
 
 class Key:
@@ -34,11 +37,18 @@ class Key:
         return isinstance(other, Key) and self._hash == other._hash and self.rows == other.rows
 
 
+class Result(NamedTuple):
+    """What a plan has to know of a node that it computes."""
+
+    dtype: DType
+    shape: Shape
+
+
 class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order, and
     `storages` what they held when the graph was walked: another thread may store more results at any time."""
 
-    __slots__ = ("copies", "elements", "homeless", "kept", "key", "leaves", "storages", "variables")
+    __slots__ = ("copies", "elements", "hashed", "homeless", "kept", "key", "leaves", "storages", "variables")
 
     def __init__(
         self,
@@ -56,9 +66,20 @@ class Signature:
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
         self.elements = elements  # the nodes that select one element of several
         self.kept = kept  # results besides those asked for
+        self.hashed: str | None = None
+
+    def results(self) -> list[Result]:
+        """The dtype and shape of each output."""
+        rows = self.key.rows
+        return [Result(rows[k][2], rows[k][3]) for k in rows[-1]]
 
     def digest(self) -> str:
         """The key as a hash that is the same in every process."""
+        if self.hashed is None:
+            self.hashed = self._hash()
+        return self.hashed
+
+    def _hash(self) -> str:
         heads: dict[Any, bytes] = {}
         h = hashlib.sha256()
         *rows, outputs = self.key.rows
@@ -84,6 +105,7 @@ def signature(
     absent. One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
     """
     numbers: dict[Node, int] = {}
+    number_of = numbers.get
     leaves: list[Node] = []
     storages: list[Storage | None] = []
     rows: list[Any] = []
@@ -100,49 +122,52 @@ def signature(
         op = node.op
         inputs = node.inputs
         attrs = node.attrs
-        if (storage is not None and node not in computed) or (not inputs and op is Op.BUFFER):
+        shape = node.shape
+        if (storage is not None and node not in computed) or (not inputs and op is _BUFFER):
             if inputs and node in outputs:  # stored since it was asked for
                 return signature(outputs, held, frozenset(outputs))
             leaves.append(node)
             storages.append(storage)
-            homeless = homeless or node.device is None
-            row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
+            device = node.device
+            homeless = homeless or device is None
+            row: tuple[Any, ...] = (node.dtype, shape, device)
         elif not inputs:
-            row = (op, attrs, node.dtype, node.shape)
+            row = (op, attrs, node.dtype, shape)
         elif len(inputs) == 2:
             a, b = inputs
-            first, second = numbers.get(a), numbers.get(b)
+            first, second = number_of(a), number_of(b)
             if first is None or second is None:
                 if second is None:
                     stack.append(b)
                 if first is None:
                     stack.append(a)
                 continue
-            row = (op, attrs, node.dtype, node.shape, first, second)
-            if isinstance(attrs, Box):
+            row = (op, attrs, node.dtype, shape, first, second)
+            if attrs is not None and isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
         else:
-            missing = [i for i in inputs if i not in numbers]
-            if missing:
-                missing.reverse()
-                stack += missing
+            known = [*map(number_of, inputs)]
+            if None in known:
+                stack += [i for i, k in zip(reversed(inputs), reversed(known), strict=True) if k is None]
                 continue
-            copies = copies or op is Op.COPY
-            if isinstance(attrs, LoopNode):
-                symbolic = symbolic or attrs.body.length.__class__ is not int
-            row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
-            if isinstance(attrs, Box):
+            copies = copies or op is _COPY
+            row = (op, attrs, node.dtype, shape, *known)
+            if attrs is None:
+                pass
+            elif isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
-                if node.shape == (1,) * len(node.shape):
+                if shape == (1,) * len(shape):
                     elements.append(node)
             elif isinstance(attrs, Padding):
                 symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
+            elif isinstance(attrs, LoopNode):
+                symbolic = symbolic or attrs.body.length.__class__ is not int
         numbers[node] = len(rows)
         rows.append(row)
         stack.pop()
-        if node.shape not in shapes:
-            shapes.add(node.shape)
-            for s in node.shape:
+        if shape not in shapes:
+            shapes.add(shape)
+            for s in shape:
                 symbolic = symbolic or s.__class__ is not int
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:

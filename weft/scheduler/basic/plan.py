@@ -13,7 +13,7 @@ from weft.ir.calls import expand_calls
 from weft.ir.kernel.algorithm import Algorithm
 from weft.scheduler.basic.cut import pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels
-from weft.scheduler.build import Job, Prepared
+from weft.scheduler.build import Job, Prepared, assembled
 from weft.scheduler.copies import Copies
 from weft.scheduler.plan import Plan
 from weft.scheduler.programs import compiled
@@ -37,7 +37,7 @@ class Basic:
         codes = compiled(self.algorithms, device)
         specs = [k.spec for k in self.kernels]
         chosen = {k.spec: (code, k.sizes) for k, code in zip(self.kernels, codes, strict=True)}
-        return Prepared(self.job, device, specs, chosen, Copies.of(specs), []).plan({})
+        return assembled(Prepared(self.job, device, specs, chosen, Copies.of(specs), [])).plan({})
 
 
 def basic(job: Job, device: Device) -> Basic | None:

@@ -11,12 +11,11 @@ A basic plan is only taken where the final one would have to be built, and that 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.backends.protocol import Device
 from weft.errors import WeftError
-from weft.ir import graph
-from weft.ir.graph import Node
 from weft.scheduler import disk_cache
 from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task
@@ -24,7 +23,7 @@ from weft.scheduler.basic.plan import basic
 from weft.scheduler.build import Job
 from weft.scheduler.plan import Plan
 from weft.scheduler.programs import missing
-from weft.scheduler.signature import Signature, Snapshot
+from weft.scheduler.signature import Result, Signature, snapshot
 
 PROGRAM_SECONDS = 0.03
 """The time in which a basic kernel's program is compiled."""
@@ -48,7 +47,7 @@ class Final:
 
     task: Task
     device: Device
-    outputs: tuple[Node, ...]
+    results: Sequence[Result]
     plan: Plan | None = None
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
@@ -73,17 +72,19 @@ class Final:
         """Take the plan from the disk; in the thread that hears of it."""
         try:
             if succeeded and self.task.name is not None:
-                self.plan = disk_cache.load(self.task.name, self.device, self.outputs, ())
+                found = disk_cache.load(self.task.name, self.device, self.results, ())
+                self.plan = None if found is None else found.plan({})
         except Exception:
             log.warning("a plan that was built beside cannot be used", exc_info=True)
         self.failed = self.plan is None
 
 
-def first(sig: Signature, own: Snapshot, device: Device, name: str) -> tuple[Plan, Final] | None:
+def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | None:
     """The basic plan for a graph whose final one, called `name`, would have to be built; None where that is better."""
     if device.info.kind != "cpu" or not beside.available():
         return None
     try:
+        own = snapshot(sig)
         made = basic(Job(own.outputs, own.leaves, (), {}), device)
         if made is None:
             return None
@@ -97,8 +98,7 @@ def first(sig: Signature, own: Snapshot, device: Device, name: str) -> tuple[Pla
     except WeftError:
         log.debug("no basic plan", exc_info=True)
         return None
-    outputs = tuple([graph.buffer(n.shape, n.dtype, None, None) for n in own.outputs])
-    final = Final(Task(sig.key.rows, device.info.name, name), device, outputs)
+    final = Final(Task(sig.key.rows, device.info.name, name), device, sig.results())
     if seconds >= ASK_AT_ONCE_SECONDS:
         final.ask()
     return plan, final

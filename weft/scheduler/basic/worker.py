@@ -59,12 +59,12 @@ def _succeeds(data: bytes) -> bool:
 def run(task: Task) -> bool:
     """Compile what a task asks for; True where it is on disk."""
     device, sig = registry.open_device(task.device), signature_of(task)
-    own = snapshot(sig)
     if task.name is None:
+        own = snapshot(sig)
         found = basic(Job(own.outputs, own.leaves, (), {}), device)
         compiled(found.algorithms if found is not None else (), device)
     else:
-        realize.build_and_keep(device, sig, own, {}, task.name)
+        realize.build_and_keep(device, sig, {}, task.name)
     return True
 
 
