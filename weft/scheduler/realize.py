@@ -327,15 +327,18 @@ def _forget_oldest() -> None:
 def _soonest(device: Device, sig: Signature) -> tuple[Plan, Final | None]:
     """A graph's plan as it is soonest to be had: from disk, or a basic one and what takes over from it, or built."""
     stored, name = _from_disk(device, sig, {}), disk_cache.key_of(sig, {}, device)
-    if stored is None and name is not None:
-        # Here, since a process that finds its plans on disk needs no compiler.
-        from weft.scheduler.basic import tiers
+    if stored is not None or name is None:
+        return (build_and_keep(device, sig, {}, name) if stored is None else stored).plan({}), None
+    # Here, since a process that finds its plans on disk needs no compiler.
+    from weft.scheduler.basic import tiers
 
-        first = tiers.first(sig, device, name)
-        if first is not None:
-            return first
-    plan = build_and_keep(device, sig, {}, name) if stored is None else stored
-    return plan.plan({}), None
+    first = tiers.first(sig, device, name)
+    if isinstance(first, tuple):
+        return first
+    plan = build_and_keep(device, sig, {}, name).plan({})
+    if first is not None:
+        tiers.prepare(first)  # not before: it would take turns with this process
+    return plan, None
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:

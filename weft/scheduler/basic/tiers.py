@@ -79,8 +79,11 @@ class Final:
         self.failed = self.plan is None
 
 
-def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | None:
-    """The basic plan for a graph whose final one, called `name`, would have to be built; None where that is better."""
+def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Task | None:
+    """The basic plan for a graph whose final one, called `name`, would have to be built, and what takes over from it.
+
+    Where it is better to build that now, None, or a task for `prepare` afterwards: with what it compiles, a graph that
+    has such kernels need not wait the next time."""
     if device.info.kind != "cpu" or not beside.available():
         return None
     try:
@@ -91,9 +94,7 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Non
         seconds = PIECE_SECONDS * made.distinct
         new = len(missing(made.algorithms, device))
         if new * PROGRAM_SECONDS > seconds / 2:
-            if seconds >= ASK_AT_ONCE_SECONDS:
-                beside.ask(Task(sig.key.rows, device.info.name, None), _nothing)
-            return None
+            return Task(sig.key.rows, device.info.name, None) if seconds >= ASK_AT_ONCE_SECONDS else None
         plan = made.plan(device)
     except WeftError:
         log.debug("no basic plan", exc_info=True)
@@ -102,6 +103,11 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Non
     if seconds >= ASK_AT_ONCE_SECONDS:
         final.ask()
     return plan, final
+
+
+def prepare(task: Task) -> None:
+    """Have basic kernels compiled beside, for graphs that come later."""
+    beside.ask(task, _nothing)
 
 
 def _nothing(_: bool) -> None:
