@@ -157,6 +157,17 @@ def test_a_plan_that_cannot_be_loaded_is_built_here(asked: Asked, monkeypatch: p
     assert len(plan().steps) < 6
 
 
+def test_a_basic_plan_that_fails_is_done_without(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(tiers, "basic", fail)
+    computed()
+    assert len(plan().steps) < 6 and "no basic plan" in caplog.text
+
+
 def test_who_wants_the_final_plan_gets_it(asked: Asked) -> None:
     computed()
     node = model().value.node

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.backends.protocol import Device
-from weft.errors import WeftError
 from weft.scheduler import disk_cache
 from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task
@@ -96,8 +95,8 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Tas
         if new * PROGRAM_SECONDS > seconds / 2:
             return Task(sig.key.rows, device.info.name, None) if seconds >= ASK_AT_ONCE_SECONDS else None
         plan = made.plan(device)
-    except WeftError:
-        log.debug("no basic plan", exc_info=True)
+    except Exception:  # whatever it is, the final plan does without
+        log.warning("a graph has no basic plan, and waits for its final one", exc_info=True)
         return None
     final = Final(Task(sig.key.rows, device.info.name, name), device, sig.results())
     if seconds >= ASK_AT_ONCE_SECONDS:
