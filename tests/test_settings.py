@@ -22,6 +22,13 @@ def test_verify(monkeypatch: pytest.MonkeyPatch) -> None:
         assert settings.verify() is expected
 
 
+def test_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_TIERS", raising=False)
+    assert not settings.tiers()
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    assert settings.tiers()
+
+
 def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     assert settings.cache_dir() == tmp_path

@@ -53,7 +53,7 @@ class Prepared:
 def build(job: Job, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | None]:
     """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
     made = prepared(job, device)
-    plan = _Assembly(made).plan()
+    plan = assembled(made)
     return plan, made.where if len(made.where) == len(plan.codes) else None
 
 
@@ -75,6 +75,11 @@ def prepared(job: Job, device: Device) -> Prepared:
     where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
     chosen = {s: (c, g.constants) for s, c, g in zip(single, codes, general, strict=True)}
     return Prepared(job, device, specs, chosen, copies, where)
+
+
+def assembled(made: Prepared) -> Unrolled:
+    """The plan of a job whose kernels are compiled."""
+    return _Assembly(made).plan()
 
 
 class _Assembly:

@@ -68,22 +68,38 @@ def optimized(program: Program, info: DeviceInfo) -> Program:
     return pipeline.run(program, passes, settings.verify())
 
 
+def missing(algorithms: Sequence[Algorithm], device: Device) -> list[Algorithm]:
+    """The distinct algorithms whose code is neither here nor on disk."""
+    with _lock:
+        return list(_missing(algorithms, device))
+
+
+def _missing(algorithms: Sequence[Algorithm], device: Device) -> dict[Algorithm, str | None]:
+    """The distinct algorithms whose code is not here, after what is on disk was loaded; their names there."""
+    found: dict[Algorithm, str | None] = {}
+    for a in dict.fromkeys(algorithms):
+        if (a, device) in _compiled:
+            continue
+        key = kernel_cache.key_of(a, device)
+        kept = None if key is None else kernel_cache.load(key, device)
+        if kept is None:
+            found[a] = key
+        else:
+            _compiled[a, device] = CompiledProgram(
+                kept.name, kept.variables, kept.code, kept.image, kept.in_place
+            )
+    return found
+
+
 def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledProgram]:
     """Code for all algorithms; what is neither here nor on disk yet is compiled together."""
-    distinct = list(dict.fromkeys(algorithms))
     with _lock:
-        missing = {a: kernel_cache.key_of(a, device) for a in distinct if (a, device) not in _compiled}
-        for a, key in list(missing.items()):
-            kept = None if key is None else kernel_cache.load(key, device)
-            if kept is not None:
-                names = (kept.name, kept.variables, kept.code, kept.image, kept.in_place)
-                _compiled[a, device] = CompiledProgram(*names)
-                del missing[a]
-        if missing:
+        new = _missing(algorithms, device)
+        if new:
             heads: list[tuple[str, tuple[str, ...], frozenset[tuple[int, int]]]] = []
 
             def programs() -> Iterator[Program]:
-                for a in missing:
+                for a in new:
                     plain = lower(schedule(a, device.info))
                     p = replace(optimized(plain, device.info), name=f"{plain.name}_{next(_numbers)}")
                     # asked before loops are split, for one store: no pass reads an element later than it was read
@@ -92,15 +108,13 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledPr
 
             codes, image = device.compile(programs())
             at = store_image(image, [name for name, _, _ in heads]) if image else None
-            for (a, key), (name, variables, in_place), code in zip(
-                missing.items(), heads, codes, strict=True
-            ):
+            for (a, key), (name, variables, in_place), code in zip(new.items(), heads, codes, strict=True):
                 made = CompiledProgram(name, variables, code, at, in_place)
                 _compiled[a, device] = made
                 if key is not None and at is not None:
                     kernel_cache.store(key, at, made.name, variables, made.in_place)
         found = [_compiled[a, device] for a in algorithms]
-        for a in distinct:
+        for a in dict.fromkeys(algorithms):
             _compiled.move_to_end((a, device))
         while len(_compiled) > PROGRAMS_KEPT:
             _compiled.popitem(last=False)

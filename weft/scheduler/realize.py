@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft import settings
 from weft.backends import registry
@@ -25,6 +25,9 @@ from weft.scheduler.signature import Signature, signature, snapshot
 from weft.scheduler.stages import stages
 from weft.scheduler.unrolled import Unrolled
 
+if TYPE_CHECKING:
+    from weft.scheduler.basic.tiers import Final
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -36,11 +39,13 @@ class _Kept:
     used: int
     turns: int = 0
     later: int = 0
+    final: Final | None = None
+    """The plan that takes over from a basic one, see basic/tiers.py."""
 
     @property
     def steps(self) -> int:
         """The steps that are kept for this graph alone."""
-        return 0 if self.turns else len(self.plan.steps)
+        return len(self.plan.steps) if self.final is not None or not self.turns else 0
 
 
 PLANS_KEPT = 1024
@@ -186,7 +191,7 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
             "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
             "return it from the function"
         ) from None
-    plan = plan_for(sig, device)
+    plan = plan_for(sig, device, at_once=True)
     values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         out = plan.run(memories, values)
@@ -219,10 +224,12 @@ def plan_for(
     state: Mapping[int, Node] = NO_STATE,
     dynamic: bool = True,
     stays: bool = False,
+    at_once: bool = False,
 ) -> Plan:
     """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
     can. `dynamic`: it may be one for graphs of all sizes; see families.py. `stays`: it will be run often, so that one
-    of its own that is on disk is better."""
+    of its own that is on disk is better. `at_once`: it may be a basic one, until the final one is there; see
+    basic/tiers.py."""
     replaces = _replaces(sig, state)
     key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
@@ -232,7 +239,8 @@ def plan_for(
             return kept.plan
         if kept.turns > 1 and not settings.deterministic():
             kept.turns -= 1
-            return kept.plan
+            if kept.final is None or (at_once and not kept.final.due()):
+                return kept.plan
     due = kept is not None
     with _lock:
         kept = _plans.get(key)
@@ -240,7 +248,10 @@ def plan_for(
             with not_collected():
                 shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
                 plan: Plan | None = None
-                if shares and (stays if kept is None else kept.later):
+                final: Final | None = None
+                if kept is not None and kept.final is not None:
+                    plan = kept.final.plan
+                elif shares and (stays if kept is None else kept.later):
                     stored = _from_disk(device, sig, dict(replaces))
                     plan = None if stored is None else stored.plan({})
                     if plan is None and kept is not None:
@@ -248,11 +259,13 @@ def plan_for(
                         return kept.plan
                 if kept is None and shares and plan is None:
                     plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+                    if plan is None and at_once and settings.tiers():
+                        plan, final = _soonest(device, sig)
                 if plan is None:
                     plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
             turns = families.turns(plan)
-            soon = min(turns, COMES_BACK)
-            kept = _plans[key] = _Kept(plan, next(_clock), soon, turns - soon)
+            soon = min(turns, COMES_BACK) if final is None else families.NEVER
+            kept = _plans[key] = _Kept(plan, next(_clock), soon, max(turns - soon, 0), final)
             _steps[0] += kept.steps
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
@@ -284,6 +297,12 @@ def shared_plan(sig: Signature, device: Device) -> Plan | None:
         return families.known(sig, device)
 
 
+def basic_plan(sig: Signature, device: Device) -> Plan | None:
+    """The basic plan on which the graph runs until its final one is there; None where it has none, or no more."""
+    kept = _plans.get((device, sig.key, ()))
+    return kept.plan if kept is not None and kept.final is not None else None
+
+
 def _met(key: tuple[Any, ...]) -> Plan | None:
     """The plan of a graph met before, if it is still there."""
     kept = _plans.get(key)
@@ -305,18 +324,42 @@ def _forget_oldest() -> None:
     _steps[0] = steps
 
 
+def _soonest(device: Device, sig: Signature) -> tuple[Plan, Final | None]:
+    """A graph's plan as it is soonest to be had: from disk, or a basic one and what takes over from it, or built."""
+    stored, name = _from_disk(device, sig, {}), disk_cache.key_of(sig, {}, device)
+    if stored is not None or name is None:
+        return (build_and_keep(device, sig, {}, name) if stored is None else stored).plan({}), None
+    # Here, since a process that finds its plans on disk needs no compiler.
+    from weft.scheduler.basic import tiers
+
+    first = tiers.first(sig, device, name)
+    if isinstance(first, tuple):
+        return first
+    plan = build_and_keep(device, sig, {}, name).plan({})
+    if first is not None:
+        tiers.prepare(first)  # not before: it would take turns with this process
+    return plan, None
+
+
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:
     """A plan, made from a graph of its own: see `snapshot`."""
     plan = _from_disk(device, sig, replaces)
-    if plan is None:
-        # Here, since a process that finds its plans on disk needs no compiler.
-        from weft.scheduler.build import Job, build
+    return (
+        build_and_keep(device, sig, replaces, disk_cache.key_of(sig, replaces, device))
+        if plan is None
+        else plan
+    )
 
-        own = snapshot(sig)
-        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
-        name = disk_cache.key_of(sig, replaces, device)
-        if name is not None and where is not None:
-            disk_cache.store(name, plan, where)
+
+def build_and_keep(device: Device, sig: Signature, replaces: Mapping[int, int], name: str | None) -> Unrolled:
+    """A plan, built now, and kept on disk by that name (None: it is not)."""
+    # Here, since a process that finds its plans on disk needs no compiler.
+    from weft.scheduler.build import Job, build
+
+    own = snapshot(sig)
+    plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
+    if name is not None and where is not None:
+        disk_cache.store(name, plan, where)
     return plan
 
 

@@ -363,7 +363,7 @@ def _steps(found: Sequence[Stage], shared: list[str]) -> Iterator[ExplainedKerne
     from weft.ir.graph import Target, buffer
     from weft.ir.rewrite import rebuilt
     from weft.scheduler.keeping import nbytes
-    from weft.scheduler.realize import shared_plan
+    from weft.scheduler.realize import basic_plan, shared_plan
     from weft.scheduler.signature import signature
 
     there: dict[Node, Node] = {}
@@ -373,7 +373,10 @@ def _steps(found: Sequence[Stage], shared: list[str]) -> Iterator[ExplainedKerne
         from weft.scheduler.details import details
 
         nodes, device = rebuilt(group, there), open_device(name)
-        plan, sizes = shared_plan(signature(nodes), device), None
+        sig = signature(nodes)
+        plan, sizes = shared_plan(sig, device), None
+        if (now := basic_plan(sig, device)) is not None:
+            shared.append(f"runs on {len(now.steps)} basic kernels until these are built")
         if plan is not None and plan.shared is not None:
             shared.append(str(plan.shared))
             nodes, sizes = list(plan.shared.outputs), plan.shared.values

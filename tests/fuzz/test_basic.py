@@ -1,0 +1,65 @@
+"""Random programs by their basic plans, against the reference."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+
+from weft.backends.registry import open_device
+from weft.backends.storage import Storage
+from weft.core.execute import run
+from weft.ir.graph import Node
+from weft.scheduler.basic.plan import basic
+from weft.scheduler.build import Job
+from weft.scheduler.realize import memory_on
+from weft.scheduler.signature import signature, snapshot
+from weft.testing.programs import GraphProgram, numpy_leaf
+from weft.testing.reference import evaluate
+from weft.testing.strategies import elementwise_programs, programs, reduction_programs, view_programs
+from weft.testing.tolerance import allowed, difference
+
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
+KINDS = {
+    "any": programs(),
+    "elementwise": elementwise_programs(),
+    "views": view_programs(),
+    "reductions": reduction_programs(),
+}
+DEVICES = {"cpu:0": 25, "dummy:0": 10}
+
+
+def computed(nodes: list[Node], device: str) -> list[Storage] | None:
+    """The values by a basic plan; None where there is none."""
+    sig, on = signature(nodes), open_device(device)
+    own = snapshot(sig)
+    made = basic(Job(own.outputs, own.leaves, sig.variables, {}), on)
+    if made is None:
+        return None
+    return made.plan(on).run([memory_on(n, s, on) for n, s in zip(sig.leaves, sig.storages, strict=True)])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_basic_plans_compute_what_the_reference_does(kind: str, device: str) -> None:
+    @settings(
+        max_examples=EXAMPLES or DEVICES[device], derandomize=not EXAMPLES, deadline=None,
+        suppress_health_check=list(HealthCheck), print_blob=True,
+    )  # fmt: skip
+    @given(KINDS[kind])
+    def compare(p: GraphProgram) -> None:
+        note(repr(p))
+        plain = p.build(numpy_leaf)
+        want, bounds = evaluate(plain), allowed(plain)
+        nodes = p.build(lambda a: run.from_numpy(a, device), {"home": device, "away": device})
+        todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
+        if not todo or (found := computed(todo, device)) is None:
+            return
+        for node, storage in zip(todo, found, strict=True):
+            node.storage = storage
+        for k, (node, w, bound) in enumerate(zip(nodes, want, bounds, strict=True)):
+            wrong = difference(run.to_numpy(node), w, bound)
+            assert wrong is None, f"output {k}: {wrong}"
+
+    compare()

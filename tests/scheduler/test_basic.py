@@ -1,0 +1,252 @@
+"""Basic plans: pieces of a graph, their forms, and the kernels that pieces of one form share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft import Tensor
+from weft.backends.registry import open_device
+from weft.ir.calls import expand_calls
+from weft.ir.graph import Node
+from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.ops import Op
+from weft.scheduler.basic import kernels
+from weft.scheduler.basic.cut import pieces
+from weft.scheduler.basic.form import formed
+from weft.scheduler.basic.plan import basic
+from weft.scheduler.basic.sizes import SizedForm, sized
+from weft.scheduler.build import Job
+from weft.scheduler.realize import memory_on
+from weft.scheduler.signature import signature, snapshot
+
+
+@pytest.fixture(autouse=True)
+def no_forms() -> Iterator[None]:
+    kernels._forms.clear()
+    yield
+    kernels._forms.clear()
+
+
+def array(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def leaf(*shape: int) -> Tensor:
+    return weft.tensor(array(*shape)).realize()
+
+
+def job_of(*tensors: Tensor) -> Job:
+    own = snapshot(signature([t.value.node for t in tensors]))
+    return Job(tuple(expand_calls(own.outputs)), own.leaves, (), {})
+
+
+def ops(*tensors: Tensor) -> list[Op]:
+    """The ops of the graph's pieces."""
+    found = pieces(job_of(*tensors).outputs)
+    assert found is not None
+    return [p.root.op for p in found.pieces]
+
+
+def algorithms(t: Tensor) -> list[Algorithm]:
+    """What is to be compiled for the tensor's basic plan."""
+    made = basic(job_of(t), open_device("cpu:0"))
+    assert made is not None
+    return made.algorithms
+
+
+def value(t: Tensor) -> np.ndarray:
+    """The tensor by its basic plan."""
+    node: Node = t.value.node
+    sig, device = signature([node]), open_device("cpu:0")
+    own = snapshot(sig)
+    made = basic(Job(own.outputs, own.leaves, (), {}), device)
+    assert made is not None
+    (out,) = made.plan(device).run(
+        [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
+    )
+    return out.numpy()
+
+
+def test_each_node_that_is_not_free_is_a_piece() -> None:
+    x, w = leaf(4, 8), leaf(8, 3)
+    assert ops((x + 1).exp()) == [Op.ADD, Op.EXP]
+    assert ops(x.T + 1) == [Op.ADD]
+    assert ops(x @ w) == [Op.SUM]
+    assert ops((x * x).sum(1)) == [Op.MUL, Op.SUM]
+
+
+def test_a_result_that_moves_is_a_piece() -> None:
+    assert ops(leaf(4, 8).T) == [Op.PERMUTE]
+
+
+def test_a_result_that_is_a_reshape_is_computed_where_it_is_wanted() -> None:
+    y = leaf(2, 3, 4).exp()
+    assert ops(y.reshape(6, 4)) == [Op.EXP]
+    assert ops(y.reshape(6, 4), y) == [Op.EXP, Op.RESHAPE]
+    np.testing.assert_allclose(value((y + 1).reshape(24)), np.exp(array(2, 3, 4)).ravel() + 1, rtol=1e-6)
+
+
+def test_a_reshape_that_joins_permuted_axes_reads_a_copy() -> None:
+    x = leaf(2, 3, 4)
+    assert ops(x.permute(1, 0, 2).reshape(6, 4).exp()) == [Op.PERMUTE, Op.EXP]
+    assert ops(x.reshape(6, 4).exp()) == [Op.EXP]
+    assert ops(x.permute(1, 0, 2).reshape(3, 2, 2, 2).exp()) == [Op.EXP]
+
+
+FORMS: dict[str, tuple[Callable[[], Tensor], tuple[int, ...]]] = {
+    "all axes are one": (lambda: leaf(2, 3, 4) + leaf(2, 3, 4), (24,)),
+    "a row for all rows": (lambda: leaf(2, 3, 4) * leaf(4), (6, 4)),
+    "a number a row": (lambda: leaf(2, 3, 4) * leaf(2, 3, 1), (6, 4)),
+    "a transposed operand": (lambda: leaf(3, 4) + leaf(4, 3).T, (3, 4)),
+    "a sum over rows": (lambda: leaf(2, 3, 4).sum((0, 1)), (4, 6)),
+    "a sum over columns": (lambda: leaf(2, 3, 4).sum((1, 2)), (2, 12)),
+    "a product": (lambda: leaf(2, 3, 4) @ leaf(4, 5), (6, 5, 4)),
+    "a product of many": (lambda: leaf(2, 3, 4) @ leaf(2, 4, 5), (2, 3, 5, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_axes_that_lie_side_by_side_are_one(case: str) -> None:
+    made, sizes = FORMS[case]
+    cut = pieces(job_of(made()).outputs)
+    assert cut is not None
+    found = formed(cut.pieces[-1], "cpu:0")
+    assert found is not None and found.sizes == sizes
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: leaf(4, 8)[1:] + 1,
+        lambda: F.pad(leaf(4, 8), (1, 1)) + 1,
+        lambda: leaf(4, 8).flip(0) + 1,
+        lambda: weft.diagonal(leaf(4, 4)) + 1,
+        lambda: F.conv1d(leaf(1, 2, 8), leaf(3, 2, 3)),
+    ],
+)
+def test_what_reads_elsewhere_has_no_form(made: Callable[[], Tensor]) -> None:
+    cut = pieces(job_of(made()).outputs)
+    assert cut is not None and formed(cut.pieces[-1], "cpu:0") is None
+
+
+def test_graphs_of_other_sizes_and_ranks_share_kernels() -> None:
+    def model(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return (x @ w + b).relu().softmax(-1)
+
+    found = [
+        algorithms(model(*args))
+        for args in (
+            (leaf(9, 5), leaf(5, 7), leaf(7)),
+            (leaf(33, 17), leaf(17, 12), leaf(12)),
+            (leaf(2, 3, 8), leaf(8, 6), leaf(6)),
+        )
+    ]
+    assert found[0] == found[1] == found[2] and len(found[0]) > 6
+
+
+def _picked(n: int, k: int) -> Tensor:
+    return leaf(n, 6).gather(1, weft.tensor(np.arange(n * k).reshape(n, k) % 6))
+
+
+SIZED: dict[str, Callable[[int, int], Tensor]] = {
+    "a slice": lambda n, k: leaf(n, 6)[k : n - 1] + 1,
+    "a slice under a product": lambda n, k: leaf(n, 20)[:, k : k + 9] @ leaf(9, 5),
+    "a column": lambda n, k: leaf(n, 6)[:, k].exp(),
+    "few elements of padding": lambda n, k: F.pad(leaf(n, k + 2), (1, 2)) * 2,
+    "much padding": lambda n, k: F.pad(leaf(n, 3), (k + 10, 2 * k + 20)) + leaf(n, 3 * k + 33),
+    "both ends": lambda n, k: weft.cat([leaf(n, 3), leaf(k + 1, 3)]),
+    "flipped": lambda n, k: leaf(n, k + 2).flip(1) + leaf(n, k + 2),
+    "picked": _picked,
+    "split and joined": lambda n, k: leaf(2 * n, 4 * k).reshape(n, 2, k, 4).permute(0, 2, 1, 3).flip(3) + 1,
+    "windows of a pool": lambda n, k: F.avg_pool1d(leaf(1, 2, 2 * n), 2),
+    "written": lambda n, k: leaf(n, 6).index_fill(0, weft.tensor(np.arange(k)), 3.0),
+}
+
+
+@pytest.mark.parametrize("case", SIZED)
+def test_what_reads_elsewhere_has_a_form_over_its_sizes(case: str) -> None:
+    made = SIZED[case]
+    assert algorithms(made(9, 2)) == algorithms(made(23, 4))
+    for n, k in ((9, 2), (23, 4), (300, 5)):
+        np.testing.assert_allclose(value(made(n, k)), made(n, k).numpy(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: F.conv1d(leaf(1, 2, 8), leaf(3, 2, 3)),
+        lambda: leaf(6, 0).flip(0).sum(1),
+    ],
+)
+def test_what_has_no_form_has_kernels_for_its_sizes(made: Callable[[], Tensor]) -> None:
+    cut = pieces(job_of(made()).outputs)
+    assert cut is not None
+    assert any(formed(p, "cpu:0") is None and sized(p, "cpu:0") is None for p in cut.pieces)
+    np.testing.assert_allclose(value(made()), made().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_follow_from_others() -> None:
+    def form(t: Tensor) -> tuple[SizedForm, tuple[int, ...]]:
+        cut = pieces(job_of(t).outputs)
+        assert cut is not None
+        found = sized(cut.pieces[-1], "cpu:0")
+        assert found is not None
+        return found.form, found.sizes
+
+    padded, sizes = form(F.pad(leaf(20, 5), (0, 0, 12, 9)) + leaf(41, 5))
+    assert sorted(sizes) == [5, 9, 12, 20]  # 41 is the sum of three
+    assert len(padded.variables) == 4
+    one, _ = form(leaf(7, 5)[2:] + leaf(5, 5))
+    other, sizes = form(leaf(9, 8)[3:] + leaf(6, 8))
+    assert one == other and sizes == (9, 8, 6, 3)
+
+
+def test_a_layer_makes_no_more_forms_than_the_first() -> None:
+    x = leaf(6, 8)
+    for _ in range(5):
+        x = F.layer_norm(F.gelu(x @ leaf(8, 8)), (8,))
+        algorithms(x)
+    one = len(kernels._forms)
+    kernels._forms.clear()
+    y = F.layer_norm(F.gelu(leaf(6, 8) @ leaf(8, 8)), (8,))
+    algorithms(y)
+    assert one == len(kernels._forms)
+
+
+def test_forms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "FORMS_KEPT", 3)
+    for k in range(3, 9):
+        algorithms(leaf(4, 8) * k)
+    assert len(kernels._forms) == 3
+
+
+def test_sums_of_any_length_keep_to_the_bound_of_additions_in_sequence() -> None:
+    for n in (3, 130, 4097, 70_001):
+        x = leaf(2, n)
+        exact = array(2, n).astype(np.float64).sum(1)
+        error = np.abs(value(x.sum(1)) - exact) / np.abs(array(2, n)).sum(1)
+        assert (error < 1e-6).all()
+
+
+def test_a_write_in_place_of_what_is_read_later_copies_it_first() -> None:
+    x = leaf(6, 4)
+    y = x.exp()
+    z = y.clone()
+    z[2:4] = 7.0
+    want = np.exp(array(6, 4))
+    both = want.copy()
+    both[2:4] = 7.0
+    np.testing.assert_allclose(value(z + y), both + want, rtol=1e-6)
+
+
+def test_loops_have_no_basic_kernels() -> None:
+    def step(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return carry + x, carry * x
+
+    _, ys = weft.scan(step, leaf(3), leaf(5, 3))
+    assert pieces(job_of(ys).outputs) is None

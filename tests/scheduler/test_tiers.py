@@ -1,0 +1,322 @@
+"""Tiers: a graph never seen runs on its basic plan until the final one is there."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft import Tensor
+from weft.backends.registry import open_device
+from weft.scheduler import families, programs
+from weft.scheduler import realize as realization
+from weft.scheduler.basic import beside, tiers, worker
+from weft.scheduler.basic.beside import Task, packed
+from weft.scheduler.plan import Plan
+from weft.scheduler.signature import signature
+
+
+@pytest.fixture(autouse=True)
+def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A process with tiers and a cache of its own, in which nothing was computed yet."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiers, "PIECE_SECONDS", 0.1)  # so that basic plans are worth their programs
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 100.0)
+    tables = (realization._plans, families._families, families._met, programs._compiled)
+    for table in tables:
+        table.clear()
+    yield
+    beside.stop()
+    for table in tables:
+        table.clear()
+
+
+class Asked:
+    """What the worker is asked for, in place of it."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[Task, Callable[[bool], object]]] = []
+
+    def __call__(self, task: Task, done: Callable[[bool], object]) -> bool:
+        self.tasks.append((task, done))
+        return True
+
+    def work(self) -> None:
+        """Do all that was asked for."""
+        while self.tasks:
+            task, done = self.tasks.pop()
+            done(worker.run(pickle.loads(packed(task))))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    found = Asked()
+    monkeypatch.setattr(beside, "ask", found)
+    return found
+
+
+X = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)
+
+
+def model() -> Tensor:
+    x = weft.tensor(X)
+    return F.layer_norm((x @ x.T).softmax(-1) @ x, (8,))
+
+
+def computed() -> np.ndarray:
+    return model().numpy()
+
+
+def plan() -> Plan:
+    """The plan that computing the model takes now."""
+    return realization.plan_for(signature([model().value.node]), open_device("cpu:0"), at_once=True)
+
+
+def test_the_final_plan_takes_over_when_it_is_there(asked: Asked) -> None:
+    first = computed()
+    basic = plan()
+    assert len(basic.steps) > 6
+    for _ in range(tiers.RUNS_ASKED_AFTER):
+        np.testing.assert_array_equal(computed(), first)
+    assert plan() is basic and len(asked.tasks) == 1
+    asked.work()
+    np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
+    final = plan()
+    assert final is not basic and len(final.steps) < len(basic.steps)
+    assert plan() is final
+
+
+def test_a_graph_that_comes_once_is_built_for_by_nobody(asked: Asked) -> None:
+    computed()
+    assert not asked.tasks
+
+
+def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
+    computed()
+    assert len(asked.tasks) == 1 and asked.tasks[0][0].name
+
+
+def test_where_many_programs_are_missing_they_are_compiled_for_later(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "PROGRAM_SECONDS", 10.0)
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
+    computed()
+    assert len(plan().steps) < 6
+    assert [t.name for t, _ in asked.tasks] == [None]
+    asked.work()
+    for table in (realization._plans, families._met):
+        table.clear()
+    for kept in Path(os.environ["WEFT_CACHE_DIR"]).glob("plan/*/*"):
+        kept.unlink()
+    computed()
+    assert len(plan().steps) > 6
+
+
+def test_a_plan_on_disk_is_taken_at_once(asked: Asked) -> None:
+    os.environ["WEFT_TIERS"] = "0"
+    computed()
+    steps = len(plan().steps)
+    realization._plans.clear()
+    families._met.clear()
+    os.environ["WEFT_TIERS"] = "1"
+    computed()
+    assert len(plan().steps) == steps
+
+
+def test_without_a_worker_the_plan_is_built_here(asked: Asked) -> None:
+    first = computed()
+    for _ in range(tiers.RUNS_ASKED_AFTER):
+        computed()
+    ((_, done),) = asked.tasks
+    done(False)
+    np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
+    assert len(plan().steps) < 6
+
+
+def test_a_plan_that_cannot_be_loaded_is_built_here(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed()
+    for _ in range(tiers.RUNS_ASKED_AFTER):
+        computed()
+    ((_, done),) = asked.tasks
+    done(True)  # which is not so
+    computed()
+    assert len(plan().steps) < 6
+
+
+def test_a_basic_plan_that_fails_is_done_without(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(tiers, "basic", fail)
+    computed()
+    assert len(plan().steps) < 6 and "no basic plan" in caplog.text
+
+
+def test_who_wants_the_final_plan_gets_it(asked: Asked) -> None:
+    computed()
+    node = model().value.node
+    assert len(realization.plan_for(signature([node]), open_device("cpu:0")).steps) < 6
+    assert len(plan().steps) < 6
+
+
+@pytest.mark.parametrize("name", ["WEFT_DETERMINISTIC", "WEFT_TIERS"])
+def test_a_setting_waits_for_the_final_plan(name: str, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1" if name == "WEFT_DETERMINISTIC" else "0")
+    computed()
+    assert len(plan().steps) < 6
+
+
+def test_deterministic_mode_leaves_a_basic_plan(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed()
+    assert len(plan().steps) > 6
+    monkeypatch.setenv("WEFT_DETERMINISTIC", "1")
+    computed()
+    assert len(plan().steps) < 6
+
+
+def test_no_memory_of_leaves_is_kept(asked: Asked) -> None:
+    x = weft.tensor(X)
+    storage = x.value.node.storage
+    before = sys.getrefcount(storage)
+    (x.exp() @ x.T).softmax(-1).numpy()
+    assert any(k.final is not None for k in realization._plans.values())
+    assert sys.getrefcount(storage) == before
+
+
+def test_explain_says_which_tier_runs(asked: Asked) -> None:
+    assert "basic" not in str(weft.explain(model()))
+    computed()
+    steps = len(plan().steps)
+    assert f"; runs on {steps} basic kernels until these are built" in str(weft.explain(model()))
+    assert all(s.name.startswith("basic_") for s in plan().steps)
+    assert "basic" not in str(weft.explain(model(), time=True))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_worker_builds_a_plan_that_is_taken() -> None:
+    first = computed()
+    for _ in range(tiers.RUNS_ASKED_AFTER):
+        computed()
+    (kept,) = [k for k in realization._plans.values() if k.final is not None and len(k.plan.steps) > 6]
+    final = kept.final
+    assert final is not None
+    wait_for(lambda: final.plan is not None or final.failed)
+    assert not final.failed
+    np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
+    assert plan() is final.plan
+
+
+def test_a_worker_that_dies_fails_what_waits() -> None:
+    answers: list[bool] = []
+    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
+    assert beside.ask(task, answers.append)
+    process = beside._state[0].process
+    process.kill()
+    wait_for(lambda: bool(answers))
+    assert answers == [False]
+    wait_for(lambda: not beside._state)
+    assert process.returncode is not None  # no zombie
+
+
+def test_a_worker_answers_what_it_cannot_build() -> None:
+    answers: list[bool] = []
+    assert beside.ask(Task(((), "nonsense"), "cpu:0", "name"), answers.append)
+    wait_for(lambda: bool(answers))
+    assert answers == [False] and beside._state
+
+
+def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "JOBS_WAITING", 1)
+    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
+    assert beside.ask(task, lambda ok: None)
+    assert not beside.ask(task, lambda ok: None)
+
+
+def test_the_worker_ends_with_its_parent() -> None:
+    code = (
+        "import os\n"
+        "from weft.scheduler.basic import beside\n"
+        "beside.ask(beside.Task((), 'cpu:0', None), lambda ok: None)\n"
+        "print(beside._state[0].process.pid, flush=True)\n"
+        "os._exit(0)\n"  # nothing is tidied up
+    )
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    pid = int(done.stdout)
+    wait_for(lambda: not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "weft.scheduler.basic.worker" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_builds_for_itself() -> None:
+    answers: list[bool] = []
+    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
+    assert beside.ask(task, answers.append)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if answers == [False] and not beside._state else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert beside._state or answers
+
+
+def test_a_task_survives_packing() -> None:
+    sig = signature([F.gelu(model()).value.node])
+    back = pickle.loads(packed(Task(sig.key.rows, "cpu:0", "name")))
+    assert back.rows == sig.key.rows
+    assert worker.signature_of(back).digest() == sig.digest()
+
+
+def test_threads_take_over_together(asked: Asked) -> None:
+    first = computed()
+    for _ in range(tiers.RUNS_ASKED_AFTER):
+        computed()
+    wrong: list[object] = []
+
+    def run() -> None:
+        try:
+            for _ in range(20):
+                np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
+        except BaseException as error:  # noqa: BLE001
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for t in threads:
+        t.start()
+    asked.work()
+    for t in threads:
+        t.join()
+    assert not wrong and len(plan().steps) < 6

@@ -1,0 +1,170 @@
+"""Plans built beside the program: one worker process that fills the cache on disk, from which they are taken.
+
+The worker is a fresh interpreter of low priority. It lives as long as there is something to build, never longer
+than this process. Whatever goes wrong there is logged, and the plan is built here instead.
+"""
+# Tests: tests/scheduler/test_tiers.py
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weft.ir.forks import forkable
+from weft.ir.ops import Op
+from weft.ir.template import GraphTemplate
+
+JOBS_WAITING = 16
+"""Jobs that wait for the worker at most; further ones are refused."""
+
+log = logging.getLogger(__name__)
+
+_START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker import main; main({parent})"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A graph by its signature's rows, to be planned for a device. `name`: that of the plan on disk; None: only the
+    basic kernels are compiled."""
+
+    rows: tuple[Any, ...]
+    device: str
+    name: str | None
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler of what there is one object of: ops by their names, templates by what makes them."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Op):
+            return getattr, (Op, obj.name)
+        if isinstance(obj, GraphTemplate):
+            return GraphTemplate, (obj.placeholders, obj.rows, obj.results)
+        return NotImplemented
+
+
+def packed(task: Task) -> bytes:
+    """The task as bytes for the worker."""
+    out = io.BytesIO()
+    _Pickler(out).dump(task)
+    return out.getvalue()
+
+
+class _Worker:
+    """A running worker, and what is to be called with the success of each of its jobs, in order."""
+
+    def __init__(self) -> None:
+        code = _START.format(path=sys.path, parent=os.getpid())
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the program
+        )
+        self.waiting: list[Callable[[bool], object]] = []
+        self.jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.stopped = False
+        threading.Thread(target=self.send, name="weft-plans-send", daemon=True).start()
+        threading.Thread(target=self.listen, name="weft-plans", daemon=True).start()
+
+    def give(self, data: bytes, done: Callable[[bool], object]) -> None:
+        """Queue a job: a worker that has just begun does not read yet, and pipes are short."""
+        self.waiting.append(done)
+        self.jobs.put(len(data).to_bytes(8, "little") + data)
+
+    def send(self) -> None:
+        """Write jobs to the worker, until it ends."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended, which `listen` hears
+            while (data := self.jobs.get()) is not None:
+                self.process.stdin.write(data)
+                self.process.stdin.flush()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+    def listen(self) -> None:
+        """Hand on the worker's answers, a byte each, until it ends."""
+        assert self.process.stdout is not None
+        while answer := self.process.stdout.read(1):
+            with _lock:
+                done = self.waiting.pop(0)
+            done(answer == b"+")
+        with _lock:
+            if _state and _state[0] is self:
+                _state.clear()
+            left, self.waiting = self.waiting, []
+        self.jobs.put(None)
+        code = self.process.wait()
+        if left and not self.stopped:
+            log.warning("the process that builds plans ended with %d; they are built here instead", code)
+        for done in left:
+            done(False)
+
+    def stop(self) -> None:
+        """End the worker."""
+        self.stopped = True
+        self.process.kill()
+        self.process.wait()
+
+
+_lock = forkable(threading.Lock())
+_state: list[_Worker] = []
+"""The worker, while there is one."""
+
+
+def ask(task: Task, done: Callable[[bool], object]) -> bool:
+    """Have a graph planned by the worker, and `done` called in another thread: with True when the plan is on disk, with
+    False when it could not be built. False where it is not asked for: too much waits already."""
+    try:
+        data = packed(task)
+        with _lock:
+            if not _state:
+                _state.append(_Worker())
+            if len(_state[0].waiting) >= JOBS_WAITING:
+                return False
+            _state[0].give(data, done)
+    except (OSError, ValueError, pickle.PicklingError, TypeError, AttributeError) as error:
+        log.debug("no plan is built beside: %s", error)
+        return False
+    return True
+
+
+def available() -> bool:
+    """True where a worker can be started."""
+    return bool(sys.executable) and hasattr(os, "register_at_fork")
+
+
+@atexit.register
+def stop() -> None:
+    """End the worker, if there is one."""
+    with _lock:
+        workers = list(_state)
+        _state.clear()
+    for w in workers:
+        w.stop()
+
+
+def _forget() -> None:
+    """Leave the worker to the parent, in a process that was forked. What it builds for that is built here anew."""
+    left = [done for w in _state for done in w.waiting]
+    for w in _state:
+        w.process.returncode = 0  # it is no child of this process: nothing is to be waited for
+    _state.clear()
+    for done in left:
+        done(False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

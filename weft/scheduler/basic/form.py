@@ -1,0 +1,291 @@
+"""The form of a piece: what it computes, without names and sizes. Pieces of one form share a kernel.
+
+    (4, 8, 16) * (16,)  and  (7, 3) * (3,)      form: n0, n1:  leaf(n0, n1) * leaf(n1)      sizes: 32, 16 and 7, 3
+
+Axes that every operand has side by side, or not at all, are one. Each other axis is a runtime variable of the kernel.
+Where an operand is read elsewhere than at the axes themselves (a slice, padding, a window) the form keeps all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Generic, TypeAlias, TypeVar
+
+from weft.ir import graph
+from weft.ir.dtypes import DType
+from weft.ir.graph import Axes, Fill, Node, Shape
+from weft.ir.index import Int, Var
+from weft.ir.movement import source
+from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
+from weft.scheduler.basic.cut import Piece
+
+REDUCED_BOUNDS = (1 << 6, 1 << 12, 1 << 24, 1 << 40)
+"""Largest values of runtime variables where axes are reduced: an axis has the first that it does not exceed. A kernel's
+rules judge by these, and its local buffers are as large."""
+
+ELEMENTWISE_BOUNDS = (1 << 12, 1 << 24, 1 << 40)
+"""As above, where none is: all axes have the first that the number of elements does not exceed."""
+
+A = TypeVar("A")
+"""An axis: a coordinate while a piece is read, then its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[A]):
+    """An element of leaf `number`, which has these axes in this order."""
+
+    number: int
+    axes: tuple[A, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number."""
+
+    dtype: DType
+    fill: Fill
+
+
+@dataclass(frozen=True, slots=True)
+class Position(Generic[A]):
+    """The position along an axis."""
+
+    dtype: DType
+    axis: A
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[A]):
+    """An elementwise op on operands."""
+
+    op: Op
+    dtype: DType
+    operands: tuple[Tree[A], ...]
+
+
+Tree: TypeAlias = Read[A] | Constant | Position[A] | Call[A]
+"""An element, computed from others at the same axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A tree over axes, of which the last ones are reduced by `op` (None: there are none). `bounds`: the largest value
+    of each axis; `own`: the number of those of the result. `leaves`: the dtypes of the leaves."""
+
+    tree: Tree[int]
+    op: Op | None
+    own: int
+    bounds: tuple[int, ...]
+    leaves: tuple[DType, ...]
+    device: str
+
+    @property
+    def variables(self) -> tuple[Var, ...]:
+        """The axes' sizes."""
+        return tuple([Var(f"n{k}", 2, hi) for k, hi in enumerate(self.bounds)])
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """The form of a piece, with the sizes of its axes, and the node of each leaf."""
+
+    form: Form
+    sizes: tuple[int, ...]
+    leaves: tuple[Node, ...]
+
+
+def formed(piece: Piece, device: str) -> Formed | None:
+    """The form of a piece; None where it is no function of elements at the axes themselves."""
+    return _Reading(piece, device).run()
+
+
+class _Reading:
+    """One reading of a piece, from its root to its leaves."""
+
+    def __init__(self, piece: Piece, device: str) -> None:
+        self.piece, self.device = piece, device
+        self.stored = set(piece.leaves)
+        self.leaves: dict[tuple[Node, tuple[Var, ...]], int] = {}
+        self.orders: list[tuple[Var, ...]] = []
+        """The axes of each operand, in the order in which it has them."""
+
+    def run(self) -> Formed | None:
+        root = self.piece.root
+        reduced: list[Var] = []
+        if root.op in REDUCE:
+            assert isinstance(root.attrs, Axes)
+            below = root.inputs[0]
+            if 0 in below.shape:
+                return None
+            index = _coordinates(below.shape)
+            reduced = [v for a in root.attrs.axes if isinstance(v := index[a], Var)]
+            own = [v for k, v in enumerate(index) if k not in root.attrs.axes and isinstance(v, Var)]
+            tree = self.tree(below, index)
+        else:
+            index = _coordinates(root.shape)
+            own = [v for v in index if isinstance(v, Var)]
+            tree = self.tree(root, index, first=True)
+        if tree is None:
+            return None
+        return self.coalesced(tree, own, reduced)
+
+    def tree(self, n: Node, index: tuple[Int, ...], first: bool = False) -> Tree[Var] | None:
+        """The element of a node at an index."""
+        while not first and n not in self.stored and n.op in MOVEMENT:
+            if n.op is Op.RESHAPE and (below := self.under_reshapes(n)) is not None:
+                return self.leaf(below, n.shape, index)
+            found = source(n, index)
+            if found.guard:
+                return None
+            n, index = n.inputs[0], found.index
+        if not first and n in self.stored:
+            return self.leaf(n, n.shape, index)
+        match n.op:
+            case Op.CONST:
+                assert isinstance(n.attrs, Fill)
+                return Constant(n.dtype, n.attrs)
+            case Op.RANGE:
+                (at,) = index
+                if not isinstance(at, Var) or at.hi + 1 != n.shape[0]:
+                    return None
+                self.orders.append((at,))
+                return Position(n.dtype, at)
+            case Op.CONTIGUOUS:
+                return self.tree(n.inputs[0], index)
+            case op if op in ELEMENTWISE:
+                operands = [t for i in n.inputs if (t := self.tree(i, index)) is not None]
+                return Call(op, n.dtype, tuple(operands)) if len(operands) == len(n.inputs) else None
+            case op if op in MOVEMENT:  # the root
+                if op is Op.RESHAPE and (below := self.under_reshapes(n)) is not None:
+                    return self.leaf(below, n.shape, index)
+                found = source(n, index)
+                return None if found.guard else self.tree(n.inputs[0], found.index)
+            case _:
+                return None
+
+    def under_reshapes(self, n: Node) -> Node | None:
+        """The stored node of which `n` is a reshape."""
+        while n not in self.stored and n.op is Op.RESHAPE:
+            n = n.inputs[0]
+        return n if n in self.stored else None
+
+    def leaf(self, n: Node, shape: Shape, index: tuple[Int, ...]) -> Tree[Var] | None:
+        """The element of a stored node, as one of that shape."""
+        order: list[Var] = []
+        for i, size in zip(index, shape, strict=True):
+            if size == 1:
+                continue
+            if not isinstance(i, Var) or i.hi + 1 != size or i in order:
+                return None
+            order.append(i)
+        number = self.leaves.setdefault((n, tuple(order)), len(self.leaves))
+        self.orders.append(tuple(order))
+        return Read(number, tuple(order))
+
+    def coalesced(self, tree: Tree[Var], own: list[Var], reduced: list[Var]) -> Formed:
+        """The form, with one axis for all that lie side by side everywhere."""
+        groups = [*_runs(own, self.orders), *_runs(reduced, self.orders)]
+        number = {g[0]: k for k, g in enumerate(groups)}
+        sizes = tuple([prod(v.hi + 1 for v in g) for g in groups])
+        bounds = _bounds(sizes, bool(reduced))
+        count = sum(1 for g in groups if g[0] in own)
+        root = self.piece.root
+        op = root.op if root.op in REDUCE else None
+        dtypes = tuple([n.dtype for n, _ in self.leaves])
+        form = Form(_renamed(tree, number), op, count, bounds, dtypes, self.device)
+        return Formed(form, sizes, tuple([n for n, _ in self.leaves]))
+
+
+def _bounds(sizes: Sequence[int], reduces: bool) -> tuple[int, ...]:
+    """The largest value of each axis."""
+    if reduces:
+        return tuple([next(b for b in REDUCED_BOUNDS if n <= b) for n in sizes])
+    return (next(b for b in ELEMENTWISE_BOUNDS if prod(sizes) <= b),) * len(sizes)
+
+
+def _coordinates(shape: Shape) -> tuple[Int, ...]:
+    """An index of one's own for each axis of more than one element."""
+    return tuple([0 if n == 1 else Var(f"@{k}", 0, int(n) - 1) for k, n in enumerate(shape)])  # pyright: ignore[reportArgumentType]
+
+
+def _runs(axes: Sequence[Var], orders: Sequence[tuple[Var, ...]]) -> Iterator[list[Var]]:
+    """The axes in runs that each operand has side by side, or not at all."""
+    run: list[Var] = []
+    for v in axes:
+        if run and all(_together(run[-1], v, order) for order in orders):
+            run.append(v)
+            continue
+        if run:
+            yield run
+        run = [v]
+    if run:
+        yield run
+
+
+def _together(a: Var, b: Var, order: tuple[Var, ...]) -> bool:
+    if a not in order:
+        return b not in order
+    at = order.index(a) + 1
+    return at < len(order) and order[at] is b
+
+
+def _renamed(tree: Tree[Var], number: Mapping[Var, int]) -> Tree[int]:
+    """The tree over numbers of axes."""
+    match tree:
+        case Read(k, axes):
+            return Read(k, tuple([number[v] for v in axes if v in number]))
+        case Position(dtype, axis):
+            return Position(dtype, number[axis])
+        case Call(op, dtype, operands):
+            return Call(op, dtype, tuple([_renamed(t, number) for t in operands]))
+        case Constant():
+            return tree
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The graph of a form: its result on leaves of its own."""
+
+    root: Node
+    leaves: tuple[Node, ...]
+
+
+def built(form: Form) -> Built:
+    """The graph of a form, with runtime variables for its sizes."""
+    sizes = form.variables
+    leaves: dict[int, Node] = {}
+
+    def node(tree: Tree[int]) -> Node:
+        match tree:
+            case Read(k, axes):
+                if k not in leaves:
+                    leaves[k] = graph.buffer(
+                        tuple([sizes[a] for a in axes]), form.leaves[k], form.device, None
+                    )
+                return _spread(leaves[k], axes, sizes)
+            case Constant(dtype, fill):
+                return graph.const(fill.value, dtype, sizes)
+            case Position(dtype, axis):
+                return _spread(graph.arange(sizes[axis], dtype), (axis,), sizes)
+            case Call(op, dtype, operands):
+                return graph.apply(op, tuple([node(t) for t in operands]), dtype=dtype)
+
+    root = node(form.tree)
+    if form.op is not None:
+        root = graph.apply(form.op, (root,), Axes(tuple(range(form.own, len(sizes)))))
+    if not root.inputs:
+        root = graph.intern(Op.CONTIGUOUS, (root,), None, root.shape, root.dtype, root.device)
+    return Built(root, tuple([leaves[k] for k in range(len(form.leaves))]))
+
+
+def _spread(n: Node, axes: tuple[int, ...], sizes: Shape) -> Node:
+    """A leaf that has these axes, in this order, over all axes."""
+    order = sorted(axes)
+    if list(axes) != order:
+        n = graph.apply(Op.PERMUTE, (n,), Axes(tuple([axes.index(a) for a in order])))
+    if len(order) < len(sizes):
+        n = graph.apply(Op.RESHAPE, (n,), shape=tuple([s if k in order else 1 for k, s in enumerate(sizes)]))
+        n = graph.apply(Op.EXPAND, (n,), shape=sizes)
+    return n

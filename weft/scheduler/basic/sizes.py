@@ -1,0 +1,270 @@
+"""The sizes of a piece as runtime variables, where it reads elsewhere than at its own axes.
+
+    x[5:9] + y    x: n0, n1    x[n2:]: n3, n1    y: n3, n1         n0 to n3: 20, 8, 5, 4
+
+Each axis of a leaf, and each that an op makes as long as it is asked to, is a variable of its own, until ops say that
+two are equal, or that one follows from others. What decides how a kernel is written stays a number: windows, steps, and
+paddings of a few elements. Pieces that give the same graph over such variables share its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.ir import graph
+from weft.ir.graph import Along, Attrs, Axes, Box, Node, Padding, ScatterCombine, Shape, Window, elements
+from weft.ir.index import Int, Var, evaluate, substitute, variables
+from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.scheduler.basic.cut import Piece
+from weft.scheduler.kernelize.contraction import contraction
+
+BOUNDS = (1 << 6, 1 << 12, 1 << 24, 1 << 40)
+"""Largest values of runtime variables: each has the first that its value does not exceed. A kernel's rules judge by
+these, and its local buffers are as large."""
+
+SMALL_PADDING = 8
+"""Paddings up to this are part of the form: those of windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedForm:
+    """Rows of a graph, leaves first: a leaf's dtype and shape; a node's op, attributes, dtype, shape and inputs."""
+
+    rows: tuple[tuple[Any, ...], ...]
+    leaves: int
+    variables: tuple[Var, ...]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """The form of a piece, and the values of its variables."""
+
+    form: SizedForm
+    sizes: tuple[int, ...]
+
+
+class _NoForm(Exception):  # noqa: N818  (no error: a piece without a form has a kernel for its sizes)
+    """A piece whose sizes hang together in a way that is not known here."""
+
+
+def sized(piece: Piece, device: str) -> Sized | None:
+    """The form of a piece; None where it has none but for its sizes. Nor has a convolution: tiles for images of any
+    size are several times slower than those for the one."""
+    nodes = (*piece.leaves, *piece.inside, piece.root)
+    if any(n.op in (Op.SHEAR, Op.UNSHEAR) for n in piece.inside) and contraction(piece.root) is not None:
+        return None
+    if any(0 in n.shape or not all(isinstance(s, int) for s in n.shape) for n in nodes):
+        return None
+    try:
+        return _Unknowns().run(piece, device)
+    except _NoForm:
+        return None
+
+
+class _Unknowns:
+    """Sizes that are variables, as far as is known by now."""
+
+    def __init__(self) -> None:
+        self.values: dict[Var, int] = {}
+        self.known: dict[Var, Int] = {}
+        """The variables that were found to be other expressions."""
+
+    def run(self, piece: Piece, device: str) -> Sized:
+        shapes: dict[Node, Shape] = {}
+        attrs: dict[Node, Attrs] = {}
+        for n in piece.leaves:
+            shapes[n] = tuple([self.size(int(s)) for s in n.shape])  # pyright: ignore[reportArgumentType]
+        for n in (*piece.inside, piece.root):
+            shapes[n], attrs[n] = self.node(n, [shapes[i] for i in n.inputs])
+        names: dict[Var, Int] = {}
+        number: dict[Node, int] = {}
+        rows: list[tuple[Any, ...]] = []
+        for n in (*piece.leaves, *piece.inside, piece.root):
+            shape = self.renamed(shapes[n], names)
+            if n in attrs:
+                own = self.with_names(attrs[n], names)
+                rows.append((n.op, own, n.dtype, shape, tuple([number[i] for i in n.inputs])))
+            else:
+                rows.append((n.dtype, shape))
+            number[n] = len(number)
+        found = {v: self.values[k] for k, v in names.items() if isinstance(v, Var)}
+        env = {v.name: x for v, x in found.items()}
+        for n in number:
+            if tuple([evaluate(s, env) for s in self.renamed(shapes[n], names)]) != n.shape:
+                raise _NoForm
+        form = SizedForm(tuple(rows), len(piece.leaves), tuple(found), device)
+        return Sized(form, tuple(found.values()))
+
+    def size(self, value: int, low: int = 2) -> Int:
+        """A size of which nothing is known yet; a number where variables begin at a larger one."""
+        if value < low:
+            return value
+        v = Var(f"@{len(self.values)}", low, next(b for b in BOUNDS if value <= b))
+        self.values[v] = value
+        return v
+
+    def resolved(self, x: Int) -> Int:
+        """The expression as it is known by now."""
+        while used := variables(x) & self.known.keys():
+            x = substitute(x, {v: self.known[v] for v in used})
+        return x
+
+    def same(self, a: Int, b: Int) -> Int:
+        """The two are equal."""
+        a, b = self.resolved(a), self.resolved(b)
+        if a == b:
+            return a
+        if not isinstance(a, Var):
+            a, b = b, a
+        if not isinstance(a, Var) or a in variables(b):
+            raise _NoForm
+        if isinstance(b, Var) and b.lo > a.lo:  # the narrower one stays
+            a, b = b, a
+        self.known[a] = b
+        return b
+
+    def all_same(self, a: Shape, b: Shape, but: int | None = None) -> None:
+        """Two shapes are equal, but along an axis."""
+        for k, (x, y) in enumerate(zip(a, b, strict=True)):
+            if k != but:
+                self.same(x, y)
+
+    def renamed(self, shape: Sequence[Int], names: dict[Var, Int]) -> tuple[Int, ...]:
+        """Sizes over variables that are numbered as they are met."""
+        out: list[Int] = []
+        for x in shape:
+            x = self.resolved(x)
+            for v in sorted(variables(x), key=lambda v: int(v.name[1:])):
+                if v not in names:
+                    names[v] = Var(f"n{len(names)}", v.lo, v.hi)
+            out.append(substitute(x, {v: names[v] for v in variables(x)}))
+        return tuple(out)
+
+    def with_names(self, attrs: Attrs, names: dict[Var, Int]) -> Attrs:
+        """Attributes over these variables."""
+        match attrs:
+            case Box(start, step):
+                return Box(self.renamed(start, names), step)
+            case Padding(low, high, interior, fill):
+                return Padding(self.renamed(low, names), self.renamed(high, names), interior, fill)
+            case _:
+                return attrs
+
+    def node(self, n: Node, inputs: Sequence[Shape]) -> tuple[Shape, Attrs]:
+        """The shape of a node, and its attributes."""
+        match n.op, n.attrs:
+            case ((Op.CONST | Op.RANGE), attrs):
+                return tuple([self.size(int(s)) for s in n.shape]), attrs  # pyright: ignore[reportArgumentType]
+            case op, attrs if op in ELEMENTWISE or op is Op.CONTIGUOUS or op is Op.FLIP:
+                for other in inputs[1:]:
+                    self.all_same(inputs[0], other)
+                return inputs[0], attrs
+            case op, Axes(axes) if op in REDUCE:
+                return tuple([s for k, s in enumerate(inputs[0]) if k not in axes]), n.attrs
+            case Op.PERMUTE, Axes(axes):
+                return tuple([inputs[0][a] for a in axes]), n.attrs
+            case Op.RESHAPE, _:
+                return self.reshaped(inputs[0], n.inputs[0].shape, n.shape), None
+            case Op.EXPAND, _:
+                made = zip(inputs[0], n.inputs[0].shape, n.shape, strict=True)
+                return tuple([s if a == b else self.size(int(b)) for s, a, b in made]), None  # pyright: ignore[reportArgumentType]
+            case Op.SHRINK, Box():
+                start, shape = self.box(n.attrs, inputs[0], n.inputs[0].shape, n.shape)
+                return shape, Box(start, n.attrs.step)
+            case Op.UPDATE, Box():
+                start, shape = self.box(n.attrs, inputs[0], n.shape, n.inputs[1].shape)
+                self.all_same(shape, inputs[1])
+                return inputs[0], Box(start, n.attrs.step)
+            case Op.PAD, Padding(low, high, interior, fill) if not any(interior):
+                before, after = ([self.padding(x) for x in side] for side in (low, high))
+                shape = [s + a + b for s, a, b in zip(inputs[0], before, after, strict=True)]
+                return tuple(shape), Padding(tuple(before), tuple(after), interior, fill)
+            case ((Op.SHEAR | Op.UNSHEAR), Window(axis, window)):
+                self.same(inputs[0][window], n.shape[window])
+                made = self.size(int(n.shape[axis]))  # pyright: ignore[reportArgumentType]
+                return tuple([made if k == axis else s for k, s in enumerate(inputs[0])]), n.attrs
+            case Op.GATHER, Along(axis):
+                self.all_same(inputs[0], inputs[1], axis)
+                return inputs[1], n.attrs
+            case Op.SCATTER, ScatterCombine(axis):
+                self.all_same(inputs[0], inputs[1], axis)
+                self.all_same(inputs[1], inputs[2])
+                return inputs[0], n.attrs
+            case Op.CONCAT, Along(axis):
+                total: Int = 0
+                for x in inputs:
+                    self.all_same(inputs[0], x, axis)
+                    total = total + x[axis]
+                return tuple([total if k == axis else s for k, s in enumerate(inputs[0])]), n.attrs
+            case _:
+                raise _NoForm
+
+    def padding(self, x: Int) -> Int:
+        """A number of elements added at one end."""
+        return x if not isinstance(x, int) or x <= SMALL_PADDING else self.size(x)
+
+    def box(
+        self, box: Box, whole: Shape, given: Shape, part: Shape
+    ) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
+        """The start and the sizes of a box, `part` large, in a shape that is `given` as numbers."""
+        start: list[Int] = []
+        sizes: list[Int] = []
+        for at, n, of, size in zip(box.start, whole, given, part, strict=True):
+            start.append(self.size(int(at), low=1))  # pyright: ignore[reportArgumentType]
+            sizes.append(n if size == of else self.size(int(size)))  # pyright: ignore[reportArgumentType]
+        return tuple(start), tuple(sizes)
+
+    def reshaped(self, sizes: Shape, before: Shape, after: Shape) -> tuple[Int, ...]:
+        """The sizes after a reshape that makes one axis of several, or several of one, in each of its parts."""
+        out: list[Int] = []
+        i = j = 0
+        while i < len(before) or j < len(after):
+            first_i, first_j = i, j
+            a = b = 1
+            while True:
+                if i < len(before) and (i == first_i or a < b or (a == b and before[i] == 1)):
+                    a, i = a * int(before[i]), i + 1  # pyright: ignore[reportArgumentType]
+                elif j < len(after) and (j == first_j or b < a or (a == b and after[j] == 1)):
+                    b, j = b * int(after[j]), j + 1  # pyright: ignore[reportArgumentType]
+                else:
+                    break
+            if a != b:
+                raise _NoForm
+            given = [s for s, n in zip(sizes[first_i:i], before[first_i:i], strict=True) if n != 1]
+            wanted = [n for n in after[first_j:j] if n != 1]
+            if len(given) == len(wanted) and [n for n in before[first_i:i] if n != 1] == wanted:
+                made: list[Int] = given
+            elif len(wanted) == 1:
+                made = [elements(tuple(given))]
+            elif len(given) == 1:
+                made = [self.size(int(n)) for n in wanted]  # pyright: ignore[reportArgumentType]
+                self.same(given[0], elements(tuple(made)))
+            else:
+                raise _NoForm
+            rest = iter(made)
+            out.extend(1 if n == 1 else next(rest) for n in after[first_j:j])
+        return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedGraph:
+    """The graph of a form: its result on leaves of its own."""
+
+    root: Node
+    leaves: tuple[Node, ...]
+
+
+def graph_of(form: SizedForm) -> SizedGraph:
+    """The graph of a form, on leaves of its own."""
+    made: list[Node] = []
+    for row in form.rows[: form.leaves]:
+        dtype, shape = row
+        made.append(graph.buffer(shape, dtype, form.device, None))
+    for op, attrs, dtype, shape, inputs in form.rows[form.leaves :]:
+        numbers: tuple[int, ...] = inputs
+        over = tuple([made[k] for k in numbers])
+        made.append(graph.intern(op, over, attrs, shape, dtype, form.device if over else None))
+    return SizedGraph(made[-1], tuple(made[: form.leaves]))

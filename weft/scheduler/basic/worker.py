@@ -1,0 +1,92 @@
+"""The worker process: it builds the plans that it is asked for, and answers each with a byte when it is on disk."""
+# Tests: tests/scheduler/test_tiers.py
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import queue
+import select
+import sys
+import threading
+from typing import BinaryIO
+
+from weft.backends import registry
+from weft.ir.dtypes import DType
+from weft.scheduler import realize
+from weft.scheduler.basic.beside import Task
+from weft.scheduler.basic.plan import basic
+from weft.scheduler.build import Job
+from weft.scheduler.programs import compiled
+from weft.scheduler.signature import Key, Signature, snapshot
+
+NICENESS = 10
+"""Steps by which the worker gives way to other processes."""
+
+IDLE_SECONDS = 20.0
+"""The time without a job after which the worker ends."""
+
+POLL_SECONDS = 1.0
+"""The time after which the worker looks again for its parent."""
+
+
+def main(parent: int) -> None:
+    """Work for the process `parent`, as long as it lives and has something to do."""
+    os.nice(NICENESS)
+    answers = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)  # what compilers print is no answer
+    jobs: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_receive, args=(parent, jobs), daemon=True).start()
+    while True:
+        try:
+            data = jobs.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            return
+        os.write(answers, b"+" if _succeeds(data) else b"-")
+
+
+def _succeeds(data: bytes) -> bool:
+    """Do a job; True where the plan is on disk."""
+    try:
+        return run(pickle.loads(data))
+    except Exception:
+        logging.getLogger(__name__).debug("a plan could not be built", exc_info=True)
+        return False
+
+
+def run(task: Task) -> bool:
+    """Compile what a task asks for; True where it is on disk."""
+    device, sig = registry.open_device(task.device), signature_of(task)
+    if task.name is None:
+        own = snapshot(sig)
+        found = basic(Job(own.outputs, own.leaves, (), {}), device)
+        compiled(found.algorithms if found is not None else (), device)
+    else:
+        realize.build_and_keep(device, sig, {}, task.name)
+    return True
+
+
+def signature_of(task: Task) -> Signature:
+    """The signature of a task's graph, whose leaves hold nothing."""
+    leaves = sum(1 for r in task.rows[:-1] if r[0].__class__ is DType)
+    return Signature(Key(task.rows), (), (None,) * leaves, (), copies=False, homeless=False)
+
+
+def _receive(parent: int, jobs: queue.Queue[bytes]) -> None:
+    """Queue what the parent sends; end the process with it."""
+    source: BinaryIO = sys.stdin.buffer
+    fd = source.fileno()
+    data = b""
+    while os.getppid() == parent:
+        if not select.select([fd], [], [], POLL_SECONDS)[0]:
+            continue
+        more = os.read(fd, 1 << 16)
+        if not more:
+            break
+        data += more
+        while len(data) >= 8 and len(data) >= 8 + (size := int.from_bytes(data[:8], "little")):
+            jobs.put(data[8 : 8 + size])
+            data = data[8 + size :]
+    os._exit(0)
