@@ -467,3 +467,33 @@ def test_cycled_momentum_reaches_compiled_steps_without_new_plans(
     assert kept[-1] == kept[1]
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "Lion", "LAMB"])
+def test_what_follows_the_first_step_is_planned_already(
+    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State is there before the first step, and numbers that change are read from memory."""
+    from weft.scheduler import realize as planner
+
+    kind, options = OPTIMIZERS.get(name, (name, {"lr": 0.05}))
+    make, planned = planner._from_disk_or_built, list[int]()
+    monkeypatch.setattr(planner, "_from_disk_or_built", lambda *a, **k: (planned.append(1), make(*a, **k))[1])
+    with weft.device("dummy"):
+        params, loss = problem(weft)
+        optimizer = getattr(optim, kind)(params, **options)
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            optimizer.step()
+            return value
+
+        run_step: Any = weft.compile(step) if compiled else step
+        run_step().item()
+        planned.clear()
+        for _ in range(3):
+            run_step().item()
+    assert not planned

@@ -33,12 +33,12 @@ def source(node: Node, index: tuple[Int, ...]) -> Source:
                 out[a] = i
             return Source(tuple(out))
         case Op.EXPAND, _:
-            return Source(tuple(0 if n == 1 else i for i, n in zip(index, shape, strict=True)))
+            return Source(tuple([0 if n == 1 else i for i, n in zip(index, shape, strict=True)]))
         case Op.PAD, Padding():
             return _pad(node.attrs, index, shape)
         case Op.SHRINK, Box():
             axes_ = zip(index, node.attrs.start, node.attrs.step, strict=True)
-            return Source(tuple(i * step + start for i, start, step in axes_))
+            return Source(tuple([i * step + start for i, start, step in axes_]))
         case Op.FLIP, Axes(axes):
             flipped = zip(index, shape, strict=True)
             return Source(tuple(n - 1 - i if k in axes else i for k, (i, n) in enumerate(flipped)))

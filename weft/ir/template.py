@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Attrs, Node, Shape, toposort
+from weft.ir.graph import Attrs, Node, Shape, Target, toposort
 from weft.ir.interning import Interned
 from weft.ir.ops import Op
 
@@ -37,14 +37,26 @@ class GraphTemplate(metaclass=Interned):
     """A graph over `placeholders` (their shapes and dtypes): its rows, inputs before users, and the numbers of its
     results. Where a row is computed follows from its inputs, as for nodes."""
 
-    __slots__ = ("__weakref__", "digest", "placeholders", "results", "rows")
+    __slots__ = ("__weakref__", "_digest", "_homes", "placeholders", "results", "rows")
+    _digest: str
+    _homes: tuple[bool, ...] | None
+    """For each row, whether it follows from a placeholder, once that was asked for; empty where a row is simplified."""
 
     def __init__(
         self, placeholders: tuple[tuple[Shape, DType], ...], rows: tuple[Row, ...], results: tuple[int, ...]
     ) -> None:
-        self.placeholders, self.rows, self.results = placeholders, rows, results
-        text = repr((placeholders, [(r.op.name, r.inputs, r.attrs, r.shape, r.dtype) for r in rows], results))
-        self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self.placeholders, self.rows, self.results, self._homes = placeholders, rows, results, None
+
+    @property
+    def digest(self) -> str:
+        """A hash that is the same in every process, made once."""
+        try:
+            return self._digest
+        except AttributeError:
+            rows = [(r.op.name, r.inputs, r.attrs, r.shape, r.dtype) for r in self.rows]
+            text = repr((self.placeholders, rows, self.results))
+            self._digest = hashlib.sha256(text.encode()).hexdigest()
+            return self._digest
 
     def __repr__(self) -> str:
         """The same in every process, and another one for every other template."""
@@ -67,12 +79,47 @@ class GraphTemplate(metaclass=Interned):
     def nodes(self, inputs: Sequence[Node], home: Callable[[], str | None] | None = None) -> list[Node]:
         """The inputs, and the nodes of the rows after them, by the rules by which `graph.apply` makes nodes."""
         made = list(inputs)
-        for row in self.rows:
+        device = _common_device(inputs)
+        if device is None or not (homes := self._rows_on_placeholders()):
+            for row in self.rows:
+                over = tuple([made[k] for k in row.inputs])
+                made.append(graph.made(row.op, over, row.attrs, row.shape, row.dtype, home))
+            return made
+        for row, here in zip(self.rows, homes, strict=True):  # which rules leave as they are
             over = tuple([made[k] for k in row.inputs])
-            made.append(graph.made(row.op, over, row.attrs, row.shape, row.dtype, home))
+            made.append(graph.intern(row.op, over, row.attrs, row.shape, row.dtype, device if here else None))
         return made
+
+    def _rows_on_placeholders(self) -> tuple[bool, ...]:
+        """See `_homes`."""
+        if self._homes is None:
+            made = [graph.buffer(shape, dtype, "here", None) for shape, dtype in self.placeholders]
+            homes: list[bool] = []
+            for row in self.rows:
+                over = tuple([made[k] for k in row.inputs])
+                n = graph.made(row.op, over, row.attrs, row.shape, row.dtype)
+                if isinstance(row.attrs, Target) or (n.op, n.inputs, n.attrs) != (row.op, over, row.attrs):
+                    homes.clear()
+                    break
+                made.append(n)
+                homes.append(n.device is not None)
+            self._homes = tuple(homes)
+        return self._homes
 
     def build(self, inputs: Sequence[Node], home: Callable[[], str | None] | None = None) -> list[Node]:
         """The results on these inputs, which have the shapes and dtypes of the placeholders."""
         nodes = self.nodes(inputs, home)
         return [nodes[k] for k in self.results]
+
+
+_LOOKED_AT = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE})
+"""Ops of inputs by which rules simplify: see `shape_rules.simplify`."""
+
+
+def _common_device(inputs: Sequence[Node]) -> str | None:
+    """The device of all inputs; None where there are several, or one is in a file, or rules may look at its op."""
+    device = inputs[0].device if inputs else None
+    for i in inputs:
+        if i.op in _LOOKED_AT or i.device != device:
+            return None
+    return device

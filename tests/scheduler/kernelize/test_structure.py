@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import time
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 
 from weft.ir import dtypes, graph
+from weft.ir.errors import IRError
 from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine, Shape, apply
 from weft.ir.index import Var
 from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize.structure import structure
 from weft.scheduler.kernelize.text import show_specs
 from weft.testing.kernelized import execute
 from weft.testing.reference import evaluate
@@ -75,6 +79,41 @@ def test_equal_graphs_have_equal_kernels() -> None:
     assert first.algorithm == second.algorithm
     assert hash(first.algorithm) == hash(second.algorithm)
     assert first.reads != second.reads
+
+
+def test_groups_of_one_structure_have_one_algorithm() -> None:
+    x, y = leaf(3, 5), leaf(3, 5)
+    first, second = (kernelize([total(unary(Op.EXP, n), 1)])[0] for n in (x, y))
+    assert first.algorithm is second.algorithm
+    assert (first.reads, second.reads) == ((x,), (y,))
+    (third,) = kernelize([total(unary(Op.SIN, x), 1)])
+    assert third.algorithm != first.algorithm
+
+
+@pytest.mark.parametrize("values", [(0.0, -0.0), (1.0, 2.0)])
+def test_groups_of_other_constants_have_other_algorithms(values: tuple[float, float]) -> None:
+    x = leaf(7)
+    made = [kernelize([apply(Op.MAX, (x, graph.const(v, x.dtype, (7,))))])[0].algorithm for v in values]
+    assert made[0] != made[1]
+
+
+def test_groups_that_read_one_tensor_twice_are_no_groups_that_read_two() -> None:
+    x, y = leaf(4, 4), leaf(4, 4)
+    (twice,) = checked(add(x, apply(Op.PERMUTE, (x,), Axes((1, 0)))))
+    (once,) = checked(add(x, apply(Op.PERMUTE, (y,), Axes((1, 0)))))
+    assert len(twice.reads) == 1
+    assert len(once.reads) == 2
+
+
+def test_a_kernel_of_the_same_structure_that_is_another_one_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emitter = importlib.import_module("weft.scheduler.kernelize.emit")
+    monkeypatch.setattr(emitter, "structure", lambda group, masks: (("same",), structure(group, masks)[1]))
+    monkeypatch.setattr(emitter, "_known", OrderedDict())
+    kernelize([unary(Op.EXP, leaf(7))])
+    with pytest.raises(IRError, match="of the same structure is another one"):
+        kernelize([unary(Op.EXP, leaf(8))])
 
 
 def test_softmax_as_text() -> None:

@@ -8,6 +8,7 @@ and stands for itself by its number afterwards. Nothing is left out: names, dtyp
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -25,56 +26,56 @@ def digest(algorithm: Algorithm) -> str:
 
 class _Digest:
     def __init__(self) -> None:
-        self.numbers: dict[Expr | Index, int] = {}
+        self.numbers: dict[Expr | Index, str] = {}
         self.hash = hashlib.sha256()
 
     def of(self, algorithm: Algorithm) -> str:
-        self.number(algorithm)
-        self.hash.update(self.text(algorithm).encode())
+        missing: list[Expr | Index] = []
+        self.text(algorithm, missing)
+        self.number(missing)
+        self.hash.update(self.text(algorithm, missing).encode())
         return self.hash.hexdigest()
 
-    def number(self, root: Any) -> None:
-        """Number and hash all expressions inside `root`, operands before users; without recursion over depth."""
-        stack: list[Any] = list(reversed(_inside(root)))
+    def number(self, roots: Sequence[Expr | Index]) -> None:
+        """Number and hash all expressions under `roots`, operands before users; without recursion over depth."""
+        numbers = self.numbers
+        stack = list(reversed(roots))
         while stack:
             node = stack[-1]
-            if node in self.numbers:
+            if node in numbers:
                 stack.pop()
                 continue
-            parts = _parts(node)
-            missing = [x for x in _inside(parts) if x not in self.numbers]
+            missing: list[Expr | Index] = []
+            text = self.text(_parts(node), missing)
             if missing:
                 missing.reverse()
                 stack += missing
                 continue
             stack.pop()
-            self.numbers[node] = len(self.numbers)
-            self.hash.update(f"{type(node).__name__}{self.text(parts)};".encode())
+            numbers[node] = f"#{len(numbers)}"
+            self.hash.update(f"{node.__class__.__name__}{text};".encode())
 
-    def text(self, x: Any) -> str:
-        """The text of `x`; expressions by their number."""
+    def text(self, x: Any, missing: list[Expr | Index]) -> str:
+        """The text of `x`; expressions by their number, those without one are added to `missing`."""
+        kind = x.__class__
+        if kind is tuple:
+            return f"({','.join([self.text(y, missing) for y in x])})"
+        if kind is int:
+            return repr(x)
         if isinstance(x, Expr | Index):
-            return f"#{self.numbers[x]}"
-        if isinstance(x, tuple):
-            return f"({','.join([self.text(y) for y in x])})"  # pyright: ignore[reportUnknownVariableType]
+            number = self.numbers.get(x)
+            if number is None:
+                missing.append(x)
+                return ""
+            return number
         if isinstance(x, DType | Enum):
-            return f"{type(x).__name__}.{x.name}"
+            return f"{kind.__name__}.{x.name}"
         if is_dataclass(x):
-            return f"{type(x).__name__}({','.join([self.text(getattr(x, f.name)) for f in fields(x)])})"
+            parts = [self.text(getattr(x, f.name), missing) for f in fields(x)]
+            return f"{kind.__name__}({','.join(parts)})"
         return repr(x)
 
 
 def _parts(node: Expr | Index) -> tuple[Any, ...]:
     """The parts of a node."""
     return (node.dtype, bits(node.value)) if isinstance(node, Const) else node.fields()
-
-
-def _inside(x: Any) -> list[Expr | Index]:
-    """The outermost expressions in a structure of tuples and dataclasses."""
-    if isinstance(x, Expr | Index):
-        return [x]
-    if isinstance(x, tuple):
-        return [e for y in x for e in _inside(y)]  # pyright: ignore[reportUnknownVariableType]
-    if is_dataclass(x) and not isinstance(x, DType):
-        return [e for f in fields(x) for e in _inside(getattr(x, f.name))]
-    return []

@@ -27,6 +27,7 @@ __all__ = [
     "copies",
     "kernelize",
     "kernelize_all",
+    "kernelize_expanded",
     "kernels",
 ]
 
@@ -50,7 +51,13 @@ def kernelize_all(
     No kernel reads and writes more than `buffers` tensors. The result depends on the graph's structure only. With
     `logged`, each kernel comes with the decisions about its nodes, as text.
     """
-    outputs = expand_calls(outputs)
+    return kernelize_expanded(expand_calls(outputs), buffers, logged)
+
+
+def kernelize_expanded(
+    outputs: Sequence[Node], buffers: int = NO_LIMIT, logged: bool = False
+) -> list[KernelSpec | ScanSpec]:
+    """As `kernelize_all`, of a graph without calls."""
     partition = Partition(outputs, buffers)
     masks = find_masks(partition.prepared.order, frozenset(map(id, outputs)))
     groups = ordered(partition)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 
+from weft import settings
 from weft.ir import dtypes
 from weft.ir import expr as ex
+from weft.ir.errors import IRError
 from weft.ir.expr import Load
+from weft.ir.forks import forkable
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
@@ -32,6 +38,7 @@ from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Frame, Group, GroupStore, Kind
 from weft.scheduler.kernelize.masks import Masks, places
 from weft.scheduler.kernelize.spec import KernelSpec
+from weft.scheduler.kernelize.structure import Key, structure
 
 _OWN, _SUMMED = "ijklmn", "rstu"
 _stamps = count()
@@ -191,7 +198,7 @@ class _Emitter:
             self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine
         )
 
-    def algorithm(self) -> Algorithm:
+    def algorithm(self, name: str) -> Algorithm:
         """All items, reductions before the outputs that read them."""
         group = self.group
         numbers = count(1)
@@ -209,7 +216,7 @@ class _Emitter:
             Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks)) for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
-        return Algorithm(_name(group), tuple(params), self.runtime, tuple(items))
+        return Algorithm(name, tuple(params), self.runtime, tuple(items))
 
 
 def _runtime_variables(group: Group) -> tuple[Var, ...]:
@@ -257,23 +264,79 @@ def _name(group: Group) -> str:
     return "_".join(words[:5]) or "kernel"
 
 
+@dataclass(frozen=True, slots=True)
+class _Emitted:
+    """The kernel of all groups of one structure. `reads` and `writes`: the numbers of the tensors that its parameters
+    stand for."""
+
+    algorithm: Algorithm
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    flops: Int
+    traffic: Int
+
+
+EMITTED_KEPT = 1024
+"""Kernels in memory, for groups of the same structure; the one met longest ago goes first."""
+
+_lock = forkable(threading.Lock())
+_known: OrderedDict[Key, _Emitted] = OrderedDict()
+
+
 def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logged] = ()) -> KernelSpec:
     """The specification of a group's kernel, with the logged decisions about its nodes."""
-    e = _Emitter(group, masks)
-    algorithm = e.algorithm()
-    reads = tuple(n for n, _ in e.params.reads.values())
-    writes = tuple(n for n, _ in e.params.writes.values())
-    names = {id(n): name for n, name in (*e.params.reads.values(), *e.params.writes.values())}
+    name = _name(group)
+    key, tensors = structure(group, masks)
+    made = _kept((name, *key))
+    if made is None:
+        made = _emitted(group, masks, name, tensors)
+        with _lock:
+            _known[name, *key] = made
+            if len(_known) > EMITTED_KEPT:
+                _known.popitem(last=False)
+    elif settings.verify() and made != _emitted(group, masks, name, tensors):
+        raise IRError(f"a kernel of the same structure is another one: {name}", "kernelize")
+    reads = tuple([tensors[k] for k in made.reads])
+    writes = tuple([tensors[k] for k in made.writes])
+    names = [p.name for p in made.algorithm.params]
     reasons: list[str] = []
-    for n in writes:
-        reasons.append(f"{names[id(n)]} {n!r} is stored: {cuts[id(n)].why}")
-    for n in reads:
+    for n, called in zip(writes, names[len(reads) :], strict=True):
+        reasons.append(f"{called} {n!r} is stored: {cuts[id(n)].why}")
+    for n, called in zip(reads, names, strict=False):
         if id(n) in cuts and not is_leaf(n):
-            reasons.append(f"{names[id(n)]} {n!r} is loaded: {cuts[id(n)].why}")
-    inplace = {names[id(n)]: group.inplace[id(n)] for n in writes if id(n) in group.inplace}
-    flops = operations(algorithm)
-    traffic = _traffic(group, reads)
-    return KernelSpec(algorithm, reads, writes, inplace, tuple(reasons), flops, traffic, tuple(log))
+            reasons.append(f"{called} {n!r} is loaded: {cuts[id(n)].why}")
+    inplace = {
+        called: group.inplace[id(n)]
+        for n, called in zip(writes, names[len(reads) :], strict=True)
+        if id(n) in group.inplace
+    }
+    return KernelSpec(
+        made.algorithm, reads, writes, inplace, tuple(reasons), made.flops, made.traffic, tuple(log)
+    )
+
+
+def _kept(key: Key) -> _Emitted | None:
+    """The kernel of a structure met before."""
+    with _lock:
+        found = _known.get(key)
+        if found is not None:
+            _known.move_to_end(key)
+        return found
+
+
+def _emitted(group: Group, masks: Masks, name: str, tensors: Sequence[Node]) -> _Emitted:
+    """The kernel of a group, made anew."""
+    e = _Emitter(group, masks)
+    algorithm = e.algorithm(name)
+    reads = tuple([n for n, _ in e.params.reads.values()])
+    number = {id(n): k for k, n in enumerate(tensors)}
+    return _Emitted(
+        algorithm,
+        tuple([number[id(n)] for n in reads]),
+        tuple([number[id(n)] for n, _ in e.params.writes.values()]),
+        operations(algorithm),
+        _traffic(group, reads),
+    )
 
 
 def _traffic(group: Group, reads: tuple[Node, ...]) -> Int:

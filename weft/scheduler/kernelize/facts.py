@@ -60,7 +60,7 @@ def gather_facts(order: Sequence[Node], forced: Mapping[int, str]) -> dict[int, 
         if is_leaf(node):
             f.leaves = f.bases = frozenset((id(node),))
             continue
-        for i in dict.fromkeys(node.inputs):
+        for i in node.inputs if len(node.inputs) == 1 else dict.fromkeys(node.inputs):
             out[id(i)].consumers += 1
     for node in order:
         if not is_leaf(node):
@@ -87,7 +87,7 @@ def _derive(node: Node, f: Facts, facts: Mapping[int, Facts], forced: Mapping[in
         return
     leaves: frozenset[int] | None = _NONE
     ops: float = op.info.cost
-    for i in dict.fromkeys(node.inputs):
+    for i in node.inputs if len(node.inputs) == 1 else dict.fromkeys(node.inputs):
         g = facts[id(i)]
         f.reduced = f.reduced or g.reduced
         if g.bases and len(f.bases) <= MAX_LEAVES:

@@ -24,9 +24,8 @@ def fuse(view: View, node: Node, sites: Sequence[Site]) -> FuseInto | Cut:
     if why is not None:
         return Cut(why, forced=True, in_reader=not view.prepared.in_own_kernel(node))
     found = _fuse(view, node, view.facts[id(node)], sites)
-    if isinstance(found, FuseInto) and not all(
-        view.has_room(g, node) for g in dict.fromkeys(s.group for s in sites)
-    ):
+    limited = view.max_buffers != cost.NO_LIMIT and isinstance(found, FuseInto)
+    if limited and not all(view.has_room(g, node) for g in dict.fromkeys(s.group for s in sites)):
         why = f"a kernel has at most {view.max_buffers} buffers on this device"
         return Cut(why, forced=True, in_reader=False, ends_online=True)
     return found

@@ -193,7 +193,7 @@ class Group:
 
     def frames_of(self, frames: Frames) -> list[Frame]:
         """The given frames in the group's order."""
-        return [f for f in self.frames if f in frames]
+        return [*frames] if len(frames) == 1 else [f for f in self.frames if f in frames]
 
 
 def markers_in(index: tuple[Int, ...], guard: Guard = ()) -> list[Opaque]:

@@ -85,7 +85,7 @@ class Partition:
         return [number for number, _ in self._sites.known.get(node, ())]
 
     def users(self, node: Node, sites: Iterable[Site]) -> Mapping[Group, None]:
-        return dict.fromkeys((*(s.group for s in sites), *self._sites.updaters.get(id(node), ())))
+        return dict.fromkeys([*[s.group for s in sites], *self._sites.updaters.get(id(node), ())])
 
     def is_updated(self, node: Node) -> bool:
         return id(node) in self._sites.updaters

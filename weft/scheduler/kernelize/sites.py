@@ -24,11 +24,12 @@ class Sites:
 
     def need(self, node: Node, group: Group, index: tuple[Int, ...], frames: Frames) -> Site:
         """The site of `node` at `index` in `group`, now also needed by `frames`."""
-        if node.op is Op.CONST and node.storage is None:
+        number, op = id(node), node.op
+        if op is Op.CONST and node.storage is None:
             index = ()
-        known = self.known.get(id(node))
+        known = self.known.get(number)
         if known is None:
-            known = self.known[id(node)] = {}
+            known = self.known[number] = {}
         key = (group.number, index)
         site = known.get(key)
         if site is not None:
@@ -36,17 +37,18 @@ class Sites:
                 site.frames |= frames
             return site
         site = known[key] = Site(node, group, index, frames, Kind.OPEN)
-        if is_leaf(node):
+        if self.facts[number].size == 0:
+            site.kind, site.fill = Kind.CONST, 0
+        elif is_leaf(node):
             self.load(site)
-        elif node.op is Op.CONST:
+            group.pending.add(number)
+        elif op is Op.CONST:
             site.kind = Kind.CONST
-        elif node.op is Op.RANGE:
+        elif op is Op.RANGE:
             site.kind = Kind.RANGE
             self.depend(site)
-        if self.facts[id(node)].size == 0:
-            site.kind, site.fill = Kind.CONST, 0
-        if site.kind in (Kind.OPEN, Kind.LOAD):
-            group.pending.add(id(node))
+        else:
+            group.pending.add(number)
         return site
 
     def load(self, site: Site) -> None:
@@ -71,4 +73,4 @@ class Sites:
     def _wait(self, site: Site) -> None:
         """Make the computed indices in the site's index its inputs, computed before it."""
         if site.group.markers:
-            site.inputs.extend(site.group.markers[m][0] for m in markers_in(site.index))
+            site.inputs += [site.group.markers[m][0] for m in markers_in(site.index)]
