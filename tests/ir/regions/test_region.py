@@ -118,6 +118,21 @@ def test_boxes_are_joined_where_that_adds_least_work() -> None:
     assert [b[0] for b in by_rows.boxes] in ([(20, 31), (0, 11)], [(0, 11), (20, 31)])
 
 
+def test_unions_of_many_boxes_lose_nothing_and_stay_disjoint() -> None:
+    for seed in range(300):
+        random = Random(seed)
+        found, wanted = list[bx.IndexBox](), np.zeros((12, 12), bool)
+        for _ in range(random.randint(2, 12)):
+            at = [random.randrange(12) for _ in range(2)]
+            sides = [(i, min(12, i + random.randint(1, 3))) for i in at]
+            found.append(box(*sides))
+            wanted[tuple(slice(*side) for side in sides)] = True
+        got = Region.of(found)
+        held = points(got, (12, 12))
+        assert len(got.boxes) <= MAX_BOXES
+        assert (held == wanted).all() if got.exact else (held | ~wanted).all()
+
+
 def test_touching_boxes_are_one() -> None:
     n = Var("n", 0, 9)
     assert Region.of([box((0, n)), box((n, n + 1))]) == Region((box((0, n + 1)),))

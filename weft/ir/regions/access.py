@@ -11,7 +11,7 @@ that the answer is a box as often as can be:
                  (24) -> (4, 6) is  { ( (6*q + r), (q, r) ) },  and a reshape is a change of digits
     equations    padding between elements asks for i % 2 = 0: with digits, r = 0, and i is 2*q
 """
-# Tests: tests/ir/regions/test_ops.py, tests/ir/regions/test_graphs.py
+# Tests: tests/ir/regions/test_solve.py, tests/ir/regions/test_ops.py
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from weft.ir.index import (
     variables,
 )
 from weft.ir.regions.boxes import Interval
-from weft.ir.regions.region import Region, united
+from weft.ir.regions.region import Region, united, within
 from weft.ir.regions.solve import Condition, image, span
 
 MAX_DIGITS = 16
@@ -93,9 +93,11 @@ class Access:
         return self._image(self.read, region, self.out)
 
     def _image(self, given: Sequence[Int], region: Region, wanted: Sequence[Int]) -> Region:
-        if given == wanted and not self.conditions:
-            return replace(region, exact=region.exact and self.exact)
         ranges, images = dict(self.ranges), list[Region]()
+        if given == wanted and not self.conditions and _are_places(given):
+            everything = tuple([ranges[i] if isinstance(i, Var) else Interval(0, 1) for i in given])
+            found = within(region, everything)
+            return replace(found, exact=found.exact and self.exact)
         for box in region.boxes:
             inside = [Condition(i, *sides) for i, sides in zip(given, box, strict=True)]
             images.append(image(ranges, (*inside, *self.conditions), wanted))
@@ -117,6 +119,12 @@ class Access:
             read=tuple(map(new, self.read)),
             conditions=tuple(conditions),
         )
+
+
+def _are_places(index: Sequence[Int]) -> bool:
+    """True where an index is a variable of its own along each axis, or 0."""
+    used = [i for i in index if i != 0]
+    return all(isinstance(i, Var) for i in used) and len(set(used)) == len(used)
 
 
 def _freed(x: Opaque, free: dict[Opaque, Var]) -> Var:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from weft.ir.graph import Node, buffer, toposort
 from weft.ir.index import Int, maximum, minimum
 from weft.ir.loop_body import Body, LoopNode, Part
-from weft.ir.regions.boxes import Interval
+from weft.ir.regions.boxes import Interval, full
 from weft.ir.regions.ops import Used, always, relation
 from weft.ir.regions.region import NOTHING, Region, united, within
 from weft.ir.template import GraphTemplate
@@ -42,7 +42,9 @@ def needs(node: Node, region: Region, used: Used = always) -> tuple[Region, ...]
             accesses = relation(node, used)
             found = {id(of): of for of in accesses}  # an elementwise op has one relation for all operands
             read = {k: united(a.needs(region) for a in of) for k, of in found.items()}
-            return tuple([within(read[id(of)], i.shape) for of, i in zip(accesses, node.inputs, strict=True)])
+            return tuple(
+                [within(read[id(of)], full(i.shape)) for of, i in zip(accesses, node.inputs, strict=True)]
+            )
 
 
 def reaches(node: Node, k: int, region: Region, used: Used = always) -> Region:
@@ -56,7 +58,7 @@ def reaches(node: Node, k: int, region: Region, used: Used = always) -> Region:
         case LoopNode():
             return _loop_reaches(node.attrs, k, region, used)
         case _:
-            return within(united(a.reaches(region) for a in relation(node, used)[k]), node.shape)
+            return within(united(a.reaches(region) for a in relation(node, used)[k]), full(node.shape))
 
 
 def needed(wanted: Mapping[Node, Region], used: Used = always) -> dict[Node, Region]:

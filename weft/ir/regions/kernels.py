@@ -17,6 +17,7 @@ from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, StoreTo
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.ops import Op
 from weft.ir.regions.access import Access
+from weft.ir.regions.boxes import full
 from weft.ir.regions.region import NOTHING, Region, within
 
 MAX_PATHS = 512
@@ -32,7 +33,7 @@ def needed(algorithm: Algorithm, wanted: Mapping[str, Region]) -> dict[str, Regi
         later = dict(before)
         for target, source, access in relation(item):
             found = access.needs(wanted.get(target, NOTHING) | later.get(target, NOTHING))
-            found = within(found, shapes[source])
+            found = within(found, full(shapes[source]))
             before[source] = before.get(source, NOTHING) | found
     for name, region in wanted.items():
         kept = region
@@ -48,7 +49,7 @@ def reached(algorithm: Algorithm, changed: Mapping[str, Region]) -> dict[str, Re
     for item in algorithm.items:
         before = dict(found)
         for target, source, access in relation(item):
-            region = within(access.reaches(before.get(source, NOTHING)), shapes[target])
+            region = within(access.reaches(before.get(source, NOTHING)), full(shapes[target]))
             found[target] = found.get(target, NOTHING) | region
     return found
 

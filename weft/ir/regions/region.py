@@ -132,12 +132,9 @@ def united(regions: Iterable[Region]) -> Region:
     return found
 
 
-def within(region: Region, shape: Sequence[Int]) -> Region:
-    """The region without places that the shape does not have: an answer that is too large may name some."""
-    everything = bx.full(shape)
-    if all(bx.holds(everything, b) for b in region.boxes):
-        return region
-    return region & Region((everything,))
+def within(region: Region, around: IndexBox) -> Region:
+    """The elements of a region that are in a box: an answer that is too large may name places that there are not."""
+    return region if all(bx.holds(around, b) for b in region.boxes) else region & Region((around,))
 
 
 def _disjoint(boxes: Iterable[IndexBox]) -> tuple[list[IndexBox], bool]:

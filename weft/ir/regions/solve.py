@@ -8,7 +8,7 @@ them where one box of variables will not do (`_restricted_sum`). The image of su
 expressions depend on one variable, and each takes all values between its ends (`span`). Where that, or a condition, is
 not proven, the answer holds more than the truth, and says so.
 """
-# Tests: tests/ir/regions/test_ops.py, tests/ir/regions/test_graphs.py
+# Tests: tests/ir/regions/test_solve.py, tests/ir/regions/test_ops.py
 
 from __future__ import annotations
 
