@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
@@ -22,3 +23,17 @@ def fresh_cache() -> Iterator[None]:
     with TemporaryDirectory(prefix="weft-tests-") as folder:
         os.environ["WEFT_CACHE_DIR"] = folder
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_learned() -> None:
+    """What earlier tests computed neither joins these nor decides their plans."""
+    if "weft.scheduler.families" in sys.modules:
+        from weft.scheduler import families
+
+        families._families.clear()
+        families._met.clear()
+    if "weft.core.execute.pending" in sys.modules:
+        from weft.core.execute import pending
+
+        pending.mine.__init__()

@@ -88,8 +88,8 @@ def machine_loop() -> str:
 def plan_of(t: Tensor) -> Plan:
     """The plan that computes `t` on the described device."""
     sig = signature([t.value.node])
-    plan, _ = build(Job((t.value.node,), sig.leaves, sig.variables, {}), Described())
-    return plan
+    made, _ = build(Job((t.value.node,), sig.leaves, sig.variables, {}), Described())
+    return made.plan({})
 
 
 def show_plan(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft import Tensor
@@ -64,7 +64,7 @@ class Described:
     def read(self, memory: Memory, nbytes: int) -> memoryview:
         raise RuntimeError("a described device has no memory")
 
-    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[Code], bytes]:
+    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[Code], bytes]:
         return [Text(render_module([p], TARGET)) for p in programs], b""
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[Code]:

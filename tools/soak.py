@@ -32,7 +32,7 @@ from weft.core.args import broadcast, handle
 from weft.core.compile import compile as compiling
 from weft.core.compile.compile import CompiledFunction
 from weft.core.composed import composite, templates
-from weft.core.execute import changes, ownership, pending, watched
+from weft.core.execute import changes, pending, watched, writes
 from weft.core.views import views
 from weft.ir import graph, index, interning, movement
 from weft.scheduler import disk_cache, families, programs, realize
@@ -67,12 +67,12 @@ def tables() -> dict[str, tuple[int, int]]:
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
-        "scalars": (len(broadcast._scalars), 2049),
+        "scalars": (len(broadcast._numbers), broadcast.NUMBERS_KEPT),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent_tensors.tensors), handle.RECENT),
         "noted": (len(pending.mine.noted), pending.MANY),
         "watched": (len(watched.tensors), 1000),
-        "ranges": (len(ownership.known_ranges), 1000),
+        "ranges": (len(writes.known_ranges), 1000),
         "nodes": (len(graph._nodes), graph._sweep_at + 1),
         "interned": (len(interning._known), interning._sweep_at + 1),
     }

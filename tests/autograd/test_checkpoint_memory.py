@@ -24,7 +24,8 @@ def _workspace(blocks: int, saved: bool) -> int:
     grads = weft.autograd.grad((h * h).mean(), params)
     nodes = tuple(value_of("test", g).node for g in grads)
     sig = signature(nodes)
-    plan, _ = build(Job(nodes, sig.leaves, sig.variables, {}), open_device("cpu:0"))
+    made, _ = build(Job(nodes, sig.leaves, sig.variables, {}), open_device("cpu:0"))
+    plan = made.plan({})
     return plan.commands.workspace_bytes
 
 

@@ -50,6 +50,10 @@ CASES: dict[str, tuple[Call, list[np.ndarray]]] = {
         lambda F, x, w: F.conv_transpose2d(x, w, None, 2, 1, 1, 2),
         [drawn(1, 2, 3, 3), drawn(2, 1, 3, 3)],
     ),
+    "depthwise": (
+        lambda F, x, w: F.conv2d(x, w, None, 1, 1, 1, 3),
+        [drawn(2, 3, 5, 18), drawn(3, 1, 3, 3)],
+    ),
     "stride": (lambda F, x, w: F.conv2d(x, w, None, 2, 1), [drawn(1, 2, 5, 4), drawn(2, 2, 3, 3)]),
     "stride above the kernel": (lambda F, x, w: F.conv1d(x, w, None, 3), [drawn(1, 2, 8), drawn(2, 2, 2)]),
 }

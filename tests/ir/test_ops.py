@@ -13,7 +13,7 @@ from weft.autograd.batching import BATCH
 from weft.autograd.vjp import VJP
 from weft.backends.clike import scalar as clike
 from weft.backends.llvm import scalar as llvm
-from weft.ir import dtypes, fold, ops, reference_ops, relations, shape_rules
+from weft.ir import dtypes, fold, ops, reference_ops, shape_rules
 from weft.ir.expr import Const, ScalarCall
 from weft.ir.loops_verify import call_error
 from weft.ir.math import expand
@@ -28,7 +28,7 @@ from weft.ir.ops import (
     TRANSCENDENTAL,
     Op,
 )
-from weft.scheduler.stream.slices import SLICE
+from weft.ir.regions.ops import ACCESSES
 from weft.testing import reference
 
 EVERY = frozenset(Op)
@@ -36,8 +36,7 @@ TOTAL: dict[str, tuple[Iterable[Op], frozenset[Op]]] = {
     "shape rules: RULES of weft/ir/shape_rules.py": (shape_rules.RULES, EVERY - LEAVES - {Op.FMA}),
     "derivatives: VJP of weft/autograd/vjp.py": (VJP, EVERY),
     "batching: BATCH of weft/autograd/batching.py": (BATCH, EVERY),
-    "relations: RELATIONS of weft/ir/relations.py": (relations.RELATIONS, EVERY),
-    "slices: SLICE of weft/scheduler/stream/slices.py": (SLICE, EVERY),
+    "regions: ACCESSES of weft/ir/regions/ops.py": (ACCESSES, EVERY),
     "reference of graphs: REFERENCE of weft/testing/reference.py": (reference.REFERENCE, EVERY),
     "reference of calls: REFERENCE of weft/ir/reference_ops.py": (
         reference_ops.REFERENCE,

@@ -31,7 +31,8 @@ def test_an_unrolled_loop_has_the_programs_of_one_step() -> None:
         counts[n] = len({g.algorithm for g in found})
         assert len(specs) > counts[n]
         sig = signature([node])
-        plan, _ = build(Job((node,), sig.leaves, sig.variables, {}), open_device("cpu:0"))
+        made, _ = build(Job((node,), sig.leaves, sig.variables, {}), open_device("cpu:0"))
+        plan = made.plan({})
         assert len(plan.codes) == counts[n] and set(plan.constants) <= set(range(n))
     assert counts[6] == counts[12]
 

@@ -30,6 +30,8 @@ def total(parts: Sequence[Value]) -> Value:
     The slices of a long sequence, each used in its own step, have such gradients: added up one by one, every element
     would be touched as often as there are steps. Constant zeros, as rounding has them, are not added.
     """
+    if len(parts) == 1:
+        return parts[0]
     parts = [p for p in parts if not _is_zero(p)] or parts[:1]
     if len(parts) < AT_ONCE:
         return _sum(parts)

@@ -81,7 +81,7 @@ def apply(
     if inputs and (small := inputs[-1].node.dtype).bits == 8 and small.is_float8:
         if op not in FLOAT8_OPS or (isinstance(attrs, ScatterCombine) and attrs.op is not None):
             raise no_arithmetic(op.symbol, small)
-    nodes = tuple([v.node for v in inputs])
+    nodes = (inputs[0].node,) if len(inputs) == 1 else tuple([v.node for v in inputs])
     return record(graph.apply(op, nodes, attrs, shape, dtype, device_of_files), op, attrs, inputs)
 
 

@@ -14,7 +14,7 @@ from weft.ir.dtypes import DType, to_numpy
 
 
 @dataclass(
-    slots=True, eq=False
+    slots=True, eq=False, weakref_slot=True
 )  # not frozen: that would double the time that making one takes, at every result
 class Storage:
     """Elements of `dtype` and `shape` at the start of `memory`. Not to be changed."""

@@ -9,15 +9,20 @@ without calls first (`expand_calls`): the one that would have been built without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
 
 from weft.ir import graph
-from weft.ir.graph import Node, toposort
+from weft.ir.dtypes import DType
+from weft.ir.graph import Node, Shape, toposort
 from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
 from weft.ir.rewrite import rewritten
 from weft.ir.template import GraphTemplate
+
+_CALL = Op.CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +31,43 @@ class GraphCall:
 
     template: GraphTemplate
     uses: tuple[int, ...]
+    pick: Callable[[Sequence[Node]], Any] = field(init=False, repr=False, compare=False)
+    """Takes the inputs that are used, two at least, out of all."""
+    shape: Shape = field(init=False, repr=False, compare=False)
+    dtype: DType = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        root = self.template.rows[-1]
+        object.__setattr__(self, "pick", itemgetter(*self.uses) if len(self.uses) > 1 else None)
+        object.__setattr__(self, "shape", root.shape)
+        object.__setattr__(self, "dtype", root.dtype)
 
     def on(self, inputs: Sequence[Node]) -> Node:
         """The node that stands for the result on inputs of the shapes and dtypes that it was recorded with."""
-        used = tuple([inputs[k] for k in self.uses])
-        if not used:  # a constant
-            return self.template.build(used)[0]
+        used: tuple[Node, ...]
+        if len(self.uses) > 1:
+            used = self.pick(inputs)
+        elif self.uses:
+            used = (inputs[self.uses[0]],)
+        else:  # a constant
+            return self.template.build(())[0]
         device = None
         for i in used:
             if i.device is not None:
                 device = i.device
                 break
-        root = self.template.rows[-1]
-        return graph.intern(Op.CALL, used, self.template, root.shape, root.dtype, device)
+        return graph.intern(_CALL, used, self.template, self.shape, self.dtype, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A result that is one of the inputs, by its number: the gradient of a sum, say."""
+
+    number: int
+
+    def on(self, inputs: Sequence[Node]) -> Node:
+        """The input."""
+        return inputs[self.number]
 
 
 def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[GraphCall] | str:
@@ -81,7 +110,7 @@ def _expanded(n: Node, inputs: tuple[Node, ...]) -> Node:
     """The node on inputs without calls. A constant that a call became is put in memory for a loop."""
     if isinstance(n.attrs, GraphTemplate):
         return n.attrs.build(inputs, lambda: n.device)[0]
-    if all(a is b for a, b in zip(inputs, n.inputs, strict=True)):
+    if inputs == n.inputs:
         return n
     if n.op is Op.LOOP:
         inputs = tuple(map(in_memory, inputs))

@@ -38,7 +38,7 @@ class DType:
     @property
     def itemsize(self) -> int:
         """Size of one element in bytes (a bool takes one)."""
-        return max(1, self.bits // 8)
+        return self.bits // 8 or 1
 
     @property
     def is_float(self) -> bool:

@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
 from weft.ir import dtypes
@@ -496,6 +496,9 @@ def transform(
     `index` any index subexpression. One memo keeps sharing over several calls; what is in it is not looked into.
     """
     memo = {} if memo is None else memo
+    known = memo.get(e)
+    if known is not None:
+        return known
 
     def on_index(i: Index) -> Int | None:
         if index is not None:
@@ -519,29 +522,25 @@ def transform(
             stack.pop()
             continue
         parts = x.parts
-        missing = [p for p in parts if p not in memo]
-        if missing:
-            missing.reverse()
-            stack += missing
-            continue
+        if parts:
+            missing = [p for p in parts if p not in memo]
+            if missing:
+                missing.reverse()
+                stack += missing
+                continue
         stack.pop()
         new = x
         match x:
             case ScalarCall():
-                args = tuple([memo[a] for a in parts])
-                for a, b in zip(args, parts, strict=True):
-                    if a is not b:
-                        new = x.rebuild(args)
+                for a in parts:
+                    if memo[a] is not a:
+                        new = x.rebuild(tuple([memo[b] for b in parts]))
                         break
+            case Load():
+                new = _over(x, on_int)
             case FromIndex():
                 i = on_int(x.index)
                 new = x if i is x.index else from_index(i, x.dtype)
-            case Load():
-                at, g = tuple([on_int(i) for i in x.index]), map_guard(x.guard, on_int)
-                if g == NEVER:
-                    new = Const(x.dtype, 0)
-                elif g is not x.guard or any(a is not b for a, b in zip(at, x.index, strict=True)):
-                    new = Load(x.dtype, x.source, at, g)
             case Test():
                 g = map_guard(x.guard, on_int)
                 new = x if g is x.guard else test(g)
@@ -552,6 +551,16 @@ def transform(
         replaced = None if seen else leaf(new)
         memo[x] = new if replaced is None else replaced
     return memo[e]
+
+
+def _over(x: Load, on_int: Callable[[Int], Int]) -> Expr:
+    """The load with its indices and its guard mapped."""
+    g = map_guard(x.guard, on_int) if x.guard else x.guard
+    if g == NEVER:
+        return Const(x.dtype, 0)
+    at = tuple([on_int(i) for i in x.index])
+    same = g is x.guard and all(map(is_, at, x.index))
+    return x if same else Load(x.dtype, x.source, at, g)
 
 
 @dataclass(frozen=True, slots=True)

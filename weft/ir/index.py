@@ -538,8 +538,10 @@ def rewrite(x: Int, leaf: Callable[[Index], Int | None]) -> Int:
     new = leaf(x)
     if new is not None:
         return new
+    if isinstance(x, Var):
+        return x
     old = x.operands()
-    ops = [rewrite(o, leaf) for o in old]
+    ops = [o if isinstance(o, int) else rewrite(o, leaf) for o in old]
     for a, b in zip(ops, old, strict=True):
         if a is not b:
             return x.rebuild(ops)
@@ -548,7 +550,7 @@ def rewrite(x: Int, leaf: Callable[[Index], Int | None]) -> Int:
 
 def substitute(x: Int, mapping: Mapping[Var, Int]) -> Int:
     """`x` with variables replaced. Variables inside an Opaque's scalar value are not reached: see `expr.substitute`."""
-    if not mapping:
+    if not mapping or isinstance(x, int) or variables(x).isdisjoint(mapping):
         return x
     return rewrite(x, lambda e: mapping.get(e) if isinstance(e, Var) else None)
 
@@ -607,11 +609,12 @@ def variables(x: Int) -> frozenset[Var]:
     """The variables in `x`, those inside Opaque values not included. Remembered in `x`."""
     if isinstance(x, int):
         return _NO_VARIABLES
-    if isinstance(x, Var):
-        return frozenset((x,))
-    if x.variables is None:
-        x.variables = _NO_VARIABLES.union(*(variables(o) for o in x.operands()))
-    return x.variables
+    found = x.variables
+    if found is None:
+        if isinstance(x, Var):
+            return frozenset((x,))  # not remembered: it would hold itself
+        found = x.variables = _NO_VARIABLES.union(*[variables(o) for o in x.operands()])
+    return found
 
 
 _NO_NAMES: frozenset[str] = frozenset()
@@ -632,9 +635,9 @@ def coefficient(x: Int, v: Var) -> int | None:
     terms, _ = _terms(x)
     step = 0
     for atom, c in terms:
-        if atom == v:
+        if atom is v:
             step = c
-        elif any(a == v for a in atoms(atom)) or any(isinstance(a, Opaque) for a in atoms(atom)):
+        elif atom.computed or v in variables(atom):
             return None
     return step
 
@@ -649,9 +652,9 @@ def span(x: Int, inner: Set[Var]) -> tuple[Int, int] | None:
     lo = hi = 0
     for atom, c in terms:
         used = variables(atom)
-        if not used & inner and not isinstance(atom, Opaque):
+        if not isinstance(atom, Opaque) and used.isdisjoint(inner):
             first.append((atom, c))
-        elif used <= inner and not any(isinstance(a, Opaque) for a in atoms(atom)):
+        elif not atom.computed and used <= inner:
             lo += c * (atom.lo if c > 0 else atom.hi)
             hi += c * (atom.hi if c > 0 else atom.lo)
         else:

@@ -174,9 +174,11 @@ def normal(
         )
     roots = rebuilt(roots, fixed)
     fixed = {n: p for n, p in fixed.items() if p.op is Op.BUFFER}
-    roots = _for_loops_inside(roots, own, set(slices))
     placeholders = own | set(fixed.values())
-    read = {i for n in graph.toposort(roots) for i in whole_inputs(n)}
+    read: set[Node] = set()
+    if any(n.op in _WHOLE for n in order):
+        roots = _for_loops_inside(roots, own, set(slices))
+        read = {i for n in graph.toposort(roots) for i in whole_inputs(n)}
     for k, r in enumerate(roots):
         if r in placeholders or r in read or r.op in _NO_ROWS or r.op in LEAVES:
             while r is roots[k] or r in read:
@@ -200,6 +202,9 @@ def normal(
 _MOVES = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.PAD, Op.SHEAR, Op.UNSHEAR})
 _NO_ROWS = frozenset({Op.UPDATE, Op.SCATTER, Op.LOOP, Op.COPY})
 """Ops not stored into a row of a larger tensor: they start as a copy of another, or want memory of their own."""
+
+
+_WHOLE = frozenset({Op.LOOP, Op.UPDATE, Op.SCATTER})
 
 
 def whole_inputs(n: Node) -> tuple[Node, ...]:

@@ -8,9 +8,9 @@ Execution is sequential but for what a loop's kind allows; the `dummy` backend's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Expr
@@ -72,6 +72,12 @@ class Loop(Stmt):
     extent: Int
     body: Block
     kind: LoopKind = LoopKind.SERIAL
+    inside: Any = field(default=None, init=False, repr=False, compare=False)
+    """The result of `loops_names.inside` for the body, once it was asked."""
+
+    def around(self, body: Block) -> Loop:
+        """The loop with another body; itself where that is its own."""
+        return self if body is self.body else Loop(self.var, self.extent, body, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,12 @@ class Store(Stmt):
     guard: Guard = ()
     stream: bool = False
 
+    def over(self, offset: Int, value: Expr, guard: Guard) -> Store:
+        """The store with other operands; itself where they are its own."""
+        if value is self.value and offset is self.offset and guard is self.guard:
+            return self
+        return Store(self.buffer, offset, value, guard, self.stream)
+
 
 @dataclass(frozen=True, slots=True)
 class Accumulate(Stmt):
@@ -114,6 +126,12 @@ class Accumulate(Stmt):
     value: Expr
     guard: Guard = ()
 
+    def over(self, offset: Int, value: Expr, guard: Guard) -> Accumulate:
+        """The accumulation with other operands; itself where they are its own."""
+        if value is self.value and offset is self.offset and guard is self.guard:
+            return self
+        return Accumulate(self.buffer, offset, self.op, value, guard)
+
 
 @dataclass(frozen=True, slots=True)
 class If(Stmt):
@@ -121,6 +139,12 @@ class If(Stmt):
 
     guard: Guard
     body: Block
+    inside: Any = field(default=None, init=False, repr=False, compare=False)
+    """The result of `loops_names.inside` for the body, once it was asked."""
+
+    def around(self, body: Block) -> If:
+        """The If with another body; itself where that is its own."""
+        return self if body is self.body else If(self.guard, body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The names that the parts of a program use: index variables, temporaries and buffers share one namespace."""
-# Tests: tests/ir/passes/test_grid.py
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from weft.ir.expr import Expr, Load, names_of, opaque_values, walk
 from weft.ir.index import Guard, Int, Var, variable_names
-from weft.ir.loops import Accumulate, Alloc, Block, Combine, If, Let, Loop, Prefetch, Stmt, Store
+from weft.ir.loops import Accumulate, Alloc, Barrier, Block, Combine, If, Let, Loop, Prefetch, Stmt, Store
 
 _NONE: frozenset[str] = frozenset()
 
@@ -50,33 +50,65 @@ def buffers_read(body: Block) -> set[str]:
     return out
 
 
-def written(body: Block) -> set[str]:
-    """The buffers that a block stores to."""
-    return {s.buffer for s in every(body) if isinstance(s, Store | Accumulate | Combine)}
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The statements of a block, nested ones included: the buffers that they store to, the names that they bind (loop
+    variables, temporaries and allocations), whether a barrier is among them, and how many there are."""
+
+    written: frozenset[str]
+    bound: frozenset[str]
+    barrier: bool
+    count: int
 
 
-def bound(body: Block) -> set[str]:
-    """The names that a block binds: loop variables, temporaries and allocations."""
-    names: set[str] = set()
-    for s in every(body):
+def inside(body: Block) -> Inside:
+    """Look into a block. Remembered in its loops and Ifs, which passes ask about again and again."""
+    stores, binds = set[str](), set[str]()
+    barrier, count = False, len(body)
+    for s in body:
         match s:
-            case Loop():
-                names.add(s.var.name)
+            case Loop() | If():
+                if isinstance(s, Loop):
+                    binds.add(s.var.name)
+                within: Inside | None = s.inside
+                if within is None:
+                    within = inside(s.body)
+                    object.__setattr__(s, "inside", within)
+                stores |= within.written
+                binds |= within.bound
+                barrier = barrier or within.barrier
+                count += within.count
+            case Store() | Accumulate() | Combine():
+                stores.add(s.buffer)
             case Let():
-                names.add(s.name)
+                binds.add(s.name)
             case Alloc():
-                names.add(s.buffer.name)
+                binds.add(s.buffer.name)
+            case Barrier():
+                barrier = True
             case _:
                 pass
-    return names
+    return Inside(frozenset(stores), frozenset(binds), barrier, count)
+
+
+def written(body: Block) -> frozenset[str]:
+    """The buffers that a block stores to."""
+    return inside(body).written
+
+
+def bound(body: Block) -> frozenset[str]:
+    """The names that a block binds: loop variables, temporaries and allocations."""
+    return inside(body).bound
 
 
 def every(body: Block) -> Iterator[Stmt]:
     """Each statement of a block, those in nested blocks included, in order."""
-    for s in body:
+    stack = list(reversed(body))
+    while stack:
+        s = stack.pop()
         yield s
         if isinstance(s, Loop | If):
-            yield from every(s.body)
+            stack += reversed(s.body)
 
 
 def names_of_index(i: Int) -> frozenset[str]:

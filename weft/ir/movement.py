@@ -1,6 +1,5 @@
 """Movement ops as functions from an output index to an input index: the one definition that fusion, sharding,
 slicing and incremental sessions read."""
-# Tests: tests/ir/test_relations.py
 
 from __future__ import annotations
 

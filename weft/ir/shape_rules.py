@@ -7,6 +7,7 @@ broadcasting and promotion are made explicit by `weft.core` (EXPAND, CAST).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from weft.ir import dtypes, template
@@ -97,12 +98,18 @@ def _reduce(
 ) -> Result:
     (x,) = inputs
     axes = _attrs(op, attrs, Axes).axes
-    if list(axes) != sorted(set(axes)) or any(not 0 <= a < len(x.shape) for a in axes):
-        raise _bad(op, f"axes {axes} do not fit rank {len(x.shape)}")
-    if op in (Op.REDUCE_MAX, Op.REDUCE_MIN) and any(low(x.shape[a]) == 0 for a in axes):
+    rank, before = len(x.shape), -1
+    for a in axes:
+        if not before < a < rank:
+            raise _bad(op, f"axes {axes} do not fit rank {rank}")
+        before = a
+    if op in _EXTREMA and any(low(x.shape[a]) == 0 for a in axes):
         raise _bad(op, f"axes {axes} of shape {x.shape} may be empty, which has no maximum")
     _check_kind(op, x.dtype)
-    return tuple(n for k, n in enumerate(x.shape) if k not in axes), x.dtype
+    return tuple([n for k, n in enumerate(x.shape) if k not in axes]), x.dtype
+
+
+_EXTREMA = frozenset({Op.REDUCE_MAX, Op.REDUCE_MIN})
 
 
 def _reshape(
@@ -120,8 +127,9 @@ def _expand(
     (x,) = inputs
     if shape is None or len(shape) != len(x.shape):
         raise _bad(op, f"{x.shape} to {shape}: the ranks differ")
-    if any(a != b and a != 1 for a, b in zip(x.shape, shape, strict=True)):
-        raise _bad(op, f"{x.shape} to {shape}: only axes of size 1 expand")
+    for a, b in zip(x.shape, shape, strict=True):
+        if a != b and a != 1:
+            raise _bad(op, f"{x.shape} to {shape}: only axes of size 1 expand")
     return shape, x.dtype
 
 
@@ -230,7 +238,9 @@ def _concat(
     for x in inputs:
         if x.dtype is not first.dtype or len(x.shape) != len(first.shape):
             raise _bad(op, f"{x!r} does not fit {first!r}")
-        if any(a != b for k, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if k != axis):
+        if x.shape != first.shape and any(
+            a != b for k, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if k != axis
+        ):
             raise _bad(op, f"{x!r} and {first!r} differ beside axis {axis}")
         total = total + x.shape[axis]
     return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
@@ -317,17 +327,20 @@ def simplify(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype
     """A simpler node with the same value, for the cases that are free to see; None when there is none."""
     if op in BINARY:
         a, b = inputs
-        return _fold(op, inputs, shape, dtype) if a.op is Op.CONST and b.op is Op.CONST else None
+        constant = isinstance(a.attrs, Fill) and isinstance(b.attrs, Fill)
+        return _fold(op, inputs, shape, dtype) if constant else None
     if op in MOVEMENT:
         return _simplify_movement(op, inputs[0], attrs, shape)
     if op in UNARY:
-        if op is Op.CAST and inputs[0].dtype is dtype:
-            return inputs[0]
-        return _fold(op, inputs, shape, dtype) if inputs[0].op is Op.CONST else None
+        (x,) = inputs
+        if x.dtype is dtype and op is Op.CAST:
+            return x
+        return _fold(op, inputs, shape, dtype) if isinstance(x.attrs, Fill) else None
     if op in REDUCE:
         if not _axes(attrs):
             return inputs[0]
-        return _reduce_constant(op, inputs[0], attrs, shape, dtype) if inputs[0].op is Op.CONST else None
+        constant = isinstance(inputs[0].attrs, Fill)
+        return _reduce_constant(op, inputs[0], attrs, shape, dtype) if constant else None
     if op is Op.CONCAT and len(inputs) == 1:
         return inputs[0]
     if op is Op.UPDATE and inputs[0].shape == inputs[1].shape:
@@ -373,34 +386,62 @@ def _fold(op: Op, inputs: tuple[Node, ...], shape: Shape, dtype: DType) -> Node 
     return None if value is None else const(value, dtype, shape)
 
 
+SIMPLIFIED_OVER = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE})
+"""The ops of inputs that movements are simplified by. Over others they depend on shapes and attributes alone."""
+
+
 def _simplify_movement(op: Op, x: Node, attrs: Attrs, shape: Shape) -> Node | None:
-    if x.op is Op.CONST and isinstance(x.attrs, Fill):
-        if op in (Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.SHEAR):
-            return const(x.attrs.value, x.dtype, shape)
-    match op:
-        case Op.RESHAPE | Op.EXPAND if x.shape == shape:
-            return x
-        case Op.RESHAPE if x.op is Op.RESHAPE and x.storage is None:
-            return _reapply(op, x.inputs[0], shape)
-        case Op.PERMUTE if _axes(attrs) == tuple(range(len(shape))):
-            return x
-        case Op.SHRINK if (
-            x.shape == shape
-        ):  # whole axes can only start at 0 with step 1 (or have one element)
-            return x
-        case Op.SHRINK if x.op is Op.RANGE and shape == (1,) and isinstance(attrs, Box):
-            first = attrs.start[0]
-            return const(first, x.dtype, shape) if isinstance(first, int) else None
-        case Op.FLIP if all(shape[a] == 1 for a in _axes(attrs)):
-            return x
-        case Op.PAD if isinstance(attrs, Padding) and shape == x.shape and not any((*attrs.low, *attrs.high)):
-            return x
-        case _:
-            return None
+    if isinstance(x.attrs, Fill) and op in _ALSO_CONSTANT:
+        return const(x.attrs.value, x.dtype, shape)
+    simpler = _MOVEMENTS.get(op)
+    return None if simpler is None else simpler(x, attrs, shape)
 
 
-def _reapply(op: Op, x: Node, shape: Shape) -> Node:
-    return apply(op, (x,), None, shape)
+_ALSO_CONSTANT = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.SHEAR})
+"""Movements of a constant that are a constant."""
+
+
+def _reshaped(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    if x.shape == shape:
+        return x
+    return apply(x.op, x.inputs, None, shape) if x.op is Op.RESHAPE and x.storage is None else None
+
+
+def _expanded(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    return x if x.shape == shape else None
+
+
+def _permuted(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    return x if _axes(attrs) == tuple(range(len(shape))) else None
+
+
+def _shrunk(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    if x.shape == shape:  # whole axes can only start at 0 with step 1 (or have one element)
+        return x
+    if x.op is Op.RANGE and shape == (1,) and isinstance(attrs, Box):
+        first = attrs.start[0]
+        return const(first, x.dtype, shape) if isinstance(first, int) else None
+    return None
+
+
+def _flipped(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    return x if all(shape[a] == 1 for a in _axes(attrs)) else None
+
+
+def _padded(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
+    whole = isinstance(attrs, Padding) and shape == x.shape and not any((*attrs.low, *attrs.high))
+    return x if whole else None
+
+
+_MOVEMENTS: Mapping[Op, Callable[[Node, Attrs, Shape], Node | None]] = {
+    Op.RESHAPE: _reshaped,
+    Op.EXPAND: _expanded,
+    Op.PERMUTE: _permuted,
+    Op.SHRINK: _shrunk,
+    Op.FLIP: _flipped,
+    Op.PAD: _padded,
+}
+"""Simpler nodes in place of a movement of x, where there are any."""
 
 
 set_rules(RULES, simplify)

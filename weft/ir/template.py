@@ -37,7 +37,8 @@ class GraphTemplate(metaclass=Interned):
     """A graph over `placeholders` (their shapes and dtypes): its rows, inputs before users, and the numbers of its
     results. Where a row is computed follows from its inputs, as for nodes."""
 
-    __slots__ = ("__weakref__", "_homes", "digest", "placeholders", "results", "rows")
+    __slots__ = ("__weakref__", "_digest", "_homes", "placeholders", "results", "rows")
+    _digest: str
     _homes: tuple[bool, ...] | None
     """For each row, whether it follows from a placeholder, once that was asked for; empty where a row is simplified."""
 
@@ -45,8 +46,17 @@ class GraphTemplate(metaclass=Interned):
         self, placeholders: tuple[tuple[Shape, DType], ...], rows: tuple[Row, ...], results: tuple[int, ...]
     ) -> None:
         self.placeholders, self.rows, self.results, self._homes = placeholders, rows, results, None
-        text = repr((placeholders, [(r.op.name, r.inputs, r.attrs, r.shape, r.dtype) for r in rows], results))
-        self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """A hash that is the same in every process, made once."""
+        try:
+            return self._digest
+        except AttributeError:
+            rows = [(r.op.name, r.inputs, r.attrs, r.shape, r.dtype) for r in self.rows]
+            text = repr((self.placeholders, rows, self.results))
+            self._digest = hashlib.sha256(text.encode()).hexdigest()
+            return self._digest
 
     def __repr__(self) -> str:
         """The same in every process, and another one for every other template."""

@@ -25,12 +25,12 @@ class OptimizedModule(Module):
 
     _orig_mod: Module
 
-    def __init__(self, module: Module, fullgraph: bool, dynamic: bool = True) -> None:
+    def __init__(self, module: Module, fullgraph: bool, dynamic: bool | None = None) -> None:
         super().__init__()
         self._orig_mod = module
         self._compiled: CompiledFunction[..., Any] = CompiledFunction(module, fullgraph, dynamic)
 
-    def _compiled_form(self, fullgraph: bool, dynamic: bool) -> Module:
+    def _compiled_form(self, fullgraph: bool, dynamic: bool | None) -> Module:
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -796,7 +796,7 @@ class Module:
 
         self.forward = compile(self.forward, **options)
 
-    def _compiled_form(self, fullgraph: bool, dynamic: bool) -> Module:
+    def _compiled_form(self, fullgraph: bool, dynamic: bool | None) -> Module:
         """Make the module that `weft.compile` gives for this one."""
         from weft.nn.compiled import OptimizedModule
 

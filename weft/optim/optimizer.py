@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.autograd.value import Value
-from weft.core.args.handle import describe, wrap
+from weft.core.args.handle import describe, wrap_constant
 from weft.core.args.modes import enable_grad, no_grad
 from weft.core.composed.composite import calls_are_made, calls_of
 from weft.core.execute.changes import restored_on_error
@@ -25,6 +25,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.calls import GraphCall
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
+from weft.ir.graph import Node
 from weft.optim.base import (
     Optimizer,
     Params,
@@ -409,6 +410,8 @@ class _RecordedRule:
     group: Group
     shared: list[Value]
     """The tensors of the group."""
+    nodes: list[Node]
+    """The nodes that these stand for."""
     key: tuple[Any, ...]
     kept: dict[tuple[Any, ...], tuple[list[GraphCall], list[str]] | None]
 
@@ -419,25 +422,28 @@ class _RecordedRule:
             return None
         options = [(k, repr(v)) for k, v in group.items() if k not in ("params", "lr")]
         shared = [t.value for t in (group.rate, group.count, *group.all_factors())]
+        nodes = [v.node for v in shared]
         kept = _recorded.setdefault(optimizer, {})
         if len(kept) > MANY:
             kept.clear()
-        return cls(optimizer, group, shared, (id(group), *options), kept)
+        key = (id(group), *options, *[(n.shape, n.dtype, n.device) for n in nodes])
+        return cls(optimizer, group, shared, nodes, key, kept)
 
     def next(
         self, p: Tensor, grad: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]] | None:
         """The next value of the parameter, and of its state, as the rule gives them."""
-        values = [p.value, grad.value, *(t.value for t in state.values()), *self.shared]
-        nodes = [v.node for v in values]
-        key = (self.key, *[(n.shape, n.dtype, n.device) for n in nodes], *state)
+        own = [t.value.node for t in (p, grad, *state.values())]
+        key = (self.key, *[(n.shape, n.dtype, n.device) for n in own], *state)
+        nodes = own + self.nodes
         if key not in self.kept:
+            values = [p.value, grad.value, *[t.value for t in state.values()], *self.shared]
             self.kept[key] = self.recorded(values, list(state)) if all(n.device for n in nodes) else None
         found = self.kept[key]
         if found is None:
             return None
         calls, names = found
-        value, *new = [wrap(Value(c.on(nodes))) for c in calls]
+        value, *new = [wrap_constant(c.on(nodes)) for c in calls]
         return value, dict(zip(names, new, strict=True))
 
     def recorded(self, values: list[Value], names: list[str]) -> tuple[list[GraphCall], list[str]] | None:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from weft import settings
 from weft.backends.protocol import Commands, Device, Launch, Step
@@ -19,10 +20,11 @@ from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_expanded, kernels
-from weft.scheduler.loops import Chosen, LoopLayout, Run, constants, nbytes
-from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
+from weft.scheduler.loops import Chosen, LoopLayout, Run, nbytes
+from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.plan_verify import StepAccesses, What, launch_trace, verify_plan
 from weft.scheduler.programs import CompiledProgram, compiled
+from weft.scheduler.unrolled import Item, Unrolled
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,6 @@ class Job:
     state: Mapping[int, int]
 
 
-def build(job: Job, device: Device) -> tuple[Plan, list[tuple[str, str]] | None]:
-    """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
-    made = prepared(job, device)
-    plan = made.plan({})
-    return plan, made.where if len(made.where) == len(plan.codes) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A job whose kernels are compiled. `where`: the images and names of those that are stored."""
@@ -54,9 +49,12 @@ class Prepared:
     copies: Copies
     where: list[tuple[str, str]]
 
-    def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """The plan. `sizes`: those of runtime variables that loops' numbers of steps depend on."""
-        return _Assembly(self, sizes).plan()
+
+def build(job: Job, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | None]:
+    """The plan for a job on a device, and in which stored image its codes are, by which names (None: not storable)."""
+    made = prepared(job, device)
+    plan = _Assembly(made).plan()
+    return plan, made.where if len(made.where) == len(plan.codes) else None
 
 
 def prepared(job: Job, device: Device) -> Prepared:
@@ -82,10 +80,10 @@ def prepared(job: Job, device: Device) -> Prepared:
 class _Assembly:
     """Gives every tensor of the plan a slot: externals first (leaves, then outputs), then the workspace."""
 
-    def __init__(self, made: Prepared, sizes: Mapping[str, int]) -> None:
+    def __init__(self, made: Prepared) -> None:
         job, specs, chosen = made.job, made.specs, made.chosen
         self.job, self.device, self.specs, self.chosen = job, made.device, specs, chosen
-        self.copies, self.sizes = made.copies, sizes
+        self.copies = made.copies
         self.loops = {k: LoopLayout(s, chosen) for k, s in enumerate(specs) if isinstance(s, ScanSpec)}
         self.blocks: dict[int, int] = {}  # loop -> the number of its block in the workspace
         self.leaf = {n: k for k, n in enumerate(job.leaves)}
@@ -105,7 +103,7 @@ class _Assembly:
         for o, n in enumerate(job.outputs):
             self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
-        self.traces: list[StepAccesses] = []  # of the steps, where they are to be verified
+        self.traces: dict[int, Callable[[Step], StepAccesses]] = {}  # of a step, by the identity of its facts
         self.requests = self.lay_out()
 
     # --- whose memory may be overwritten
@@ -218,50 +216,41 @@ class _Assembly:
 
     # --- the plan
 
-    def plan(self) -> Plan:
+    def plan(self) -> Unrolled:
         layout = memory.plan(self.requests)
         offsets = list(layout.offsets)
-        steps, infos = self.steps(offsets)
-        codes = tuple(c.code for c in self.programs())
-        externals = len(self.leaf) + len(self.output)
-        fixed = tuple(self.numbers())
-        count = len(self.job.variables) + len(fixed)
-        commands = Commands(tuple(steps), externals, tuple(offsets), layout.nbytes, count)
-        if settings.verify():
-            replaced = {len(self.leaf) + k: i for k, i in self.replaces.items()}
-            verify_plan(commands, self.traces, self.job.leaves, replaced)
-        return Plan(
+        items = self.steps(offsets)
+        return Unrolled(
             device=self.device,
-            commands=commands,
-            codes=codes,
+            items=tuple(items),
+            externals=len(self.leaf) + len(self.output),
+            offsets=tuple(offsets),
+            workspace_bytes=layout.nbytes,
+            codes=tuple(c.code for c in self.programs()),
             outputs=tuple(
                 OutputSpec(n.dtype, n.shape, self.replaces.get(k)) for k, n in enumerate(self.job.outputs)
             ),
             variables=self.job.variables,
-            constants=fixed,
-            steps=tuple(infos),
-            executable=self.device.link(codes, commands),
             largest=self.largest(),
+            check=self.verify if settings.verify() else None,
         )
 
-    def numbers(self) -> dict[int, int]:
-        """The constants that kernels take as variables -> which of the plan's they are, after the runtime ones."""
-        found = {x for _, own in self.chosen.values() for x in own.values()}
-        values = sorted(found.union(*(constants(self.loops[k].spec, self.sizes) for k in self.loops)))
-        return {x: len(self.job.variables) + k for k, x in enumerate(values)}
+    def verify(self, commands: Commands, infos: Sequence[KernelInfo]) -> None:
+        """IRError where steps read what is not there, or is overwritten."""
+        replaced = {len(self.leaf) + k: i for k, i in self.replaces.items()}
+        traces = [self.traces[id(info)](step) for step, info in zip(commands.steps, infos, strict=True)]
+        verify_plan(commands, traces, self.job.leaves, replaced)
 
     def programs(self) -> dict[CompiledProgram, int]:
         """The distinct programs, numbered."""
         return {c: i for i, c in enumerate(dict.fromkeys(c for c, _ in self.chosen.values()))}
 
-    def steps(self, offsets: list[int]) -> tuple[list[Step], list[KernelInfo]]:
+    def steps(self, offsets: list[int]) -> list[Item]:
         """The launches, in order, with a copy before what is updated while its old value is still needed. `offsets` are
         those of the workspace; what loops need of it is added."""
-        steps: list[Step] = []
-        infos: list[KernelInfo] = []
+        items: list[Item] = []
         number = self.programs()
         runtime = {v.name: i for i, v in enumerate(self.job.variables)}
-        numbers = self.numbers()
         first = len(self.leaf) + len(self.output)
         inside: dict[int, int] = {}
 
@@ -271,25 +260,17 @@ class _Assembly:
                 offsets.append(offset)
             return inside[offset]
 
+        def constant(x: int) -> int:
+            return len(runtime) + x
+
         for k, spec in enumerate(self.specs):
             if isinstance(spec, ScanSpec):
                 block = offsets[self.blocks[k]] if k in self.blocks else 0
-                run = Run(
-                    self.loops[k],
-                    block,
-                    self.slot,
-                    take,
-                    numbers.__getitem__,
-                    number,
-                    runtime,
-                    self.copies,
-                    self.sizes,
-                )
-                for step, info in run.steps():
-                    steps.append(step)
-                    infos.append(info)
-                    if settings.verify():
-                        self.traces.append(run.trace(step, info))
+                loop = self.loops[k]
+                run = Run(loop, block, self.slot, take, constant, number, runtime, self.copies)
+                items += run.steps()
+                for info in run.infos():
+                    self.traces[id(info)] = partial(run.trace, info=info)
                 continue
             kernel, own = self.chosen[spec]
             nodes = self.param_nodes(spec)
@@ -299,20 +280,19 @@ class _Assembly:
                     made, info = self.copies.step(
                         self.slot(n), self.slot(base), base, self.chosen, number, runtime
                     )
-                    steps.append(made)
-                    infos.append(info)
-                    self.traces.append(copy_trace(made, base))
-            variables = runtime | {name: numbers[x] for name, x in own.items()}
+                    items.append((made, info))
+                    self.traces[id(info)] = partial(copy_trace, node=base)
+            variables = runtime | {name: constant(x) for name, x in own.items()}
             used = tuple(variables[v] for v in kernel.variables)
-            steps.append(Launch(number[kernel], tuple(map(self.slot, nodes)), used))
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
-            infos.append(KernelInfo(name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm)))
+            info = KernelInfo(name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm))
+            items.append((Launch(number[kernel], tuple(map(self.slot, nodes)), used), info))
             slots = [self.slot(n) for n in nodes]
             updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
-            self.traces.append(
-                launch_trace(spec.algorithm, slots, updated, kernel.in_place, [What(0, n) for n in nodes])
-            )
-        return steps, infos
+            whats = [What(0, n) for n in nodes]
+            trace = launch_trace(spec.algorithm, slots, updated, kernel.in_place, whats)
+            self.traces[id(info)] = partial(_same, trace)
+        return items
 
     def largest(self) -> tuple[Tenant, ...]:
         """The intermediate and final results that need most memory."""
@@ -320,3 +300,8 @@ class _Assembly:
         fresh = [n for k, n in enumerate(self.job.outputs) if k not in self.replaces]
         tenants += [Tenant(f"result {n!r}", nbytes(n)) for n in fresh]
         return tuple(sorted(tenants, key=lambda t: -t.nbytes)[:5])
+
+
+def _same(trace: StepAccesses, step: Step) -> StepAccesses:
+    """The accesses of a step that there is once."""
+    return trace

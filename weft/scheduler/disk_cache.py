@@ -12,16 +12,17 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from weft import disk_cache, settings
-from weft.backends.protocol import Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Step
+from weft.backends.protocol import Code, CopyBytes, Device, DeviceInfo, Launch, Step
 from weft.ir.forks import forkable
-from weft.ir.graph import Node
 from weft.ir.index import Var
-from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
-from weft.scheduler.signature import Signature
+from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
+from weft.scheduler.signature import Result, Signature
+from weft.scheduler.size_json import decoded, encoded
+from weft.scheduler.unrolled import Item, Repeat, Unrolled
 
 IMAGES_KEPT = 256
 """Images loaded in this process, for other plans that need them; the least recently used goes first."""
@@ -63,86 +64,116 @@ def store_image(image: bytes, names: Sequence[str]) -> str:
     return key
 
 
-def store(key: str, plan: Plan, where: Sequence[tuple[str, str]]) -> None:
+def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
     """Keep a plan; `where[k]` is the image that has code k, and its name there."""
-    steps = [
-        ["launch", s.program, s.slots, s.variables]
-        if isinstance(s, Launch)
-        else ["copy", s.target, s.source, s.nbytes]
-        for s in plan.commands.steps
-    ]
-    c = plan.commands
-    infos = {k: n for n, k in enumerate(dict.fromkeys(plan.steps))}  # the steps of a loop have the same
+    infos: dict[KernelInfo, int] = {}  # the steps of a loop have the same
+    variables = {v: k for k, v in enumerate(plan.variables)}
+
+    def written(items: Sequence[Item]) -> list[Any]:
+        return [
+            ["repeat", encoded(i.length, variables), i.reverse, i.mark, [written(p) for p in i.patterns]]
+            if isinstance(i, Repeat)
+            else [*_written(i[0]), infos.setdefault(i[1], len(infos))]
+            for i in items
+        ]
+
     record = {
         "key": key,
-        "steps": steps,
-        "commands": [c.externals, c.offsets, c.workspace_bytes],
+        "steps": written(plan.items),
+        "commands": [plan.externals, plan.offsets, plan.workspace_bytes],
         "replaces": [o.replaces for o in plan.outputs],
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written, k.dtype] for k in infos],
-        "notes": [infos[k] for k in plan.steps],
-        "constants": plan.constants,
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
     }
     disk_cache.put("plan", key, json.dumps(record, separators=(",", ":")).encode())
 
 
-def load(key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, ...]) -> Plan | None:
-    """The plan called `key`, if it and its images are there and whole. The graph says what its outputs are."""
+def _written(s: Step) -> list[Any]:
+    if isinstance(s, Launch):
+        return ["launch", s.program, s.slots, s.variables]
+    return ["copy", s.target, s.source, s.nbytes]
+
+
+def load(key: str, device: Device, results: Sequence[Result], variables: tuple[Var, ...]) -> Unrolled | None:
+    """The plan called `key` for these results, if it and its images are there and whole."""
     data = disk_cache.get("plan", key)
     if data is None:
         return None
     try:
-        return _read(json.loads(data), key, device, nodes, variables)
+        return _read(json.loads(data), key, device, results, variables)
     except (ValueError, KeyError, TypeError, IndexError, struct.error):
         disk_cache.discard("plan", key)
         return None
 
 
-def _read(record: Any, key: str, device: Device, nodes: Sequence[Node], variables: tuple[Var, ...]) -> Plan:
+def _read(
+    record: Any, key: str, device: Device, results: Sequence[Result], variables: tuple[Var, ...]
+) -> Unrolled:
     if record["key"] != key:
         raise ValueError("a plan of another name")
     where = [(str(image), str(name)) for image, name in record["codes"]]
     codes: list[Code] = [image_codes(image, device)[name] for image, name in where]
     externals, offsets, workspace = record["commands"]
-    steps = tuple([_step(s) for s in record["steps"]])
-    constants = tuple(map(int, record["constants"]))
-    count = len(variables) + len(constants)
-    commands = Commands(steps, int(externals), tuple(map(int, offsets)), int(workspace), count)
-    _check(commands, len(codes))
-    outputs = tuple(
-        [OutputSpec(n.dtype, n.shape, at) for n, at in zip(nodes, record["replaces"], strict=True)]
-    )
     kernels = [
         KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w), str(d))
         for n, b, f, y, w, d in record["kernels"]
     ]
-    infos = tuple([kernels[int(k)] for k in record["notes"]])
-    largest = tuple([Tenant(str(n), int(b)) for n, b in record["largest"]])
-    executable = device.link(codes, commands)
-    return Plan(device, commands, tuple(codes), outputs, variables, infos, executable, largest, constants)
+    reading = _Reading(kernels, variables, int(externals) + len(offsets), len(codes))
+    outputs = [OutputSpec(r.dtype, r.shape, at) for r, at in zip(results, record["replaces"], strict=True)]
+    return Unrolled(
+        device=device,
+        items=reading.items(record["steps"], frozenset()),
+        externals=int(externals),
+        offsets=tuple(map(int, offsets)),
+        workspace_bytes=int(workspace),
+        codes=tuple(codes),
+        outputs=tuple(outputs),
+        variables=variables,
+        largest=tuple([Tenant(str(n), int(b)) for n, b in record["largest"]]),
+    )
 
 
-def _step(s: Any) -> Step:
-    kind, *rest = s
-    if kind == "copy":
-        target, source, nbytes = map(int, rest)
-        return CopyBytes(target, source, nbytes)
-    program, slots, variables = rest
-    return Launch(int(program), tuple(map(int, slots)), tuple(map(int, variables)))
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Reads steps. ValueError for one that would use a slot, a program or a variable that is not there."""
 
+    kernels: Sequence[KernelInfo]
+    variables: tuple[Var, ...]
+    slots: int
+    codes: int
 
-def _check(commands: Commands, codes: int) -> None:
-    """ValueError for a step that would read a slot or a program that is not there."""
-    slots = range(commands.externals + len(commands.offsets))
-    for s in commands.steps:
-        used = s.slots if isinstance(s, Launch) else (s.target, s.source)
-        known = all(k in slots for k in used)
-        if isinstance(s, Launch):
-            known = known and s.program in range(codes)
-            known = known and all(k in range(commands.variables) for k in s.variables)
+    def items(self, record: Sequence[Any], marks: frozenset[int]) -> tuple[Item, ...]:
+        """The items, inside of loops with these marks."""
+        return tuple([self.item(r, marks) for r in record])
+
+    def item(self, record: Sequence[Any], marks: frozenset[int]) -> Item:
+        kind, *rest = record
+        if kind == "repeat":
+            length, reverse, mark, patterns = rest
+            mark, inner = int(mark), marks | {int(mark)}
+            if mark >= 0 or mark in marks or len(patterns) != 4:
+                raise ValueError("no loop")
+            found = tuple([self.items(p, inner) for p in patterns])
+            return Repeat(decoded(length, self.variables), bool(reverse), mark, found)
+        *step, info = rest
+        made = _step(kind, step)
+        used = made.slots if isinstance(made, Launch) else (made.target, made.source)
+        known = all(0 <= k < self.slots for k in used)
+        if isinstance(made, Launch):
+            known = known and 0 <= made.program < self.codes
+            known = known and all(v >= 0 or v in marks for v in made.variables)
         if not known:
             raise ValueError("a step outside of the plan")
+        return made, self.kernels[int(info)]
+
+
+def _step(kind: Any, fields: Sequence[Any]) -> Step:
+    if kind == "copy":
+        target, source, nbytes = map(int, fields)
+        return CopyBytes(target, source, nbytes)
+    program, slots, variables = fields
+    return Launch(int(program), tuple(map(int, slots)), tuple(map(int, variables)))
 
 
 def image_codes(key: str, device: Device) -> Mapping[str, Code]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,16 +22,15 @@ from weft.errors import WeftError
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
-from weft.ir.graph import Node, toposort
+from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
-from weft.ir.loop_body import LoopNode
-from weft.scheduler.outline import Outline, number_dtypes, outline, rebuilt, roles
+from weft.scheduler import disk_cache, recipes
+from weft.scheduler.outline import Outline, number_dtypes, outline, rebuilt, result_shapes, roles
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Key, Signature, signature, snapshot
+from weft.scheduler.recipes import Recipe
+from weft.scheduler.signature import Key, Result, Signature, signature
+from weft.scheduler.unrolled import Unrolled
 from weft.scheduler.varying import Pattern, patterns
-
-if TYPE_CHECKING:
-    from weft.scheduler.build import Prepared
 
 FAMILIES_KEPT = 256
 """Structures that are looked out for; the one met longest ago goes first."""
@@ -70,26 +69,19 @@ NEVER = 1 << 60
 """A number of turns that does not come."""
 
 Replaces: TypeAlias = tuple[tuple[int, int], ...]
-Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Plan]"
+Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Unrolled]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _General:
-    """A plan for all sizes. `lifted`: the places of numbers that are read from memory, each with its dtype; `fixed`:
-    those of the others, with their values."""
+    """A plan for all sizes, and how it is given those of a graph."""
 
-    plan: Plan | Prepared
-    """With `Prepared`, a plan for each number of steps of its loops; see `plans`."""
-    graph: tuple[Node, ...]
-    pattern: Pattern
-    order: tuple[int, ...]
-    """The leaves of the plan: the number of one of the graph's, or of a lifted number, counted on from these."""
-    leaves: int
-    """The number of the graph's own."""
-    lifted: tuple[tuple[int, DType], ...]
-    fixed: tuple[tuple[int, Scalar], ...]
-    variables: tuple[int, ...]
-    """The numbers of the pattern's variables that are the plan's, in its order."""
+    plan: Plan | Unrolled
+    """With `Unrolled`, a plan for each number of steps of its loops; see `plans`."""
+    graph: Callable[[], tuple[Node, ...]]
+    recipe: Recipe
+    dtypes: tuple[DType, ...]
+    """The dtypes of the numbers that are read from memory."""
     plans: dict[tuple[int, ...], Plan] = field(default_factory=dict["tuple[int, ...]", Plan])
 
     def plan_of(self, values: tuple[int, ...], names: Sequence[str]) -> Plan:
@@ -110,6 +102,8 @@ class _Family:
 
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
+    stored: list[Recipe] = field(default_factory=list[Recipe])
+    """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
     """A run takes so long that each size is worth a plan of its own."""
 
@@ -129,22 +123,24 @@ def plan_for(
 ) -> Plan | None:
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
     `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
+    own = outline(sig.key.rows)
+    family = _family_if_any(device, replaces, own)
+    if family is not None:
+        found = _found(family, own, sig.key.rows, device, replaces, make)
+        if found is not None:
+            return found
     at = (device, replaces, _coarse(sig.key.rows))
     if at not in _met:
-        _met[at] = sig.key
+        _met[at] = sig.key if family is None else None
         _bounded(_met)
-        return None
+        if family is None:
+            return None
     first = _met[at]
     if first is not None:
         before = outline(first.rows)
-        _family(device, replaces, before.key).samples.append(before)
+        _family(device, replaces, before).samples.append(before)
         _met[at] = None
-    own = outline(sig.key.rows)
-    family = _family(device, replaces, own.key)
-    for general in family.plans:
-        found = _bound(general, own, device, replaces)
-        if found is not None:
-            return found
+    family = _family(device, replaces, own)
     if own in family.samples:  # its own plan had to go
         return None
     if len(family.samples) >= SAMPLES or len(family.plans) >= GENERAL_PLANS:
@@ -166,19 +162,60 @@ def plan_for(
         log.debug("no plan for all sizes yet: %s", general)
         return None
     family.plans.insert(0, general)
+    name = recipes.key_of(own, replaces, device)
+    if name is not None:
+        recipes.store(name, [*(g.recipe for g in family.plans), *family.stored])
     found = _bound(general, own, device, replaces)
     assert found is not None  # it was learned from this graph, too
     return found
 
 
+def teach(sig: Signature, device: Device, replaces: Replaces) -> None:
+    """Learn from a graph that is not going to run: the next one that is alike gets a plan for all sizes."""
+    _met[device, replaces, _coarse(sig.key.rows)] = None
+    _bounded(_met)
+    own = outline(sig.key.rows)
+    family = _family(device, replaces, own)
+    if not family.plans and not family.stored and len(family.samples) < SAMPLES and own not in family.samples:
+        family.samples.append(own)
+
+
 def known(sig: Signature, device: Device) -> Plan | None:
     """The plan of its family that computing the graph would take, if there is one already. Nothing is built."""
-    if sig.variables or sig.homeless or (device, (), _coarse(sig.key.rows)) not in _met:
+    if sig.variables or sig.homeless:
         return None
     own = outline(sig.key.rows)
-    family = _families.get((device, (), own.key))
-    plans = family.plans if family is not None else ()
-    return next((p for g in plans if (p := _bound(g, own, device, ())) is not None), None)
+    family = _family_if_any(device, (), own)
+    return None if family is None else _found(family, own, sig.key.rows, device, (), None)
+
+
+def _found(
+    family: _Family,
+    own: Outline,
+    rows: tuple[Any, ...],
+    device: Device,
+    replaces: Replaces,
+    make: Maker | None,
+) -> Plan | None:
+    """The plan for a graph, if it fits one for all sizes. Without `make`, nothing is built."""
+    for general in family.plans:
+        found = _bound(general, own, device, replaces)
+        if found is not None:
+            return found
+    for recipe in tuple(family.stored):
+        if recipe.bind(own) is None:
+            continue
+        general = _loaded(recipe, rows, device)
+        if general is None and make is not None:
+            general = _made(recipe.pattern, recipe.lifted, recipe.fixed, rows, device, replaces, make)
+        if general is not None:
+            family.plans.append(general)
+        elif make is None:
+            continue
+        family.stored.remove(recipe)
+        if general is not None:
+            return _bound(general, own, device, replaces)
+    return None
 
 
 def turns(plan: Plan) -> int:
@@ -198,12 +235,23 @@ def _seconds(plan: Plan, share: float = 1.0) -> float:
     return sum([share * max(s.flops / FLOPS, s.bytes / BYTES) + LAUNCH_SECONDS for s in plan.steps])
 
 
-def _family(device: Device, replaces: Replaces, key: Key) -> _Family:
-    at = (device, replaces, key)
-    found = _families.get(at)
+def _family(device: Device, replaces: Replaces, own: Outline) -> _Family:
+    found = _family_if_any(device, replaces, own)
     if found is None:
-        found = _families[at] = _Family()
+        found = _families[device, replaces, own.key] = _Family()
         _bounded(_families)
+    return found
+
+
+def _family_if_any(device: Device, replaces: Replaces, own: Outline) -> _Family | None:
+    """The graphs like this one, if two of them have come, or other processes left recipes for them."""
+    found = _families.get((device, replaces, own.key))
+    if found is None:
+        name = recipes.key_of(own, replaces, device)
+        stored = [] if name is None else recipes.load(name, own)
+        if stored:
+            found = _families[device, replaces, own.key] = _Family(stored=stored)
+            _bounded(_families)
     return found
 
 
@@ -232,56 +280,76 @@ def _learned(
     columns = list(zip(*[s.numbers for s in samples], strict=True))
     lifted = frozenset(k for k, c in enumerate(columns) if any(x != c[0] for x in c))
     rooms = ROOMS if workspace <= ROOMY_BYTES else ROOMS[1:]
-    reason = "no pattern"
+    fixed = tuple([(k, c[0]) for k, c in enumerate(columns) if k not in lifted])
+    reason: IRError | str = "no pattern"
     for pattern in patterns(list(roles(rows)), [s.sizes for s in samples], rooms):
         try:
-            made = rebuilt(rows, pattern.sizes, lifted, device.info.name)
-            verify_graph(made.outputs)
-            break
+            return _made(pattern, tuple(sorted(lifted)), fixed, rows, device, replaces, make)
         except IRError as error:
-            reason = str(error)
-    else:
-        return reason
+            reason = error
+    return str(reason)
+
+
+def _made(
+    pattern: Pattern,
+    lifted: tuple[int, ...],
+    fixed: tuple[tuple[int, Scalar], ...],
+    rows: tuple[Any, ...],
+    device: Device,
+    replaces: Replaces,
+    make: Maker,
+) -> _General:
+    """The plan for all graphs of a pattern, found or built. IRError where there is no graph of these sizes."""
+    made = rebuilt(rows, pattern.sizes, frozenset(lifted), device.info.name)
+    verify_graph(made.outputs)
     sig = signature(made.outputs)
-    leaf = {n: k for k, n in enumerate((*made.leaves, *made.numbers.values()))}
+    leaf = {n: k for k, n in enumerate((*made.leaves, *(made.numbers[k] for k in lifted)))}
     order = tuple([leaf[n] for n in sig.leaves])
     moved = {k: order.index(i) for k, i in replaces if i in order}
-    loops = [n.attrs.body.length for n in toposort(made.outputs) if isinstance(n.attrs, LoopNode)]
-    if all(isinstance(length, int) for length in loops):
-        general = make(device, sig, moved)
-    else:
-        # Here, since a process that finds its plans on disk needs no compiler.
-        from weft.scheduler.build import Job, prepared
-
-        own = snapshot(sig)
-        general = prepared(Job(own.outputs, own.leaves, sig.variables, moved), device)
-    dtypes = list(number_dtypes(rows))
+    plan = make(device, sig, moved)
     names = [v.name for v in pattern.variables]
+    used = tuple([names.index(v.name) for v in sig.variables])
+    name = disk_cache.key_of(sig, moved, device)
+    recipe = Recipe(pattern, order, len(made.leaves), lifted, fixed, used, name)
+    return _general(plan, recipe, rows, device)
+
+
+def _loaded(recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General | None:
+    """The plan for all sizes that another process built, if it is on disk."""
+    if recipe.plan is None:
+        return None
+    dtypes = [row[0] if row[0].__class__ is DType else row[2] for row in rows[:-1]]
+    shapes = result_shapes(rows, recipe.pattern.sizes)
+    outputs = [Result(dtypes[k], shape) for k, shape in zip(rows[-1], shapes, strict=True)]
+    variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
+    plan = disk_cache.load(recipe.plan, device, outputs, variables)
+    if plan is None or plan.externals != len(recipe.order) + len(outputs):
+        return None
+    return _general(plan, recipe, rows, device)
+
+
+def _general(made: Unrolled, recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General:
+    dtypes = list(number_dtypes(rows))
+
+    def graph() -> tuple[Node, ...]:
+        return rebuilt(rows, recipe.pattern.sizes, frozenset(recipe.lifted), device.info.name).outputs
+
     return _General(
-        general,
-        made.outputs,
-        pattern,
-        order,
-        len(made.leaves),
-        tuple([(k, dtypes[k]) for k in made.numbers]),
-        tuple([(k, c[0]) for k, c in enumerate(columns) if k not in lifted]),
-        tuple([names.index(v.name) for v in sig.variables]),
+        made if made.varies else made.plan({}), graph, recipe, tuple([dtypes[k] for k in recipe.lifted])
     )
 
 
 def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) -> Plan | None:
     """The plan for a graph of these sizes and numbers; None where they do not fit."""
-    numbers = own.numbers
-    for k, value in general.fixed:
-        if numbers[k] != value:
-            return None
-    values = general.pattern.bind(own.sizes)
+    recipe, numbers = general.recipe, own.numbers
+    values = recipe.bind(own)
     if values is None:
         return None
-    given = [_memory(numbers[k], dtype, device) for k, dtype in general.lifted]
-    feed = tuple([k if k < general.leaves else given[k - general.leaves] for k in general.order])
-    bound = tuple([values[k] for k in general.variables])
-    plan = general.plan_of(bound, [general.pattern.variables[k].name for k in general.variables])
+    lifted = zip(recipe.lifted, general.dtypes, strict=True)
+    given = [_memory(numbers[k], dtype, device) for k, dtype in lifted]
+    feed = tuple([k if k < recipe.leaves else given[k - recipe.leaves] for k in recipe.order])
+    bound = tuple([values[k] for k in recipe.variables])
+    plan = general.plan_of(bound, [recipe.pattern.variables[k].name for k in recipe.variables])
     return plan.bound(bound, feed, dict(replaces), general.graph)
 
 

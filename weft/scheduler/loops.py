@@ -1,4 +1,4 @@
-"""Loops in a plan: the steps' launches written one after the other, all on the same memory.
+"""Loops in a plan: the launches of a step, on the same memory in every second one.
 
 A loop takes memory for one step only: what a step computes for itself is planned like a plan of its own, in one block
 of the workspace. A carry changes places between two tensors, or stays where it is if its last reader may write over it.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from weft.backends.protocol import Launch, Step
 from weft.ir.graph import Node, elements
-from weft.ir.index import evaluate, high
+from weft.ir.index import high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
@@ -20,6 +20,7 @@ from weft.scheduler.kernelize.spec import Home, KernelSpec, Place, ScanSpec, Ste
 from weft.scheduler.plan import KernelInfo
 from weft.scheduler.plan_verify import StepAccesses, What, launch_trace
 from weft.scheduler.programs import CompiledProgram
+from weft.scheduler.unrolled import Item, Repeat
 
 Slot = int
 Chosen = Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, int]]]
@@ -122,41 +123,35 @@ class Run:
     program: Mapping[CompiledProgram, int]
     variables: Mapping[str, int]
     copies: Copies
-    sizes: Mapping[str, int]
     info: dict[StepSpec, KernelInfo] = field(default_factory=dict[StepSpec, KernelInfo])
     copied: dict[int, tuple[Node, KernelInfo]] = field(default_factory=dict["int", "tuple[Node, KernelInfo]"])
     """The node that was copied, by the identity of the copy's facts."""
 
-    def steps(self) -> Iterator[tuple[Step, KernelInfo]]:
-        """The launches and copies, in order."""
-        spec = self.layout.spec
+    def steps(self) -> Iterator[Item]:
+        """The launches and copies before the first step, and the steps."""
+        spec, mark = self.layout.spec, -self.layout.spec.body.height
         for s in spec.begin:
-            yield from self._launch(0, s, self.variables, self._placed(0))
-        last, mark = self._count() - 1, -spec.body.height
-        patterns: dict[tuple[bool, bool], list[tuple[Step, KernelInfo]]] = {}
-        for step in range(last + 1):
-            alike = (step == 0, (last - step) % 2 == 0)  # steps with their carries in the same places
-            pattern = patterns.get(alike)
-            if pattern is None:
-                pattern = patterns[alike] = list(self._step(step, mark))
-            t = self.number(last - step if spec.body.reverse else step)
-            for made, info in pattern:
-                if isinstance(made, Launch) and mark in made.variables:
-                    used = tuple([t if v == mark else v for v in made.variables])
-                    yield Launch(made.program, made.slots, used), info
-                else:
-                    yield made, info
+            yield from self._launch(s, self.variables, self._placed(first=True, even=True))
+        cases = [(first, even) for first in (False, True) for even in (False, True)]
+        patterns = tuple([tuple(self._step(first, even, mark)) for first, even in cases])
+        yield Repeat(spec.body.length, spec.body.reverse, mark, patterns)
 
-    def _step(self, step: int, t: int) -> Iterator[tuple[Step, KernelInfo]]:
-        """One step (the first one is 0), with number `t` for its variable."""
+    def _step(self, first: bool, even: bool, t: int) -> Iterator[Item]:
+        """A step with number `t` for its variable: the first one, or an even number of steps before the last one."""
         spec = self.layout.spec
-        places = self._placed(step)
+        places = self._placed(first, even)
         variables = {**self.variables, spec.variable.name: t}
         for k, s in enumerate(spec.steps):
             if isinstance(s.spec, ScanSpec):
                 yield from self._loop(k, s, s.spec, variables, places)
             else:
-                yield from self._launch(k, s, variables, places)
+                yield from self._launch(s, variables, places)
+
+    def infos(self) -> Iterator[KernelInfo]:
+        """The facts of all launches and copies, once `steps` has told these."""
+        yield from self.info.values()
+        for _, info in self.copied.values():
+            yield info
 
     def trace(self, step: Step, info: KernelInfo) -> StepAccesses:
         """The accesses of a step to the memory, to be verified."""
@@ -186,23 +181,17 @@ class Run:
         updated = [writes[k] for k in made.bases]
         return launch_trace(spec.algorithm, step.slots, updated, frozenset(shared), whats)
 
-    def _count(self) -> int:
-        """The number of steps."""
-        return int(evaluate(self.layout.spec.body.length, self.sizes))
-
     def _own(self, key: object) -> Slot:
         return self.take(self.block + self.layout.offsets[key])
 
-    def _placed(self, step: int) -> Callable[[Place], Slot]:
-        """The memory of a place in a step (the first one is 0)."""
-        spec, count = self.layout.spec, self._count()
+    def _placed(self, first: bool, even: bool) -> Callable[[Place], Slot]:
+        """The memory of a place in such a step."""
+        spec = self.layout.spec
 
-        def carry(i: int, step: int) -> Slot:
-            """The slot of carry i after a step; -1 is before the first."""
-            if step < 0:
-                return self.slot(spec.inputs[i])
+        def carry(i: int, even: bool) -> Slot:
+            """The slot of carry i after a step that is an even number of steps before the last one, or is not."""
             result = spec.carries[i].result
-            if i in self.layout.stays or (count - 1 - step) % 2 == 0:
+            if i in self.layout.stays or even:
                 return self._own(("carry", i)) if result is None else self.slot(spec.results[result])
             return self._own(("other", i))
 
@@ -213,16 +202,16 @@ class Run:
                 case Home.RESULT:
                     return self.slot(spec.results[p.number])
                 case Home.BEFORE:
-                    return carry(p.number, step - 1)
+                    return self.slot(spec.inputs[p.number]) if first else carry(p.number, not even)
                 case Home.AFTER:
-                    return carry(p.number, step)
+                    return carry(p.number, even)
                 case Home.OWN:
                     return self._own(p)
 
         return place
 
     def _launch(
-        self, k: int, s: StepSpec, variables: Mapping[str, int], place: Callable[[Place], Slot]
+        self, s: StepSpec, variables: Mapping[str, int], place: Callable[[Place], Slot]
     ) -> Iterator[tuple[Step, KernelInfo]]:
         spec = s.spec
         assert isinstance(spec, KernelSpec)
@@ -255,19 +244,10 @@ class Run:
         inner: ScanSpec,
         variables: Mapping[str, int],
         place: Callable[[Place], Slot],
-    ) -> Iterator[tuple[Step, KernelInfo]]:
+    ) -> Iterator[Item]:
         slots = dict(zip((*inner.reads, *inner.writes), map(place, (*s.reads, *s.writes)), strict=True))
         run = Run(
             self.layout.inner[k], self.block + self.layout.offsets["inside", k], slots.__getitem__, self.take,
-            self.number, self.program, variables, self.copies, self.sizes, self.info, self.copied,
+            self.number, self.program, variables, self.copies, self.info, self.copied,
         )  # fmt: skip
         yield from run.steps()
-
-
-def constants(spec: ScanSpec, sizes: Mapping[str, int]) -> set[int]:
-    """The numbers of the steps of a loop, and of those inside: constants that the plan has to hold."""
-    own = set(range(int(evaluate(spec.body.length, sizes))))
-    for s in spec.steps:
-        if isinstance(s.spec, ScanSpec):
-            own |= constants(s.spec, sizes)
-    return own

@@ -9,6 +9,7 @@ which rules simplify (0, 1, -1, 2, 0.5), infinities and NaNs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
@@ -44,11 +45,37 @@ _ROLES = {Box: Role.START, Padding: Role.PADDING}
 CHOOSING = frozenset({Op.CONST, Op.RANGE, Op.EXPAND, Op.SHRINK})
 
 
+class OutlineKey(Key):
+    """The rows without sizes and numbers, hashed once."""
+
+    __slots__ = ("_digest",)
+    _digest: str
+
+    def digest(self) -> str:
+        """The key as a hash that is the same in every process, made once."""
+        try:
+            return self._digest
+        except AttributeError:
+            h = hashlib.sha256()
+            heads: dict[Any, bytes] = {}
+            for row in self.rows[:-1]:
+                is_call = row[0].__class__ is OutlineKey
+                head, inputs = (row[0], row[1:]) if is_call else (row[:4], row[4:])
+                text = heads.get(head)
+                if text is None:
+                    text = heads[head] = (head.digest() if is_call else repr(head)).encode()
+                h.update(text)
+                h.update(repr(inputs).encode())
+            h.update(repr(self.rows[-1]).encode())
+            self._digest = h.hexdigest()
+            return self._digest
+
+
 @dataclass(frozen=True, slots=True)
 class Outline:
     """The rows without sizes and numbers, hashed once; the sizes and the numbers, in the order of the rows."""
 
-    key: Key
+    key: OutlineKey
     sizes: tuple[int, ...]
     numbers: tuple[Scalar, ...]
 
@@ -73,19 +100,19 @@ def outline(rows: Sequence[Any]) -> Outline:
         op, attrs, dtype, shape = row[:4]
         sizes += shape
         if op is Op.CALL:
-            inside = _inside(attrs)
-            sizes += inside.sizes
-            numbers += inside.numbers
-            out.append((inside.key, *row[4:]))
+            within = inside(attrs)
+            sizes += within.sizes
+            numbers += within.numbers
+            out.append((within.key, *row[4:]))
             continue
-        kind, own = _taken_apart(attrs)
+        kind, own = taken_apart(attrs)
         sizes += own
         if op is Op.CONST and not is_plain(attrs.value, dtype):
             numbers.append(attrs.value)
             kind = Fill
         out.append((op, kind, dtype, _pattern_of(shape), *row[4:]))
     out.append(rows[-1])
-    return Outline(Key(tuple(out)), tuple(sizes), tuple(numbers))
+    return Outline(OutlineKey(tuple(out)), tuple(sizes), tuple(numbers))
 
 
 def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -94,7 +121,7 @@ def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _inside(template: GraphTemplate) -> Outline:
+def inside(template: GraphTemplate) -> Outline:
     """The outline of the rows of a recorded graph."""
     rows = [(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in template.rows]
     return outline((*rows, (len(template.placeholders), *template.results)))
@@ -112,8 +139,23 @@ def roles(rows: Sequence[Any]) -> Iterator[Role]:
     for op, attrs, _, shape in _without_calls(rows):
         role = Role.LEAF if op is None else Role.CHOSEN if op in CHOOSING else Role.DERIVED
         yield from [role] * len(shape)
-        _, own = _taken_apart(attrs)
+        _, own = taken_apart(attrs)
         yield from [_ROLES.get(attrs.__class__, Role.DERIVED)] * len(own)
+
+
+def result_shapes(rows: Sequence[Any], sizes: Sequence[Int]) -> list[tuple[Int, ...]]:
+    """The shapes of the graph's results, by the outline's sizes."""
+    shapes: list[tuple[Int, ...]] = []
+    at = 0
+    for row in rows[:-1]:
+        is_leaf = row[0].__class__ is DType
+        shape = row[1] if is_leaf else row[3]
+        shapes.append(tuple(sizes[at : at + len(shape)]))
+        at += len(shape)
+        if not is_leaf:
+            own = inside(row[1]).sizes if row[0] is Op.CALL else taken_apart(row[1])[1]
+            at += len(own)
+    return [shapes[k] for k in rows[-1]]
 
 
 def _without_calls(rows: Sequence[Any]) -> Iterator[tuple[Op | None, Any, DType, tuple[int, ...]]]:
@@ -128,7 +170,7 @@ def _without_calls(rows: Sequence[Any]) -> Iterator[tuple[Op | None, Any, DType,
             yield row[:4]
 
 
-def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
+def taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
     """Attributes without their sizes, and these."""
     match attrs:
         case Box():
@@ -142,7 +184,7 @@ def _taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
             return attrs, ()
 
 
-def _put_together(attrs: Attrs, sizes: tuple[Int, ...]) -> Attrs:
+def put_together(attrs: Attrs, sizes: tuple[Int, ...]) -> Attrs:
     """Attributes with other sizes."""
     match attrs:
         case Box(_, step):
@@ -218,8 +260,8 @@ class _Rebuilding:
     def node(self, op: Op, inputs: Sequence[Node], attrs: Attrs, shape: Shape, dtype: DType) -> Node:
         """A node by its row, with the next sizes."""
         shape = self.next(len(shape))
-        _, own = _taken_apart(attrs)
-        attrs = _put_together(attrs, self.next(len(own)))
+        _, own = taken_apart(attrs)
+        attrs = put_together(attrs, self.next(len(own)))
         if isinstance(attrs, Fill) and not is_plain(attrs.value, dtype):
             at, self.met = self.met, self.met + 1
             if at in self.lifted:

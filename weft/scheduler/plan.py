@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory
@@ -54,8 +54,13 @@ Feed: TypeAlias = "tuple[int | Memory, ...]"
 class Shared:
     """The graph of all sizes that a plan was built for, and the values of its runtime variables."""
 
-    outputs: tuple[Node, ...]
+    graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """The results of the graph, which is made where somebody wants to see it."""
+        return self.graph()
 
     @property
     def values(self) -> dict[str, int]:
@@ -106,20 +111,25 @@ class Plan:
         object.__setattr__(self, "_fixed", tuple(fixed))
 
     def bound(
-        self, values: Sequence[int], feed: Feed, replaces: Mapping[int, int], graph: tuple[Node, ...]
+        self,
+        values: Sequence[int],
+        feed: Feed,
+        replaces: Mapping[int, int],
+        graph: Callable[[], tuple[Node, ...]],
     ) -> Plan:
         """The plan for these values of the runtime variables, which is built for the results `graph`. `replaces`: the
         leaf that is asked to be replaced, by the output."""
         env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
         outputs: list[OutputSpec] = []
         for k, o in enumerate(self.outputs):
-            shape = tuple([int(evaluate(n, env)) for n in o.shape])
-            outputs.append(OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k]))
-        constants = (*values, *self.constants)
-        shared = Shared(graph, tuple(zip(self.variables, values, strict=True)))
-        made = replace(
-            self, outputs=tuple(outputs), variables=(), constants=constants, feed=feed, shared=shared
-        )
+            if env or o.replaces is not None:
+                shape = tuple([n if n.__class__ is int else int(evaluate(n, env)) for n in o.shape])
+                o = OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k])
+            outputs.append(o)
+        made = Plan(  # once for each number that is new, and `replace` would look through all fields
+            self.device, self.commands, self.codes, tuple(outputs), (), self.steps, self.executable, self.largest,
+            (*values, *self.constants), feed, Shared(graph, tuple(zip(self.variables, values, strict=True))),
+        )  # fmt: skip
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made
 

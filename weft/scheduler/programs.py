@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weft import settings
@@ -80,14 +80,22 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledPr
                 _compiled[a, device] = CompiledProgram(*names)
                 del missing[a]
         if missing:
-            plain = [lower(schedule(a, device.info)) for a in missing]
-            programs = [replace(optimized(p, device.info), name=f"{p.name}_{next(_numbers)}") for p in plain]
-            codes, image = device.compile(programs)
-            at = store_image(image, [p.name for p in programs]) if image else None
-            for (a, key), p, program, code in zip(missing.items(), plain, programs, codes, strict=True):
-                variables = tuple([v.name for v in program.variables])
-                # asked before loops were split, for one store: no pass reads an element later than it was read there
-                made = CompiledProgram(program.name, variables, code, at, in_place_pairs(p))
+            heads: list[tuple[str, tuple[str, ...], frozenset[tuple[int, int]]]] = []
+
+            def programs() -> Iterator[Program]:
+                for a in missing:
+                    plain = lower(schedule(a, device.info))
+                    p = replace(optimized(plain, device.info), name=f"{plain.name}_{next(_numbers)}")
+                    # asked before loops are split, for one store: no pass reads an element later than it was read
+                    heads.append((p.name, tuple([v.name for v in p.variables]), in_place_pairs(plain)))
+                    yield p
+
+            codes, image = device.compile(programs())
+            at = store_image(image, [name for name, _, _ in heads]) if image else None
+            for (a, key), (name, variables, in_place), code in zip(
+                missing.items(), heads, codes, strict=True
+            ):
+                made = CompiledProgram(name, variables, code, at, in_place)
                 _compiled[a, device] = made
                 if key is not None and at is not None:
                     kernel_cache.store(key, at, made.name, variables, made.in_place)

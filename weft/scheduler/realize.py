@@ -23,16 +23,19 @@ from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
 from weft.scheduler.stages import stages
+from weft.scheduler.unrolled import Unrolled
 
 
 @dataclass(slots=True)
 class _Kept:
     """A plan, and when it was last used: a number that grows. `turns`: for a graph that shares the plan of its family,
-    how often it may come before it gets its own; 0 for a plan of its own."""
+    how often it may come before it gets its own, if that is on disk, and `later`, before it is built; 0 for a plan of
+    its own."""
 
     plan: Plan
     used: int
     turns: int = 0
+    later: int = 0
 
     @property
     def steps(self) -> int:
@@ -45,6 +48,9 @@ PLANS_KEPT = 1024
 
 STEPS_KEPT = 1 << 17
 """Steps of all plans in memory, some 800 bytes each: a plan of a large model has thousands."""
+
+COMES_BACK = 4
+"""A graph that came so often, and shares a plan, takes one of its own that is on disk: it need not be built."""
 
 _lock = forkable(threading.RLock())
 _plans: dict[tuple[Any, ...], _Kept] = {}
@@ -59,9 +65,9 @@ def realize(
 ) -> Mapping[Node, Storage]:
     """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
     `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `run`."""
-    todo = [n for n in dict.fromkeys(nodes) if n.storage is None]
+    todo = [n for n in (nodes if len(nodes) == 1 else dict.fromkeys(nodes)) if n.storage is None]
     name = todo[0].device if todo else None
-    if todo and all(n.device == name for n in todo):
+    if len(todo) == 1 or (todo and all(n.device == name for n in todo)):
         sig = signature(todo, held)
         if sig.kept and not _fit(sig.kept, registry.open_device(name or default_device())):
             sig = signature(todo)
@@ -208,14 +214,16 @@ def memory_on(leaf: Node, stored: Storage | None, device: Device) -> Memory:
 
 
 def plan_for(
-    sig: Signature, device: Device, state: Mapping[int, Node] = NO_STATE, dynamic: bool = True
+    sig: Signature,
+    device: Device,
+    state: Mapping[int, Node] = NO_STATE,
+    dynamic: bool = True,
+    stays: bool = False,
 ) -> Plan:
     """The plan for a graph, from the cache or built now. `state[k]` is the leaf whose memory output k replaces if it
-    can. `dynamic`: it may be one for graphs of all sizes; see families.py."""
-    replaces: tuple[tuple[int, int], ...] = ()
-    if state:
-        leaf = {n: i for i, n in enumerate(sig.leaves)}
-        replaces = tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
+    can. `dynamic`: it may be one for graphs of all sizes; see families.py. `stays`: it will be run often, so that one
+    of its own that is on disk is better."""
+    replaces = _replaces(sig, state)
     key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
     if kept is not None:
@@ -229,17 +237,42 @@ def plan_for(
     with _lock:
         kept = _plans.get(key)
         if kept is None or (due and kept.turns):
-            found = None
             with not_collected():
                 shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
-                if kept is None and shares:
-                    found = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
-                plan = _from_disk_or_built(device, sig, dict(replaces)) if found is None else found
-            kept = _plans[key] = _Kept(plan, next(_clock), families.turns(plan))
+                plan: Plan | None = None
+                if shares and (stays if kept is None else kept.later):
+                    stored = _from_disk(device, sig, dict(replaces))
+                    plan = None if stored is None else stored.plan({})
+                    if plan is None and kept is not None:
+                        kept.turns, kept.later = kept.later, 0
+                        return kept.plan
+                if kept is None and shares and plan is None:
+                    plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+                if plan is None:
+                    plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
+            turns = families.turns(plan)
+            soon = min(turns, COMES_BACK)
+            kept = _plans[key] = _Kept(plan, next(_clock), soon, turns - soon)
             _steps[0] += kept.steps
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
         return kept.plan
+
+
+def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
+    """Have the next graph that is like this one but for its sizes get a plan for all sizes. Nothing is computed."""
+    if sig.variables or sig.homeless:
+        return
+    with _lock:
+        families.teach(sig, device, _replaces(sig, state))
+
+
+def _replaces(sig: Signature, state: Mapping[int, Node]) -> tuple[tuple[int, int], ...]:
+    """The outputs that take a leaf's memory, each with the number of the leaf."""
+    if not state:
+        return ()
+    leaf = {n: i for i, n in enumerate(sig.leaves)}
+    return tuple([(k, leaf[old]) for k, old in state.items() if old in leaf])
 
 
 def shared_plan(sig: Signature, device: Device) -> Plan | None:
@@ -272,19 +305,25 @@ def _forget_oldest() -> None:
     _steps[0] = steps
 
 
-def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Plan:
+def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:
     """A plan, made from a graph of its own: see `snapshot`."""
-    own = snapshot(sig)
-    name = disk_cache.key_of(sig, replaces, device)
-    plan = None if name is None else disk_cache.load(name, device, own.outputs, sig.variables)
+    plan = _from_disk(device, sig, replaces)
     if plan is None:
         # Here, since a process that finds its plans on disk needs no compiler.
         from weft.scheduler.build import Job, build
 
+        own = snapshot(sig)
         plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
+        name = disk_cache.key_of(sig, replaces, device)
         if name is not None and where is not None:
             disk_cache.store(name, plan, where)
     return plan
+
+
+def _from_disk(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled | None:
+    """The plan of a graph, if it is on disk."""
+    name = disk_cache.key_of(sig, replaces, device)
+    return None if name is None else disk_cache.load(name, device, sig.results(), sig.variables)
 
 
 def default_device() -> str:

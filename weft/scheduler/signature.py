@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.backends.storage import Storage
 from weft.ir import graph
@@ -16,6 +16,9 @@ from weft.ir.index import Var, variables
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
+
+# to load a member of an enumeration takes ten times as long, at each node
+_BUFFER, _COPY, _SHRINK = Op.BUFFER, Op.COPY, Op.SHRINK
 
 
 class Key:
@@ -34,11 +37,18 @@ class Key:
         return isinstance(other, Key) and self._hash == other._hash and self.rows == other.rows
 
 
+class Result(NamedTuple):
+    """The facts about a node that a plan computes it by."""
+
+    dtype: DType
+    shape: Shape
+
+
 class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order, and
     `storages` what they held when the graph was walked: another thread may store more results at any time."""
 
-    __slots__ = ("copies", "elements", "homeless", "kept", "key", "leaves", "storages", "variables")
+    __slots__ = ("copies", "elements", "hashed", "homeless", "kept", "key", "leaves", "storages", "variables")
 
     def __init__(
         self,
@@ -56,9 +66,20 @@ class Signature:
         self.copies = copies  # between devices: the graph has to be cut there before it can be planned
         self.elements = elements  # the nodes that select one element of several
         self.kept = kept  # results besides those asked for
+        self.hashed: str | None = None
+
+    def results(self) -> list[Result]:
+        """The dtype and shape of each output."""
+        rows = self.key.rows
+        return [Result(rows[k][2], rows[k][3]) for k in rows[-1]]
 
     def digest(self) -> str:
         """The key as a hash that is the same in every process."""
+        if self.hashed is None:
+            self.hashed = self._hash()
+        return self.hashed
+
+    def _hash(self) -> str:
         heads: dict[Any, bytes] = {}
         h = hashlib.sha256()
         *rows, outputs = self.key.rows
@@ -84,66 +105,61 @@ def signature(
     absent. One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
     """
     numbers: dict[Node, int] = {}
+    number_of = numbers.get
     leaves: list[Node] = []
     storages: list[Storage | None] = []
     rows: list[Any] = []
     symbolic = copies = homeless = False
     elements: list[Node] = []
     shapes: set[Any] = set()
-    stack = list(reversed(outputs))
-    while stack:
-        node = stack[-1]
-        if node in numbers:
-            stack.pop()
-            continue
-        storage = node.storage  # once: another thread may fill it in at any time
-        op = node.op
-        inputs = node.inputs
-        attrs = node.attrs
-        if (storage is not None and node not in computed) or (not inputs and op is Op.BUFFER):
-            if inputs and node in outputs:  # stored since it was asked for
-                return signature(outputs, held, frozenset(outputs))
-            leaves.append(node)
-            storages.append(storage)
-            homeless = homeless or node.device is None
-            row: tuple[Any, ...] = (node.dtype, node.shape, node.device)
-        elif not inputs:
-            row = (op, attrs, node.dtype, node.shape)
-        elif len(inputs) == 2:
-            a, b = inputs
-            first, second = numbers.get(a), numbers.get(b)
-            if first is None or second is None:
-                if second is None:
-                    stack.append(b)
-                if first is None:
-                    stack.append(a)
+    row: tuple[Any, ...]
+    walk: list[tuple[Node | None, Iterator[Node]]] = [(None, iter(outputs))]
+    while walk:
+        node, inputs = walk[-1]
+        for i in inputs:
+            if i in numbers:
                 continue
-            row = (op, attrs, node.dtype, node.shape, first, second)
-            if isinstance(attrs, Box):
-                symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
+            storage = i.storage  # once: another thread may fill it in at any time
+            stored = storage is not None and i not in computed
+            if i.inputs:
+                if not stored:
+                    walk.append((i, iter(i.inputs)))
+                    break
+                if i in outputs:  # stored since it was asked for
+                    return signature(outputs, held, frozenset(outputs))
+            if stored or i.op is _BUFFER:
+                device = i.device
+                leaves.append(i)
+                storages.append(storage)
+                homeless = homeless or device is None
+                row = (i.dtype, i.shape, device)
+            else:
+                row = (i.op, i.attrs, i.dtype, i.shape)
+            numbers[i] = len(rows)
+            rows.append(row)
+            shapes.add(i.shape)
         else:
-            missing = [i for i in inputs if i not in numbers]
-            if missing:
-                missing.reverse()
-                stack += missing
+            walk.pop()
+            if node is None:
+                break
+            op, attrs, shape = node.op, node.attrs, node.shape
+            numbers[node] = len(rows)
+            rows.append((op, attrs, node.dtype, shape, *map(number_of, node.inputs)))
+            shapes.add(shape)
+            copies = copies or op is _COPY
+            if attrs is None:
                 continue
-            copies = copies or op is Op.COPY
-            if isinstance(attrs, LoopNode):
-                symbolic = symbolic or attrs.body.length.__class__ is not int
-            row = (op, attrs, node.dtype, node.shape, *[numbers[i] for i in inputs])
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)
-                if node.shape == (1,) * len(node.shape):
+                if op is _SHRINK and shape == (1,) * len(shape):
                     elements.append(node)
             elif isinstance(attrs, Padding):
                 symbolic = symbolic or any(i.__class__ is not int for i in (*attrs.low, *attrs.high))
-        numbers[node] = len(rows)
-        rows.append(row)
-        stack.pop()
-        if node.shape not in shapes:
-            shapes.add(node.shape)
-            for s in node.shape:
-                symbolic = symbolic or s.__class__ is not int
+            elif isinstance(attrs, LoopNode):
+                symbolic = symbolic or attrs.body.length.__class__ is not int
+    for shape in shapes:
+        for n in shape:
+            symbolic = symbolic or n.__class__ is not int
     kept: tuple[Node, ...] = ()
     if held and not symbolic and not copies:
         within = [n for n in held if n in numbers]

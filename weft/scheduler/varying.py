@@ -33,14 +33,27 @@ class Pattern:
 
     variables: tuple[Var, ...]
     sizes: tuple[Int, ...]
-    _places: tuple[int, ...]
+    places: tuple[int, ...]
     """The place that each variable is read at."""
     _constants: tuple[Callable[[Column], tuple[int, ...]], tuple[int, ...]]
     _expressions: tuple[tuple[Index, Callable[[Column], tuple[int, ...]]], ...]
 
+    @staticmethod
+    def of(variables: tuple[Var, ...], sizes: tuple[Int, ...], places: tuple[int, ...]) -> Pattern:
+        """The pattern of these sizes, with each variable read at its place."""
+        fixed = [k for k, s in enumerate(sizes) if isinstance(s, int)]
+        several = fixed if len(fixed) > 1 else fixed * 2
+        expected = tuple([s for k in several if isinstance(s := sizes[k], int)])
+        varying: dict[Index, list[int]] = {}
+        for k, s in enumerate(sizes):
+            if not isinstance(s, int):
+                varying.setdefault(s, []).append(k)
+        expressions = tuple([(e, _several(at)) for e, at in varying.items()])
+        return Pattern(variables, sizes, places, (_several(fixed), expected), expressions)
+
     def bind(self, sizes: Column) -> tuple[int, ...] | None:
         """The values of the variables with which the pattern gives these sizes; None if there are none."""
-        values = tuple([sizes[k] for k in self._places])
+        values = tuple([sizes[k] for k in self.places])
         for v, value in zip(self.variables, values, strict=True):
             if not v.lo <= value <= v.hi:
                 return None
@@ -92,7 +105,7 @@ def _pattern(
         if column in found:
             continue
         known = [(c, v) for v, (c, _) in variables.items()]
-        e = _expressed(
+        e = expressed(
             column, known, _FORMS if roles[k] in (Role.LEAF, Role.CHOSEN, Role.DERIVED) else _PLACES
         )
         if e is None:
@@ -103,18 +116,7 @@ def _pattern(
             variables[e] = column, k
         found[column] = e
     sizes = tuple([c[0] if s else found[c] for c, s in zip(columns, same, strict=True)])
-    fixed = [k for k, s in enumerate(sizes) if isinstance(s, int)]
-    places: dict[Index, list[int]] = {}
-    for k, s in enumerate(sizes):
-        if not isinstance(s, int):
-            places.setdefault(s, []).append(k)
-    return Pattern(
-        tuple(variables),
-        sizes,
-        tuple([k for _, k in variables.values()]),
-        (_several(fixed), tuple([columns[k][0] for k in (fixed if len(fixed) > 1 else fixed * 2)])),
-        tuple([(e, _several(at)) for e, at in places.items()]),
-    )
+    return Pattern.of(tuple(variables), sizes, tuple([k for _, k in variables.values()]))
 
 
 def _several(places: Sequence[int]) -> Callable[[Column], tuple[int, ...]]:
@@ -131,7 +133,7 @@ def _nothing(_: Column) -> tuple[int, ...]:
 Form: TypeAlias = Callable[[Column, Sequence[tuple[Column, Var]]], Iterator[Index]]
 
 
-def _expressed(column: Column, known: Sequence[tuple[Column, Var]], forms: Sequence[Form]) -> Int | None:
+def expressed(column: Column, known: Sequence[tuple[Column, Var]], forms: Sequence[Form]) -> Int | None:
     """The column as the simplest expression of known ones that gives it, if there is one."""
     for form in forms:
         for e in form(column, known):
@@ -189,6 +191,7 @@ def _index(e: Int) -> Iterator[Index]:
         yield e
 
 
-_FORMS: tuple[Form, ...] = (_multiple, _sum, _product, _line, _divided)
+POLYNOMIALS: tuple[Form, ...] = (_multiple, _sum, _product, _line)
+_FORMS: tuple[Form, ...] = (*POLYNOMIALS, _divided)
 _PLACES: tuple[Form, ...] = (_sum,)
 """Forms of where something begins: that seldom follows from sizes, but many a formula fits two of them."""

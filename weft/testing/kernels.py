@@ -188,6 +188,31 @@ def depthwise(images: int, channels: int, size: int, taps: int, stride: int) -> 
     )
 
 
+def depthwise_last(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
+    """The same with the channels of images and results side by side, and each channel's taps still together."""
+    rows = ceildiv(size, stride)
+    sizes = images, rows, rows, channels
+    n, y, x, c = axes = tuple(axis(*a) for a in zip("nyxc", sizes, strict=True))
+    u, v = axis("u", taps), axis("v", taps)
+    row, column = stride * y.var + u.var - taps // 2, stride * x.var + v.var - taps // 2
+    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
+    image = Load(F, "image", (n.var, row, column, c.var), inside)
+    conv = ItemValue("conv", axes, mul(image, Load(F, "w", (c.var, u.var, v.var))), Reduce(Op.ADD, (u, v)))
+    own = tuple(axis(*a) for a in zip(("n2", "y2", "x2", "c2"), sizes, strict=True))
+    at = tuple(a.var for a in own)
+    out = Output("out", own, (StoreTo("r", at, Load(F, "conv", at)),))
+    whole = Param("image", F, (images, size, size, channels))
+    params = (whole, Param("w", F, (channels, taps, taps)), Param("r", F, sizes, True))
+
+    def reference(t: Arrays) -> Arrays:
+        edge = (taps // 2, taps // 2)
+        padded = np.pad(t["image"], ((0, 0), edge, edge, (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (1, 2))
+        return {"r": np.einsum("nyxcuv,cuv->nyxc", windows[:, ::stride, ::stride], t["w"])}
+
+    return Case(Algorithm("depthwise_last", params, (), (conv, out)), reference)
+
+
 def depthwise_taps(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
     """The gradient of those taps."""
     sizes = images, channels, ceildiv(size, stride), ceildiv(size, stride)

@@ -183,3 +183,17 @@ def test_what_a_composite_declares_holds_in_one_order(rounds_once: bool) -> None
     with weft.autocast("cpu", weft.bfloat16):
         assert declared(x).dtype is weft.float32 and seen[1:] == [weft.float32]
     assert declared(x.contiguous()).value.node.op is not Op.CALL
+
+
+def test_a_gradient_that_is_the_result_s_own_is_no_reason_to_run_the_function_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again: list[Any] = []
+    monkeypatch.setattr(composite._Result, "composed_gradients", lambda *args: again.append(args))
+    w, b = (weft.ones(*shape).contiguous().realize().requires_grad_() for shape in ((3, 4), (3,)))
+    for k in range(3):
+        x = weft.tensor(np.full(4, k, np.float32))
+        (F.linear(x, w, b) * weft.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert b.grad is not None and w.grad is not None and not again
+    assert b.grad.tolist() == [3.0, 6.0, 9.0]
+    assert w.grad.tolist() == [[3.0] * 4, [6.0] * 4, [9.0] * 4]

@@ -258,6 +258,19 @@ def many(n: int) -> tuple[list[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("step", [False, True], ids=["before the step", "after it"])
+def test_the_first_gradient_that_is_looked_at_brings_the_others(step: bool, counts: Counts) -> None:
+    ps, loss = many(6)
+    optimizer = weft.optim.SGD(ps, lr=0.1, momentum=0.9)
+    loss.backward()
+    if step:
+        optimizer.step()
+    counts.clear()
+    grad(ps[3]).numpy()
+    assert all(grad(p).value.node.op is Op.BUFFER for p in ps)
+    assert counts.runs == 1
+
+
+@pytest.mark.parametrize("step", [False, True], ids=["before the step", "after it"])
 def test_the_first_gradient_that_is_read_brings_the_others(step: bool, counts: Counts) -> None:
     ps, loss = many(6)
     optimizer = weft.optim.SGD(ps, lr=0.1)

@@ -11,6 +11,7 @@ import pytest
 import weft
 import weft.nn.functional as F
 from weft import special
+from weft.core.args.broadcast import number_node
 
 SMALL = [0, 1, 5, 200]
 
@@ -98,3 +99,30 @@ def test_the_derivative_of_sinc(x: float) -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=3e-6)
     if x <= 1e-3:
         np.testing.assert_allclose(found[0], -(math.pi**2) * float(np.float32(x)) / 3, rtol=1e-5)
+
+
+def test_a_number_is_one_node_by_its_bits_and_its_type() -> None:
+    zero, below, whole = (number_node(x, weft.float32, (2,)) for x in (0.0, -0.0, 0))
+    assert zero is number_node(0.0, weft.float32, (2,)) is whole
+    assert zero is not below
+    x = weft.tensor([1.0, -1.0])
+    assert (x / 0.0).tolist() == [float("inf"), float("-inf")]
+    assert (x / -0.0).tolist() == [float("-inf"), float("inf")]
+    assert number_node(True, weft.int64, ()) is number_node(1, weft.int64, ())
+    assert all(math.isnan(n) for n in (x * float("nan")).tolist())
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_operands_that_fit_are_chosen_between_as_others_are(swapped: bool) -> None:
+    mask = weft.tensor([True, False, True])
+    x = weft.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    for other in (0, -0.0, 0.5, weft.tensor([7.0, 8.0, 9.0]), weft.tensor(7.0), weft.tensor([7, 8, 9])):
+        a, b = (other, x) if swapped else (x, other)
+        out = weft.where(mask, a, b)
+        expected = np.where(
+            mask.numpy(), *(np.asarray(v.detach()) if isinstance(v, weft.Tensor) else v for v in (a, b))
+        )
+        assert out.dtype is weft.float32
+        assert np.array_equal(out.detach().numpy(), expected.astype(np.float32))
+        (g,) = weft.autograd.grad(out.sum(), x)
+        assert g.tolist() == [float(m is not swapped) for m in mask.tolist()]

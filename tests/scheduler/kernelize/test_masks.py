@@ -148,3 +148,31 @@ def test_which_elements_are_demanded(name: str) -> None:
 def test_a_graph_without_masks_is_not_searched() -> None:
     found = masks(X * 2)
     assert not found.masked and not found.demanded
+
+
+def test_a_condition_of_which_data_decides_a_part_masks_nothing_where_it_holds() -> None:
+    """where((j > i) & data, -inf, x): above the diagonal some elements are kept."""
+    data = weft.tensor(np.random.default_rng(0).random((4, 6)) < 0.5)
+    above = COLUMNS > ROWS
+    assert masked(weft.where(above, LOWEST, X)) == "-inf unless -$0 + $1 < 1"
+    assert masked(weft.where(above & data, LOWEST, X)) == ""
+    assert masked(weft.where((COLUMNS <= ROWS) & data, X, LOWEST)) == "-inf unless 0 <= $0 - $1"
+
+
+def test_gradients_through_a_mask_of_which_data_decides_a_part() -> None:
+    size, rng = 96, np.random.default_rng(1)
+    rows, columns = np.arange(size)[:, None], np.arange(size)[None]
+    data = rng.random((size, size)) < 0.5
+    q, k, v, g = (rng.standard_normal((size, 32)) for _ in range(4))
+    scores = np.where((columns > rows) & data, -np.inf, q @ k.T)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    by_weights = g @ v.T
+    by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdims=True))
+    tensors = [weft.tensor(x, requires_grad=True) for x in (q, k, v)]
+    i, j = weft.arange(size)[:, None], weft.arange(size)[None]
+    made = weft.where((j > i) & weft.tensor(data), LOWEST, tensors[0] @ tensors[1].T)
+    (made.softmax(-1) @ tensors[2]).backward(weft.tensor(g))
+    for t, wanted in zip(tensors, (by_scores @ k, by_scores.T @ q, weights.T @ g), strict=True):
+        assert t.grad is not None
+        np.testing.assert_allclose(t.grad.numpy(), wanted, rtol=1e-9, atol=1e-9)

@@ -223,3 +223,19 @@ def test_the_depth_is_shared_out_where_there_is_much_of_it() -> None:
         close((a.T @ b).numpy(), x.T.astype(np.float64) @ y)
         want = (np.maximum(y, 0).astype(np.float64).T @ np.abs(x)) * 2 + 1
         close(((b.relu().T @ a.abs()) * 2 + 1).numpy(), want)
+
+
+@pytest.mark.parametrize(("apart", "depth"), [(1, 96), (1, 1600), (2, 96)])
+@pytest.mark.parametrize("device", ["avx512", "small caches"])
+def test_a_factor_that_lies_in_panels_is_read_there(apart: int, depth: int, device: str) -> None:
+    """Steps of the sum that lie apart are no panel, and are packed."""
+    rows, n, width = 21, 128, 64
+
+    def product(x: weft.Tensor, p: weft.Tensor) -> weft.Tensor:
+        return x @ p[:, :, 0].permute(0, 2, 1).reshape(n, depth).T
+
+    arrays = [normal(rows, depth), normal(n // width, depth, apart, width, seed=1)]
+    kernel, found = scheduled(product, arrays, DEVICES[device])
+    assert ("panel" in kernel.nests) == (apart > 1)
+    w = arrays[1][:, :, 0].transpose(0, 2, 1).reshape(n, depth)
+    close(found, arrays[0].astype(np.float64) @ w.T)

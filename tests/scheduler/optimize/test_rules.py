@@ -21,6 +21,7 @@ from weft.testing.kernels import (
     columns,
     convolution,
     depthwise,
+    depthwise_last,
     depthwise_taps,
     matmul,
     scaled_blocks,
@@ -56,7 +57,7 @@ SIZES: dict[str, Case] = {
     },
     **{
         f"{case.__name__} {n}x{c}x{size}, {taps}, {stride}": case(n, c, size, taps, stride)
-        for case in (depthwise, depthwise_taps)
+        for case in (depthwise, depthwise_last, depthwise_taps)
         for n, c, size, taps, stride in [(2, 3, 9, 3, 1), (1, 2, 20, 5, 2), (3, 1, 35, 3, 1), (4, 1, 7, 5, 1)]
     },
 }
@@ -155,6 +156,16 @@ def test_windows_are_copied_once_and_results_stay_in_registers() -> None:
     k = schedule(depthwise_taps(4, 8, 28, 3, 1).algorithm, DESCRIPTIONS["avx512"])
     sums = next(n for n in k.nests if n.endswith("_lanes"))
     assert k.nests[sums].scope is Scope.REGISTER and int(np.prod(k.nests[sums].size)) == 3 * 3 * 16
+
+
+def test_taps_that_lie_across_the_lanes_are_turned_once() -> None:
+    k = schedule(depthwise_last(2, 48, 12, 5, 1).algorithm, DESCRIPTIONS["avx512"])
+    assert k.nests["turned"].at is None and k.nests["turned"].size == (5, 5, 48)
+    assert {r.source for r in loads_in(k.algorithm.item("conv").exprs()[0])} == {"image", "turned"}
+    few = schedule(depthwise_last(1, 48, 2, 3, 1).algorithm, DESCRIPTIONS["avx512"])
+    assert "turned" not in few.nests, "four results need each tap"
+    side_by_side = schedule(depthwise(2, 48, 12, 5, 1).algorithm, DESCRIPTIONS["avx512"])
+    assert "turned" not in side_by_side.nests, "one tap is for a whole vector of results"
 
 
 def test_attention_runs_in_one_pass() -> None:

@@ -8,7 +8,7 @@ import hashlib
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -19,20 +19,21 @@ from weft import disk_cache, settings
 from weft.backends import costs
 from weft.backends.costs import CostModel
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
-from weft.backends.roofline import Limits, from_json, to_json
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, EXPANDED
 
 from .allocator import Borrowed, MemoryBlock
-from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_object, version
+from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from weft.backends.roofline import Limits
 
 # What schedules are chosen by: two FMA units of the vector width at 3 GHz, and what one channel pair of DDR4 or better
 # gives. Not what `limits` measures, since programs on disk are found by the description, which must not vary.
@@ -216,25 +217,25 @@ class CpuDevice:
     def queue(self, number: int = 0) -> SynchronousQueue:
         return only_queue(number, self._info.name)
 
-    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CpuCode], bytes]:
-        # Here, since a process whose plans are all on disk needs neither.
-        from .compile import compile_text
-        from .render import render_module
+    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[CpuCode], bytes]:
+        # Here, since a process whose plans are all on disk does not need it.
+        from .compile import compile_parts
 
-        text = render_module(programs, self.runtime.machine.target)
-        image = compile_text(text, self.runtime.machine.target)
-        return self._load(image, [p.name for p in programs], text), image
+        made = compile_parts(programs, self.runtime.machine.target)
+        names = [name for part, _ in made for name in part.names]
+        loaded = load_objects([data for _, data in made], names, self.runtime.symbols)
+        codes: list[CpuCode] = []
+        for part, _ in made:
+            packed = zlib.compress(part.text.encode(), 1)
+            codes += [CpuCode(loaded.address(n), 0, packed, loaded) for n in part.names]
+        return codes, joined([data for _, data in made])
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[CpuCode]:
         try:
-            return self._load(image, names, "")
+            loaded = load_objects(parts(image), names, self.runtime.symbols)
         except LLVMError as error:
             raise ValueError(f"not an image for this machine: {error}") from error
-
-    def _load(self, image: bytes, names: Sequence[str], text: str) -> list[CpuCode]:
-        loaded = load_object(image, names, self.runtime.symbols)
-        packed = zlib.compress(text.encode(), 1) if text else b""
-        return [CpuCode(loaded.address(n), 0, packed, loaded) for n in names]
+        return [CpuCode(loaded.address(n), 0, b"", loaded) for n in names]
 
     def fingerprint(self) -> str:
         target = self.runtime.machine.target
@@ -264,6 +265,8 @@ class CpuDevice:
         return {"llvm": render_module([program], target), "assembly": assembly([program], target)}
 
     def limits(self) -> Limits:
+        from weft.backends.roofline import from_json, to_json
+
         threads = self.runtime.pool.threads
         with self.lock:
             if threads not in self._limits:
@@ -285,6 +288,33 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Runs are finished when they return."""
+
+
+_HEAD = struct.Struct("<8sI")
+_MAGIC = b"weft cpu"
+
+
+def joined(objects: Sequence[bytes]) -> bytes:
+    """An image: object files, and before them how many there are and how long each is."""
+    sizes = struct.pack(f"<{len(objects)}Q", *map(len, objects))
+    return b"".join((_HEAD.pack(_MAGIC, len(objects)), sizes, *objects))
+
+
+def parts(image: bytes) -> list[bytes]:
+    """The object files of an image. ValueError where it is none."""
+    try:
+        magic, count = _HEAD.unpack_from(image)
+        sizes = struct.unpack_from(f"<{count}Q", image, _HEAD.size)
+    except struct.error as error:
+        raise ValueError(f"not an image of this backend: {error}") from error
+    at = _HEAD.size + 8 * count
+    if magic != _MAGIC or at + sum(sizes) != len(image):
+        raise ValueError("not an image of this backend")
+    found: list[bytes] = []
+    for size in sizes:
+        found.append(image[at : at + size])
+        at += size
+    return found
 
 
 def _block(memory: Memory) -> MemoryBlock:

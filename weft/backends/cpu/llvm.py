@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from itertools import count
-from threading import local
 from typing import Any
 
 from weft.ir.forks import awaited
@@ -77,7 +76,11 @@ def host_target() -> Target:
 
 
 class Module:
-    """One LLVM module in a context of its own, so that closing it gives all its memory back."""
+    """One LLVM module in a context of its own, so that closing it gives all its memory back.
+
+    A `with` closes it. What an exception's traceback keeps may be finalized in any order, and a module after its
+    context crashes.
+    """
 
     __slots__ = ("_context", "_ref")
 
@@ -86,9 +89,24 @@ class Module:
         self._context: Any = _llvm.create_context()
         try:
             self._ref: Any = _llvm.parse_assembly(text, self._context)
-            self._ref.verify()
         except RuntimeError as error:
             raise LLVMError(str(error)) from None
+        try:
+            self.verify()
+        except LLVMError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the memory back now; the module cannot be used any more."""
+        self._ref.close()
+        self._context.close()
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def text(self) -> str:
@@ -118,7 +136,8 @@ class Module:
         """A relocatable object file (ELF, Mach-O ...) for `target`.
 
         `lean` leaves out loop strength reduction and scheduling after register allocation: up to 40 % of the time, and
-        of no use to loops that step their own registers on a processor that reorders.
+        of no use to loops that step their own registers on a processor that reorders. And it bounds what is quadratic
+        in the accesses of a block, a tenth of the time of a network's kernels.
         """
         machine = _target_machine(target, codegen)
         try:
@@ -137,24 +156,18 @@ class Module:
             raise LLVMError(str(error)) from None
 
 
-class _Managers(local):
-    """The pass managers of a thread. llvmlite (0.50) frees a manager but not its passes, 2.5 KiB each time, and leaks
-    1.4 KiB for every pass builder; one builder for all modules would get slower with each."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[str, ...], Any] = {}
-
-
-_managers = _Managers()
+_managers: dict[tuple[str, ...], Any] = {}
+"""The pass managers, which one thread uses at a time: a run is one call into LLVM. llvmlite (0.50) frees a manager
+but not its passes, 2.5 KiB each time, and leaks 1.4 KiB for every pass builder; one builder for all modules would get
+slower with each."""
 
 MANAGERS_KEPT = 8
-"""Pass managers kept in each thread; weft's own needs are one or two lists of passes."""
+"""Pass managers kept; weft's own needs are one or two lists of passes."""
 
 
 def _manager(passes: tuple[str, ...]) -> Any:
     """The pass manager of the named passes. LLVMError for an unknown one."""
-    known = _managers.known
-    found = known.get(passes)
+    found = _managers.get(passes)
     if found is None:
         manager: Any = _llvm.create_new_module_pass_manager()
         for name in passes:
@@ -162,13 +175,19 @@ def _manager(passes: tuple[str, ...]) -> Any:
             if add is None:
                 raise LLVMError(f"llvmlite offers no pass named {name!r}")
             add()
-        if len(known) >= MANAGERS_KEPT:
-            known.clear()
-        found = known[passes] = manager
+        if len(_managers) >= MANAGERS_KEPT:
+            _managers.clear()
+        found = _managers[passes] = manager
     return found
 
 
-_SKIPPED = ("disable-lsr", "disable-post-ra")
+_SKIPPED = (
+    ("disable-lsr", "true", "false"),
+    ("disable-post-ra", "true", "false"),
+    # accesses of one block whose order is looked at pair by pair; LLVM's default is 1,000, squared
+    ("dag-maps-huge-region", "256", "1000"),
+)
+"""LLVM's switches: name, value for lean code, default."""
 
 
 @contextmanager
@@ -177,27 +196,27 @@ def _leaner(on: bool) -> Generator[None]:
     if not on:
         yield
         return
-    for name in _SKIPPED:
-        _llvm.set_option("weft", f"-{name}=true")
+    for name, lean, _ in _SKIPPED:
+        _llvm.set_option("weft", f"-{name}={lean}")
     try:
         yield
     finally:
-        for name in _SKIPPED:
-            _llvm.set_option("weft", f"-{name}=false")
+        for name, _, default in _SKIPPED:
+            _llvm.set_option("weft", f"-{name}={default}")
 
 
 def compile_ir(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> bytes:
     """IR text -> optimized object file bytes, which `load_object` takes now or in a later process."""
-    module = Module(text)
-    module.optimize(target, optimization)
-    return module.object(target, optimization.codegen)
+    with Module(text) as module:
+        module.optimize(target, optimization)
+        return module.object(target, optimization.codegen)
 
 
 def assembly_of(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> str:
     """IR text -> the assembly of what `compile_ir` gives for it."""
-    module = Module(text)
-    module.optimize(target, optimization)
-    return module.assembly(target, optimization.codegen)
+    with Module(text) as module:
+        module.optimize(target, optimization)
+        return module.assembly(target, optimization.codegen)
 
 
 class Loaded:

@@ -8,8 +8,9 @@ The outermost PARALLEL loops become functions of their own that `weft_parallel` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
@@ -23,17 +24,49 @@ from .llvm import Target
 STACK_BYTES = 16 << 10
 """Bytes of LOCAL buffers on the stack, at most; when they need more, they come from the heap."""
 
+PART_CHARACTERS = 1 << 18
+"""Characters of LLVM IR that are worth compiling by themselves: about 0.1 s."""
+
 IMPORTS = ("weft_parallel",)
 """Symbols of the runtime that kernels call."""
 
 
-def render_module(programs: Sequence[Program], target: Target) -> str:
+class Part(NamedTuple):
+    """Some of the programs, by name, and their LLVM IR."""
+
+    names: tuple[str, ...]
+    text: str
+
+
+def render_module(programs: Iterable[Program], target: Target) -> str:
     """LLVM IR of all programs; each is exported under its own name."""
-    features = target.features.split(",")
-    module = Module(half=not target.triple.startswith("x86_64") or "+f16c" in features, own_stack=1 << 10)
+    module = _module(target)
     for program in programs:
         _kernel(module, program, target)
-    widest = ' "prefer-vector-width"="512"' if "+avx512f" in features else ""
+    return _text(module, target)
+
+
+def render_parts(programs: Iterable[Program], target: Target, most: int = PART_CHARACTERS) -> Iterator[Part]:
+    """LLVM IR of the programs, as modules that end after the program with which they have `most` characters. A program
+    is asked for when those before it are written."""
+    module, names = _module(target), list[str]()
+    for program in programs:
+        _kernel(module, program, target)
+        names.append(program.name)
+        if sum(map(len, module.functions)) >= most:
+            yield Part(tuple(names), _text(module, target))
+            module, names = _module(target), []
+    if names:
+        yield Part(tuple(names), _text(module, target))
+
+
+def _module(target: Target) -> Module:
+    half = not target.triple.startswith("x86_64") or "+f16c" in target.features.split(",")
+    return Module(half=half, own_stack=1 << 10)
+
+
+def _text(module: Module, target: Target) -> str:
+    widest = ' "prefer-vector-width"="512"' if "+avx512f" in target.features.split(",") else ""
     return module.text(
         f'target triple = "{target.triple}"', f"attributes #0 = {{ nounwind{widest} }}\n!0 = !{{i32 1}}"
     )

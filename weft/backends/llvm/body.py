@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -41,6 +41,9 @@ MAX_WRITTEN_OUT = 4
 MAX_COPIES = 24
 FEW_COPIES = 8
 """Limits, in iterations and statements, for writing a loop out that nobody has asked for."""
+
+
+_RUNS = nullcontext(True)
 
 
 class Own(Stmt):
@@ -284,11 +287,11 @@ class Body:
         frame.places[b.name] = Place(base, b, frame.lanes)
 
     def _store(self, s: Store) -> None:
-        frame = self.frame
-        with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
+        frame, held = self.frame, (*_values(s.offset), s.value)
+        with self._where(s.guard, held) if s.guard else self._anywhere() as runs:
             if runs:
                 for _ in frame.each():
-                    self.expressions((*_values(s.offset), s.value))
+                    self.expressions(held)
                 self.streams |= s.stream
                 frame.touch((s.buffer,))
                 for group in frame.each():
@@ -306,7 +309,7 @@ class Body:
             memory.prefetch(frame, frame.place(s.buffer), at, known)
 
     def _accumulate(self, s: Accumulate) -> None:
-        with self._where(s.guard, (s.value, *_values(s.offset))) as runs:
+        with self._where(s.guard, (s.value, *_values(s.offset))) if s.guard else self._anywhere() as runs:
             if runs:
                 self._into(s)
                 self.frame.touch((s.buffer,))
@@ -490,6 +493,11 @@ class Body:
             if runs:
                 self.block(s.body)
 
+    def _anywhere(self) -> nullcontext[bool]:
+        """`_where` of no guard."""
+        self.frame.forget()
+        return _RUNS
+
     @contextmanager
     def _where(self, guard: Guard, values: Iterable[Expr] | None) -> Generator[bool]:
         """Inside, the guard holds: a branch where all lanes agree on it, else a mask. Yields whether it ever holds.
@@ -570,14 +578,15 @@ class Body:
         order = orders.get(key)
         if order is None:
             order = orders[key] = list(walk(key))
+        share = bool(self.frame.unrolled) or len(self.frame.groups) > 1
         for e in order:
             if e not in memo:
-                memo[e] = self._shared(e)
+                memo[e] = self._shared(e) if share else self._expression(e)
 
     def _shared(self, e: Expr) -> RegisterValue:
-        """A value that is there already, else computed."""
+        """A value that is there already, else computed: in unrolled iterations, and in one group of several."""
         frame = self.frame
-        if isinstance(e, Const | Temp) or not (frame.unrolled or len(frame.groups) > 1):
+        if isinstance(e, Const | Temp):
             return self._expression(e)
         key = frame.context(e)
         found = frame.values.get(key)
@@ -618,8 +627,11 @@ class Body:
 
     def _op(self, op: Op, src: Iterable[DType], dst: DType, args: Iterable[RegisterValue]) -> RegisterValue:
         src, args = list(src), list(args)
-        lanes = max(a.lanes for a in args)
-        refs = [self.frame.broadcast(a, register_type(d), lanes) for d, a in zip(src, args, strict=True)]
+        lanes = max([a.lanes for a in args])
+        refs = [
+            a.ref if a.lanes or not lanes else self.frame.broadcast(a, register_type(d), lanes)
+            for d, a in zip(src, args, strict=True)
+        ]
         return RegisterValue(scalar.render(self.frame.f, op, src, dst, lanes, refs), lanes)
 
     def _from_index(self, e: FromIndex) -> RegisterValue:
@@ -662,9 +674,7 @@ def _copies(block: Block) -> int:
 
 def _values(i: Int) -> list[Expr]:
     """The scalar values that an index depends on."""
-    if isinstance(i, int | Var) or (isinstance(i, Sum) and all(isinstance(a, Var) for a, _ in i.terms)):
-        return []
-    return opaque_values(i)
+    return [] if isinstance(i, int) or not i.computed else opaque_values(i)
 
 
 def _guard_parts(guard: Guard) -> list[Int]:

@@ -226,7 +226,7 @@ class Frame:
         if depends is None:
             names = self.names.of(e) if isinstance(e, Expr) else self.names.of_guard(e)
             depends = self.depends[e] = tuple(names)
-        return (e, self.now.mask, self.now.lanes, *(self._meaning(n) for n in depends))
+        return (e, self.now.mask, self.now.lanes, *map(self._meaning, depends))
 
     def _meaning(self, name: str) -> Hashable:
         bound = self.bindings.get(name)

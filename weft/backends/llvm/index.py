@@ -8,7 +8,7 @@ share one address and differ in the displacement.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import pairwise
+from operator import add
 from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
@@ -32,6 +32,7 @@ from weft.ir.index import (
     evaluate,
     rewrite_guard,
     substitute,
+    variables,
 )
 
 
@@ -63,17 +64,17 @@ class Mask(NamedTuple):
     level: int
 
 
-@lru_cache(1024)
 def _stride(steps: tuple[int, ...]) -> int | None:
     if not steps:
         return 0
     step = steps[1] if len(steps) > 1 else 1
-    return step if all(b - a == step for a, b in pairwise(steps)) else None
+    return step if steps == _ramp(step, len(steps)) else None
 
 
 @lru_cache(1024)
-def _ramp(start: int, lanes: int) -> tuple[int, ...]:
-    return tuple(range(start, start + lanes))
+def _ramp(step: int, lanes: int) -> tuple[int, ...]:
+    """The offsets of the lanes: a step for each, from 0."""
+    return tuple([step * k for k in range(lanes)])
 
 
 def affine(frame: Frame, x: Int) -> Affine:
@@ -81,14 +82,24 @@ def affine(frame: Frame, x: Int) -> Affine:
     if isinstance(x, int):
         return Affine(x)
     parts, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
-    if frame.consts and any(_has_const(frame, a) for a, _ in parts if not isinstance(a, Var)):
-        return affine(frame, substitute(x, frame.consts))
+    if frame.consts:
+        for atom, _ in parts:
+            if not isinstance(atom, Var) and not variables(atom).isdisjoint(frame.consts):
+                return affine(frame, substitute(x, frame.consts))
     terms: list[tuple[Term, int]] = []
     steps: tuple[int, ...] = ()
     varying: list[tuple[Lanes, int]] = []
+    lane, bindings = frame.lane, frame.bindings
     for atom, c in parts:
+        if atom is lane:
+            const += c * frame.now.start
+            own = _ramp(c, frame.now.lanes)
+            steps = tuple(map(add, steps, own)) if steps else own
+            continue
         if isinstance(atom, Var):
-            got = _ramp(frame.now.start, frame.now.lanes) if atom == frame.lane else frame.binding(atom.name)
+            got = bindings.get(atom.name)
+            if got is None:
+                got = frame.binding(atom.name)
         else:
             got = _atom(frame, atom)
         if isinstance(got, int):
@@ -99,8 +110,8 @@ def affine(frame: Frame, x: Int) -> Affine:
             varying.append((got, c))
         else:
             const += c * got[0]
-            own = tuple(c * (s - got[0]) for s in got) if got[0] or c != 1 else got
-            steps = tuple(a + b for a, b in zip(steps, own, strict=True)) if steps else own
+            own = tuple([c * (s - got[0]) for s in got]) if got[0] or c != 1 else got
+            steps = tuple(map(add, steps, own)) if steps else own
     if len(terms) > 1:
         sums: dict[Term, int] = {}
         for t, c in terms:
@@ -113,10 +124,6 @@ def affine(frame: Frame, x: Int) -> Affine:
 
 def _level(term: tuple[Term, int]) -> int:
     return term[0].level
-
-
-def _has_const(frame: Frame, x: Index) -> bool:
-    return any(a in frame.consts for a in atoms(x) if isinstance(a, Var))
 
 
 def _atom(frame: Frame, x: Index) -> int | Term | Lanes | tuple[int, ...]:
@@ -231,7 +238,8 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
     if all(a == lane for a in inside if isinstance(a, Var)) and not any(
         isinstance(a, Opaque) for a in inside
     ):
-        return tuple(int(evaluate(x, {lane.name: k})) for k in _ramp(frame.now.start, frame.now.lanes))
+        start = frame.now.start
+        return tuple([int(evaluate(x, {lane.name: k})) for k in range(start, start + frame.now.lanes)])
     spans = [bounds(o) for o in (x, *x.operands())]
     bits = 32 if all(lo >= -(1 << 31) and hi < 1 << 31 for lo, hi in spans) else 64
     operands = [materialize(frame, affine(frame, o), bits) for o in x.operands()]

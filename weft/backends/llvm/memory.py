@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -154,13 +154,16 @@ def address(frame: Frame, place: Place, offset: Affine) -> str:
     """The address of the element that `offset` has in lane 0. What each loop adds is added where it is known, and
     constants become a displacement.
     """
-    base = place.base
+    base, terms = place.base, offset.terms
     size = place.buffer.dtype.itemsize
-    for level, terms in groupby(offset.terms, lambda t: t[0].level):
-        moving = shared(frame, Affine(0, tuple(terms)))
+    while terms:
+        level, count = terms[0][0].level, 1
+        while count < len(terms) and terms[count][0].level == level:
+            count += 1
+        moving, terms = shared(frame, Affine(0, terms[:count])), terms[count:]
         assert not isinstance(moving, int)
         base = frame.share(
-            max(level, moving.level), f"getelementptr {_element(size)}, ptr {base}, i64 {moving.name}"
+            max(level, moving.level), f"getelementptr i{8 * size}, ptr {base}, i64 {moving.name}"
         ).name
     if offset.const == 0:
         return base
@@ -295,7 +298,7 @@ def _load_near(frame: Frame, place: Place, offset: Affine, when: Condition, near
             at = _or_zeros(frame, when.shared, at, near.width * dtype.itemsize)
         run = f.emit(f"load {narrow}, ptr {at}, align {dtype.itemsize}")
         inside = {k: p - begin for k, p in near.wanted.items() if 0 <= p - begin < near.width}
-        spread = ", ".join(f"i32 {inside[k]}" if k in inside else "i32 poison" for k in range(n))
+        spread = _order(tuple([inside.get(k, -1) for k in range(n)]))
         part = f.emit(f"shufflevector {narrow} {run}, {narrow} poison, <{n} x i32> <{spread}>")
         if result:
             picks = [n + k if k in inside else k for k in range(n)]
@@ -456,5 +459,10 @@ def _backward(frame: Frame, dtype: DType, x: str) -> str:
 
 def _shuffle(frame: Frame, dtype: DType, lanes: int, a: str, b: str, picks: Sequence[int]) -> str:
     t = memory_type(dtype, lanes)
-    order = ", ".join(f"i32 {k}" for k in picks)
-    return frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{lanes} x i32> <{order}>")
+    return frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{lanes} x i32> <{_order(tuple(picks))}>")
+
+
+@lru_cache(256)
+def _order(picks: tuple[int, ...]) -> str:
+    """The lanes that a shuffle picks, -1 for any, as LLVM IR."""
+    return ", ".join([f"i32 {k}" if k >= 0 else "i32 poison" for k in picks])

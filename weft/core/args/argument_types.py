@@ -195,8 +195,11 @@ def checked(function: Callable[..., Any], name: str | None = None) -> Callable[.
     first, check = found.first, found.check
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) > first:
-            check(args, kwargs)
+        if not kwargs:
+            if len(args) > first:
+                check(args, kwargs)
+            return function(*args)
+        check(args, kwargs)
         return function(*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = (

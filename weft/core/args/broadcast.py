@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -93,10 +94,12 @@ def result_type(input: Tensor | Number, other: Tensor | Number) -> DType:
     return result_dtype([operand("result_type", input), operand("result_type", other)])
 
 
+_RANKS = {Kind.BOOL: 0, Kind.UINT: 1, Kind.INT: 1, Kind.FLOAT: 2}
+
+
 def can_cast(from_: DType, to: DType) -> bool:
     """True where a result of dtype `from_` may be stored in a tensor of dtype `to`: the kind must not sink."""
-    rank = {Kind.BOOL: 0, Kind.UINT: 1, Kind.INT: 1, Kind.FLOAT: 2}
-    return rank[from_.kind] <= rank[to.kind]
+    return from_ is to or _RANKS[from_.kind] <= _RANKS[to.kind]
 
 
 def check_fits(op: str, x: Number, dtype: DType) -> None:
@@ -117,8 +120,20 @@ def fitting(op: str, x: Number, dtype: DType) -> Number:
 def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
     """The common shape: aligned at the right, sizes of 1 stretch. ShapeError where sizes differ."""
     first = shapes[0]
-    if all(s == first for s in shapes[1:]):
+    for s in shapes:
+        if s != first:
+            break
+    else:
         return first
+    common = _common_shape(tuple(shapes))
+    if isinstance(common, str):
+        raise ShapeError(f"{op}: {common}")
+    return common
+
+
+@lru_cache(2048)
+def _common_shape(shapes: tuple[Shape, ...]) -> Shape | str:
+    """The shape that others broadcast to, or why there is none."""
     rank = max(len(s) for s in shapes)
     out: list[Any] = [1] * rank
     for shape in shapes:
@@ -127,8 +142,8 @@ def broadcast_shape(op: str, shapes: Sequence[Shape]) -> Shape:
                 continue
             if out[k] != 1:
                 listed = " and ".join(str(tuple(s)) for s in shapes)
-                raise ShapeError(
-                    f"{op}: shapes {listed} do not broadcast: dimension {k - rank} is {out[k]} in one and {n} in "
+                return (
+                    f"shapes {listed} do not broadcast: dimension {k - rank} is {out[k]} in one and {n} in "
                     f"another; they must be equal or 1"
                 )
             out[k] = n
@@ -146,7 +161,10 @@ def broadcast_shapes(*shapes: Shape | int) -> Shape:
     return broadcast_shape("broadcast_shapes", whole) if whole else ()
 
 
-_scalars: dict[tuple[Any, ...], Node] = {}
+NUMBERS_KEPT = 2048
+"""Constants of which the nodes are kept; then all are forgotten."""
+
+_numbers: dict[tuple[Any, ...], Node] = {}
 
 
 def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> Value:
@@ -159,15 +177,20 @@ def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> 
         node = lifted(x, dtype, device)
         if node is not None:
             return expand(Value(node), shape)
-    if not x or x != x:  # 0.0 and -0.0 are one key, a NaN is none
-        return Value(graph.const(x, dtype, shape))
-    key = (x, dtype, shape, type(x))
-    found = _scalars.get(key)
+    return Value(number_node(x, dtype, shape))
+
+
+def number_node(x: Number, dtype: DType, shape: Shape) -> Node:
+    """The constant `x` in every element; those most used are kept."""
+    key = (x or repr(x), dtype, shape, x.__class__)  # 0.0 and -0.0 are equal
+    found = _numbers.get(key)
     if found is None:
-        if len(_scalars) > 2048:
-            _scalars.clear()
-        found = _scalars[key] = graph.const(x, dtype, shape)
-    return Value(found)
+        if len(_numbers) >= NUMBERS_KEPT:
+            _numbers.clear()
+        found = graph.const(x, dtype, shape)
+        if x == x:  # a NaN is no key
+            _numbers[key] = found
+    return found
 
 
 def expand(v: Value, shape: Shape) -> Value:

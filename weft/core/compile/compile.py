@@ -60,7 +60,7 @@ class _Broken:
 class CompiledFunction(Generic[P, R]):
     """A compiled function; see `compile`."""
 
-    def __init__(self, fn: Callable[P, R], fullgraph: bool = False, dynamic: bool = True) -> None:
+    def __init__(self, fn: Callable[P, R], fullgraph: bool = False, dynamic: bool | None = None) -> None:
         self.fn, self.fullgraph, self.dynamic = fn, fullgraph, dynamic
         self._replays: OrderedDict[Key, list[Replay]] = OrderedDict()
         self._last: dict[Key, Replay] = {}  # the last trace, kept to be run again or not
@@ -314,7 +314,9 @@ def compile(
 
     Each shape is traced, but not planned: from the second size on, one plan serves all sizes, until a size has come so
     often that a plan of its own pays (`weft.explain(f, x)` says which it is). With `dynamic=False` each size has a plan
-    of its own at once.
+    of its own at once. With `dynamic=True` the first plan is for all sizes of the arguments that can be others (the
+    function is recorded with these as well, up to six times), and where axes are marked by `weft.mark_dynamic`, for
+    all sizes of these.
 
     The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is. A
     module's compiled form is a module (nn/compiled.py) that has the original as `_orig_mod`.
@@ -330,8 +332,8 @@ def compile(
         return already
     form: Any = getattr(fn, "_compiled_form", None)
     if form is not None:
-        return form(fullgraph, dynamic is not False)
-    made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph, dynamic is not False)
+        return form(fullgraph, dynamic)
+    made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph, dynamic)
     return made
 
 

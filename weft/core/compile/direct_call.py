@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from weft.autograd.context import context
+from weft.core.compile.kept import Kept, KeptAt
 from weft.core.execute.results import result_maker
 
 if TYPE_CHECKING:
@@ -65,13 +66,14 @@ def direct_call(
     captured: Sequence[Tensor],
     bound: Mapping[int, ref[Any]],
     expected: Sequence[Expected],
-    memories: Sequence[int | Memory],
+    memories: Sequence[int | KeptAt | Memory],
+    kept: Kept | None,
     records: bool,
     casts: object,
 ) -> DirectCall | None:
     """The call for a plan whose one result is the function's. `bound` arguments have to be these tensors, and no other
-    may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of
-    the tensor that has it, or memory that never changes. `records` and `casts`: the modes. None where sizes vary."""
+    may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of the tensor that has
+    it, one that is `kept`, or memory that never changes. `records` and `casts`: the modes. None where sizes vary."""
     if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
         return None
     out, device = plan.outputs[0], plan.device
@@ -96,12 +98,24 @@ def direct_call(
             lines += [f"if id(x{k}) in captured:", "    return None"]
     for k, tensor in enumerate(captured, len(classes)):
         env[f"x{k}"] = tensor
+    sources = {} if kept is None else {k: j for j, k in enumerate(kept.tensors)}
+    if kept is not None:
+        env["kept"] = kept
+        refs = "".join(f"r{j}, " for j in sources.values())
+        lines += ["there = kept.current", "if there is None:", "    return None"]
+        lines += ["k = [v.memory for v in there.values]"]  # before the sources are looked at
+        lines += [f"{refs}= there.sources"] if refs else []
     for e in expected:
         k = e.number
         env |= {f"device{k}": e.device, f"shape{k}": e.shape, f"dtype{k}": e.dtype}
+        lines += [f"v{k} = x{k}.value", f"s{k} = v{k}.node.storage"]
+        if k in sources:  # the storage is the one that it was found to be right for
+            lines += [
+                f"if s{k} is None or s{k} is not r{sources[k]}() or v{k}.needs_grad is not {e.needs_grad}:",
+                "    return None",
+            ]
+            continue
         lines += [
-            f"v{k} = x{k}.value",
-            f"s{k} = v{k}.node.storage",
             f"if (s{k} is None or s{k}.device is not device{k} or s{k}.shape != shape{k}",
             f"        or s{k}.dtype is not dtype{k} or v{k}.needs_grad is not {e.needs_grad}):",
             "    return None",
@@ -110,11 +124,15 @@ def direct_call(
     for i, m in enumerate(memories):
         if isinstance(m, int):
             places.append(f"s{m}.memory")
+        elif isinstance(m, KeptAt):
+            places.append(f"k[{m.number}]")
         else:
             env[f"memory{i}"] = m
             places.append(f"memory{i}")
     given = ", ".join([*places, "memory"])
     start = f"if not direct({given}):" if env["direct"] is not None else "if True:"
+    if kept is not None:
+        lines += ["kept.is_used = True"]
     nbytes = plan.result_bytes()
     lines += [
         "try:", f"    memory = allocate({nbytes})", "except MemoryError:", "    return None",

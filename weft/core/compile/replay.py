@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -18,10 +19,13 @@ from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.aliases import Argument, may_be_captured
 from weft.core.compile.direct_call import DirectCall, Expected, direct_call
 from weft.core.compile.instantiate import instantiate
+from weft.core.compile.kept import Kept, KeptAt, Part
+from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
-from weft.core.execute.ownership import Taken, alone, count_step, exclusive, rebind, sole_thread, take
+from weft.core.execute.ownership import Taken, alone, exclusive, rebind, sole_thread, take, to_be_written
+from weft.core.execute.writes import count_step
 from weft.core.views import views
 from weft.errors import MemoryPlanError
 from weft.ir import graph
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
+    from weft.scheduler.invariants import Split
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
@@ -42,7 +47,7 @@ def make_replay(
     kwargs: dict[str, Any],
     tensors: list[Tensor],
     whole: bool,
-    dynamic: bool,
+    dynamic: bool | None,
 ) -> Replay | Left:
     """Run `fn` once on placeholders, and plan what it computes; unless it is to be compiled as a `whole`, it may ask
     for values, and is done then.
@@ -59,7 +64,7 @@ def make_replay(
     )
     classes = [t.__class__ for t in tensors] if positional else None
     placeholders = {v.node for v in r.placeholders.values()}
-    wanted = dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
+    wanted = _wanted(r)
     needs_tape = any(
         v.needs_grad and not v.is_leaf and v not in r.differentiated and v.node not in placeholders
         for v in r.values
@@ -75,10 +80,27 @@ def make_replay(
         replay = LazyReplay(r, classes, realize=computed)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
-        replay = PlanReplay(r, classes, device, list(wanted), dynamic)
+        if dynamic is not False and not settings.deterministic():
+            other = second_recording(fn, args, kwargs, tensors, everything=dynamic is True)
+            if other is not None:
+                _learn(other, device)
+        replay = PlanReplay(r, classes, device, list(wanted), dynamic is not False)
     replay.arguments = {k: Argument(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
     return replay
+
+
+def _wanted(r: Recording) -> dict[Node, None]:
+    """The nodes that a call has to compute, in order."""
+    placeholders = {v.node for v in r.placeholders.values()}
+    return dict.fromkeys(v.node for v in r.values if v.node not in placeholders and v.node.storage is None)
+
+
+def _learn(r: Recording, device: Device) -> None:
+    """Have the plan of a recording that is like this one but for its sizes be one for all sizes."""
+    nodes = list(_wanted(r))
+    found = _split(r, device, nodes)
+    plans.learn(nodes if found is None else found.outputs, device, _replaced(r, device, nodes))
 
 
 def _needs_pieces(r: Recording, wanted: Iterable[Node], devices: set[str]) -> bool:
@@ -143,7 +165,7 @@ class Replay:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
-        return tracing.current() is None
+        return now.trace is None or tracing.current() is None
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
         """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
@@ -182,14 +204,21 @@ class Replay:
 
     def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
         """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
-        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
-        if any(t.look is not None for t in changed):
-            here = set(map(id, changed))
-            for t in changed:
-                views.written(t, here)
+        for b in self.recording.rebinds:
+            t = target(b, objects)
+            if t is not None and t.look is not None:
+                self._spread_writes(objects)
+                break
         for result, k, steps in self.recording.looks:
             now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
             views.compose_views(objects[k], results[result], now)
+
+    def _spread_writes(self, objects: list[Any]) -> None:
+        """Have what looks at the elements of rebound tensors see them."""
+        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
+        here = set(map(id, changed))
+        for t in changed:
+            views.written(t, here)
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""
@@ -216,15 +245,12 @@ class PlanReplay(Replay):
     ) -> None:
         super().__init__(r, classes)
         self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
-        self._plan, sig = _plan(r, device, nodes, dynamic)
-        self._leaves = sig.leaves if sig is not None else ()
+        found = _split(r, device, nodes)
+        self._kept = None if found is None else _kept(r, device, found.kept, dynamic)
+        self._planned = nodes if found is None else found.outputs
+        self._stand_ins = () if found is None else found.stand_ins
+        self._plan_nodes(dynamic)
         number = {v.node: k for k, v in r.placeholders.items()}
-        drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
-        self._template: list[Any] = _fixed_memory(sig, device)
-        self._from_tensor = [(i, number[n]) for i, n in enumerate(self._leaves) if n in number]
-        # What is on disk is at home on no device: it is lent, or copied, at each call.
-        self._from_disk = [(i, k) for i, k in self._from_tensor if r.specs[k].device.info.kind == "disk"]
-        self._from_draw = [(i, drawn[n]) for i, n in enumerate(self._leaves) if n in drawn]
         # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
         self._passed = [number[v.node] for v in r.values if v.node in number]
         computed = set(nodes)
@@ -239,6 +265,21 @@ class PlanReplay(Replay):
         r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
         r.differentiated = set()
 
+    def _plan_nodes(self, dynamic: bool) -> None:
+        """Find the plan for what is computed at each call, and where its leaves come from."""
+        r, device = self.recording, self._device
+        self._plan, sig = _plan(r, device, self._nodes, self._planned, dynamic)
+        leaves = sig.leaves if sig is not None else ()
+        number = {v.node: k for k, v in r.placeholders.items()}
+        drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
+        kept = {n: k for k, n in enumerate(self._stand_ins)}
+        self._template: list[Any] = _fixed_memory(sig, device)
+        self._from_tensor = [(i, number[n]) for i, n in enumerate(leaves) if n in number]
+        # What is on disk is at home on no device: it is lent, or copied, at each call.
+        self._from_disk = [(i, k) for i, k in self._from_tensor if r.specs[k].device.info.kind == "disk"]
+        self._from_draw = [(i, drawn[n]) for i, n in enumerate(leaves) if n in drawn]
+        self._from_kept = [(i, kept[n]) for i, n in enumerate(leaves) if n in kept]
+
     def _take_plan(self) -> None:
         """Note what the plan updates in place."""
         r, plan = self.recording, self._plan
@@ -252,7 +293,7 @@ class PlanReplay(Replay):
         ]
         updated = {i for _, i, _ in self._in_place}
         self._only_read = [(i, k) for i, k in self._from_tensor if i not in updated]
-        # Whose writes in place are counted by steps, and whose one by one: see ownership.version.
+        # Whose writes in place are counted by steps, and whose one by one: see writes.version.
         state = {t: r.arguments <= t < r.arguments + len(r.captured) for _, _, t in self._in_place}
         for t, captured in state.items():
             if captured:
@@ -277,15 +318,17 @@ class PlanReplay(Replay):
         if self._turns <= 0 or settings.deterministic():
             self._take_heir()
 
-    def _take_heir(self) -> None:
+    def _take_heir(self, keeps: bool = True) -> None:
         self._turns = 0
         heir = copy(self)
-        heir.get_own_plan()
+        heir.get_own_plan(keeps)
         self._heir, self.direct = heir, heir.direct
 
-    def get_own_plan(self) -> None:
-        """Run a plan of its own from here on; nobody else has it yet."""
-        self._plan, _ = _plan(self.recording, self._device, self._nodes, dynamic=False)
+    def get_own_plan(self, keeps: bool = True) -> None:
+        """Run a plan of its own from here on, which `keeps` values or not; nobody else has it yet."""
+        if not keeps:
+            self._kept, self._planned, self._stand_ins = None, self._nodes, ()
+        self._plan_nodes(dynamic=False)
         self._take_plan()
         self.bind(self.bound)
 
@@ -301,6 +344,8 @@ class PlanReplay(Replay):
         memories: list[Any] = self._template.copy()
         for i, k in self._from_tensor:
             memories[i] = k
+        for i, k in self._from_kept:
+            memories[i] = KeptAt(k)
         if not expected or any(m is None for m in memories):
             return None
         return direct_call(
@@ -310,6 +355,7 @@ class PlanReplay(Replay):
             self.bound,
             expected,
             memories,
+            self._kept,
             self._records,
             self._casts,
         )
@@ -319,18 +365,22 @@ class PlanReplay(Replay):
             self._count_turn()
         if self._heir is not None:
             return self._heir.run(objects)
+        kept = self._kept
+        if kept is not None and kept.is_in_vain:
+            self._take_heir(keeps=False)
+            return self.run(objects)
         try:
             return self._run_exclusively(objects)
         except MemoryPlanError:
-            if self._plan is None or self._plan.shared is None:
+            if kept is None and (self._plan is None or self._plan.shared is None):
                 raise
-        self._take_heir()  # whose plan needs no room for larger sizes
+        self._take_heir(keeps=False)  # whose plan needs no room for larger sizes, nor for what is kept
         return self.run(objects)
 
     def _run_exclusively(self, objects: list[Any]) -> Any:
         plan = self._plan
         if self._pure and plan is not None:
-            memories = self._template.copy()
+            memories = self._kept_and_fixed(objects)
             for i, k in self._from_tensor:
                 memories[i] = objects[k].value.node.storage.memory
             (storage,) = plan.run(memories)
@@ -362,7 +412,8 @@ class PlanReplay(Replay):
         ns = time.perf_counter_ns() - start
         if self._plan is None:
             return Explanation(())
-        return explained(self._nodes, self._device, self._plan, times, ns)
+        found = explained(self._planned, self._device, self._plan, times, ns)
+        return found if self._kept is None else replace(found, kept=self._kept.lines())
 
     def _run(self, objects: list[Any], times: list[int] | None, sole: bool = True) -> Any:
         """Run the plan, and have state stand for what it computed: all of it, or, where that fails or is interrupted,
@@ -384,7 +435,7 @@ class PlanReplay(Replay):
                     for k, i, t in self._in_place:
                         if alone(objects[t]):
                             stays[k] = t
-                            memories[i] = objects[t].value.node.storage.memory
+                            memories[i] = to_be_written(objects[t])
                         else:
                             memories[i] = self._copy(objects[t].value.node.storage.memory)
                 elif self._in_place:
@@ -396,7 +447,8 @@ class PlanReplay(Replay):
                     else:
                         nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
-                with plan.updating if taken else _NO_LOCK:
+                # free where this thread is alone, and taken and given back in less time than it takes to do neither
+                with plan.updating if self._in_place else _NO_LOCK:
                     finished = executable.finished
                     try:
                         if times is None:
@@ -433,7 +485,7 @@ class PlanReplay(Replay):
 
     def _inputs(self, objects: list[Any]) -> list[Memory]:
         """The memory of the leaves, but for those that are updated in place."""
-        memories = self._template.copy()
+        memories = self._kept_and_fixed(objects)
         for i, k in self._only_read:
             memories[i] = objects[k].value.node.storage.memory
         for i, k in self._from_disk:
@@ -443,6 +495,15 @@ class PlanReplay(Replay):
             generator, _, count = self.recording.draws[k]
             words = np.array(generator.words(count), np.uint32)
             memories[i] = plans.memory_of(words, self._device)
+        return memories
+
+    def _kept_and_fixed(self, objects: list[Any]) -> list[Memory]:
+        """The memory of the leaves that stand for what is kept, and of those that never change."""
+        memories = self._template.copy()
+        if self._kept is not None:
+            found = self._kept.memories(objects)
+            for i, k in self._from_kept:
+                memories[i] = found[k]
         return memories
 
     def _committed(
@@ -498,12 +559,15 @@ def _fixed_memory(sig: Signature | None, device: Device) -> list[Memory | None]:
 
 
 def _plan(
-    r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool
+    r: Recording, device: Device, nodes: Sequence[Node], planned: Sequence[Node], dynamic: bool
 ) -> tuple[Plan | None, Signature | None]:
-    """The plan for `nodes`, and their signature. A rebound tensor's new value may take the memory of the old one,
+    """The plan for `nodes` as they are computed at each call, `planned`, and the signature of these."""
+    return plans.plan(planned, device, _replaced(r, device, nodes), dynamic) if nodes else (None, None)
+
+
+def _replaced(r: Recording, device: Device, nodes: Sequence[Node]) -> dict[int, Node]:
+    """The nodes, by number, that may take the memory of a leaf: a rebound tensor's new value that of the old one,
     unless the new value goes elsewhere too, or the old one does."""
-    if not nodes:
-        return None, None
     uses: dict[Node, int] = {}
     new_tensors = [k for k, same in zip(r.results, r.same, strict=True) if same is None]
     grads = [g.value for g in r.set_grads if g.value is not None]
@@ -518,7 +582,35 @@ def _plan(
             old = r.placeholders[b.target].node
             if old not in uses and r.specs[b.target].device is device:
                 state[index[new]] = old
-    return plans.plan(nodes, device, state, dynamic)
+    return state
+
+
+def _split(r: Recording, device: Device, nodes: Sequence[Node]) -> Split | None:
+    """The nodes in a part that is kept and the rest; None where nothing is kept. A call that makes gradients keeps
+    nothing: a training step reads parameters that change before the next."""
+    return None if r.set_grads or r.differentiated else plans.split(nodes, _staying(r, device), device)
+
+
+def _staying(r: Recording, device: Device) -> set[Node]:
+    """The placeholders of what the function reads without being given it, and does not write."""
+    written = {b.target for b in r.rebinds}
+    of = range(r.arguments, r.arguments + len(r.captured))
+    return {
+        v.node
+        for k, v in r.placeholders.items()
+        if k in of and k not in written and r.specs[k].device is device
+    }
+
+
+def _kept(r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool) -> Kept:
+    """The values of nodes that depend on what stays."""
+    number = {v.node: k for k, v in r.placeholders.items()}
+    parts: list[Part] = []
+    for n in nodes:
+        plan, sig = plans.plan([n], device, {}, dynamic)
+        tensors = [(i, number[leaf]) for i, leaf in enumerate(sig.leaves) if leaf in number]
+        parts.append(Part(plan, sig.key, tuple(_fixed_memory(sig, device)), tuple(tensors)))
+    return Kept(parts)
 
 
 class LazyReplay(Replay):

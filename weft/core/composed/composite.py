@@ -5,7 +5,8 @@
 
 What such a function builds follows from the shapes, dtypes and devices of its tensors and from its other arguments. The
 first call with new ones runs it on placeholders and records the graph; this and every later call is one node (see
-ir/calls.py). Gradients are recorded in the same way, when they are first asked for, and are a node each.
+ir/calls.py). Gradients are recorded in the same way, when they are first asked for, and are a node each. What differs
+from earlier calls in sizes only is mostly made of what these recorded: see sized.py.
 
 A function can be recorded if it reads nothing else: no values, no random numbers, no state, no modes but those that are
 part of the key here; and changes nothing. What it makes must be a tensor that is no view, or a tuple of such. Where
@@ -17,7 +18,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 
@@ -25,11 +26,12 @@ from weft import settings
 from weft.autograd.context import context, grad_enabled, grad_mode, switched
 from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
-from weft.core.args.handle import Handle, wrap, wrap_untracked
+from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
 from weft.core.composed.precision import rounded_once
+from weft.core.composed.sized import Calls, SizedCalls, Sizes
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
-from weft.ir.calls import GraphCall, recorded
+from weft.ir.calls import Given, GraphCall, recorded
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.forks import forkable
@@ -57,6 +59,10 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 """Types of arguments that are part of the key by value. (A zero is named, since 0.0 and -0.0 are equal.)"""
 
 
+_WRONG = (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of functions that are recorded."""
+
+
 class ReadsValuesError(LookupError):
     """A function that is recorded wants to look at values."""
 
@@ -72,6 +78,11 @@ class _Entry:
     records: tuple[Value, ...] = ()
     results: tuple[_Result, ...] = ()
     several: Callable[[list[Any]], Any] | None = None
+    dtype: DType | None = None
+    """The default dtype with which it was recorded."""
+    family: _Family | None = None
+    made: bool = False
+    """True where the results are placeholders, as calls are made of those of other sizes: see `record`."""
     used: int = 0
     """The time of its last use: a number that grows."""
     checked_in: int = 0
@@ -86,6 +97,30 @@ class _Entry:
         }
         return without_calls(self.function)(*args, **kwargs)
 
+    def at(self, sizes: Sizes) -> _Entry:
+        """The function recorded at other sizes, in the modes of its first recording: gradients are asked for later."""
+        grad = any(r.made.needs_grad for r in self.results)
+        with switched(grad=grad, dtype=self.dtype):
+            return _record(_Entry(self.function, self.args, self.kwargs), _resized(self.records, sizes))
+
+    def record(self) -> None:
+        """Record what was made without recording, since somebody has to know how results are made."""
+        again = self.at(_sizes(self.records))
+        if len(again.results) == len(self.results):
+            self.records, self.made = again.records, False
+            for own, other in zip(self.results, again.results, strict=True):
+                own.made = other.made
+
+
+@dataclass(slots=True)
+class _Family:
+    """Entries that are alike but for sizes: their calls, and those of each result's gradients."""
+
+    calls: SizedCalls = field(default_factory=SizedCalls)
+    backward: dict[int, SizedCalls] = field(default_factory=dict[int, SizedCalls])
+    like: _Entry | None = None
+    """One of them."""
+
 
 @dataclass(slots=True, eq=False)
 class _Result:
@@ -95,7 +130,7 @@ class _Result:
     number: int
     made: Value
     call: GraphCall
-    backward: list[GraphCall | None] | None = None
+    backward: list[GraphCall | Given | None] | None = None
     whole: bool = True
     """True where the gradients can be recorded."""
 
@@ -104,7 +139,7 @@ class _Result:
         node = self.call.on([v.node for v in values])
         if self.made.needs_grad:
             return wrap(Value(node, True, None, None, tuple(values), self.rule))
-        return wrap(Value(node))
+        return wrap_constant(node)
 
     def rule(self, g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
         """The vector-Jacobian product."""
@@ -114,7 +149,7 @@ class _Result:
         )
         if fits and self.whole and calls_are_made() and not grad_enabled():
             if self.backward is None:
-                self.record_gradients()
+                self.find_gradients()
             if self.backward is not None:
                 nodes = (g.node, out.node, *(x.node for x in inputs))
                 return tuple([None if c is None else Value(c.on(nodes)) for c in self.backward])
@@ -132,9 +167,47 @@ class _Result:
         found = gradients([y], [g], wanted, grad_enabled(), past=False)
         return tuple([found.get(x) for x in own])
 
+    def find_gradients(self) -> None:
+        """The vector-Jacobian product: made of those of other sizes, or recorded."""
+        entry = self.entry
+        family = entry.family
+        if family is None:
+            self.record_gradients()
+            return
+
+        def at(sizes: Sizes) -> Calls | None:
+            results = entry.at(sizes).results
+            try:
+                return results[self.number].gradient_calls() if results else None
+            except _WRONG:  # of sizes that nobody asked for
+                return None
+
+        known = family.backward.setdefault(self.number, SizedCalls())
+        sizes = _sizes(entry.records)
+        calls = known.at(sizes, at)
+        if calls is None:
+            calls = self.gradient_calls()
+            if calls is not None:
+                known.add(sizes, calls)
+            return
+        if settings.verify():
+            _compare(calls, at(sizes), entry.function)
+        self.backward = list(calls)
+
+    def gradient_calls(self) -> Calls | None:
+        """The vector-Jacobian product, recorded; None where it cannot be."""
+        self.record_gradients()
+        return None if self.backward is None else tuple(self.backward)
+
     def record_gradients(self) -> None:
         """Record the vector-Jacobian product."""
         from weft.autograd.reverse import gradients
+
+        if self.entry.made:
+            self.entry.record()
+            if self.entry.made:
+                self.whole = False
+                return
 
         out, records = self.made, self.entry.records
         seed = Value(graph.buffer(out.shape, out.dtype, out.node.device, None))
@@ -142,11 +215,13 @@ class _Result:
         found = without_calls(gradients)([out], [seed], wanted, False, past=False)
         # the result is an input too: where it is stored already it is read
         given = [seed.node, out.node, *(x.node for x in records)]
-        calls = recorded(given, [v.node for v in found.values()])
+        passed = {x: Given(given.index(v.node)) for x, v in found.items() if v.node in given}
+        made = [x for x in found if x not in passed]
+        calls = recorded(given, [found[x].node for x in made])
         if isinstance(calls, str):
             self.whole = False
             return
-        known = dict(zip(found, calls, strict=True))
+        known: dict[Value, GraphCall | Given] = {**passed, **dict(zip(made, calls, strict=True))}
         self.backward = [known.get(x) for x in records]
 
 
@@ -158,6 +233,7 @@ class _Place:
 
 
 _entries: dict[tuple[Any, ...], _Entry] = {}
+_families: dict[tuple[Any, ...], _Family] = {}
 _keeping = forkable(threading.RLock())
 _clock = itertools.count()
 
@@ -202,7 +278,8 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not calls_are_made():
+        now = context()
+        if now.inline or now.casts is not None or now.trace is not None:
             return run(*args, **kwargs)
         values: list[Value] = []
         key: list[Any] = [function, len(args), *kwargs]
@@ -220,11 +297,11 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
                 key.append(repr(a))
             else:
                 return run(*args, **kwargs)
-        key += (get_default_dtype(), grad_enabled())
+        key += (get_default_dtype() if now.dtype is None else now.dtype, now.grad)
         whole = tuple(key)
         entry = _entries.get(whole)
         if entry is None:
-            entry = _recorded(run, args, kwargs, values)
+            entry = _recorded(run, args, kwargs, values, whole)
             _keep(whole, entry)
         elif entry.checked_in:
             _count_down(entry, values)
@@ -279,16 +356,97 @@ def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
 
 
 def _recorded(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Value]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    values: Sequence[Value],
+    key: tuple[Any, ...],
 ) -> _Entry:
-    """The function recorded on placeholders for the values; an entry without a call where it has to be run."""
+    """The function's calls for the values: made of those at other sizes, or recorded on placeholders; an entry without
+    a call where it has to be run."""
     places = iter(range(len(values)))
     given = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
     named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
-    entry = _record(_Entry(function, given, named), values)
+    entry = _Entry(function, given, named, dtype=get_default_dtype())
+    sizes = _sizes(values)
+    if not all(n.__class__ is int for n in sizes):
+        return _record(entry, values)
+    family = _family(key)
+    calls = None if family.like is None else family.calls.at(sizes, _recorder(family.like))
+    if calls is None:
+        _record(entry, values)
+        if entry.results:
+            family.calls.add(sizes, tuple([r.call for r in entry.results]))
+            entry.family, family.like = family, entry
+    else:
+        _make(entry, family, values, calls)
+        if settings.verify():
+            _compare(calls, _recorder(entry)(sizes), function)
     if entry.results and settings.verify():
         entry.checked_in = 1
     return entry
+
+
+def _recorder(entry: _Entry) -> Callable[[Sizes], Calls | None]:
+    """The function that records an entry's calls at other sizes."""
+
+    def at(sizes: Sizes) -> Calls | None:
+        results = entry.at(sizes).results
+        return tuple([r.call for r in results]) if results else None
+
+    return at
+
+
+def _make(entry: _Entry, family: _Family, values: Sequence[Value], calls: Calls) -> None:
+    """Fill in an entry by calls that were recorded at other sizes."""
+    like = family.like
+    assert like is not None
+    stands = _resized(values, _sizes(values))
+    entry.records, entry.family, entry.made = tuple(stands), family, True
+    results: list[_Result] = []
+    for k, (call, other) in enumerate(zip(calls, like.results, strict=True)):
+        assert isinstance(call, GraphCall)
+        root = call.template.rows[-1]
+        out = graph.buffer(root.shape, root.dtype, other.made.node.device, None)
+        results.append(_Result(entry, k, Value(out, other.made.needs_grad), call))
+    entry.results, entry.several = tuple(results), like.several
+
+
+def _family(key: tuple[Any, ...]) -> _Family:
+    """The entries with keys that differ from this one in sizes only."""
+    at = tuple([len(k) if k.__class__ is tuple else k for k in key])
+    found = _families.get(at)
+    if found is None:
+        with _keeping:
+            while len(_families) >= KEPT:
+                del _families[next(iter(_families))]
+            found = _families[at] = _Family()
+    return found
+
+
+def _sizes(values: Sequence[Value]) -> Sizes:
+    return tuple([n for v in values for n in v.shape])  # pyright: ignore[reportReturnType]
+
+
+def _resized(values: Sequence[Value], sizes: Sizes) -> list[Value]:
+    """Placeholders like these values, of other sizes."""
+    out: list[Value] = []
+    at = 0
+    for v in values:
+        shape = sizes[at : at + len(v.shape)]
+        out.append(Value(graph.buffer(shape, v.dtype, v.node.device, None), v.needs_grad))
+        at += len(shape)
+    return out
+
+
+def _compare(calls: Calls, recorded: Calls | None, function: Callable[..., Any]) -> None:
+    """IRError where calls that were made for a size are not those that are recorded there."""
+    if calls != recorded:
+        raise IRError(
+            f"{function.__name__} builds another graph at some size than it does at those around: what is learned for "
+            f"all sizes is wrong",
+            "composite",
+        )
 
 
 def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
@@ -299,7 +457,7 @@ def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
     try:
         with switched(recording=True):
             out: Any = entry.run(stands)
-    except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except _WRONG:
         # what is wrong is said by the function that is run on the arguments themselves
         return entry
     parts = cast("tuple[Any, ...]", out if isinstance(out, tuple) else (out,))

@@ -218,7 +218,8 @@ class Explanation:
     is how long a whole run took, and `limits` are those of the devices. `breaks` are the places at which a compiled
     function asks for values: it runs in one segment more than there are of these. `shared` says of plans that serve
     graphs of all sizes which they are bound to. `along` are other tensors that would be computed with them, since the
-    program changes and holds them; their kernels are not among the steps.
+    program changes and holds them; their kernels are not among the steps. `kept` are values that a compiled function
+    keeps until what they are computed from is written.
     """
 
     steps: tuple[ExplainedKernel | ExplainedCopy, ...]
@@ -227,6 +228,7 @@ class Explanation:
     breaks: tuple[GraphBreak, ...] = ()
     shared: tuple[str, ...] = ()
     along: tuple[ComputedAlong, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @property
     def segments(self) -> int:
@@ -308,7 +310,8 @@ class Explanation:
         if copies:
             many = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
             head = f"{head}; {many} between devices, {_count(sum(c.bytes for c in copies), 'B')}"
-        head = "; ".join([head, *self.shared])
+        kept = [f"kept from call to call: {', '.join(self.kept)}"] if self.kept else []
+        head = "; ".join([head, *self.shared, *kept])
         if self.ns is not None:
             head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
         steps = [f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1)]

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
 from weft.core.execute import watched
+from weft.core.execute.writes import known_ranges
 from weft.ir import graph
 from weft.ir.dtypes import uint32
 from weft.ir.forks import forkable
@@ -37,21 +38,34 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
         watched.watch(t)
 
 
-known_ranges: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
-"""The smallest and the largest element of nodes in memory that were used as indices, until they are written over."""
-
-_written_steps = [0]
+_sources: WeakSet[Storage] = WeakSet()
+"""Storages from which values were computed that somebody keeps: a write in place gives their memory to others."""
 
 
-def count_step() -> None:
-    """A step of a compiled function has written tensors over in place."""
-    _written_steps[0] += 1
+def watch_writes(storage: Storage) -> bool:
+    """From here on, a tensor whose elements are in this storage has another one after each write. False where it is
+    being written over now."""
+    if isinstance(storage, _Overwritten):
+        return False
+    _sources.add(storage)
+    return True
 
 
-def version(t: Any) -> int:
-    """The number of writes to `t`; for what compiled functions update, with all their steps that write."""
-    own = t.__dict__
-    return own.get("_writes", 0) + (_written_steps[0] if "_stepped" in own else 0)
+def _anew(storage: Storage) -> Storage:
+    """The storage that elements are in after they were written over in this one's memory."""
+    if storage not in _sources:
+        return storage
+    return Storage(storage.device, storage.memory, storage.dtype, storage.shape)
+
+
+def to_be_written(t: Any) -> Memory:
+    """The memory that `t` stands for, which only `t` can see, and which is about to be written over."""
+    node = t.value.node
+    if _sources:
+        node.storage = _anew(node.storage)
+    if known_ranges:
+        known_ranges.pop(node, None)
+    return node.storage.memory
 
 
 _steps = forkable(threading.Condition())
@@ -132,6 +146,8 @@ class Taken:
     def hide(self) -> None:
         """Have whoever looks at the tensor wait for the end. What was known of the elements is forgotten."""
         self._node.storage = self._stand_in
+        if _sources:
+            self.storage = _anew(self.storage)
         if known_ranges:
             known_ranges.pop(self._node, None)
 

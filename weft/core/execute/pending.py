@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
-from weakref import WeakSet, ref
+from weakref import ref
 
 from weft.autograd.value import Value
 from weft.core.args import handle
@@ -48,6 +48,8 @@ class Reason(Enum):
     LEAF = "a leaf that requires grad"
     GRADIENT = "a gradient of a backward pass"
     SPENT = "a gradient of a backward pass, by which its tensor was updated"
+
+    __hash__ = object.__hash__  # as fast as an integer's, where Enum's own is a Python function
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,9 @@ class _Pending(threading.local):
         """The kinds of those that a later computation needed."""
         self.postponed: set[int] = set()
         """The blocks under way, by id, in which nothing is computed that is not asked for."""
-        self.refused: WeakSet[Node] = WeakSet()
-        """Nodes that could not be computed along with others."""
+        self.refused: set[ref[Node]] = set()
+        """Nodes that could not be computed along with others. Looked at by each computation: no WeakSet, which says
+        in several calls that it is empty."""
 
 
 mine = _Pending()
@@ -126,10 +129,18 @@ def noted() -> list[Tensor]:
 
 def take_noted() -> list[Tensor]:
     """As `noted`; they are noted no more."""
+    if not mine.noted:
+        return []
     found = noted()
     for key in [key for key in mine.noted if key[1] is Reason.NOTED]:
         del mine.noted[key]
     return found
+
+
+def refuse(node: Node) -> None:
+    """A node that could not be computed along with others: that is not tried again."""
+    mine.refused = {r for r in mine.refused if r() is not None}
+    mine.refused.add(ref(node))
 
 
 def is_pending(node: Node) -> bool:
@@ -153,11 +164,13 @@ def due(asked: Sequence[Node]) -> Due:
     if not asked:
         return NONE
     companions, updated = _candidates(asked)
-    sharing = _Sharing(asked) if companions else None
-    if sharing and not any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions):
-        companions = [c for c in companions if c.reason is not Reason.SPENT]
-    if sharing is None or not companions:
+    if not companions:
         return Due(updated=updated) if updated else NONE
+    sharing, known = _Sharing(asked), frozenset(asked)
+    spent_are_read = any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions)
+    companions = [
+        c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
+    ]
     groups = _grouped(companions, sharing)
     together = _affordable(groups.pop(sharing.group(_ASKED), ()))
     changed = [g for g in groups.values() if any(c.reason is Reason.CHANGED for c in g)]
@@ -175,6 +188,9 @@ def spend(updated: Iterable[Tensor]) -> None:
 def finished_gradients(output: Node, owners: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of `owners` that are not computed, and others that share work with them, unless that is shared with
     `output` as well: two backward passes from one forward pass stay one graph."""
+    own = [t.__dict__.get("_grad") for t in owners]
+    if not any(g is not None and is_pending(g.value.node) for g in own):
+        return []
     found, _ = _candidates(())
     grads = [c for c in found if c.reason is Reason.GRADIENT]
     ids = set(map(id, owners))
@@ -258,8 +274,10 @@ class postponed:  # noqa: N801  (reads as what it does)
 
 def left_behind() -> list[Node]:
     """Nodes that tensors stood for when something else was computed, where they are still wanted and not computed."""
-    found = [n for entry in mine.left if (n := entry()) is not None]
-    return [n for n in found if n.storage is None]
+    found = [n for entry in mine.left if (n := entry()) is not None and n.storage is None]
+    if len(found) < len(mine.left):
+        mine.left = list(map(ref, found))
+    return found
 
 
 def leave_behind(behind: Sequence[Node], before: Sequence[Node]) -> None:
@@ -280,13 +298,16 @@ def kind(n: Node) -> Kind:
 
 
 def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, ...]]:
-    """Companions that the nodes may have, each node once; and tensors that are being updated by gradients. Gradients
-    come first, as they may be changed in place."""
+    """Companions that the nodes may have, each node once, and spent gradients among the nodes; and tensors that are
+    being updated by gradients. Gradients come first, as they may be changed in place."""
     found: list[Companion] = []
     updated: list[Tensor] = []
-    known = {*asked, *mine.refused}
+    wanted = set(asked)
+    known = set(asked)
+    if mine.refused:
+        known.update([n for r in mine.refused if (n := r()) is not None])
     noted = mine.noted
-    for key, (entry, writes) in list(noted.items()):
+    for key, (entry, writes) in list(noted.items()) if noted else ():
         t, reason = entry(), key[1]
         owner = t if reason in _OF_GRADS else None
         stands = t if owner is None else owner.__dict__.get("_grad")
@@ -300,7 +321,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
         ):
             updated.append(owner)
             known.add(node)
-        elif node not in known and is_static(node):
+        elif (node not in known or (reason is Reason.SPENT and node in wanted)) and is_static(node):
             known.add(node)
             found.append(Companion(stands, stands.value, node, reason, owner))
     for entry in list(changes.mine.changed):

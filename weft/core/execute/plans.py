@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.ir import dtypes
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from weft.backends.protocol import Device, Memory
     from weft.backends.storage import Storage
+    from weft.scheduler.invariants import Split
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
@@ -48,7 +49,22 @@ def plan(
     from weft.scheduler.signature import signature
 
     sig = signature(nodes)
-    return plan_for(sig, device, state, dynamic), sig
+    return plan_for(sig, device, state, dynamic, stays=True), sig
+
+
+def learn(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> None:
+    """Have the next nodes that are like these but for their sizes get a plan for all sizes."""
+    from weft.scheduler.realize import learn
+    from weft.scheduler.signature import signature
+
+    learn(signature(nodes), device, state)
+
+
+def split(nodes: Sequence[Node], staying: Collection[Node], device: Device) -> Split | None:
+    """The nodes in two parts: what depends on the leaves `staying` alone and is worth keeping, and the rest."""
+    from weft.scheduler.invariants import split
+
+    return split(nodes, staying, device.info)
 
 
 def memory_on(leaf: Node, stored: Storage, device: Device) -> Memory:

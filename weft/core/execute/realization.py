@@ -56,7 +56,7 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
 def realize(*tensors: Tensor) -> None:
     """Compute tensors now, in one plan, and keep the results; with them what pending.py says. Nothing happens while a
     function is traced."""
-    if tracing.current() is not None:
+    if context().trace is not None and tracing.current() is not None:
         return
     mine = pending.mine
     if mine.noted or mine.carried or changes.mine.changed:
@@ -77,15 +77,15 @@ def _realize(tensors: Sequence[Tensor], companions: Sequence[Companion] = ()) ->
     """Compute tensors and their companions in one plan, and with them what is held and computed on the way."""
     nodes = [t.value.node for t in tensors]
     along = [c.node for c in companions] if companions else ()
-    held = _held() if recent_tensors.tensors else None
-    left = [n for n in pending.left_behind() if not held or n not in held] if pending.mine.left else ()
+    held = _held(set(map(id, tensors))) if recent_tensors.tensors else {}
+    left = [n for n in pending.left_behind() if n not in held] if pending.mine.left else ()
     if not held and not left:
         constants = run.realize(nodes, (), along)
         for t in tensors:
             run.realize_value(t.value, constants)
-        _keep(companions, constants)
+        if companions:
+            _keep(companions, constants)
         return
-    held = held or {}
     asked = [held.pop(n) for n in nodes if n in held]
     constants = run.realize(nodes, (*held, *left), along)
     for t in tensors:
@@ -151,19 +151,20 @@ def _keep(companions: Sequence[Companion], constants: Mapping[Node, Storage]) ->
     """Have the tensors stand for what was computed. What could not be computed is not tried again."""
     for c in companions:
         if c.node.storage is None and c.node not in constants:
-            pending.mine.refused.add(c.node)
+            pending.refuse(c.node)
         else:
             run.realize_value(c.value, constants)
 
 
-def _held() -> dict[Node, list[Tensor]]:
-    """The values that are not computed yet but held by a tensor that somebody refers to, with these tensors."""
+def _held(asked: set[int]) -> dict[Node, list[Tensor]]:
+    """The values that are not computed yet but held by a tensor that somebody refers to, with these tensors. Those that
+    are asked for, given by identity, are none of them."""
     noted = list(recent_tensors.tensors)
     recent_tensors.tensors.clear()
     held: dict[Node, list[Tensor]] = {}
     for entry in noted:
         t: Tensor | None = entry()
-        if t is not None:
+        if t is not None and id(t) not in asked:
             node = t.value.node
             if node.storage is None and node.inputs:
                 if node in held:

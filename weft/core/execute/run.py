@@ -8,7 +8,7 @@ from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft.autograd.context import configured_device, set_default
+from weft.autograd.context import configured_device, context, set_default
 from weft.core.args.handle import describe, recent_tensors
 from weft.core.execute import changes, tracing
 from weft.errors import DTypeError
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from weft.autograd.value import Value
     from weft.backends.protocol import Device
     from weft.backends.storage import Storage
+    from weft.ir.index import Var
+    from weft.ir.template import GraphTemplate
+    from weft.scheduler.sized import SizedTemplate
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -34,7 +37,8 @@ def realize(
     whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
     memory. With them, in the same plan, the nodes of `along` are computed if that is possible."""
     pending = [n for n in nodes if n.storage is None]
-    if pending:
+    now = context()
+    if now.trace is not None or now.watch is not None:
         pending = tracing.computable(pending)
     if not pending:
         return _NOTHING
@@ -47,7 +51,8 @@ def realize(
     except BaseException as error:
         changes.failed(pending, error)
         raise
-    if len(changes.mine.changed) != changes.mine.left:
+    changed = changes.mine.changed
+    if changed and len(changed) != changes.mine.left:
         changes.settle()
     return constants
 
@@ -152,11 +157,13 @@ def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) ->
         storage = constants.get(node)
         if storage is None:
             storage = realize([node]).get(node) or node.storage
-    if storage is None or node.op is Op.BUFFER:
+    if storage is None or node.op is _BUFFER:
         return
-    if (value.is_leaf or node.storage is None) and value.node is node:
+    if ((value.op is None and value.rule is None) or node.storage is None) and value.node is node:
         value.node = graph.buffer(node.shape, node.dtype, storage.home, storage)
 
+
+_BUFFER = Op.BUFFER
 
 PINNED_BYTES = 1 << 28
 """The bytes of new leaves after which what they are read for is computed: until then it keeps them in memory."""
@@ -277,3 +284,12 @@ def get_num_threads() -> int:
     device = open_device("cpu:0")
     assert isinstance(device, CpuDevice)
     return device.runtime.pool.threads
+
+
+def learned_template(
+    templates: Sequence[GraphTemplate], variables: Sequence[tuple[tuple[int, ...], Var]]
+) -> SizedTemplate | None:
+    """The template of which these are those for the values of the variables; None where there is none."""
+    from weft.scheduler.sized import learned
+
+    return learned(templates, variables)

@@ -276,11 +276,11 @@ def current() -> Trace | None:
 
 
 def computable(nodes: list[Node]) -> list[Node]:
-    """The nodes among these that can be computed now, which whoever watches is told of."""
+    """The nodes among these that can be computed now, which whoever watches is told of (if there are any)."""
     if current() is not None:
         return [n for n in nodes if not is_traced(n)]
     watch = context().watch
-    if watch is not None:
+    if watch is not None and nodes:
         watch(nodes)
     return nodes
 

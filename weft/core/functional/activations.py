@@ -58,7 +58,12 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     v = value_of("relu", input)
     if v.dtype.kind is Kind.BOOL:
         raise DTypeError("relu: not defined on bool; convert with .to(...) first")
-    return into(input, where(le(input, 0), 0, input), inplace)
+    return into(input, _relu(input), inplace)
+
+
+@composite(rounds_once=False)
+def _relu(input: Tensor) -> Tensor:
+    return where(le(input, 0), 0, input)
 
 
 def _only_floats(op: str, input: Tensor) -> None:

@@ -22,7 +22,7 @@ from weft.core.pointwise.elementwise import clamp, div, pow, rsqrt
 from weft.core.pointwise.float_format import MANTISSA
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, int64
-from weft.ir.graph import Axes, Shape
+from weft.ir.graph import Axes
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -113,14 +113,17 @@ def rms_norm(
     return _affine(x * rsqrt(_mean(x * x, over) + least), weight, None, v.dtype)
 
 
+def _check_per_channel(op: str, name: str, t: Tensor | None, channels: Int) -> None:
+    if t is not None and value_of(op, t).shape != (channels,):
+        raise ShapeError(f"{op}: {name} must have shape ({channels},), got {tuple(value_of(op, t).shape)}")
+
+
 def _per_channel(op: str, name: str, t: Tensor | None, channels: Int, rank: int) -> Tensor | None:
     """A vector with one number per channel, shaped to broadcast along dimension 1."""
     if t is None:
         return None
-    v = value_of(op, t)
-    if v.shape != (channels,):
-        raise ShapeError(f"{op}: {name} must have shape ({channels},), got {tuple(v.shape)}")
-    return wrap(bc.reshape(v, (1, channels, *(1 for _ in range(rank - 2)))))
+    _check_per_channel(op, name, t, channels)
+    return wrap(bc.reshape(t.value, (1, channels, *(1 for _ in range(rank - 2)))))
 
 
 @needs(one_dtype("input", "weight", "bias", "running_mean", "running_var", mixed=True), floats("input"))
@@ -144,45 +147,76 @@ def batch_norm(
     if rank < 2:
         raise ShapeError(f"batch_norm: needs input (n, channels, ...), got shape {tuple(v.shape)}")
     channels = v.shape[1]
-    over = (0, *range(2, rank))
-    names = ("weight", "bias", "running_mean", "running_var")
-    w, b, mean, var = (
-        _per_channel("batch_norm", name, t, channels, rank)
-        for name, t in zip(names, (weight, bias, running_mean, running_var), strict=True)
-    )
+    named = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    for name, t in named.items():
+        _check_per_channel("batch_norm", name, t, channels)
     if not training:
-        if mean is None or var is None:
+        if running_mean is None or running_var is None:
             raise ArgumentError("batch_norm: running_mean and running_var are needed unless training")
-        x = wrap(widened(v))
-        out = (x - wrap(bc.cast(mean.value, x.value.dtype))) * rsqrt(
-            wrap(bc.cast(var.value, x.value.dtype)) + eps
-        )
-        return _affine(out, w, b, v.dtype)
+        return _by_running(input, running_mean, running_var, weight, bias, eps)
     if not eps > 0:
         raise ArgumentError(f"batch_norm: eps must be positive in training, got {eps}")
-    n = count(v, over)
+    n = count(v, (0, *range(2, rank)))
     if n == 1:
         raise ShapeError(
             f"batch_norm: training needs more than one value per channel, got shape {tuple(v.shape)}"
         )
-    out, batch_mean, batch_var = _standardized(v, over, eps)
-    if n == 0:  # nothing was seen
-        return _affine(out, w, b, v.dtype)
-    if running_mean is not None:
-        _move(running_mean, batch_mean, momentum, (channels,))
-    if running_var is not None:
-        size = size_tensor(n, batch_var.value.dtype)
-        unbiased = batch_var * (size / (size - 1))
-        _move(running_var, unbiased, momentum, (channels,))
-    return _affine(out, w, b, v.dtype)
+    out, mean, unbiased = _by_batch(input, weight, bias, eps)
+    if n != 0:  # something was seen
+        for running, batch in ((running_mean, mean), (running_var, unbiased)):
+            if running is not None:
+                _move(running, batch, momentum)
+    return out
 
 
-def _move(running: Tensor, batch: Tensor, momentum: float, shape: Shape) -> None:
-    """running = (1 - momentum) * running + momentum * batch, without history."""
-    now = wrap(Value(bc.reshape(batch.value, shape).node))
-    before = wrap(widened(running.detach().value))
-    running.detach_().copy_(before * (1.0 - momentum) + now * momentum)
+@composite(rounds_once=False)
+def _by_running(
+    input: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Normalization by a mean and a variance that are known."""
+    v, x = input.value, wrap(widened(input.value))
+    shape = (1, v.shape[1], *(1 for _ in v.shape[2:]))
+    centre, spread = (wrap(bc.cast(bc.reshape(t.value, shape), x.value.dtype)) for t in (mean, var))
+    return _scaled((x - centre) * rsqrt(spread + eps), weight, bias, v)
+
+
+@composite(rounds_once=False)
+def _by_batch(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalization by the batch's mean and variance, with the mean and the unbiased variance, one per channel."""
+    v = input.value
+    over = (0, *range(2, len(v.shape)))
+    out, mean, var = _standardized(v, over, eps)
+    size = size_tensor(count(v, over), var.value.dtype)
+    unbiased = var * (size / (size - 1))
+    return _scaled(out, weight, bias, v), _vector(mean), _vector(unbiased)
+
+
+def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, v: Value) -> Tensor:
+    """x * weight + bias by channel, in the dtype of `v`."""
+    channels, rank = v.shape[1], len(v.shape)
+    w = _per_channel("batch_norm", "weight", weight, channels, rank)
+    b = _per_channel("batch_norm", "bias", bias, channels, rank)
+    return _affine(x, w, b, v.dtype)
+
+
+def _vector(statistic: Tensor) -> Tensor:
+    """One number per channel, without history."""
+    v = statistic.value
+    return wrap(Value(bc.reshape(v, (v.shape[1],)).node))
+
+
+def _move(running: Tensor, batch: Tensor, momentum: float) -> None:
+    """Have the running statistic move toward the batch's, without history."""
+    running.copy_(_moved(running.detach_(), batch, momentum))
     note(running)
+
+
+@composite(rounds_once=False)
+def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+    """(1 - momentum) * running + momentum * batch."""
+    return wrap(widened(running.value)) * (1.0 - momentum) + batch * momentum
 
 
 @composite(autocast=widens_on_gpus, rounds_once=False)
@@ -238,11 +272,11 @@ def instance_norm(
     out, mean, var = _standardized(v, tuple(range(2, rank)), eps)
     channels = v.shape[1]
     if running_mean is not None:
-        _move(running_mean, _mean(mean, (0,)), momentum, (channels,))
+        _move(running_mean, _vector(_mean(mean, (0,))), momentum)
     if running_var is not None:
         n = count(v, tuple(range(2, rank)))
         size = size_tensor(n, var.value.dtype)
-        _move(running_var, _mean(var, (0,)) * (size / (size - 1)), momentum, (channels,))
+        _move(running_var, _vector(_mean(var, (0,)) * (size / (size - 1))), momentum)
     w = _per_channel("instance_norm", "weight", weight, channels, rank)
     b = _per_channel("instance_norm", "bias", bias, channels, rank)
     return _affine(out, w, b, v.dtype)

@@ -99,7 +99,9 @@ def unconvolve(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
             # zeros outside stand for y, so this is a product of two tensors: a contraction
             turned = apply(Op.PERMUTE, (w,), Axes((0, 2, 1, *range(3, 3 + taps.rank))))
             x = taps.summed(taps.shear(Op.UNSHEAR, taps.spread(y, w.shape[2]), sizes), turned)
-        elif w.shape[1] == 1 and all(d == 1 for d in taps.dilations) and not taps.is_dense:
+        elif taps.is_dense:
+            x = _by_windows(y, w, taps, sizes)
+        elif w.shape[1] == 1 and all(d == 1 for d in taps.dilations):
             x = _by_phases(y, w, taps, sizes)
         else:
             x = _by_columns(y, w, taps, sizes)
@@ -118,6 +120,20 @@ def _taps_of(y: Value, x: Value, taps: Taps) -> Value:
     return apply(Op.SUM, (product,), Axes((0, *range(3, 3 + taps.rank))))
 
 
+def _by_windows(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
+    """`unconvolve` of one channel each, where windows and their elements lie side by side: windows slide over `y`.
+
+    What no tap reaches meets no product, as in `_by_columns`.
+    """
+    turned = apply(Op.PERMUTE, (w,), Axes((0, 2, 1, *range(3, 3 + taps.rank))))
+
+    def windows(y: Value) -> Value:
+        return taps.shear(Op.UNSHEAR, taps.spread(y, w.shape[2]), sizes)
+
+    real = (windows(bc.scalar(True, bool_, y.shape)), bc.scalar(True, bool_, turned.shape))
+    return taps.summed(windows(y), turned, real)
+
+
 def _by_columns(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
     """`unconvolve` as the products of every window with every tap, which are then added where they belong.
 
@@ -130,10 +146,9 @@ def _by_columns(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
     right = bc.reshape(y, (n, groups, o, 1, places))
     shape = (n, groups, o, c * many, places)
     product = apply(Op.MUL, (bc.expand(left, shape), bc.expand(right, shape)))
-    columns = apply(Op.SUM, (product,), Axes((2,)))
     if o != 1:  # a product of matrices, computed once and not for every element that it is added to
-        columns = apply(Op.CONTIGUOUS, (columns,))
-    v = bc.reshape(columns, (n, groups, c, *taps.kernel, *counts))
+        product = apply(Op.CONTIGUOUS, (apply(Op.SUM, (product,), Axes((2,))),))
+    v = bc.reshape(product, (n, groups, c, *taps.kernel, *counts))
     v = apply(Op.PERMUTE, (v,), Axes((0, 1, 2, *range(3 + rank, 3 + 2 * rank), *range(3, 3 + rank))))
     if all(d == 1 for d in taps.dilations) and all(isinstance(n, int) for n in (*counts, *sizes)):
         return _joined(v, taps, sizes)

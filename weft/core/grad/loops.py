@@ -131,6 +131,8 @@ class _Trace:
     inputs: tuple[Node, ...] = ()
     kept: dict[Node, int] = field(default_factory=dict["Node", int])  # sums that are stacked, too
     histories: frozenset[int] = frozenset()
+    step: tuple[dict[int, Value], dict[int, Value], dict[Value, Value]] = field(init=False)
+    """Placeholders for the gradients of carries and results, and the gradients of a step that follow from these."""
 
     # --- forward
 
@@ -175,9 +177,9 @@ class _Trace:
         self.follow()
         if not self.live and not self.live_outs:
             return self.plain()
-        found = self.pulled(
-            {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
-        )
+        after, out = {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
+        found = self.pulled(after, out)
+        self.step = after, out, found
         reached = self.reached([v.node for v in found.values()], True)
         self.make(list(reached.kept))
         shown = {v.node for v in self.outs}
@@ -374,9 +376,10 @@ class _Back:
     def run(self) -> tuple[Value | None, ...]:
         """Make it, and what is left to be done after it."""
         t = self.trace
-        after = {i: t.like(i) for i in t.live}
-        out = {k: t.like_out(k) for k in self.stacks}
-        found = t.pulled(after, out)
+        after, out, found = t.step
+        if len(out) > len(self.stacks):  # nobody asked for the gradients of some results
+            out = {k: out[k] for k in self.stacks}
+            found = t.pulled(after, out)
         self.sources([v.node for v in found.values()])
         self.rows.update({out[k].node: g for k, g in self.stacks.items()})
         self.varying = _varying(

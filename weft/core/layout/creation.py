@@ -246,7 +246,7 @@ def _filled(
     requires_grad: bool,
 ) -> Tensor:
     kind = get_default_dtype() if dtype is None else check_dtype(op, dtype)
-    return _made(Value(graph.const(value, kind, new_shape(op, size))), device, requires_grad)
+    return _made(Value(bc.number_node(value, kind, new_shape(op, size))), device, requires_grad)
 
 
 def zeros(

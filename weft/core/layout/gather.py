@@ -13,7 +13,7 @@ from weft.core.args.axes import axis, is_int
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
 from weft.core.args.requirements import at_most_dims, needs
 from weft.core.execute import run
-from weft.core.execute.ownership import known_ranges
+from weft.core.execute.writes import known_ranges
 from weft.core.layout.creation import tensor
 from weft.core.layout.movement import box, flatten, positions
 from weft.core.pointwise.elementwise import eq, lt, where

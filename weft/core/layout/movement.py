@@ -414,6 +414,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         raise ShapeError("cat: tensors without dimensions cannot be concatenated; use stack")
     k = axis("cat", dim, first.shape)
     for v in values:
+        if v.shape == first.shape:
+            continue
         if len(v.shape) != len(first.shape) or any(
             a != b for i, (a, b) in enumerate(zip(v.shape, first.shape, strict=True)) if i != k
         ):

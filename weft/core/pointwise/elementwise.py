@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
+from weft.autograd.context import context
 from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, zero_gradient
 from weft.core.args.broadcast import (
     Operand,
@@ -15,13 +16,14 @@ from weft.core.args.broadcast import (
     broadcast_shape,
     cast,
     expand,
+    number_node,
     operand,
     result_dtype,
     same_device,
     scalar,
 )  # fmt: skip
 from weft.core.args.defaults import check_dtype, get_default_dtype
-from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap
+from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap, wrap_constant
 from weft.core.args.requirements import at_least, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
 from weft.core.composed.composite import composite
@@ -129,15 +131,31 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
     if isinstance(x, Handle):
         a = x.value
         node = a.node
+        dtype = node.dtype
         if isinstance(y, Handle):
             b = y.value
-            if node.shape == b.node.shape and node.dtype is b.node.dtype and node.dtype in spec.plain:
-                if node.device is not b.node.device:
+            other = b.node
+            if dtype is other.dtype and dtype in spec.plain:
+                device = node.device
+                if device is not other.device:
                     same_device(spec.name, (a, b))
-                return wrap(_fitting(spec, a, b))
-        elif (node.dtype, type(y)) in spec.direct:
-            return wrap(_fitting(spec, a, scalar(y, node.dtype, node.shape, node.device)))
-        elif (node.dtype, type(y)) in spec.wide and node.device is not None:
+                if node.shape != other.shape:
+                    shape = broadcast_shape(spec.name, (node.shape, other.shape))
+                    return wrap(_fitting(spec, expand(a, shape), expand(b, shape)))
+                if device is None or a.needs_grad or b.needs_grad:
+                    return wrap(_fitting(spec, a, b))
+                pair = (other, node) if spec.swap else (node, other)
+                made = intern(spec.op, pair, None, node.shape, bool_ if spec.compares else dtype, device)
+                return wrap_constant(made)
+        elif (dtype, y.__class__) in spec.direct:
+            device, shape = node.device, node.shape
+            if device is None or a.needs_grad or context().lifted is not None:
+                return wrap(_fitting(spec, a, scalar(y, dtype, shape, device)))
+            other = number_node(y, dtype, shape)
+            pair = (other, node) if spec.swap else (node, other)
+            made = intern(spec.op, pair, None, shape, bool_ if spec.compares else dtype, device)
+            return wrap_constant(made)
+        elif (dtype, type(y)) in spec.wide and node.device is not None:
             return wrap(_rounded(spec, a, y))
     return wrap(_general(spec, operand(spec.name, x), operand(spec.name, y)))
 
@@ -164,12 +182,18 @@ def _holds(dtype: DType, number: Any) -> bool:
 def _rounded(spec: Binary, a: Value, y: Any) -> Value:
     """The op on a 16-bit tensor and a number, which scales it: in float32 where 16 bits do not hold the number."""
     node = a.node
-    if y != y or _holds(node.dtype, y):
-        return _fitting(spec, a, scalar(y, node.dtype, node.shape, node.device))
-    wide = record(intern(Op.CAST, (node,), None, node.shape, float32, node.device), Op.CAST, None, (a,))
-    made = _fitting(spec, wide, scalar(y, float32, node.shape, node.device))
-    back = intern(Op.CAST, (made.node,), None, node.shape, node.dtype, node.device)
-    return record(back, Op.CAST, None, (made,))
+    shape, dtype, device = node.shape, node.dtype, node.device
+    if y != y or _holds(dtype, y):
+        return _fitting(spec, a, scalar(y, dtype, shape, device))
+    wide = Value(intern(_CAST, (node,), None, shape, float32, device))
+    if a.needs_grad:
+        wide = record(wide.node, _CAST, None, (a,))
+    made = _fitting(spec, wide, scalar(y, float32, shape, device))
+    back = intern(_CAST, (made.node,), None, shape, dtype, device)
+    return record(back, _CAST, None, (made,)) if a.needs_grad else Value(back)
+
+
+_CAST = Op.CAST
 
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:
@@ -780,6 +804,9 @@ def where(
             f"where: condition must be bool, got {c.dtype.name}; compare it with something, as in x != 0"
         )
     x, y = operand("where", input), operand("where", other)
+    fitting = _where_fitting(c, x, y)
+    if fitting is not None:
+        return wrap(fitting)
     dtype = result_dtype((x, y))
     values = [v for v in (c, x, y) if isinstance(v, Value)]
     same_device("where", values)
@@ -788,6 +815,28 @@ def where(
         expand(cast(v, dtype), shape) if isinstance(v, Value) else scalar(v, dtype, shape) for v in (x, y)
     )
     return wrap(apply(Op.WHERE, (expand(c, shape), a, b)))
+
+
+def _where_fitting(c: Value, x: Operand, y: Operand) -> Value | None:
+    """The choice between operands that need no promotion and are of the condition's shape; None for others."""
+    like = x if isinstance(x, Value) else y
+    if not isinstance(like, Value) or (device := c.node.device) is None:
+        return None
+    shape, dtype = c.node.shape, like.node.dtype
+    both: list[Value] = []
+    for v in (x, y):
+        if isinstance(v, Value):
+            node = v.node
+            if node.dtype is not dtype or node.shape != shape or node.device is not device:
+                return None
+            both.append(v)
+        elif (dtype, v.__class__) in _ADD.direct:
+            both.append(Value(number_node(v, dtype, shape)))
+        else:
+            return None
+    a, b = both
+    made = intern(Op.WHERE, (c.node, a.node, b.node), None, shape, dtype, device)
+    return record(made, Op.WHERE, None, (c, a, b))
 
 
 def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:

@@ -62,6 +62,19 @@ def as_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return views.offered(name, with_aliases(function))
 
 
+def as_operator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as the method of two operands that Python calls for an operator: by position, so it takes no aliases
+    and is not asked for types."""
+
+    def call(input: Any, other: Any) -> Any:
+        return function(input, other)
+
+    call.__name__, call.__qualname__ = function.__name__, function.__qualname__
+    call.__module__, call.__doc__ = function.__module__, function.__doc__
+    call.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (what inspect.signature follows)
+    return views.offered(name, call)
+
+
 def _late(module: str, name: str) -> Callable[..., Any]:
     found: Callable[..., Any] | None = None
 

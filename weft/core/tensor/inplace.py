@@ -34,7 +34,8 @@ def in_place(
     @wraps(function)
     def method(self: Tensor, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         with writing:
-            return self.become_locked(name, call(self, *args, **kwargs).value)
+            out = call(self, *args, **kwargs) if kwargs else call(self, *args)
+            return self.become_locked(name, out.value)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"In place: {function.__doc__}"

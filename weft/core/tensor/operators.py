@@ -8,7 +8,7 @@ from weft.core.args.handle import Handle
 from weft.core.functions import matmul as products
 from weft.core.layout import indexing
 from weft.core.pointwise import elementwise
-from weft.core.surface.offering import as_method
+from weft.core.surface.offering import as_method, as_operator
 from weft.core.tensor.methods import Methods
 from weft.core.views import views
 
@@ -37,9 +37,11 @@ class Operators(Handle):
     __getitem__ = views.picking(indexing.getitem)
 
 
+_OF_ONE = frozenset({"__neg__", "__pos__", "__abs__", "__invert__"})
+
 for _name, _function in list(vars(Operators).items()):
     if isinstance(_function, FunctionType):
-        setattr(Operators, _name, as_method(_name, _function))
+        setattr(Operators, _name, (as_method if _name in _OF_ONE else as_operator)(_name, _function))
 
 
 class InPlaceOperators(Handle):

@@ -13,7 +13,7 @@ from weft.autograd.context import configured_device, grad_enabled
 from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast, defaults, handle
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.core.execute import changes, devices, files, ownership, realization, run, watched
+from weft.core.execute import changes, devices, files, realization, run, watched, writes
 from weft.core.functional import activations
 from weft.core.functions import reductions
 from weft.core.grad import differentiate
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 Int_: TypeAlias = builtins.int
 Float_: TypeAlias = builtins.float
 Bool_: TypeAlias = builtins.bool
+_BUFFER = Op.BUFFER
 _reverse_dims = views.viewing(movement.reverse_dims)
 _matrix_transpose = views.viewing(movement.matrix_transpose)
 
@@ -271,7 +272,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def _version(self) -> Int_:
         """The number of in-place writes to the tensor, here or through one that shares its elements. Equal
         numbers mean that nothing was written in between; compiled calls may count more than they write."""
-        return ownership.version(self)
+        return writes.version(self)
 
     def retain_grad(self) -> None:
         """Have backward() fill `.grad` of this result too."""
@@ -325,7 +326,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def realize(self) -> Tensor:
         """Compute the tensor now, and keep the result."""
         node = self.value.node
-        if node.op is not Op.BUFFER or node.storage is None:
+        if node.storage is None or node.op is not _BUFFER:
             realization.realize(self)
         return self
 
@@ -577,22 +578,24 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def become_locked(self, op: str, result: Value, hit: Value | None = None) -> Tensor:
         """As `become`, where the lock on writing is held."""
         old, look = self.value, self.look
-        if files.on_disk(old.node):
-            files.refuse_writing(op, old.node)
+        node, before = result.node, old.node
+        if before.device is None and files.on_disk(before):
+            files.refuse_writing(op, before)
         if look is not None:
             views.check(op, self, look, once=hit is not None)
-        if result.shape != old.shape:
+        if node.shape != before.shape:
             raise ShapeError(
-                f"{op}: the result has shape {tuple(result.shape)}, the tensor {tuple(old.shape)}"
+                f"{op}: the result has shape {tuple(node.shape)}, the tensor {tuple(before.shape)}"
             )
-        if not broadcast.can_cast(result.dtype, old.dtype):
+        if node.dtype is not before.dtype and not broadcast.can_cast(node.dtype, before.dtype):
             raise DTypeError(
-                f"{op}: the result is {result.dtype.name}, which a tensor of {old.dtype.name} cannot hold; "
+                f"{op}: the result is {node.dtype.name}, which a tensor of {before.dtype.name} cannot hold; "
                 "write x = x ... to get a new tensor"
             )
         if look is not None and hit is not None:
             result = views.written_once(look, old, broadcast.cast(result, old.dtype), hit)
-        if result.node.device is None and (home := old.node.device) not in (None, configured_device()):
+            node = result.node
+        if node.device is None and (home := before.device) not in (None, configured_device()):
             result = creation.place(result, home)  # constants have no device: the tensor keeps its own
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
@@ -601,8 +604,9 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 )
             value = Value(broadcast.cast(result, old.dtype).node, True)
         else:
-            taken = broadcast.cast(result, old.dtype)
-            value = taken if taken.needs_grad else zero_gradient(taken, old)
+            value = broadcast.cast(result, before.dtype)
+            if old.needs_grad and not value.needs_grad:
+                value = zero_gradient(value, old)
         if look is None:
             self.rebind(value)
         else:

@@ -29,6 +29,7 @@ from weft.core.execute import files
 from weft.core.execute.changes import restored_on_error
 from weft.core.layout.indexing import getitem, is_number
 from weft.core.views import strides
+from weft.core.views.moves import moved
 from weft.core.views.strides import copies, overlaps, picks_one
 from weft.errors import ArgumentError, GradError, wraps_calls
 from weft.ir import graph
@@ -113,8 +114,12 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with writing:
-            out = function(*args, **kwargs)
-            source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
+            if args and not kwargs:
+                source, rest = args[0], args[1:]
+                out = moved(function, source, rest)
+            else:
+                out = function(*args, **kwargs)
+                source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
             for a in (*rest, *kwargs.values()) if kwargs else rest:
                 if isinstance(a, Handle):
                     rest, kwargs = _frozen(function, rest, kwargs)
@@ -321,7 +326,7 @@ def picking(function: Callable[..., Any]) -> Callable[..., Any]:
             out = function(input, key)
             return own(input.value) if out.value is input.value else out
         with writing:
-            out = function(input, key)
+            out = moved(function, input, (key,))
             if out.value is input.value:
                 out = own(input.value)
             make_view(

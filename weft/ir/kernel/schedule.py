@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.ir.index import Int, Var, high, substitute
+from weft.ir.index import Int, Var, high, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Output
 from weft.ir.kernel.decisions import NONE, Decisions
 from weft.ir.loops import LoopKind, Scope
@@ -110,6 +110,18 @@ class Nest:
                 return k
         raise KeyError(name)
 
+    def rebind(self, mapping: Mapping[Var, Int]) -> Nest:
+        """Loop variables replaced in bindings, origins and extents; the same nest where they are not used."""
+        held = (*self.bind.values(), *self.origin, *[s.extent for s in self.loops])
+        if all(variables(x).isdisjoint(mapping) for x in held if not isinstance(x, int)):
+            return self
+        return replace(
+            self,
+            bind={a: substitute(e, mapping) for a, e in self.bind.items()},
+            origin=tuple([substitute(o, mapping) for o in self.origin]),
+            loops=tuple([replace(s, extent=substitute(s.extent, mapping)) for s in self.loops]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -139,18 +151,7 @@ class Kernel:
     def rebind(self, mapping: Mapping[Var, Int]) -> Kernel:
         """Loop variables replaced in all bindings, origins and extents (the loops of those variables are the caller's
         business)."""
-        nests = {
-            name: replace(
-                nest,
-                bind={a: substitute(e, mapping) for a, e in nest.bind.items()},
-                origin=tuple(substitute(o, mapping) for o in nest.origin),
-                loops=tuple(
-                    s if isinstance(s.extent, int) else replace(s, extent=substitute(s.extent, mapping))
-                    for s in nest.loops
-                ),
-            )
-            for name, nest in self.nests.items()
-        }
+        nests = {name: nest.rebind(mapping) for name, nest in self.nests.items()}
         return replace(self, nests=nests)
 
     def names(self) -> set[str]:

@@ -12,7 +12,9 @@ a parallel, block or thread loop: its tasks compute what they need.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Set
+from dataclasses import dataclass
+from operator import is_
 from typing import TypeAlias
 
 from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Temp, Test, as_index, from_index, names_of, test
@@ -79,7 +81,7 @@ class _Walk:
         """Every load in `e` that is not safe anywhere has already happened when this statement is reached."""
         return all(self.key(x) in self.table for x in self.safe.unsafe(e))
 
-    def wrote(self, buffers: set[str]) -> None:
+    def wrote(self, buffers: Set[str]) -> None:
         for b in buffers:
             self.versions[b] = self.versions.get(b, 0) + 1
 
@@ -94,7 +96,7 @@ class _Walk:
         while len(self.table) > outside:
             self.table.popitem()
         self.numbers.pop()
-        return tuple(out)
+        return body if all(map(is_, out, body)) and len(out) == len(body) else tuple(out)
 
     def stmt(self, s: Stmt) -> list[Stmt]:
         match s:
@@ -105,16 +107,16 @@ class _Walk:
                 skipped = bool(s.guard)
                 value, offset = self.root(s.value, skipped), self.index(s.offset, skipped)
                 self.wrote({s.buffer})
-                return [replace(s, value=value, offset=offset, guard=guard)]
+                return [s.over(offset, value, guard)]
             case If():
                 guard, first = self.guard(s.guard), self.before()
                 body = self.block(s.body)
                 self.wrote(written(s.body))
-                return [*first, If(guard, body)]
+                return [*first, s.around(body) if guard is s.guard else If(guard, body)]
             case Loop():
                 return self.loop(s)
             case Prefetch():
-                return [replace(s, offset=self.index(s.offset, True))]
+                return [Prefetch(s.buffer, self.index(s.offset, True))]
             case Barrier():
                 self.wrote(self.writes)
                 return [s]
@@ -130,9 +132,12 @@ class _Walk:
         body = self.block(s.body)
         self.table = table
         self.wrote(written(s.body))
-        return [*first, replace(s, extent=extent, body=body)]
+        return [*first, s.around(body) if extent is s.extent else Loop(s.var, extent, body, s.kind)]
 
     def index(self, i: Int, guarded: bool) -> Int:
+        if isinstance(i, int) or not i.computed:
+            return i
+
         def on_index(x: Index) -> Int | None:
             if isinstance(x, Opaque):
                 value = self.root(x.value, guarded)
@@ -142,7 +147,7 @@ class _Walk:
         return rewrite(i, on_index)
 
     def guard(self, g: Guard) -> Guard:
-        return map_guard(g, lambda i: self.index(i, False))
+        return map_guard(g, lambda i: self.index(i, False)) if g else g
 
 
 class _Count(_Walk):

@@ -10,7 +10,7 @@ y[0] = 2.0                            y[0] = 2.0
 
 from __future__ import annotations
 
-from dataclasses import replace
+from operator import is_
 
 from weft.ir.index import Int
 from weft.ir.loops import Accumulate, Alloc, Barrier, Block, If, Let, Loop, Program, Stmt, Store
@@ -65,12 +65,10 @@ def _live(body: Block, needed: set[str]) -> Block:
                 inner = _live(s.body, needed)
                 if all(isinstance(x, Alloc) for x in inner):
                     continue
-                out.append(s if inner is s.body else replace(s, body=inner))
+                out.append(s.around(inner))
             case _:
                 out.append(s)
-    return (
-        body if len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
-    )
+    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
 
 
 def _overwritten(body: Block) -> Block:
@@ -82,7 +80,7 @@ def _overwritten(body: Block) -> Block:
             continue
         if isinstance(s, Loop | If):
             inner = _overwritten(s.body)
-            s = s if inner == s.body else replace(s, body=inner)
+            s = s if inner == s.body else s.around(inner)
         inside = list(every((s,)))
         changed = {x.buffer for x in inside if isinstance(x, Store | Accumulate)}
         if isinstance(s, Store) and not s.guard:

@@ -24,13 +24,21 @@ _FUSED = (dtypes.float32, dtypes.float64)
 def contract(p: Program) -> Program:
     """`p` with fused multiply-adds."""
     uses: dict[Expr, int] = {}
-    lets = {s.name: s.value for s in every(p.body) if isinstance(s, Let)}
-    tops = [r for s in every(p.body) for r in roots(s)]
+    lets: dict[str, Expr] = {}
+    tops: list[Expr] = []
+    for s in every(p.body):
+        tops += roots(s)
+        if isinstance(s, Let):
+            lets[s.name] = s.value
     for r in tops:
         uses[r] = uses.get(r, 0) + 1
+    sums: list[ScalarCall] = []
     for e in walk(tops):
-        for a in e.operands():
-            uses[a] = uses.get(a, 0) + 1
+        if isinstance(e, ScalarCall):
+            for a in e.args:
+                uses[a] = uses.get(a, 0) + 1
+            if e.op in _SUMS and e.dtype in _FUSED:
+                sums.append(e)
 
     def product(e: Expr) -> ScalarCall | None:
         single = isinstance(e, ScalarCall) and e.op is Op.MUL and uses.get(e, 0) == 1
@@ -54,6 +62,8 @@ def contract(p: Program) -> Program:
             return ScalarCall(e.dtype, Op.FMA, (a, b, c))
         return None
 
+    if not any(product(a) for e in sums for a in e.args):
+        return p
     memo: dict[Expr, Expr] = {}
 
     def expr(root: Expr) -> Expr:

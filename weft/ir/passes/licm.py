@@ -13,12 +13,12 @@ is in range everywhere; out of a loop of runtime size, which seldom does not run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from operator import is_
 
 from weft.ir.expr import Expr, Load, ScalarCall, Temp, names_of, transform
 from weft.ir.index import Int, low, map_guard, variables
-from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import bound, every, written
+from weft.ir.loops import Accumulate, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
+from weft.ir.loops_names import inside, written
 from weft.ir.passes.rewrite import Fresh, index_map, map_stmt, with_body
 from weft.ir.passes.safety import Safety
 
@@ -43,23 +43,24 @@ class _Hoist:
                 case Loop():
                     out += self.loop(s)
                 case If():
-                    out.append(If(s.guard, self.block(s.body)))
+                    out.append(s.around(self.block(s.body)))
                 case _:
                     out.append(s)
-        return tuple(out)
+        return body if all(map(is_, out, body)) and len(out) == len(body) else tuple(out)
 
     def loop(self, s: Loop) -> list[Stmt]:
         """The loop, after what moves out of it."""
         body = self.block(s.body)
         if s.kind in _TASKS:
-            return [replace(s, body=body)]
-        changes = written(body) | bound(body) | {s.var.name}
-        if any(isinstance(x, Barrier) for x in every(body)):
+            return [s.around(body)]
+        within = inside(body)
+        changes = {*within.written, *within.bound, s.var.name}
+        if within.barrier:
             changes |= self.writes
         sure = low(s.extent) >= 1
         moved = _Moved(self.safe, self.fresh, changes, not sure and bool(variables(s.extent) & self.sizes))
         body = moved.block(body, sure)
-        return [*moved.lets, replace(s, body=body)]
+        return [*moved.lets, s.around(body)]
 
 
 class _Moved:
@@ -83,12 +84,13 @@ class _Moved:
                     self.lets.append(s)
                 case If():
                     guard = map_guard(s.guard, (always if sure else maybe)[1])
-                    out.append(If(guard, self.block(s.body, False)))
+                    inner = self.block(s.body, False)
+                    out.append(s.around(inner) if guard is s.guard else If(guard, inner))
                 case Store() | Accumulate() if s.guard:
                     out.append(map_stmt(s, *maybe))
                 case _:
                     out.append(map_stmt(s, *(always if sure else maybe)))
-        return tuple(out)
+        return body if all(map(is_, out, body)) and len(out) == len(body) else tuple(out)
 
     def mapping(self, sure: bool) -> tuple[Callable[[Expr], Expr], Callable[[Int], Int]]:
         def expr(e: Expr) -> Expr:

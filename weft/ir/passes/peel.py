@@ -14,8 +14,9 @@ is known), and where the program does not grow beyond a limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TypeAlias
 
 from weft.ir.expr import Expr, Load, Test, test, transform, walk
@@ -38,7 +39,7 @@ from weft.ir.index import (
     variables,
 )
 from weft.ir.loops import LANE_KINDS, Accumulate, Block, If, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import bound, every, roots
+from weft.ir.loops_names import bound, inside, roots
 from weft.ir.passes.facts import at_least_zero
 from weft.ir.passes.rewrite import Fresh, copy_block, index_map, map_block, with_body
 
@@ -50,7 +51,7 @@ _PARTS = (LoopKind.SERIAL, LoopKind.PARALLEL)
 
 def peel(p: Program) -> Program:
     """`p` with loops split where that frees the innermost work of guards."""
-    size = sum(1 for _ in every(p.body))
+    size = inside(p.body).count
     worker = _Peel(Fresh(p), max(size * (_GROWTH - 1), _ALWAYS_ALLOWED))
     return with_body(p, worker.block(p.body))
 
@@ -87,12 +88,11 @@ class _Peel:
                     out.append(self.within(s))
                 case _:
                     out.append(s)
-        same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
-        return body if same else tuple(out)
+        return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
 
     def within(self, s: Loop | If) -> Stmt:
         body = self.block(s.body)
-        return s if body is s.body else replace(s, body=body)
+        return s.around(body)
 
     def loop(self, s: Loop) -> list[Stmt]:
         if s.kind in (*LANE_KINDS, LoopKind.THREAD):
@@ -102,7 +102,7 @@ class _Peel:
             return [new]
         cut = find_cut(s, self.lanes) if s.kind in _PARTS else None
         if cut is not None:
-            cost = sum(1 for _ in every(s.body)) * ((cut.start != 0) + (cut.stop != s.extent))
+            cost = inside(s.body).count * ((cut.start != 0) + (cut.stop != s.extent))
             if cost <= self.budget:
                 self.budget -= cost
                 return self.split(s, cut) if s.kind is LoopKind.SERIAL else self.choose(s, cut)
@@ -190,7 +190,7 @@ def _gap(c: InRange, low_side: bool) -> Int:
     return (0 if c.hi is None else c.hi) - c.value - 1
 
 
-def _free(gap: Int, v: Var, inner: set[str]) -> tuple[Int, Int | None] | None:
+def _free(gap: Int, v: Var, inner: Set[str]) -> tuple[Int, Int | None] | None:
     """(first, end) of the values of `v` for which gap >= 0 whatever the inner variables are; None if not known."""
     first: Int = 0
     end: Int | None = None
@@ -209,7 +209,7 @@ def _free(gap: Int, v: Var, inner: set[str]) -> tuple[Int, Int | None] | None:
     return None if first == 0 and end is None else (first, end)
 
 
-def _worst(x: Int, inner: set[str]) -> Int:
+def _worst(x: Int, inner: Set[str]) -> Int:
     """A lower bound of `x` that is free of the names bound inside and of computed values."""
     if isinstance(x, int):
         return x
@@ -300,11 +300,11 @@ def without(body: Block, cut: _Cut) -> Block:
         for s in block:
             match s:
                 case Store() | Accumulate():
-                    yield replace(s, guard=guard(s.guard))
+                    yield s.over(s.offset, s.value, guard(s.guard))
                 case If():
                     yield If(guard(s.guard), tuple(statements(s.body)))
                 case Loop():
-                    yield replace(s, body=tuple(statements(s.body)))
+                    yield s.around(tuple(statements(s.body)))
                 case _:
                     yield s
 
@@ -331,8 +331,8 @@ def _narrowed(body: Block) -> Block:
         if isinstance(s, Loop):
             var = Var(s.var.name, 0, high(s.extent) - 1)
             inner = _narrowed(s.body) if var == s.var else substituted(s.body, s.var, var)
-            s = s if inner is s.body else replace(s, var=var, body=inner)
+            s = s if inner is s.body else Loop(var, s.extent, inner, s.kind)
         elif isinstance(s, If):
-            s = replace(s, body=_narrowed(s.body))
+            s = s.around(_narrowed(s.body))
         out.append(s)
-    return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
+    return body if all(map(is_, out, body)) else tuple(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import is_
 
 from weft.ir.expr import Expr, Temp, as_index, transform
 from weft.ir.index import Index, Int, Opaque, Var, map_guard, rewrite
@@ -23,17 +24,14 @@ def map_stmt(s: Stmt, expr: Callable[[Expr], Expr], index: Callable[[Int], Int])
             value = expr(s.value)
             return s if value is s.value else Let(s.name, value)
         case Store() | Accumulate():
-            value, offset = expr(s.value), index(s.offset)
-            guard = map_guard(s.guard, index)
-            if value is s.value and offset is s.offset and guard is s.guard:
-                return s
-            return replace(s, value=value, offset=offset, guard=guard)
+            guard = map_guard(s.guard, index) if s.guard else s.guard
+            return s.over(index(s.offset), expr(s.value), guard)
         case If():
             guard = map_guard(s.guard, index)
             return s if guard is s.guard else If(guard, s.body)
         case Loop():
             extent = index(s.extent)
-            return s if extent is s.extent else replace(s, extent=extent)
+            return s if extent is s.extent else Loop(s.var, extent, s.body, s.kind)
         case Prefetch() | Combine():
             offset = index(s.offset)
             return s if offset is s.offset else replace(s, offset=offset)
@@ -48,9 +46,9 @@ def map_block(body: Block, expr: Callable[[Expr], Expr], index: Callable[[Int], 
         new = map_stmt(s, expr, index)
         if isinstance(new, Loop | If):
             inner = map_block(new.body, expr, index)
-            new = new if inner is new.body else replace(new, body=inner)
+            new = new.around(inner)
         out.append(new)
-    return body if all(a is b for a, b in zip(out, body, strict=True)) else tuple(out)
+    return body if all(map(is_, out, body)) else tuple(out)
 
 
 def index_map(
@@ -68,6 +66,8 @@ def index_map(
             return i if value is i.value else as_index(value, i.lo, i.hi)
         return None
 
+    if leaf is None:
+        return lambda i: i if isinstance(i, int) or not i.computed else rewrite(i, on_index)
     return lambda i: i if isinstance(i, int) else rewrite(i, on_index)
 
 
@@ -164,7 +164,7 @@ def mapped(body: Block, expr: Callable[[Expr], Expr], index: Callable[[Int], Int
     out: list[Stmt] = []
     for s in body:
         new = map_stmt(s, expr, index)
-        out.append(replace(new, body=mapped(new.body, expr, index)) if isinstance(new, Loop | If) else new)
+        out.append(new.around(mapped(new.body, expr, index)) if isinstance(new, Loop | If) else new)
     return tuple(out)
 
 
@@ -185,7 +185,7 @@ def map_accesses(
             new = map_stmt(s, on_expr, on_index)
             if isinstance(new, Store | Accumulate) and new.buffer == name:
                 new = replace(new, offset=offset(new.offset))
-            out.append(replace(new, body=visit(new.body)) if isinstance(new, Loop | If) else new)
+            out.append(new.around(visit(new.body)) if isinstance(new, Loop | If) else new)
         return tuple(out)
 
     return visit(body)

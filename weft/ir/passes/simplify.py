@@ -16,7 +16,6 @@ implies: so the value may still be computed before the statement's guard is test
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -34,8 +33,8 @@ from weft.ir.expr import (
     transform,
 )
 from weft.ir.index import NEVER, Guard, Index, Int, Var, high
-from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import every
+from weft.ir.loops import Accumulate, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
+from weft.ir.loops_names import inside
 from weft.ir.ops import Op
 from weft.ir.passes.facts import Facts, reduce_guard, with_guard, with_loop
 from weft.ir.passes.rewrite import index_map, map_stmt, with_body
@@ -52,7 +51,7 @@ class _Simplifier:
         self.temps: dict[str, Expr] = {}  # trivial Lets
         self.facts: Facts = ()
         self.memo: dict[Expr, Expr] = {}  # valid under these facts
-        self.index: Callable[[Int], Int] = index_map(self.expr, self.variable)
+        self.mapped: Callable[[Int], Int] = index_map(self.expr, self.variable)
 
     def whole(self, body: Block) -> Block:
         return tuple(self.block(body))
@@ -60,9 +59,11 @@ class _Simplifier:
     def variable(self, i: Index) -> Int | None:
         return self.variables.get(i) if isinstance(i, Var) else None
 
+    def index(self, i: Int) -> Int:
+        return i if isinstance(i, int) or not (self.variables or i.computed) else self.mapped(i)
+
     def expr(self, e: Expr) -> Expr:
-        known = self.memo.get(e)
-        return known if known is not None else transform(e, self.leaf, self.variable, self.memo)
+        return transform(e, self.leaf, self.variable if self.variables else None, self.memo)
 
     def leaf(self, e: Expr) -> Expr | None:
         match e:
@@ -116,16 +117,14 @@ class _Simplifier:
                 case Store() | Accumulate():
                     guard = self.guard(s.guard)
                     if guard != NEVER and not (isinstance(s, Accumulate) and adds_nothing(s)):
-                        yield s if guard == s.guard else replace(s, guard=guard)
+                        yield s if guard == s.guard else s.over(s.offset, s.value, guard)
                 case _:
                     yield s
 
     def loop(self, s: Loop) -> Iterator[Stmt]:
         if high(s.extent) <= 0:
             return
-        if s.extent == 1 and (
-            s.kind is not LoopKind.THREAD or not any(isinstance(x, Barrier) for x in every(s.body))
-        ):
+        if s.extent == 1 and (s.kind is not LoopKind.THREAD or not inside(s.body).barrier):
             self.variables[s.var] = 0
             yield from self.block(s.body)
             return

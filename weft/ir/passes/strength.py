@@ -27,8 +27,7 @@ def reduce_strength(p: Program) -> Program:
     memo: dict[Expr, Expr] = {}
 
     def expr(e: Expr) -> Expr:
-        known = memo.get(e)
-        return known if known is not None else transform(e, _cheaper, None, memo)
+        return transform(e, _cheaper, None, memo)
 
     index = index_map(expr)
     return with_body(p, map_block(p.body, expr, index))

@@ -18,7 +18,7 @@ from itertools import product
 from typing import TypeAlias
 
 from weft.ir import expr as ex
-from weft.ir.expr import Const, Expr
+from weft.ir.expr import Const, Expr, ScalarCall
 from weft.ir.graph import Fill, Node
 from weft.ir.index import (
     NEVER,
@@ -37,6 +37,7 @@ from weft.ir.kernel.algorithm import KnownFill, place
 from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, Op
+from weft.ir.regions.ops import Used
 from weft.scheduler.kernelize.evaluate import converted
 
 _MOVED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})
@@ -93,7 +94,7 @@ def _where(node: Node, of: _Operands) -> KnownFill | None:
     if _is_constant(other, float("-inf")):
         guard, kept = _condition(condition), of[1]
     elif _is_constant(x, float("-inf")):
-        guard, kept = _opposite(_condition(condition)), of[2]
+        guard, kept = _opposite(condition), of[2]
     else:
         kept = of[1]
         return kept if kept is not None and kept.value == 0 and _is_constant(other, 0.0) else None
@@ -211,15 +212,22 @@ def _below(node: Node) -> Node:
     return node
 
 
-def _opposite(guard: Guard) -> Guard:
-    """The condition that holds where the guard does not; empty where that is no condition."""
-    match guard:
-        case (InRange(value, lo, None),) if lo is not None:
-            return (InRange(value, None, lo),)
-        case (InRange(value, None, hi),) if hi is not None:
-            return (InRange(value, hi, None),)
+def _opposite(condition: Node) -> Guard:
+    """A condition on places that holds wherever the bool node does not; empty where there is none."""
+    e = _scalar(condition, places(condition), _MAX_CONDITION_DEPTH, exactly=True)
+    match () if e is None else tuple(implied(e)):
+        case (InRange(value, lo, None),) if lo is not None and _is_comparison(e):
+            guard = (InRange(value, None, lo),)
+        case (InRange(value, None, hi),) if hi is not None and _is_comparison(e):
+            guard = (InRange(value, hi, None),)
         case _:
             return ()
+    return guard if all(_affine(c) for c in guard) else ()
+
+
+def _is_comparison(e: Expr | None) -> bool:
+    """True where `e` is no conjunction, of which a part may imply nothing."""
+    return not (isinstance(e, ScalarCall) and e.op is Op.AND)
 
 
 def _maximum(node: Node, of: Node) -> bool:
@@ -260,6 +268,19 @@ def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, KnownF
     return mine if op in ELEMENTWISE else ()
 
 
+def operand_uses(masks: Masks) -> Used:
+    """Conditions without which operands have no effect, for `weft.ir.regions`: weights that are exactly 0 take no part
+    in a product, nor does a `where`'s operand where the other one is chosen. Of conditions that mix indices and data,
+    the part about indices counts."""
+
+    def used(node: Node, k: int) -> Guard:
+        if node.op is Op.WHERE and k == 2:
+            return _opposite(node.inputs[0])
+        return _operand_demand(node, k, (), masks.masked)
+
+    return used
+
+
 def _carried(node: Node, guard: Guard) -> Guard:
     """A condition on the places of a permuted or reshaped tensor as one on those of its operand."""
     at = source(node, places(node)).index
@@ -298,22 +319,23 @@ def _condition(node: Node) -> Guard:
     return guard if all(_affine(c) for c in guard) else ()
 
 
-def _scalar(node: Node, at: tuple[Int, ...], depth: int) -> Expr | None:
-    """The node's value at a place, if it follows from the place alone."""
+def _scalar(node: Node, at: tuple[Int, ...], depth: int, exactly: bool = False) -> Expr | None:
+    """The node's value at a place, if it follows from the place alone. Of a conjunction, the part that does, unless it
+    has to be exactly the value."""
     if node.storage is not None or depth == 0:
         return None
     if node.op in _MOVED:
-        return _scalar(node.inputs[0], source(node, at).index, depth - 1)
+        return _scalar(node.inputs[0], source(node, at).index, depth - 1, exactly)
     match node.op:
         case Op.RANGE:
             return converted(ex.from_index(at[0]), node.dtype)
         case Op.CONST if isinstance(node.attrs, Fill) and not node.dtype.is_float:
             return Const(node.dtype, node.attrs.value)
         case Op.LT | Op.LE | Op.AND | Op.ADD | Op.SUB | Op.MUL if not node.inputs[0].dtype.is_float:
-            args = [_scalar(i, at, depth - 1) for i in node.inputs]
+            args = [_scalar(i, at, depth - 1, exactly) for i in node.inputs]
             known = [a for a in args if a is not None]
             if len(known) == len(args):
                 return ex.call(node.op, *known, dtype=node.dtype)
-            return known[0] if node.op is Op.AND and known else None
+            return known[0] if node.op is Op.AND and known and not exactly else None
         case _:
             return None

@@ -47,7 +47,7 @@ from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
-from weft.scheduler.optimize import depth, dots, parallel
+from weft.scheduler.optimize import access, depth, dots, parallel
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
     Contraction,
@@ -224,7 +224,8 @@ def _deep_or_tiled(
         return replace(tiled, refused=(*refused, ("depth", sharing)))
     k, tasks = pick(k, "depth.tasks", sharing.tasks)
     direct = isinstance(c.factors[axes.side], Load) and contiguous(k, c, axes.side, axes.panel)
-    packed = not direct or ceildiv(high(axes.stream.extent), tile.rows) > MAX_UNPACKED_USES
+    ready = is_packed(k, c, axes.side, axes.panel, width)
+    packed = not ready and (not direct or ceildiv(high(axes.stream.extent), tile.rows) > MAX_UNPACKED_USES)
     of = list(c.value.axes)
     return Deep(
         k, c, of.index(axes.panel), of.index(axes.stream), width, tile.rows, packed, tasks, refused=tuple(refused)
@@ -318,6 +319,7 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(typical(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
+    packed: dict[int, bool] = {}
     cycles: dict[TileSize, float] = {}
     for tile in _tiles_in_registers(p, stream, lanes, info):
         rows, vectors = tile
@@ -336,7 +338,9 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         elif strided and apart is not None:
             step += costs.l2_element_cycles * max(1, rows * min(apart, costs.line_bytes) // costs.line_bytes)
         cost = panels * tiles * step * (macs / (p * s)) + panels * seek
-        if not (direct and blocks * tiles <= MAX_UNPACKED_USES):
+        if vectors not in packed:
+            packed[vectors] = is_packed(k, c, side, panel, vectors * lanes)
+        if not packed[vectors] and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
             cost += packing
         tasks = around * ceildiv(p, vectors * lanes)
         if spread and tasks >= info.cores:  # the last tasks leave cores idle
@@ -463,6 +467,23 @@ def contiguous(k: Kernel, c: Contraction, side: int, axis: Axis) -> bool:
     """A factor is a load that lies along an axis."""
     load = plain_load(c.factors[side])
     return load is not None and lane_step(k, load, axis.var) == 1
+
+
+def is_packed(k: Kernel, c: Contraction, side: int, axis: Axis, width: int) -> bool:
+    """A factor lies in panels already, step by step of the sum, that tiles of this width divide: see `panels.py`."""
+    load, reduce = c.factors[side], c.value.reduce
+    p = k.algorithm.param(load.source) if isinstance(load, Load) and not load.guard else None
+    if p is None or not isinstance(load, Load) or reduce is None or not isinstance(axis.extent, int):
+        return False
+    offset = flatten(load.index, p.shape)
+    steps = [abs(s) for a in reduce.axes if a.extent != 1 and (s := coefficient(offset, a.var))]
+    whole = min(steps, default=1)
+    return (
+        coefficient(offset, axis.var) is None
+        and whole % width == 0
+        and axis.extent % whole == 0
+        and access.lane_step(offset, axis.var, whole) == 1
+    )
 
 
 def lane_step(k: Kernel, load: Load, axis: Var) -> int | None:
@@ -691,6 +712,8 @@ class _Tiled:
 
     def packed(self, panel: Expr, uses: int) -> bool:
         """True where the panel is packed, not read where it lies."""
+        if is_packed(self.k, self.c, self.choice.side, self.choice.panel, self.width):
+            return False
         if not isinstance(panel, Load) or not contiguous(self.k, self.c, self.choice.side, self.choice.panel):
             return True
         pays = uses > MAX_UNPACKED_USES and self.panel_bytes > self.info.l1_bytes // 8

@@ -8,6 +8,10 @@ Softmax computes half as many exponentials so. Pays while the row fits into a co
 input. What does not depend on all of a reduction's results is computed once for all of them:
 
     y(j) = sum k: gelu(h[k]) * w[j, k]   ->   g(k) = gelu(h[k]);   y(j) = sum k: g(k) * w[j, k]
+
+So is a small operand turned that lies across the lanes, such as the taps of a depthwise convolution, channels last:
+
+    y(i, c) = sum t: x[i + t, c] * w[c, t]   ->   v(t, c) = w[c, t];   y(i, c) = sum t: x[i + t, c] * v(t, c)
 """
 
 from __future__ import annotations
@@ -16,15 +20,16 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, ScalarCall
-from weft.ir.index import Index, Int, Var, high, variables
-from weft.ir.kernel.algorithm import Item, ItemValue
+from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.graph import elements
+from weft.ir.index import Index, Int, Var, flatten, high, variables
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, reads
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
-from weft.scheduler.optimize.access import is_costly
+from weft.scheduler.optimize.access import MIN_RUN, is_costly, lane_step
 
 MIN_READERS = 8
 """Results from which on a part that all need is worth keeping."""
@@ -77,7 +82,49 @@ def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
                 if step.check(k) is None:
                     k = run(k, step)
                     names.append(name)
+            for load, order in _across_lanes(k.algorithm, item):
+                name = fresh(k.names(), "turned")
+                step = Stage(item.name, load, name, order)
+                if step.check(k) is None:
+                    k = run(k, step)
+                    names.append(name)
     return k, tuple(names)
+
+
+def _across_lanes(algorithm: Algorithm, item: ItemValue) -> list[tuple[Load, tuple[str, ...]]]:
+    """The loads that lie apart along the axis of results along which most of what is read lies side by side, and whose
+    elements are needed often; with the order of axes in which they lie side by side too."""
+    assert item.reduce is not None
+    summed = {a.var for a in item.reduce.axes}
+    loads = [r for r in dict.fromkeys(reads(item)) if algorithm.param(r.source) is not None]
+    lane = next((a for a in reversed(item.axes) if _lies_along(algorithm, loads, a)), None)
+    if lane is None or len(loads) < 2:
+        return []
+    found: list[tuple[Load, tuple[str, ...]]] = []
+    for load in loads:
+        on = {v for i in load.index for v in variables(i)}
+        uses = high(elements(tuple(a.extent for a in item.all_axes if a.var not in on)))
+        if load.guard or lane.var not in on or not on & summed or uses < MIN_READERS:
+            continue
+        if _step(algorithm, load, lane) != 1:
+            names = [a.var.name for a in item.all_axes if a.var in on and a is not lane]
+            found.append((load, (*names, lane.var.name)))
+    return found
+
+
+def _lies_along(algorithm: Algorithm, loads: list[Load], axis: Axis) -> bool:
+    """The load that most axes are in, the last of these, is contiguous along the axis."""
+    largest = max(
+        reversed(loads), key=lambda r: len({v for i in r.index for v in variables(i)}), default=None
+    )
+    return largest is not None and axis.extent != 1 and _step(algorithm, largest, axis) == 1
+
+
+def _step(algorithm: Algorithm, load: Load, axis: Axis) -> int | None:
+    """The step of the load along the axis."""
+    p = algorithm.param(load.source)
+    assert p is not None
+    return lane_step(flatten(load.index, p.shape), axis.var, MIN_RUN)
 
 
 def _repeated(item: ItemValue) -> list[Expr]:

@@ -1,7 +1,8 @@
 """Slices of computed values: a part of an op's result along one axis, from parts of its inputs.
 
-One table for every op. `sliced` pushes a slice from a node down to the leaves, where it becomes a SHRINK; where a rule
-says no, the node is needed whole and its result is shrunk.
+Which parts these are follows from the regions that the op needs (`weft.ir.regions`): there is no rule per op. `sliced`
+pushes a slice from a node down to the leaves, where it becomes a SHRINK; where no slices of the inputs make a slice of
+the result by the same op, the node is needed whole and its result is shrunk.
 """
 
 from __future__ import annotations
@@ -9,23 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from weft.ir.graph import (
-    Along,
-    Axes,
-    Box,
-    Fill,
-    Node,
-    Padding,
-    ScatterCombine,
-    Shape,
-    Window,
-    apply,
-    const,
-)
-from weft.ir.index import Int, mod
-from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Shape, Window, apply, const
+from weft.ir.index import FloorDiv, Int, Mod, Var, atoms, coefficient, high, low
+from weft.ir.movement import source
+from weft.ir.ops import Op
+from weft.ir.regions import boxes as bx
+from weft.ir.regions.boxes import Interval
+from weft.ir.regions.graphs import needs
+from weft.ir.regions.region import Region
 from weft.ir.rewrite import over, rewritten
 
 _T = TypeVar("_T")
@@ -47,6 +41,10 @@ class Slice:
     start: Int
     size: int
 
+    def settled(self) -> Slice:
+        """The same with a number for its start where there is only one: that of the only piece."""
+        return Slice(self.axis, low(self.start), self.size) if low(self.start) == high(self.start) else self
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -54,10 +52,6 @@ class Parts:
 
     inputs: tuple[Slice | None, ...]
     make: Callable[[list[Node]], Node]
-
-
-SliceRule: TypeAlias = Callable[[Node, Slice], Parts | None]
-"""rule(node, slice): None where the node is needed whole."""
 
 
 @dataclass(slots=True)
@@ -69,6 +63,7 @@ class Slicer:
 
     def sliced(self, node: Node, part: Slice) -> Node:
         """The slice as a node. UnevenError where a RESHAPE allows other sizes only."""
+        part = part.settled()
         stack: list[tuple[Node, Slice]] = [(node, part)]
         parts: dict[tuple[Node, Slice], Parts | None] = {}
         while stack:
@@ -77,8 +72,11 @@ class Slicer:
                 stack.pop()
                 continue
             n, s = key
+            if s.size == n.shape[s.axis]:
+                self._made[key] = n
+                continue
             if key not in parts:
-                parts[key] = None if n.storage is not None else SLICE[n.op](n, s)
+                parts[key] = None if n.storage is not None else parts_of(n, s)
                 found = parts[key]
                 if found is not None:
                     inputs = zip(n.inputs, found.inputs, strict=True)
@@ -118,158 +116,93 @@ def _attrs(node: Node, kind: type[_T]) -> _T:
     return node.attrs
 
 
-# --- the rules
+# --- parts of inputs
 
-
-def _leaf(node: Node, s: Slice) -> Parts | None:
-    return None
-
-
-def _const(node: Node, s: Slice) -> Parts | None:
-    value, shape = _attrs(node, Fill).value, _resized(node.shape, s)
-    return Parts((), lambda _: const(value, node.dtype, shape))
-
-
-def _elementwise(node: Node, s: Slice) -> Parts | None:
-    dtype = node.dtype if node.op in (Op.CAST, Op.BITCAST) else None
-    inputs = (s,) * len(node.inputs)
-    return Parts(inputs, lambda xs: apply(node.op, tuple(xs), node.attrs, None, dtype))
-
-
-def _reduce(node: Node, s: Slice) -> Parts | None:
-    axes = _attrs(node, Axes).axes
-    kept = [a for a in range(len(node.inputs[0].shape)) if a not in axes]
-    part = Slice(kept[s.axis], s.start, s.size)
-    return Parts((part,), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _permute(node: Node, s: Slice) -> Parts | None:
-    part = Slice(_attrs(node, Axes).axes[s.axis], s.start, s.size)
-    return Parts((part,), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _expand(node: Node, s: Slice) -> Parts | None:
-    part = None if node.inputs[0].shape[s.axis] == 1 else s
-    return Parts((part,), lambda xs: apply(node.op, tuple(xs), None, _resized(node.shape, s)))
-
-
-def _reshape(node: Node, s: Slice) -> Parts | None:
-    """An axis of the result and one of the input that have equally many elements before them count the same elements,
-    in units of those behind them."""
-    before, old = _sizes(node.shape[: s.axis]), _sizes(node.inputs[0].shape)
-    unit = math.prod(_sizes(node.shape[s.axis + 1 :]))
-    for axis, n in enumerate(old):
-        if n == 1 or math.prod(old[:axis]) != math.prod(before):
-            continue
-        behind = math.prod(old[axis + 1 :])
-        if s.size * unit % behind or mod(s.start * unit, behind) != 0:
-            raise UnevenError(behind // math.gcd(behind, unit))
-        part = Slice(axis, s.start * unit // behind, s.size * unit // behind)
-        return Parts((part,), lambda xs: apply(Op.RESHAPE, tuple(xs), None, _resized(node.shape, s)))
-    return None
-
-
-def _sizes(shape: Shape) -> tuple[int, ...]:
-    return tuple([n for n in shape if isinstance(n, int)])
-
-
-def _pad(node: Node, s: Slice) -> Parts | None:
-    p = _attrs(node, Padding)
-    if p.low[s.axis] != 0 or p.high[s.axis] != 0 or p.interior[s.axis]:
-        return None
-    return Parts((s,), lambda xs: apply(node.op, tuple(xs), p))
-
-
-def _shrink(node: Node, s: Slice) -> Parts | None:
-    """One SHRINK for a leaf; else the input's part from the first element to the last, and each step-th of that."""
-    box, (x,) = _attrs(node, Box), node.inputs
-    first, step = box.start[s.axis] + s.start * box.step[s.axis], box.step[s.axis]
-    shape = _resized(node.shape, s)
-    if not x.inputs or x.storage is not None:
-        start = (*box.start[: s.axis], first, *box.start[s.axis + 1 :])
-        return Parts((None,), lambda xs: apply(Op.SHRINK, tuple(xs), Box(start, box.step), shape))
-    start = (*box.start[: s.axis], 0, *box.start[s.axis + 1 :])
-    part = Slice(s.axis, first, (s.size - 1) * step + 1)
-    return Parts((part,), lambda xs: apply(Op.SHRINK, tuple(xs), Box(start, box.step), shape))
-
-
-def _flip(node: Node, s: Slice) -> Parts | None:
-    part = s
-    if s.axis in _attrs(node, Axes).axes:
-        part = Slice(s.axis, node.shape[s.axis] - s.start - s.size, s.size)
-    return Parts((part,), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _shear(node: Node, s: Slice) -> Parts | None:
-    w = _attrs(node, Window)
-    (reach,) = _sizes((node.inputs[0].shape[w.window],))
-    if s.axis == w.window or not reach:
-        return None
-    part = s
-    if s.axis == w.axis:
-        part = Slice(s.axis, s.start * w.stride, (s.size - 1) * w.stride + (reach - 1) * w.dilation + 1)
-    return Parts((part,), lambda xs: apply(node.op, tuple(xs), w, _resized(node.shape, s)))
-
-
-def _unshear(node: Node, s: Slice) -> Parts | None:
-    w = _attrs(node, Window)
-    if s.axis in (w.axis, w.window):
-        return None
-    return Parts((s,), lambda xs: apply(node.op, tuple(xs), w, _resized(node.shape, s)))
-
-
-def _gather(node: Node, s: Slice) -> Parts | None:
-    inputs = (None if s.axis == _attrs(node, Along).axis else s, s)
-    return Parts(inputs, lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _scatter(node: Node, s: Slice) -> Parts | None:
-    if s.axis == _attrs(node, ScatterCombine).axis:
-        return None
-    return Parts((s, s, s), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _concat(node: Node, s: Slice) -> Parts | None:
-    if s.axis == _attrs(node, Along).axis:
-        return None
-    return Parts((s,) * len(node.inputs), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _update(node: Node, s: Slice) -> Parts | None:
-    if node.inputs[1].shape[s.axis] != node.shape[s.axis]:
-        return None
-    return Parts((s, s), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-def _same(node: Node, s: Slice) -> Parts | None:
-    return Parts((s,), lambda xs: apply(node.op, tuple(xs), node.attrs))
-
-
-SLICE: dict[Op, SliceRule] = {
-    Op.BUFFER: _leaf,
-    Op.CONST: _const,
-    Op.RANGE: _leaf,
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys(REDUCE, _reduce),
-    Op.RESHAPE: _reshape,
-    Op.PERMUTE: _permute,
-    Op.EXPAND: _expand,
-    Op.PAD: _pad,
-    Op.SHRINK: _shrink,
-    Op.FLIP: _flip,
-    Op.SHEAR: _shear,
-    Op.UNSHEAR: _unshear,
-    Op.GATHER: _gather,
-    Op.SCATTER: _scatter,
-    Op.CONCAT: _concat,
-    Op.UPDATE: _update,
-    Op.CONTIGUOUS: _same,
-    Op.COPY: _leaf,
-    Op.LOOP: _leaf,
-    Op.CALL: _leaf,
-}
-"""Every op. A COPY was asked for, so its whole value is wanted on a device; of a LOOP there are no parts; calls are
+WHOLE = frozenset({Op.BUFFER, Op.RANGE, Op.COPY, Op.LOOP, Op.CALL})
+"""Ops of whose results there are no parts. A COPY was asked for, so its whole value is wanted on a device; calls are
 expanded before."""
+
+
+def parts_of(node: Node, s: Slice) -> Parts | None:
+    """The slices of inputs that a slice of a result is made from; None where the node is needed whole."""
+    shape = _resized(node.shape, s)
+    if node.op is Op.CONST:
+        value = _attrs(node, Fill).value
+        return Parts((), lambda _: const(value, node.dtype, shape))
+    if node.op in WHOLE or s.axis in _placed_axes(node):
+        return None
+    attrs = node.attrs
+    if node.op is Op.SHRINK:
+        box, (x,) = _attrs(node, Box), node.inputs
+        is_leaf = not x.inputs or x.storage is not None  # one SHRINK of a leaf, not two
+        first = box.start[s.axis] + s.start * box.step[s.axis] if is_leaf else 0
+        attrs = Box((*box.start[: s.axis], first, *box.start[s.axis + 1 :]), box.step)
+        if is_leaf:
+            return Parts((None,), lambda xs: apply(node.op, tuple(xs), attrs, shape))
+    inputs = _slices(node, s)
+    if inputs is None:
+        if node.op is Op.RESHAPE:
+            _refuse_uneven(node, s)
+        return None
+    return Parts(inputs, lambda xs: apply(node.op, tuple(xs), attrs, shape, node.dtype))
+
+
+def _placed_axes(node: Node) -> tuple[int, ...]:
+    """The axes of a result along which the op's attributes say where elements are: a part has other places."""
+    match node.op, node.attrs:
+        case Op.PAD, Padding(below, above, interior):
+            padded = zip(below, above, interior, strict=True)
+            return tuple([k for k, amounts in enumerate(padded) if any(a != 0 for a in amounts)])
+        case Op.SHEAR, Window(window=window):
+            return (window,)
+        case Op.UNSHEAR, Window(axis, window):
+            return (axis, window)
+        case (Op.CONCAT, Along(axis)) | (Op.SCATTER, ScatterCombine(axis)):
+            return (axis,)
+        case Op.UPDATE, _:
+            sizes = zip(node.shape, node.inputs[1].shape, strict=True)
+            return tuple([k for k, (n, m) in enumerate(sizes) if n != m])
+        case _:
+            return ()
+
+
+def _slices(node: Node, s: Slice) -> tuple[Slice | None, ...] | None:
+    """The slice of each input that a slice of the result needs (None: all that the whole result needs). None where one
+    needs less along several axes, or a size that varies from piece to piece; of a RESHAPE, where it needs less."""
+    whole = bx.full(node.shape)
+    part = (*whole[: s.axis], Interval(s.start, s.start + s.size), *whole[s.axis + 1 :])
+    found: list[Slice | None] = []
+    both = zip(needs(node, Region((part,))), needs(node, Region((whole,))), strict=True)
+    for region, everything in both:
+        if region.is_empty or (node.op is Op.RESHAPE and not (region.exact and len(region.boxes) == 1)):
+            return None
+        sides = enumerate(zip(region.enclosing, everything.enclosing, strict=True))
+        less = [(k, mine) for k, (mine, of_all) in sides if mine != of_all]
+        if len(less) > 1:
+            return None
+        for axis, (lo, hi) in less:
+            size = hi - lo
+            if not isinstance(size, int):
+                return None
+            found.append(Slice(axis, lo, size))
+        if not less:
+            found.append(None)
+    return tuple(found)
+
+
+def _refuse_uneven(node: Node, s: Slice) -> None:
+    """Raise UnevenError where pieces of other sizes go through a RESHAPE: multiples of what its indices count to."""
+    places = [Var(f"i{k}", 0, max(high(n) - 1, 0)) for k, n in enumerate(node.shape)]
+    v, multiples = places[s.axis], set[int]()
+    for i in source(node, tuple(places)).index:
+        for x in atoms(i):
+            if isinstance(x, FloorDiv | Mod) and isinstance(x.den, int) and (c := coefficient(x.num, v)):
+                multiples.add(x.den // math.gcd(x.den, c))
+    for multiple in sorted(multiples):
+        number = Var("number", 0, max(high(node.shape[s.axis]) // multiple - 1, 0))
+        aligned = Slice(s.axis, number * multiple, multiple).settled()
+        if 1 < multiple <= high(node.shape[s.axis]) and _slices(node, aligned) is not None:
+            raise UnevenError(multiple)
 
 
 def pushed(root: Node) -> Node:

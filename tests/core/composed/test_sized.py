@@ -1,0 +1,170 @@
+"""Calls at sizes that never came are those that would be recorded there; what is no one graph is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft import Tensor
+from weft.core.composed import composite, sized
+from weft.ir.errors import IRError
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The first size of what is recorded, each time; nothing is recorded in advance, or to be compared."""
+    found: list[int] = []
+    record = composite._record
+
+    def count(entry: Any, values: Any) -> Any:
+        found.append(values[0].shape[0])
+        return record(entry, values)
+
+    monkeypatch.setattr(composite, "_record", count)
+    monkeypatch.setattr(composite, "_entries", {})
+    monkeypatch.setattr(composite, "_families", {})
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    yield found
+
+
+def leaf(*shape: int) -> Tensor:
+    return weft.tensor(
+        np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+    ).requires_grad_()
+
+
+LEARNED: dict[str, Callable[[int], Tensor]] = {
+    "softmax": lambda n: F.softmax(leaf(n, 64), -1),
+    "softmax over rows": lambda n: F.softmax(leaf(n, 64), 0),
+    "linear": lambda n: F.linear(leaf(n, 64), leaf(16, 64), leaf(16)),
+    "layer norm": lambda n: F.layer_norm(leaf(7, n, 64), (64,), leaf(64), leaf(64)),
+    "gelu": lambda n: F.gelu(leaf(2, n, 64)),
+    "variance over rows": lambda n: leaf(n, 64).var(0),
+    "standard deviation": lambda n: leaf(n, 64).std(0, correction=0),
+    "cross entropy": lambda n: F.cross_entropy(leaf(n, 64), weft.arange(n) % 64),
+    "mean squared error": lambda n: F.mse_loss(leaf(n, 64), leaf(n, 64)),
+    "attention": lambda n: F.scaled_dot_product_attention(leaf(2, 4, n, 16), leaf(2, 4, n, 16), leaf(2, 4, n, 16)),
+    "causal attention": lambda n: F.scaled_dot_product_attention(
+        leaf(2, 4, n, 16), leaf(2, 4, n, 16), leaf(2, 4, n, 16), is_causal=True
+    ),
+    "two sizes": lambda n: leaf(n, 64) @ leaf(64, n * n % 97 + 200),
+    "linear of one row": lambda n: F.linear(leaf(n), leaf(16, n), leaf(16)),
+    "convolution": lambda n: F.conv1d(leaf(2, 3, n), leaf(5, 3, 3), padding=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_what_is_made_for_a_size_is_what_is_recorded_there(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the functions compare themselves, where forms are verified."""
+    made: list[Any] = []
+    make = composite._make
+    monkeypatch.setattr(composite, "_make", lambda *args: (made.append(args[1]), make(*args)))
+    for n in (9, 21, 33, 42, 27, 50):
+        LEARNED[name](n).sum().backward()
+    assert made, "nothing was learned"
+    assert all(known.known is not None for known in made[0].backward.values()), "no gradient was learned"
+
+
+def test_after_a_few_sizes_nothing_is_recorded(recorded: list[int]) -> None:
+    for n in (9, 21):
+        F.gelu(leaf(n, 64)).sum().backward()
+    assert recorded == [9, 21]
+    F.gelu(leaf(33, 64)).sum().backward()
+    learned = len(recorded)
+    for n in (34, 12, 17, 80, 128):
+        x = leaf(n, 64)
+        want = leaf(n, 64)
+        F.gelu(x).sum().backward()
+        composite.without_calls(F.gelu)(want).sum().backward()
+        assert x.grad is not None and want.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), want.grad.numpy())
+    assert len(recorded) == learned
+
+
+def test_what_outgrows_its_bounds_is_learned_again(recorded: list[int]) -> None:
+    sizes = (9, 21, 33, 1000, 700, 800)
+    outs = [F.gelu(leaf(n, 64)).shape[0] for n in sizes]
+    assert outs == list(sizes)
+    assert 700 not in recorded and 800 not in recorded
+
+
+def test_sizes_that_coincide_are_recorded(recorded: list[int]) -> None:
+    for n in (9, 21, 33, 64, 2, 1):
+        F.softmax(leaf(n, 64), -1)
+    assert {64, 2, 1} <= set(recorded), "as many rows as columns"
+
+
+def by_size(x: Tensor, at: Callable[[int], bool]) -> Tensor:
+    y = (x * 3).exp() + 1
+    return y.flip(0) * 2 if at(x.shape[0]) else y
+
+
+BRANCHES: list[Callable[[int], bool]] = [
+    lambda n: n > 40, lambda n: n < 5, lambda n: n % 2 == 0, lambda n: n > 120, lambda n: n % 32 == 0,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("branch", range(len(BRANCHES)))
+def test_a_function_that_looks_at_sizes_is_recorded(branch: int) -> None:
+    at = BRANCHES[branch]
+
+    @composite.composite
+    def function(x: Tensor) -> Tensor:
+        return by_size(x, at)
+
+    for n in (9, 21, 33, 42, 10, 17, 64, 130, 4, 27):
+        x = leaf(n, 3)
+        np.testing.assert_array_equal(function(x).detach().numpy(), by_size(x, at).detach().numpy())
+
+
+def test_a_size_that_is_no_polynomial_is_recorded(recorded: list[int]) -> None:
+    @composite.composite
+    def halves(x: Tensor) -> Tensor:
+        return (x * 3).exp()[: x.shape[0] // 2].sin()
+
+    for n in (9, 21, 33, 42, 10, 17):
+        assert halves(leaf(n, 3)).shape == (n // 2, 3)
+    assert {9, 21, 33, 42, 10, 17} <= set(recorded)
+
+
+def test_sizes_that_were_alike_by_chance_are_told_apart(recorded: list[int]) -> None:
+    for n, m in ((9, 9), (21, 21), (33, 33), (12, 13), (17, 50), (30, 40), (31, 45)):
+        assert (leaf(n, 64) @ leaf(64, m)).shape == (n, m)
+
+
+def test_what_differs_where_nobody_looked_is_said_when_forms_are_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @composite.composite
+    def function(x: Tensor) -> Tensor:
+        return by_size(x, lambda n: n == 43)
+
+    for n in (9, 21, 33, 42):
+        function(leaf(n, 3))
+    with pytest.raises(IRError, match="what is learned for all sizes is wrong"):
+        function(leaf(43, 3))
+
+
+def test_gradients_of_gradients_of_what_was_made(recorded: list[int]) -> None:
+    for n in (9, 21, 33, 42):
+        x = leaf(n, 5)
+        (g,) = weft.autograd.grad(F.gelu(x).sum(), x, create_graph=True)
+        (second,) = weft.autograd.grad(g.sum(), x)
+        want = leaf(n, 5)
+        (g,) = weft.autograd.grad(composite.without_calls(F.gelu)(want).sum(), want, create_graph=True)
+        (other,) = weft.autograd.grad(g.sum(), want)
+        np.testing.assert_allclose(second.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_samples_are_bounded() -> None:
+    calls = sized.SizedCalls()
+    for n in range(50):
+        calls.add((n,), ())
+    assert len(calls.samples) == sized.SAMPLES + sized.TRIES

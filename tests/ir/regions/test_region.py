@@ -1,0 +1,153 @@
+"""Boxes and regions against sets of points: numbers, and runtime variables with every value that they can have."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.ir.index import Var, evaluate, high, low, substitute
+from weft.ir.index import variables as variables_of
+from weft.ir.regions import boxes as bx
+from weft.ir.regions.boxes import Interval
+from weft.ir.regions.region import MAX_BOXES, NOTHING, Region
+from weft.testing.dependence import at_runtime, points, some_region
+
+QUIET: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
+RANDOM = st.randoms(use_true_random=False)
+SHAPE = (5, 1, 6)
+
+
+def box(*sides: tuple[Any, Any]) -> bx.IndexBox:
+    return tuple(Interval(*side) for side in sides)
+
+
+def two(random: Random) -> tuple[Region, Region, np.ndarray, np.ndarray]:
+    a, b = some_region(random, SHAPE), some_region(random, SHAPE)
+    return a, b, points(a, SHAPE), points(b, SHAPE)
+
+
+def stands_for(region: Region, wanted: np.ndarray) -> bool:
+    """The points are in the region; no others where it is exact."""
+    found = points(region, SHAPE)
+    return bool((found == wanted).all() if region.exact else (found | ~wanted).all())
+
+
+@settings(max_examples=100, **QUIET)
+@given(RANDOM)
+def test_operations_are_those_of_sets_of_points(random: Random) -> None:
+    a, b, of_a, of_b = two(random)
+    assert stands_for(a | b, of_a | of_b)
+    assert stands_for(a & b, of_a & of_b)
+    assert stands_for(a - b, of_a & ~of_b)
+    assert all(len(r.boxes) <= MAX_BOXES for r in (a | b, a & b, a - b))
+    assert a.volume == of_a.sum()
+    assert a.contains(b) == bool((of_a | ~of_b).all())
+    if not (a & b).is_empty:
+        around = np.argwhere(of_a & of_b)
+        if (a & b).exact:
+            assert (a & b).enclosing == tuple(map(Interval, around.min(0), around.max(0) + 1))
+
+
+@settings(max_examples=60, **QUIET)
+@given(RANDOM)
+def test_pieces_are_disjoint_and_make_up_the_whole(random: Random) -> None:
+    a = some_region(random, SHAPE)
+    axis, count = random.randrange(3), random.randint(1, 4)
+    parts = [points(p, SHAPE) for p in a.pieces(axis, count)]
+    assert len(parts) == count
+    assert (sum(p.astype(int) for p in parts) == points(a, SHAPE)).all()
+
+
+@settings(max_examples=60, **QUIET)
+@given(RANDOM)
+def test_operations_hold_for_all_values_of_runtime_variables(random: Random) -> None:
+    """Not only for the values from which the regions were made."""
+    (a, _), (b, _) = (at_runtime(random, some_region(random, SHAPE)) for _ in range(2))
+    b = Region.of([tuple(map(renamed, i)) for i in b.boxes], b.exact)
+    names = {v.name: v for r in (a, b) for i in r.boxes for side in i for v in variables(side)}
+    union, both, left = a | b, a & b, a - b
+    chosen = list(itertools.product(*[range(v.lo, v.hi + 1) for v in names.values()]))
+    for numbers in random.sample(chosen, min(10, len(chosen))):
+        at = dict(zip(names, numbers, strict=True))
+        of_a, of_b = (inside(r, at) for r in (a, b))
+        for found, wanted in ((union, of_a | of_b), (both, of_a & of_b), (left, of_a & ~of_b)):
+            got = inside(found, at)
+            assert (got == wanted).all() if found.exact and a.exact and b.exact else (got | ~wanted).all()
+        assert evaluate(a.volume, at) == of_a.sum()
+
+
+def variables(side: Interval) -> list[Var]:
+    return [v for end in side for v in variables_of(end)]
+
+
+def renamed(side: Interval) -> Interval:
+    by: dict[Var, Any] = {v: Var(f"{v.name}b", v.lo, v.hi) for v in variables(side)}
+    return Interval(substitute(side.lo, by), substitute(side.hi, by))
+
+
+def inside(region: Region, at: dict[str, int]) -> np.ndarray:
+    """Points of a region in a space that has room for what variables add; boxes do not overlap there either."""
+    room = tuple(n + 12 for n in SHAPE)
+    found = np.zeros(room, int)
+    for b in region.boxes:
+        sides = [(evaluate(i.lo, at), evaluate(i.hi, at)) for i in b]
+        found[tuple(slice(lo, max(lo, hi)) for lo, hi in sides)] += 1
+    assert (found <= 1).all()
+    return found > 0
+
+
+def test_a_difference_takes_away_only_what_is_certainly_there() -> None:
+    a = Region.of([box((0, 4), (0, 4))])
+    inexact = Region.of([box((0, 2), (0, 4))], exact=False)
+    assert (a - inexact) == Region(a.boxes, exact=False)
+    assert (a - Region.of([box((0, 2), (0, 4))])) == Region((box((2, 4), (0, 4)),))
+
+
+def test_boxes_are_joined_where_that_adds_least_work() -> None:
+    rows = [box((k, k + 1), (0, n)) for k, n in ((0, 6), (2, 6), (10, 1), (20, 6), (30, 6))]
+    found = Region.of(rows)
+    assert not found.exact
+    assert box((0, 3), (0, 6)) in found.boxes and len(found.boxes) == MAX_BOXES
+    by_rows = Region.of(rows, most=2, work=lambda b: high(b[0].hi) - low(b[0].lo))
+    assert [b[0] for b in by_rows.boxes] in ([(20, 31), (0, 11)], [(0, 11), (20, 31)])
+
+
+def test_touching_boxes_are_one() -> None:
+    n = Var("n", 0, 9)
+    assert Region.of([box((0, n)), box((n, n + 1))]) == Region((box((0, n + 1)),))
+    assert Region.of([box((0, 2), (0, 3)), box((2, 4), (0, 3))]) == Region((box((0, 4), (0, 3)),))
+
+
+def test_an_interval_that_may_end_before_it_begins_takes_nothing_away() -> None:
+    """[n:5) and [5:8) are not [n:8) where n may be more than 5: [6:8) would lack 5."""
+    n = Var("n", 0, 9)
+    found = Region.of([box((n, 5)), box((5, 8))])
+    for at in range(10):
+        wanted = {*range(at, 5), *range(5, 8)}
+        got = {i for (side,) in found.boxes for i in range(*(evaluate(e, {"n": at}) for e in side))}
+        assert wanted <= got
+
+
+def test_regions_print() -> None:
+    n = Var("n", 0, 9)
+    assert repr(Region.of([box((0, 2), (n, n + 1))])) == "[0:2, n:n + 1]"
+    assert repr(Region.of([box((0, 2))], exact=False)) == "[0:2] at most"
+    assert repr(NOTHING) == "nothing"
+
+
+def test_a_tensor_without_axes_has_one_element() -> None:
+    one = Region.whole(())
+    assert one.volume == 1 and not one.is_empty and (one - one).is_empty
+    assert Region.whole((3, 0)).is_empty
+
+
+@pytest.mark.parametrize("by", [(1, -2), (0, 5)])
+def test_a_shifted_region_is_elsewhere(by: tuple[int, int]) -> None:
+    found = Region.of([box((0, 4), (2, 4))]).shifted(by)
+    assert found == Region((box((by[0], 4 + by[0]), (2 + by[1], 4 + by[1])),))

@@ -1,0 +1,170 @@
+"""Calls at sizes that never came: made of what was recorded at a few others, without running the function.
+
+    softmax of (9, 64), (21, 64)    recorded
+    softmax of (33, 64)             recorded at n = 4, 39, 76, 160 instead; from here on made for any n of these bounds
+
+A function's graph may depend on sizes as it likes. So it is recorded at the least and the greatest size that are to be
+made, and at odd and even ones between, and all of these, and all that came before, must be one graph with polynomials
+of the sizes. Where forms are verified, what is made is compared with what is recorded, each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from weft.core.execute.run import learned_template
+from weft.ir.calls import Given, GraphCall
+from weft.ir.index import Var
+
+if TYPE_CHECKING:
+    from weft.scheduler.sized import SizedTemplate
+
+Sizes: TypeAlias = tuple[int, ...]
+"""All axes of all tensors of a call, one after the other."""
+
+Calls: TypeAlias = "tuple[GraphCall | Given | None, ...]"
+
+SAMPLES = 2
+"""Recordings before something is learned: that takes some more."""
+
+TRIES = 3
+"""Times that something is learned: sizes may outgrow what was learned, or turn out to be several."""
+
+ROOM = 4
+"""Times that sizes may outgrow those that came, before something is learned again."""
+
+VARIABLES = 4
+"""Most sizes that vary by themselves."""
+
+LEAST = 4
+"""The least size that is learned; with fewer, rules simplify, by one less as well."""
+
+
+@dataclass(slots=True)
+class SizedCalls:
+    """The calls that a function was recorded as, by the sizes of its tensors; and those for other sizes."""
+
+    samples: dict[Sizes, Calls] = field(default_factory=dict[Sizes, Calls])
+    tries: int = 0
+    known: _Known | None = None
+
+    def at(self, sizes: Sizes, record: Callable[[Sizes], Calls | None]) -> Calls | None:
+        """The calls at these sizes, where they are known; they may be learned now, by recordings at other sizes."""
+        if self.known is not None:
+            made = self.known.at(sizes)
+            if made is not None or self.known.covers(sizes):
+                return made
+        if len(self.samples) < SAMPLES or self.tries >= TRIES or sizes in self.samples:
+            return None
+        self.tries += 1
+        self.known = _learned(self.samples, sizes, record)
+        return None if self.known is None else self.known.at(sizes)
+
+    def add(self, sizes: Sizes, calls: Calls) -> None:
+        """Remember what was recorded, while there is something to learn."""
+        if self.tries < TRIES:
+            kept = [*self.samples.items(), (sizes, calls)]
+            self.samples = dict(kept[-SAMPLES - TRIES :])  # another thread may look at the old ones
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The calls for all sizes within the variables' bounds. `places`: those of each variable among the sizes."""
+
+    variables: tuple[Var, ...]
+    places: tuple[tuple[int, ...], ...]
+    fixed: tuple[tuple[int, int], ...]
+    calls: tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]
+
+    def covers(self, sizes: Sizes) -> bool:
+        """True for sizes that are these, within the bounds; some of them are to be recorded nevertheless."""
+        return self._values(sizes) is not None
+
+    def _values(self, sizes: Sizes) -> dict[str, int] | None:
+        if any(sizes[k] != n for k, n in self.fixed):
+            return None
+        env: dict[str, int] = {}
+        for v, places in zip(self.variables, self.places, strict=True):
+            n = env[v.name] = sizes[places[0]]
+            if not v.lo <= n <= v.hi or any(sizes[k] != n for k in places):
+                return None
+        return env
+
+    def at(self, sizes: Sizes) -> Calls | None:
+        """The calls at these sizes; None where they have to be recorded."""
+        env = self._values(sizes)
+        if env is None:
+            return None
+        made: list[GraphCall | Given | None] = []
+        for call in self.calls:
+            if isinstance(call, tuple):
+                template = call[0].at(env)
+                if template is None:
+                    return None
+                made.append(GraphCall(template, call[1]))
+            else:
+                made.append(call)
+        return tuple(made)
+
+
+def _learned(
+    samples: dict[Sizes, Calls], sizes: Sizes, record: Callable[[Sizes], Calls | None]
+) -> _Known | None:
+    """The calls for all sizes like these; None where they are not one graph."""
+    places: dict[Sizes, list[int]] = {}  # by what they were
+    fixed: list[tuple[int, int]] = []
+    for k, column in enumerate(zip(*samples, sizes, strict=True)):
+        if all(n == column[0] for n in column):
+            fixed.append((k, column[0]))
+        else:
+            places.setdefault(column, []).append(k)
+    if not 0 < len(places) <= VARIABLES:
+        return None
+    columns = list(zip(*_probes([max(c) for c in places], {n for _, n in fixed}), strict=True))
+    variables = tuple([Var(f"size{k}", min(c), max(c)) for k, c in enumerate(columns)])
+    recorded: list[Calls] = []
+    for values in zip(*columns, strict=True):
+        probe = list(sizes)
+        for n, at in zip(values, places.values(), strict=True):
+            for k in at:
+                probe[k] = n
+        found = record(tuple(probe))
+        if found is None:
+            return None
+        recorded.append(found)
+    calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
+    for same in zip(*recorded, strict=True):
+        first = same[0]
+        there = [c for c in same if isinstance(c, GraphCall)]
+        if not isinstance(first, GraphCall):
+            if any(c != first for c in same):
+                return None
+            calls.append(first)
+            continue
+        if len(there) < len(same) or any(c.uses != first.uses for c in there):
+            return None
+        template = learned_template([c.template for c in there], list(zip(columns, variables, strict=True)))
+        if template is None:
+            return None
+        calls.append((template, first.uses))
+    known = _Known(variables, tuple(map(tuple, places.values())), tuple(fixed), tuple(calls))
+    right = all(made is None or made == own for s, own in samples.items() for made in (known.at(s),))
+    return known if right else None
+
+
+def _probes(largest: Sequence[int], taken: set[int]) -> Iterator[tuple[int, ...]]:
+    """Sizes to record at, for variables that came to be as large as this: no two alike, and none of `taken`."""
+    used = set(taken)
+
+    def free(n: int, step: int) -> int:
+        while n in used:
+            n += step
+        used.add(n)
+        return n
+
+    yield tuple([free(LEAST, 1) for _ in largest])
+    yield tuple([free(n + 5 | 1, 2) for n in largest])
+    yield tuple([free(2 * n + 10 & ~1, 2) for n in reversed(largest)][::-1])
+    yield tuple([free((ROOM * max(n, 8) + 31) // 32 * 32, 32) for n in largest])

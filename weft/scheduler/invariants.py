@@ -1,0 +1,132 @@
+"""The part of a graph that stays from call to call, cut off: it is computed once and kept, the rest at each call.
+
+    y = x @ w.T + table.exp()[:n]       w and table are read by every call, and written by none
+        |
+    k = table.exp()[:n]                 once, until table is written
+    y = x @ w.T + k                     at each call, k being a leaf
+
+A value is worth keeping where it takes no more memory than what it is computed from, or takes long to compute and is
+small, which tables that constants make may do. All that is kept takes no more than a share of the leaves that it is
+computed from, beside a fixed room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir import graph
+from weft.ir.calls import expand_calls
+from weft.ir.graph import Node, toposort
+from weft.ir.ops import EXPANDED, MOVEMENT, REDUCE, Op
+from weft.ir.rewrite import rebuilt
+from weft.scheduler.keeping import nbytes
+from weft.scheduler.panels import panels
+
+FREE_BYTES = 1 << 20
+"""The memory that kept values may take whatever they are computed from."""
+
+FREE_PANEL_BYTES = 1 << 26
+"""The memory that weights laid out in panels may take, whatever the others."""
+
+MIN_TABLE_BYTES = 1 << 8
+"""Tables of constants that are smaller than this are computed where they are read: kernels know their numbers."""
+
+SHARE = 4
+"""Kept values may take the memory of the leaves that stay over this, besides, and so may panels."""
+
+_LONG = EXPANDED | REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP}
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A graph in two parts: `kept` depends on leaves that stay alone, `outputs` on leaves that stand for its values."""
+
+    kept: tuple[Node, ...]
+    stand_ins: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) -> Split | None:
+    """The graph of `outputs` in two parts, where values that depend on the leaves `staying` alone are worth keeping on
+    a device; None where there are none."""
+    expanded = expand_calls(outputs)
+    order = toposort(expanded)
+    below = _sources(order, frozenset(staying))
+    found = dict.fromkeys(_worth_keeping(_met(order, below), below, frozenset(expanded)))
+    share = sum(map(nbytes, staying)) // SHARE
+
+    def stand_in(n: Node) -> Node:
+        return graph.buffer(n.shape, n.dtype, info.name, None)
+
+    kept = {n: stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
+    laid_out = {p: p.laid_out() for p in panels(order, staying, info)}
+    known = dict(kept)
+    for n in _within(FREE_PANEL_BYTES + share, dict.fromkeys(laid_out.values())):
+        kept[n] = stand_in(n)
+    for p, n in laid_out.items():
+        if n in kept:
+            (known[p.factor],) = rebuilt([p.factor], {p.weight: p.weight_in(kept[n])})
+    return Split(tuple(kept), tuple(kept.values()), tuple(rebuilt(expanded, known))) if kept else None
+
+
+def _within(room: int, nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes that there is room for, each beside those before."""
+    for n in nodes:
+        if nbytes(n) <= room:
+            room -= nbytes(n)
+            yield n
+
+
+def _sources(order: Sequence[Node], staying: frozenset[Node]) -> dict[Node, frozenset[Node]]:
+    """The leaves that a node is computed from, for nodes that depend on those that stay and on constants alone."""
+    below: dict[Node, frozenset[Node]] = {}
+    for n in order:
+        if n in staying or (n.storage is not None and n.device is not None):
+            below[n] = frozenset({n})
+        elif n.op is Op.BUFFER or n.storage is not None or n.op is Op.COPY:
+            continue
+        elif all(i in below for i in n.inputs):
+            below[n] = frozenset[Node]().union(*(below[i] for i in n.inputs))
+    return below
+
+
+def _met(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> Iterator[Node]:
+    """The values that stay, where they meet what changes."""
+    return (i for n in order if n not in below for i in n.inputs if i in below)
+
+
+def _worth_keeping(
+    met: Iterable[Node], below: dict[Node, frozenset[Node]], outputs: frozenset[Node]
+) -> Iterator[Node]:
+    """The values to keep: those that are met, in as small a form as there is, or else what they are computed from."""
+    stack, seen = list(met), set[Node]()
+    while stack:
+        n = _smallest(stack.pop())
+        if n in seen:
+            continue
+        seen.add(n)
+        behind = _smallest(n, shrinks=True)
+        if not behind.inputs or behind.storage is not None:
+            continue  # a view of what is there, or a constant
+        if n not in outputs and _is_worth(n, below):
+            yield n
+        else:
+            stack += n.inputs
+
+
+def _smallest(n: Node, shrinks: bool = False) -> Node:
+    """The value that `n` shows the elements of, while that takes no more memory, or (`shrinks`) however much."""
+    while n.op in MOVEMENT and (shrinks or nbytes(n.inputs[0]) <= nbytes(n)):
+        n = n.inputs[0]
+    return n
+
+
+def _is_worth(n: Node, below: dict[Node, frozenset[Node]]) -> bool:
+    size, sources = nbytes(n), below[n]
+    if size <= sum(map(nbytes, sources)):
+        return True
+    if not sources and size < MIN_TABLE_BYTES:
+        return False
+    return size <= FREE_BYTES and any(x.op in _LONG for x in toposort([n]))

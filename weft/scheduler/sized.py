@@ -1,0 +1,155 @@
+"""Templates for all sizes, learned from recordings of one function at several sizes.
+
+    recorded at n = 4, 39, 76    rows of (4, 64) (1, 64), (39, 64) (1, 64), ...    learned    (n, 64) (1, 64)
+
+A size of the rows, or a number, that differs between the recordings must be a polynomial of the sizes that differ, and
+all else the same; otherwise nothing is learned. What is made for other sizes (`SizedTemplate.at`) is what a recording
+there would give, so none is made where sizes coincide that differed in the recordings: rules simplify by that.
+"""
+# Tests: tests/core/composed/test_sized.py
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.ir.dtypes import DType
+from weft.ir.expr import Scalar, bits, normalize
+from weft.ir.graph import Attrs, Fill
+from weft.ir.index import Index, Int, Var, evaluate
+from weft.ir.ops import Op
+from weft.ir.template import GraphTemplate, Row
+from weft.scheduler.outline import inside, is_plain, put_together, taken_apart
+from weft.scheduler.varying import POLYNOMIALS, Column, expressed
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number that follows from sizes: as many elements as something has, or one by that, as means have it."""
+
+    count: Index
+    inverse: bool
+
+    def at(self, env: Mapping[str, int], dtype: DType) -> Fill:
+        """The number as a constant."""
+        n = evaluate(self.count, env)
+        return _filled(1 / n if self.inverse else n, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizedTemplate:
+    """The rows of a recording, and their sizes and numbers, in the order of an outline, by runtime variables."""
+
+    rows: tuple[Row, ...]
+    results: tuple[int, ...]
+    placeholders: tuple[tuple[tuple[Int, ...], DType], ...]
+    sizes: tuple[Int, ...]
+    numbers: tuple[Scalar | Count, ...]
+    expressions: tuple[Index, ...]
+    """All that sizes are, but for those that are known."""
+    known: frozenset[int]
+
+    def at(self, env: Mapping[str, int]) -> GraphTemplate | None:
+        """The template for these values of the variables; None where sizes coincide."""
+        value: dict[Int, int] = {e: evaluate(e, env) for e in self.expressions}
+        found = set(value.values())
+        if len(found) < len(value) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
+            return None
+        sizes = iter([s if isinstance(s, int) else value[s] for s in self.sizes])
+        numbers = iter(self.numbers)
+        rows: list[Row] = []
+        for r in self.rows:
+            shape = tuple([next(sizes) for _ in r.shape])
+            attrs: Attrs = r.attrs
+            if isinstance(attrs, Fill):
+                if not is_plain(attrs.value, r.dtype):
+                    number = next(numbers)
+                    if isinstance(number, Count):
+                        attrs = number.at(env, r.dtype)
+                        if is_plain(attrs.value, r.dtype):
+                            return None
+            elif own := taken_apart(attrs)[1]:
+                attrs = put_together(attrs, tuple([next(sizes) for _ in own]))
+            rows.append(Row(r.op, r.inputs, attrs, shape, r.dtype))
+        given = [
+            (tuple([s if isinstance(s, int) else value[s] for s in shape]), dtype)
+            for shape, dtype in self.placeholders
+        ]
+        return GraphTemplate(tuple(given), tuple(rows), self.results)
+
+
+def learned(
+    templates: Sequence[GraphTemplate], variables: Sequence[tuple[Column, Var]]
+) -> SizedTemplate | None:
+    """The template of which these are those for the values of the variables; None where there is none."""
+    outlines = [inside(t) for t in templates]
+    first, own = templates[0], outlines[0]
+    if any(o.key != own.key for o in outlines):
+        return None
+    forms: dict[Column, Int | None] = {}
+
+    def size(column: Column) -> Int:
+        if column not in forms:
+            same = all(x == column[0] for x in column)
+            forms[column] = column[0] if same else expressed(column, variables, POLYNOMIALS)
+        found = forms[column]
+        if found is None:
+            raise _NoFormError
+        return found
+
+    try:
+        sizes = tuple(map(size, zip(*[o.sizes for o in outlines], strict=True)))
+        placeholders = tuple([
+            (tuple(map(size, zip(*[t.placeholders[k][0] for t in templates], strict=True))), dtype)
+            for k, (_, dtype) in enumerate(first.placeholders)
+        ])  # fmt: skip
+        columns = list(zip(*[o.numbers for o in outlines], strict=True))
+        numbers = tuple([_number(c, d, variables) for c, d in zip(columns, _dtypes(first), strict=True)])
+    except _NoFormError:
+        return None
+    distinct = dict.fromkeys(
+        [*sizes, *(s for shape, _ in placeholders for s in shape), *(v for _, v in variables)]
+    )
+    return SizedTemplate(
+        first.rows,
+        first.results,
+        placeholders,
+        sizes,
+        numbers,
+        tuple([e for e in distinct if isinstance(e, Index)]),
+        frozenset([s for s in distinct if isinstance(s, int)]),
+    )
+
+
+class _NoFormError(Exception):
+    """A size or a number is no polynomial of the sizes that vary."""
+
+
+def _dtypes(template: GraphTemplate) -> Iterator[DType]:
+    """The dtype of each of the numbers."""
+    for r in template.rows:
+        if r.op is Op.CONST and isinstance(r.attrs, Fill) and not is_plain(r.attrs.value, r.dtype):
+            yield r.dtype
+
+
+def _number(
+    column: tuple[Scalar, ...], dtype: DType, variables: Sequence[tuple[Column, Var]]
+) -> Scalar | Count:
+    """The number, or how it follows from sizes."""
+    fills = [_filled(x, dtype) for x in column]
+    if all(f == fills[0] for f in fills):
+        return column[0]
+    envs = [{v.name: c[k] for c, v in variables} for k in range(len(column))]
+    for inverse in (False, True):
+        counts = tuple([round(1 / x if inverse else x) for x in column])
+        e = expressed(counts, variables, POLYNOMIALS)
+        if isinstance(e, Index):
+            found = Count(e, inverse)
+            if all(found.at(env, dtype) == f for env, f in zip(envs, fills, strict=True)):
+                return found
+    raise _NoFormError
+
+
+def _filled(value: Scalar, dtype: DType) -> Fill:
+    value = normalize(dtype, value)
+    return Fill(bits(value), value)
