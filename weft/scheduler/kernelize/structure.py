@@ -4,7 +4,6 @@ A model of many equal layers has equal groups over other tensors, and the algori
 reads of a group, of its nodes and of their masks is a row here: a site's row says how it gets its value, and of which
 sites; a tensor's, its dtype and shape.
 """
-# Tests: tests/scheduler/kernelize/test_structure.py
 
 from __future__ import annotations
 
