@@ -24,7 +24,16 @@ from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
 from weft.core.execute import plans, run, tracing
 from weft.core.execute.changes import restored_on_error
-from weft.core.execute.ownership import Taken, alone, exclusive, rebind, sole_thread, take, to_be_written
+from weft.core.execute.ownership import (
+    Taken,
+    alone,
+    exclusive,
+    is_watched,
+    rebind,
+    sole_thread,
+    take,
+    to_be_written,
+)
 from weft.core.execute.writes import count_step
 from weft.core.views import views
 from weft.errors import MemoryPlanError
@@ -432,10 +441,13 @@ class PlanReplay(Replay):
             # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
             try:
                 if sole:
+                    watched = bool(self._in_place) and is_watched()
                     for k, i, t in self._in_place:
                         if alone(objects[t]):
                             stays[k] = t
-                            memories[i] = to_be_written(objects[t])
+                            if watched:
+                                to_be_written(objects[t])
+                            memories[i] = objects[t].value.node.storage.memory
                         else:
                             memories[i] = self._copy(objects[t].value.node.storage.memory)
                 elif self._in_place:

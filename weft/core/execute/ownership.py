@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import ref
 
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
@@ -38,8 +38,9 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
         watched.watch(t)
 
 
-_sources: WeakSet[Storage] = WeakSet()
-"""Storages from which values were computed that somebody keeps: a write in place gives their memory to others."""
+_sources: dict[int, ref[Storage]] = {}
+"""Storages, by identity, from which values were computed that somebody keeps: a write in place gives their memory to
+others."""
 
 
 def watch_writes(storage: Storage) -> bool:
@@ -47,25 +48,29 @@ def watch_writes(storage: Storage) -> bool:
     being written over now."""
     if isinstance(storage, _Overwritten):
         return False
-    _sources.add(storage)
+    number = id(storage)
+    _sources[number] = ref(storage, lambda _: _sources.pop(number, None))
     return True
 
 
 def _anew(storage: Storage) -> Storage:
     """The storage that elements are in after they were written over in this one's memory."""
-    if storage not in _sources:
+    if id(storage) not in _sources:
         return storage
     return Storage(storage.device, storage.memory, storage.dtype, storage.shape)
 
 
-def to_be_written(t: Any) -> Memory:
-    """The memory that `t` stands for, which only `t` can see, and which is about to be written over."""
+def is_watched() -> bool:
+    """True where somebody keeps what was computed from some elements, or knows of these: see `to_be_written`."""
+    return bool(_sources or known_ranges)
+
+
+def to_be_written(t: Any) -> None:
+    """What was computed from the memory that `t` stands for, which only `t` can see, is not kept any more: it is about
+    to be written over."""
     node = t.value.node
-    if _sources:
-        node.storage = _anew(node.storage)
-    if known_ranges:
-        known_ranges.pop(node, None)
-    return node.storage.memory
+    node.storage = _anew(node.storage)
+    known_ranges.pop(node, None)
 
 
 _steps = forkable(threading.Condition())
