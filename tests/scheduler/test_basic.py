@@ -181,6 +181,7 @@ def test_what_reads_elsewhere_has_a_form_over_its_sizes(case: str) -> None:
     [
         lambda: F.conv1d(leaf(1, 2, 8), leaf(3, 2, 3)),
         lambda: leaf(6, 0).flip(0).sum(1),
+        lambda: leaf(6, 4).flip(0)[weft.arange(6).flip(0)],
     ],
 )
 def test_what_has_no_form_has_kernels_for_its_sizes(made: Callable[[], Tensor]) -> None:
@@ -218,10 +219,21 @@ def test_a_layer_makes_no_more_forms_than_the_first() -> None:
     assert one == len(kernels._forms)
 
 
+def test_numbers_are_no_part_of_a_form() -> None:
+    x = array(300)
+    first = algorithms(leaf(300) * 0.3)
+    for c in (0.3, -1.75, 1e-8, -3e38, 1e-40):
+        t = leaf(300) * c
+        assert algorithms(t) == first
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(value(t), x * np.float32(c))
+    assert algorithms(leaf(300) * 0.5) != first  # by which rules simplify
+
+
 def test_forms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "FORMS_KEPT", 3)
     for k in range(3, 9):
-        algorithms(leaf(4, 8) * k)
+        algorithms(leaf(*[k] * k).permute(*reversed(range(k))) + 1)
     assert len(kernels._forms) == 3
 
 

@@ -1,4 +1,4 @@
-"""The form of a piece: what it computes, without names and sizes. Pieces of one form share a kernel.
+"""The form of a piece: what it computes, without names, sizes and numbers. Pieces of one form share a kernel.
 
     (4, 8, 16) * (16,)  and  (7, 3) * (3,)      form: n0, n1:  leaf(n0, n1) * leaf(n1)      sizes: 32, 16 and 7, 3
 
@@ -8,18 +8,20 @@ Where an operand is read elsewhere than at the axes themselves (a slice, padding
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Generic, TypeAlias, TypeVar
 
 from weft.ir import graph
-from weft.ir.dtypes import DType
-from weft.ir.graph import Axes, Fill, Node, Shape
+from weft.ir.dtypes import DType, float32, uint32
+from weft.ir.graph import Axes, Box, Fill, Node, Shape
 from weft.ir.index import Int, Var
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.basic.cut import Piece
+from weft.scheduler.outline import is_plain
 
 REDUCED_BOUNDS = (1 << 6, 1 << 12, 1 << 24, 1 << 40)
 """Largest values of runtime variables where axes are reduced: an axis has the first that it does not exceed. A kernel's
@@ -49,6 +51,13 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A float32 number that is no part of the form: its bits are a runtime variable, the one of that number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Position(Generic[A]):
     """The position along an axis."""
 
@@ -65,7 +74,7 @@ class Call(Generic[A]):
     operands: tuple[Tree[A], ...]
 
 
-Tree: TypeAlias = Read[A] | Constant | Position[A] | Call[A]
+Tree: TypeAlias = Read[A] | Constant | Number | Position[A] | Call[A]
 """An element, computed from others at the same axes."""
 
 
@@ -80,9 +89,16 @@ class Form:
     bounds: tuple[int, ...]
     leaves: tuple[DType, ...]
     device: str
+    numbers: int = 0
 
     @property
     def variables(self) -> tuple[Var, ...]:
+        """The axes' sizes, and the bits of numbers."""
+        bits = [Var(f"c{k}", 0, (1 << 32) - 1) for k in range(self.numbers)]
+        return (*self.axes, *bits)
+
+    @property
+    def axes(self) -> tuple[Var, ...]:
         """The axes' sizes."""
         return tuple([Var(f"n{k}", 2, hi) for k, hi in enumerate(self.bounds)])
 
@@ -108,6 +124,8 @@ class _Reading:
         self.piece, self.device = piece, device
         self.stored = set(piece.leaves)
         self.leaves: dict[tuple[Node, tuple[Var, ...]], int] = {}
+        self.numbers: list[int] = []
+        """The bits of numbers that are no part of the form."""
         self.orders: list[tuple[Var, ...]] = []
         """The axes of each operand, in the order in which it has them."""
 
@@ -145,6 +163,9 @@ class _Reading:
         match n.op:
             case Op.CONST:
                 assert isinstance(n.attrs, Fill)
+                if n.dtype is float32 and not is_plain(n.attrs.value, n.dtype):
+                    self.numbers.append(int.from_bytes(struct.pack("<f", n.attrs.value), "little"))
+                    return Number(len(self.numbers) - 1)
                 return Constant(n.dtype, n.attrs)
             case Op.RANGE:
                 (at,) = index
@@ -194,8 +215,8 @@ class _Reading:
         root = self.piece.root
         op = root.op if root.op in REDUCE else None
         dtypes = tuple([n.dtype for n, _ in self.leaves])
-        form = Form(_renamed(tree, number), op, count, bounds, dtypes, self.device)
-        return Formed(form, sizes, tuple([n for n, _ in self.leaves]))
+        form = Form(_renamed(tree, number), op, count, bounds, dtypes, self.device, len(self.numbers))
+        return Formed(form, (*sizes, *self.numbers), tuple([n for n, _ in self.leaves]))
 
 
 def _bounds(sizes: Sequence[int], reduces: bool) -> tuple[int, ...]:
@@ -240,7 +261,7 @@ def _renamed(tree: Tree[Var], number: Mapping[Var, int]) -> Tree[int]:
             return Position(dtype, number[axis])
         case Call(op, dtype, operands):
             return Call(op, dtype, tuple([_renamed(t, number) for t in operands]))
-        case Constant():
+        case Constant() | Number():
             return tree
 
 
@@ -254,7 +275,7 @@ class Built:
 
 def built(form: Form) -> Built:
     """The graph of a form, with runtime variables for its sizes."""
-    sizes = form.variables
+    sizes = form.axes
     leaves: dict[int, Node] = {}
 
     def node(tree: Tree[int]) -> Node:
@@ -267,6 +288,8 @@ def built(form: Form) -> Built:
                 return _spread(leaves[k], axes, sizes)
             case Constant(dtype, fill):
                 return graph.const(fill.value, dtype, sizes)
+            case Number(k):
+                return _spread(_number(form.variables[len(sizes) + k]), (), sizes)
             case Position(dtype, axis):
                 return _spread(graph.arange(sizes[axis], dtype), (axis,), sizes)
             case Call(op, dtype, operands):
@@ -278,6 +301,13 @@ def built(form: Form) -> Built:
     if not root.inputs:
         root = graph.intern(Op.CONTIGUOUS, (root,), None, root.shape, root.dtype, root.device)
     return Built(root, tuple([leaves[k] for k in range(len(form.leaves))]))
+
+
+def _number(bits: Var) -> Node:
+    """The float32 number of these bits, without dimensions."""
+    at = graph.apply(Op.SHRINK, (graph.arange(bits.hi + 1),), Box((bits,), (1,)), shape=(1,))
+    word = graph.apply(Op.CAST, (graph.apply(Op.RESHAPE, (at,), shape=()),), dtype=uint32)
+    return graph.apply(Op.BITCAST, (word,), dtype=float32)
 
 
 def _spread(n: Node, axes: tuple[int, ...], sizes: Shape) -> Node:

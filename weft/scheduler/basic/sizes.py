@@ -59,7 +59,7 @@ def sized(piece: Piece, device: str) -> Sized | None:
     if any(0 in n.shape or not all(isinstance(s, int) for s in n.shape) for n in nodes):
         return None
     try:
-        return _Unknowns().run(piece, device)
+        return _Unknowns(piece).run(device)
     except _NoForm:
         return None
 
@@ -67,12 +67,14 @@ def sized(piece: Piece, device: str) -> Sized | None:
 class _Unknowns:
     """Sizes that are variables, as far as is known by now."""
 
-    def __init__(self) -> None:
+    def __init__(self, piece: Piece) -> None:
+        self.piece, self.leaves = piece, frozenset(piece.leaves)
         self.values: dict[Var, int] = {}
         self.known: dict[Var, Int] = {}
         """The variables that were found to be other expressions."""
 
-    def run(self, piece: Piece, device: str) -> Sized:
+    def run(self, device: str) -> Sized:
+        piece = self.piece
         shapes: dict[Node, Shape] = {}
         attrs: dict[Node, Attrs] = {}
         for n in piece.leaves:
@@ -186,7 +188,7 @@ class _Unknowns:
                 self.same(inputs[0][window], n.shape[window])
                 made = self.size(int(n.shape[axis]))  # pyright: ignore[reportArgumentType]
                 return tuple([made if k == axis else s for k, s in enumerate(inputs[0])]), n.attrs
-            case Op.GATHER, Along(axis):
+            case Op.GATHER, Along(axis) if n.inputs[0] in self.leaves:  # whose size bounds the indices
                 self.all_same(inputs[0], inputs[1], axis)
                 return inputs[1], n.attrs
             case Op.SCATTER, ScatterCombine(axis):
