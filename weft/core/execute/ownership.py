@@ -66,8 +66,8 @@ def is_watched() -> bool:
 
 
 def to_be_written(t: Any) -> None:
-    """What was computed from the memory that `t` stands for, which only `t` can see, is not kept any more: it is about
-    to be written over."""
+    """Forget what was computed from the memory that `t` stands for, which only `t` can see: it is about to be written
+    over."""
     node = t.value.node
     node.storage = _anew(node.storage)
     known_ranges.pop(node, None)
