@@ -53,7 +53,9 @@ class Variant:
         own = dict(self.environment)
         if self.framework == "jax" and threads == 1:
             own["XLA_FLAGS"] = f"{own.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
-        return {**os.environ, **fixed, **own}
+        given = {**os.environ, **fixed, **own}
+        given.pop("PYTHONDONTWRITEBYTECODE", None)  # who has installed a package has its bytecode
+        return given
 
 
 def load(where: str, threads: int) -> Any:
