@@ -18,7 +18,7 @@ Errors, the same everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -264,9 +264,9 @@ class Device(Protocol):
         """Queue number `number`, made when it is first asked for. ValueError from `info.queues` on."""
         ...
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[Code], bytes]:
-        """Machine code for the programs, and an image from which `load` makes the same (empty: not storable). Programs
-        may be made while they are asked for: a device may compile the first ones meanwhile."""
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[Code], bytes]:
+        """Machine code for the programs, and an image from which `load` makes the same (empty: not storable). Each
+        program is made when it is first read: a device may compile those before meanwhile."""
         ...
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[Code]:

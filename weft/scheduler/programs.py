@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 from weft import settings
 from weft.backends.protocol import Code, Device, DeviceInfo
@@ -91,25 +92,50 @@ def _missing(algorithms: Sequence[Algorithm], device: Device) -> dict[Algorithm,
     return found
 
 
+class _Programs(Sequence[Program]):
+    """The programs of algorithms, each made when it is first read: a device may compile those before meanwhile.
+    `in_place`: of those made, the pairs of parameters that may be one memory."""
+
+    def __init__(self, algorithms: Sequence[Algorithm], info: DeviceInfo) -> None:
+        self._algorithms, self._info = algorithms, info
+        self._made: list[Program] = []
+        self.in_place: list[frozenset[tuple[int, int]]] = []
+
+    def __len__(self) -> int:
+        return len(self._algorithms)
+
+    @overload
+    def __getitem__(self, k: int) -> Program: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[Program]: ...
+    def __getitem__(self, k: int | slice) -> Program | list[Program]:
+        if isinstance(k, slice):
+            return [self[n] for n in range(*k.indices(len(self)))]
+        number = range(len(self))[k]
+        while len(self._made) <= number:
+            self._make(self._algorithms[len(self._made)])
+        return self._made[number]
+
+    def _make(self, a: Algorithm) -> None:
+        plain = lower(schedule(a, self._info))
+        self._made.append(replace(optimized(plain, self._info), name=f"{plain.name}_{next(_numbers)}"))
+        # asked before loops are split, for one store: no pass reads an element later than it was read
+        self.in_place.append(in_place_pairs(plain))
+
+
 def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledProgram]:
     """Code for all algorithms; what is neither here nor on disk yet is compiled together."""
     with _lock:
         new = _missing(algorithms, device)
         if new:
-            heads: list[tuple[str, tuple[str, ...], frozenset[tuple[int, int]]]] = []
-
-            def programs() -> Iterator[Program]:
-                for a in new:
-                    plain = lower(schedule(a, device.info))
-                    p = replace(optimized(plain, device.info), name=f"{plain.name}_{next(_numbers)}")
-                    # asked before loops are split, for one store: no pass reads an element later than it was read
-                    heads.append((p.name, tuple([v.name for v in p.variables]), in_place_pairs(plain)))
-                    yield p
-
-            codes, image = device.compile(programs())
-            at = store_image(image, [name for name, _, _ in heads]) if image else None
-            for (a, key), (name, variables, in_place), code in zip(new.items(), heads, codes, strict=True):
-                made = CompiledProgram(name, variables, code, at, in_place)
+            programs = _Programs(list(new), device.info)
+            codes, image = device.compile(programs)
+            at = store_image(image, [p.name for p in programs]) if image else None
+            for (a, key), p, in_place, code in zip(
+                new.items(), programs, programs.in_place, codes, strict=True
+            ):
+                variables = tuple([v.name for v in p.variables])
+                made = CompiledProgram(p.name, variables, code, at, in_place)
                 _compiled[a, device] = made
                 if key is not None and at is not None:
                     kernel_cache.store(key, at, made.name, variables, made.in_place)

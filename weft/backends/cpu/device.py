@@ -8,7 +8,7 @@ import hashlib
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -217,7 +217,7 @@ class CpuDevice:
     def queue(self, number: int = 0) -> SynchronousQueue:
         return only_queue(number, self._info.name)
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[CpuCode], bytes]:
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CpuCode], bytes]:
         # Here, since a process whose plans are all on disk does not need it.
         from .compile import compile_parts
 

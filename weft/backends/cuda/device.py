@@ -15,7 +15,7 @@ import struct
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
@@ -235,9 +235,9 @@ class CudaDevice:
             raise ValueError(f"{self._info.name} has one queue, number 0: there is no queue {number}")
         return CudaQueue(self)
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[CudaCode], bytes]:
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CudaCode], bytes]:
         ptx, entries = compile_programs(
-            tuple(programs), target(self.capability), self._info.local_bytes, self._groups
+            programs, target(self.capability), self._info.local_bytes, self._groups
         )
         cubin = self._assemble(ptx)
         known = describe(entries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -96,7 +96,7 @@ class DiskPool:
     def write(self, memory: Memory, data: memoryview, offset: int = 0, queue: int = 0) -> None:
         _refuse()
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[Code], bytes]:
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[Code], bytes]:
         _refuse()
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[Code]:

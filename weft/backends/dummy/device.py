@@ -9,7 +9,7 @@ Every use of memory, slots and queues is checked; what a real device would answe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -187,9 +187,9 @@ class DummyDevice:
         """The queues that were asked for."""
         return list(self._queues.values())
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[DummyCode], bytes]:
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[DummyCode], bytes]:
         """The programs as they are; there is nothing to store. DeviceError for more buffers than the device binds."""
-        most, programs = self.info.bounds.parameters, tuple(programs)
+        most = self.info.bounds.parameters
         for p in programs:
             if len(p.params) > most:
                 raise DeviceError(

@@ -7,7 +7,7 @@ description differ.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from weft.backends.cpu.llvm import assembly_of, version
@@ -44,8 +44,8 @@ class HipDevice(CudaDevice):
         self.isa = driver.instruction_set(index)
         self._info = describe_device(driver, index, self.isa)
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[CudaCode], bytes]:
-        made = compile_programs(tuple(programs), target(self.isa), self._info.local_bytes)
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[CudaCode], bytes]:
+        made = compile_programs(programs, target(self.isa), self._info.local_bytes)
         code = self._hip.link(made.code, self.isa)
         known = describe(made.entries)
         image = b"" if known is None else _MAGIC + struct.pack("<I", len(known)) + known.encode() + code

@@ -10,7 +10,7 @@ import ctypes
 import json
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -203,8 +203,8 @@ class OpenCLDevice:
 
     # programs
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[OpenCLCode], bytes]:
-        text, entries, names = self._text(tuple(programs))
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[OpenCLCode], bytes]:
+        text, entries, names = self._text(programs)
         cl = pyopencl()
         try:
             program = cl.Program(self.context, text)

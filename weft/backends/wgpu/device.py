@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -196,7 +196,7 @@ class WgpuDevice:
 
     # programs
 
-    def compile(self, programs: Iterable[Program]) -> tuple[Sequence[WgpuCode], bytes]:
+    def compile(self, programs: Sequence[Program]) -> tuple[Sequence[WgpuCode], bytes]:
         grids, entries = self._split(tuple(programs))
         texts = {g.name: self._render(g) for g in grids}
         known = describe_entries(entries)
