@@ -197,7 +197,7 @@ class WgpuDevice:
     # programs
 
     def compile(self, programs: Sequence[Program]) -> tuple[Sequence[WgpuCode], bytes]:
-        grids, entries = self._split(tuple(programs))
+        grids, entries = self._split(programs)
         texts = {g.name: self._render(g) for g in grids}
         known = describe_entries(entries)
         image = b"" if known is None else _MAGIC + json.dumps([known, texts]).encode()
