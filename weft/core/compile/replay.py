@@ -300,6 +300,8 @@ class PlanReplay(Replay):
         self._in_place = [
             (k, o.replaces, owner[o.replaces]) for k, o in enumerate(outputs) if o.replaces is not None
         ]
+        # Integers may be indices, of which something may be known.
+        self._numbers = {k for k, _, _ in self._in_place if not outputs[k].dtype.is_float}
         updated = {i for _, i, _ in self._in_place}
         self._only_read = [(i, k) for i, k in self._from_tensor if i not in updated]
         # Whose writes in place are counted by steps, and whose one by one: see writes.version.
@@ -441,11 +443,11 @@ class PlanReplay(Replay):
             # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
             try:
                 if sole:
-                    watched = bool(self._in_place) and is_watched()
+                    watched = is_watched()
                     for k, i, t in self._in_place:
                         if alone(objects[t]):
                             stays[k] = t
-                            if watched:
+                            if watched or k in self._numbers:
                                 to_be_written(objects[t])
                             memories[i] = objects[t].value.node.storage.memory
                         else:

@@ -61,8 +61,8 @@ def _anew(storage: Storage) -> Storage:
 
 
 def is_watched() -> bool:
-    """True where somebody keeps what was computed from some elements, or knows of these: see `to_be_written`."""
-    return bool(_sources or known_ranges)
+    """True where somebody keeps what was computed from some elements."""
+    return bool(_sources)
 
 
 def to_be_written(t: Any) -> None:
@@ -70,7 +70,8 @@ def to_be_written(t: Any) -> None:
     over."""
     node = t.value.node
     node.storage = _anew(node.storage)
-    known_ranges.pop(node, None)
+    if known_ranges and not node.dtype.is_float:
+        known_ranges.pop(node, None)
 
 
 _steps = forkable(threading.Condition())
