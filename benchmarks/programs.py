@@ -420,6 +420,8 @@ _GENERATED = {"tokens": 60, "layers": 4, "width": 64, "vocabulary": 65}
 _TRIED = {"tokens": 3, "layers": 1, "width": 16, "vocabulary": 17}
 _TRANSFORMER = {"steps": 20, "batch": 4, "tokens": 16, "width": 64, "layers": 4}
 _TRIED_TRANSFORMER = {"steps": 2, "batch": 2, "tokens": 4, "width": 8, "layers": 1}
+_AT_A_KINK = 5e-2
+"""In the second step of this seed a relu is given 6e-9 (in float64): by its sign gradients differ, and all that follows."""
 _IMAGES = {"steps": 12, "batch": 4, "side": 48}
 _TRIED_IMAGES = {"steps": 2}  # with fewer pixels, batch norms see too few to be compared
 
@@ -435,6 +437,7 @@ _ALL = (
     Program(
         "Conv1d, random lengths", conv1d_lengths, _CHANGING,
         {"steps": 40, "batch": 8, "channels": 32, "longest": 63}, {"steps": 2, "channels": 4, "longest": 6},
+        tolerance=5e-3,
     ),
     Program(
         "MLP, random batches", mlp_batches, _CHANGING,
@@ -474,14 +477,14 @@ _ALL = (
         {"steps": 2, "parts": 2, "batch": 2, "side": 8, "channels": 4},
         tolerance=5e-3,
     ),
-    Program(NOT_READ, gradients(lambda T, ps: 0.0), (), _TRANSFORMER, _TRIED_TRANSFORMER),
+    Program(NOT_READ, gradients(lambda T, ps: 0.0), (), _TRANSFORMER, _TRIED_TRANSFORMER, tolerance=_AT_A_KINK),
     Program(
         "gradients read one by one", gradients(lambda T, ps: sum(p.grad.norm().item() for p in ps)), _READ,
-        _TRANSFORMER, _TRIED_TRANSFORMER,
+        _TRANSFORMER, _TRIED_TRANSFORMER, tolerance=_AT_A_KINK,
     ),
     Program(
         "gradients clipped", gradients(lambda T, ps: T.nn.utils.clip_grad_norm_(ps, 1.0).item()), _READ,
-        _TRANSFORMER, _TRIED_TRANSFORMER,
+        _TRANSFORMER, _TRIED_TRANSFORMER, tolerance=_AT_A_KINK,
     ),
     Program(
         "steps of an MLP", mlp_steps, _MODEL,
