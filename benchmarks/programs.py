@@ -421,7 +421,7 @@ _TRIED = {"tokens": 3, "layers": 1, "width": 16, "vocabulary": 17}
 _TRANSFORMER = {"steps": 20, "batch": 4, "tokens": 16, "width": 64, "layers": 4}
 _TRIED_TRANSFORMER = {"steps": 2, "batch": 2, "tokens": 4, "width": 8, "layers": 1}
 _AT_A_KINK = 5e-2
-"""In the second step of this seed a relu is given 6e-9 (in float64): by its sign gradients differ, and all that follows."""
+"""In the second step of this seed a relu is given 6e-9 (in float64): gradients after it differ by that sign."""
 _IMAGES = {"steps": 12, "batch": 4, "side": 48}
 _TRIED_IMAGES = {"steps": 2}  # with fewer pixels, batch norms see too few to be compared
 
