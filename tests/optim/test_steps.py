@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import random
 import sys
@@ -312,15 +313,26 @@ def test_a_kernel_that_fails_at_any_place_of_a_compiled_step() -> None:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at event number `at` (a call, line or return) in weft's code."""
+    """Raises KeyboardInterrupt at event number `at` (a call, line or return) in weft's code.
+
+    Not where a `with` block is left: Python looks for signals within it, and after its end, but not in between, so a
+    lock is always released. A trace function could come in between.
+    """
 
     def __init__(self, at: int) -> None:
         self.at, self.count, self.where = at, 0, ""
+        self.lines: dict[FrameType, int] = {}
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         name = frame.f_code.co_filename
         if "/weft/" not in name or "/tests/" in name or frame.f_code.co_name == "__del__":
             return None
+        line, before = frame.f_lineno, self.lines.get(frame, 0)
+        self.lines[frame] = line
+        if event == "return":
+            del self.lines[frame]
+        elif event == "line" and line < before and linecache.getline(name, line).lstrip().startswith("with "):
+            return self
         self.count += 1
         if self.count == self.at:
             self.where = f"{name}:{frame.f_lineno} {event} {frame.f_code.co_qualname}"
@@ -375,10 +387,14 @@ def test_an_interrupt_leaves_no_half_step(compiled: bool, monkeypatch: pytest.Mo
     step(x)
     after = training.state()
     training.reset(before)
-    whole = Interrupt(-1)
-    whole.during(lambda: step(x))
-    assert same(training.state(), after)
-    count = whole.count
+    counts = list[int]()
+    for _ in range(3):  # the trials' own way; what is learned on the way, or collected, changes the count
+        training.reset(before)
+        whole = Interrupt(-1)
+        whole.during(lambda: step(x))
+        assert same(training.state(), after)
+        counts.append(whole.count)
+    count = max(counts)
     seen: dict[str, set[str]] = {name: set() for name in PARTS}
     for at in _places(count, 20 + FUZZ):
         training.reset(before)
@@ -400,9 +416,9 @@ def test_an_interrupt_leaves_no_half_step(compiled: bool, monkeypatch: pytest.Mo
 
 
 def _places(count: int, n: int) -> Iterator[int]:
-    """Some of the events, and the last ones, where all is written."""
+    """Some of the events, the last ones, where all is written, and one that no step reaches."""
     chosen = set(random.Random(n).sample(range(1, count + 1), min(n, count)))
-    yield from sorted(chosen | set(range(max(1, count - 15), count + 1)))
+    yield from sorted(chosen | set(range(max(1, count - 15), count + 1)) | {4 * count})
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -425,7 +441,7 @@ def test_schedulers_and_averages_change_wholly() -> None:
     whole = Interrupt(-1)
     whole.during(scheduler.step)
     steps, averages = set[str](), set[int]()
-    for at in [*random.Random(3).sample(range(1, whole.count), 15), whole.count]:
+    for at in [*random.Random(3).sample(range(1, whole.count), 15), whole.count, 4 * whole.count]:
         before, _ = state()
         Interrupt(at).during(scheduler.step)
         now, _ = state()
