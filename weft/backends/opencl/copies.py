@@ -1,5 +1,5 @@
 """Copies of boxes on a queue: between buffers, or from the host's memory, which is kept until they are done."""
-# Tests: weft/testing/conformance/test_copies.py, tests/scheduler/parts/test_opencl.py
+# Tests: tests/backends/opencl/test_blocks.py, tests/scheduler/parts/test_plan.py
 
 from __future__ import annotations
 

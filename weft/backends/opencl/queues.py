@@ -64,7 +64,7 @@ class OpenCLQueue:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of what was kept for work that is done."""
+        """Forget what was kept for work that is done."""
         complete = pyopencl().command_execution_status.COMPLETE
         while self._kept and self._kept[0][0].command_execution_status <= complete:
             self._kept.popleft()
