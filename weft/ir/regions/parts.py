@@ -30,8 +30,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a box of a result is made from: a box of each input (None: nothing of it), and how, given those that are
-    not None."""
+    """The parts that a box of a result is made from: a box of each input (None: nothing of it), and how, given those
+    that are not None."""
 
     inputs: tuple[IndexBox | None, ...]
     make: Make
@@ -136,7 +136,7 @@ def _shrink(node: Node, box: IndexBox) -> Parts:
 
 
 def _pad(node: Node, box: IndexBox) -> Parts:
-    """What is between the first and the last element of the input in the box, padded up to the box's ends."""
+    """The input from its first to its last element in the box, padded up to the box's ends."""
     p, (x,) = _attrs(node, Padding), node.inputs
     sides, low, high = list[Interval](), list[Int](), list[Int]()
     for i, n, before, gap in zip(box, x.shape, p.low, p.interior, strict=True):
@@ -241,3 +241,42 @@ _PLACED: dict[Op, Callable[[Node, IndexBox], Parts | None]] = {
     Op.UPDATE: _update,
 }
 """The ops whose attributes say where elements are."""
+
+
+# graphs -------------------------------------------------------------------------------------------------------------
+
+
+Place: TypeAlias = tuple[Node, IndexBox]
+Taken: TypeAlias = Callable[[Node, IndexBox], Node | None]
+"""taken(node, box): a node that has that box already; None where it is to be made of parts."""
+
+
+class PartsOf(dict[Place, Parts]):
+    """`parts_of` of nodes and boxes that were asked for before."""
+
+    def __missing__(self, key: Place) -> Parts:
+        found = self[key] = parts_of(*key)
+        return found
+
+
+def pulled(node: Node, box: IndexBox, taken: Taken, made: dict[Place, Node], parts: PartsOf) -> Node:
+    """A box of a node, made of parts of what it is computed from, down to what is `taken`. All that is made on the
+    way is in `made`."""
+    stack: list[Place] = [(node, box)]
+    while stack:
+        place = stack[-1]
+        if place in made:
+            stack.pop()
+            continue
+        given = taken(*place)
+        if given is not None:
+            made[place] = given
+            continue
+        of = parts[place]
+        inputs = [(i, b) for i, b in zip(place[0].inputs, of.inputs, strict=True) if b is not None]
+        missing = [i for i in inputs if i not in made]
+        if missing:
+            stack += missing
+            continue
+        made[place] = of.make([made[i] for i in inputs])
+    return made[node, box]
