@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from weft.backends.boxes import BoxCopy
     from weft.backends.roofline import Limits
 
 
@@ -307,6 +308,18 @@ class Borrower(Protocol):
 
     def borrow(self, data: npt.NDArray[np.uint8]) -> Memory:
         """The bytes of `data` as memory for programs to read, which keeps them alive; never to be written."""
+        ...
+
+
+@runtime_checkable
+class BoxCopier(Protocol):
+    """A device that copies boxes of memories itself, `boxes.copy_box` does it through the host for others. Optional."""
+
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        """Start the copy of a box of another device's (or this one's) memory into `memory` on a queue of this device;
+        False, with nothing done, where there is no such way. Unlike `copy_from`, it comes after nothing but what the
+        queue has started or waits for: who has written the source, or reads the target, is ordered by events. Until
+        it is done, the source must stay as it is; it is kept alive. ValueError for a box outside of a memory."""
         ...
 
 
