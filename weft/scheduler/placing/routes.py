@@ -82,10 +82,10 @@ class Routes:
         """The algorithms for a collective over these axes of the mesh, of all groups at once."""
         key = collective, axes
         if key not in self._ways:
-            self._ways[key] = ways(self.links, self._groups(axes), collective)
+            self._ways[key] = ways(self.links, self.groups(axes), collective)
         return self._ways[key]
 
-    def _groups(self, axes: tuple[int, ...]) -> Ranks:
+    def groups(self, axes: tuple[int, ...]) -> Ranks:
         """The groups of devices that differ along these axes of the mesh only."""
         ranks = np.arange(self.links.count).reshape(self.mesh.shape)
         return np.moveaxis(ranks, axes, range(-len(axes), 0)).reshape(-1, self._count(axes))
@@ -225,7 +225,7 @@ class Routes:
         for (a, i), (b, j) in itertools.permutations(enumerate(whole), 2):
             axes = _touched(layouts[i], layouts[j])
             if axes not in worst:
-                worst[axes] = slowest(self.links, self._groups(axes))
+                worst[axes] = slowest(self.links, self.groups(axes))
             nbytes = int(lacking[a, b])
             yield i, Hop(Move.P2P, axes, layouts[j], nbytes, worst[axes] if nbytes else NOTHING)
 
