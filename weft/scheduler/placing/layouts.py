@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +23,8 @@ from weft.ir.graph import Node, toposort
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.ir.placement import Layout, Mesh, Placement, Replicate, Shard, boxes
 from weft.ir.regions import boxes as bx
-from weft.ir.regions.boxes import IndexBox
-from weft.ir.regions.parts import Parts, PartsOf, Place
+from weft.ir.regions.boxes import IndexBox, Interval
+from weft.ir.regions.parts import Parts, PartsOf
 from weft.scheduler.placing.clusters import solve_alike
 from weft.scheduler.placing.links import NOTHING, Collective, Links, Way, fastest, slowest
 from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, Problem, prices
@@ -37,7 +37,7 @@ from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
 MAX_BLOCKS_APART = 200
 """Cuts up to which each is decided by itself; beyond, equal ones are decided alike."""
 
-MAX_DEVICES_LOOKED_AT = 8
+MAX_DEVICES_LOOKED_AT = 4
 """Devices whose boxes are pulled: of larger meshes some of them, the first and the last included."""
 
 HOLDING_NS_PER_BYTE = 1e-6
@@ -81,13 +81,92 @@ class Chosen:
     choice: Choice
 
 
-@dataclass(frozen=True, slots=True)
-class _Pull:
-    """What a device computes and needs for its part of a cut."""
+@dataclass(slots=True)
+class _Cone:
+    """The nodes between a cut and the cuts that it reads, those included, with the box of each that a part of the cut
+    needs: of a part along one axis by regions; of one along several axes, what all of these need.
 
-    operations: float
-    nbytes: float
-    needs: Mapping[Node, tuple[IndexBox, ...]]
+    Boxes of all nodes stand below each other as rows (first, end); a node without axes has one row.
+    """
+
+    cut: Node
+    nodes: list[Node]
+    inner: frozenset[Node]
+    parts: PartsOf
+    starts: Counts = field(init=False)
+    weights: Array = field(init=False)
+    known: dict[tuple[bool, int, int, int] | None, Counts] = field(
+        default_factory=dict[tuple[bool, int, int, int] | None, Counts]
+    )
+
+    def __post_init__(self) -> None:
+        ranks = [max(1, len(n.shape)) for n in self.nodes]
+        self.starts = np.cumsum([0, *ranks])[:-1]
+        own = self.cut.inputs if contraction(self.cut) is not None else ()
+        self.weights = np.array(
+            [
+                own.count(n) + (n in self.inner and (n.op in ELEMENTWISE or n.op in REDUCE))
+                for n in self.nodes
+            ],
+            np.float64,
+        )
+
+    def needs(self, sides: Iterable[tuple[bool, int, int, int]]) -> Counts:
+        """The rows for a part: (is it of what is reduced, its axis, its first, its end) for each axis that is cut."""
+        found = self._along(None)
+        for side in sides:
+            other = self._along(side)
+            found = np.stack(
+                [np.maximum(found[:, 0], other[:, 0]), np.minimum(found[:, 1], other[:, 1])], axis=1
+            )
+        return found
+
+    def volumes(self, rows: Counts) -> Array:
+        """The elements of each node's box."""
+        if not len(self.nodes):
+            return np.zeros(0)
+        return np.multiply.reduceat(np.maximum(rows[:, 1] - rows[:, 0], 0).astype(np.float64), self.starts)
+
+    def _along(self, side: tuple[bool, int, int, int] | None) -> Counts:
+        if side not in self.known:
+            self.known[side] = self._pulled(side)
+        return self.known[side]
+
+    def _pulled(self, side: tuple[bool, int, int, int] | None) -> Counts:
+        n = self.cut
+        box = bx.full(_sizes(n))
+        if side is None:
+            of = self.parts[n, box]
+        else:
+            of_terms, axis, lo, hi = side
+            if of_terms:
+                terms = contraction(n)
+                assert terms is not None
+                of = term_of(n, box, _with_side(bx.full(_sizes(n.inputs[terms.number])), axis, lo, hi), True)
+            else:
+                of = self.parts[n, _with_side(box, axis, lo, hi)]
+        boxes_of: dict[Node, IndexBox] = {}
+        _demand(boxes_of, n, of)
+        for node in self.nodes:
+            if node in self.inner and node in boxes_of:
+                _demand(boxes_of, node, self.parts[node, boxes_of[node]])
+        rows: list[tuple[int, int]] = []
+        for node in self.nodes:
+            found = boxes_of.get(node)
+            if found is None:
+                rows += [(0, 0)] * max(1, len(node.shape))
+            else:
+                rows += [(_end(i.lo), _end(i.hi)) for i in found] or [(0, 1)]
+        return np.array(rows, np.int64).reshape(len(rows), 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """The forms of a cut, the time of each by itself, and the box that each needs of each source on each device."""
+
+    forms: list[Form]
+    ns: Array
+    rows: list[Counts]  # per source: (forms, devices, axes, first and end)
 
 
 @dataclass(slots=True)
@@ -97,7 +176,9 @@ class _Chooser:
     routes: Routes
     given: Mapping[Node, Layout]
     reassociates: bool
-    cuts: dict[Node, list[Form]] = field(default_factory=dict[Node, list[Form]])
+    cuts: dict[Node, None] = field(default_factory=dict[Node, None])
+    position: dict[Node, int] = field(default_factory=dict[Node, int])
+    studies: dict[Hashable, _Study] = field(default_factory=dict[Hashable, _Study])
     parts: PartsOf = field(default_factory=PartsOf)
     looked_at: list[int] = field(default_factory=list[int])
     boxes: dict[tuple[Layout, tuple[int, ...]], list[IndexBox]] = field(
@@ -131,7 +212,7 @@ class _Chooser:
         return found
 
     def _along(self, n: Node, sizes: Sequence[int], axis: int) -> list[tuple[Placement, Shard | None]]:
-        """What the devices along an axis of the mesh can do: hold all, parts of the result, or add terms."""
+        """The uses of an axis of the mesh: its devices hold all, have parts of the result each, or add terms."""
         shards = self._shards(sizes, range(len(sizes)), axis)
         found: list[tuple[Placement, Shard | None]] = [(p, None) for p in (Replicate(), *shards)]
         terms = contraction(n) if n.storage is None else None
@@ -167,49 +248,78 @@ class _Chooser:
                 return False
         return True
 
-    def pull(self, n: Node, form: Form, k: int) -> _Pull:
-        """The work of device number k."""
-        if n.storage is not None:
-            return _Pull(0.0, 0.0, {})
-        of, box = self._first(n, form, k)
-        operations = float(bx.volume(box)) if n.op in ELEMENTWISE else 0.0  # pyright: ignore[reportArgumentType]
-        needed: dict[Node, dict[IndexBox, None]] = {}
-        seen: set[Place] = set()
-        inputs = list(zip(n.inputs, of.inputs, strict=True))
-        if contraction(n) is not None:
-            operations += sum(_volume(b) for _, b in inputs if b is not None)
-        stack = [(i, b) for i, b in inputs if b is not None]
-        while stack:
-            place = stack.pop()
-            if place in seen or not _volume(place[1]):
-                continue
-            seen.add(place)
-            node, part = place
-            if node in self.cuts:
-                needed.setdefault(node, {})[part] = None
-            elif node.device is None or node.device == self.mesh.name:
-                operations += _volume(part) if node.op in ELEMENTWISE or node.op in REDUCE else 0.0
-                stack += [
-                    (i, b)
-                    for i, b in zip(node.inputs, self.parts[place].inputs, strict=True)
-                    if b is not None
-                ]
-        moved = _volume(box) * n.dtype.itemsize
-        moved += sum(_volume(b) * m.dtype.itemsize for m, some in needed.items() for b in some)
-        return _Pull(operations, moved, {m: tuple(some) for m, some in needed.items()})
+    def study(self, n: Node) -> tuple[_Study, list[Node]]:
+        """A cut's forms and what they need, the same for all cuts of one structure; and the cuts that it reads."""
+        inner, nodes = self._reached(n)
+        sources = [m for m in nodes if m in self.cuts]
+        number = {m: k for k, m in enumerate(nodes)}
+        structure = tuple(
+            (m.op, m.attrs, m.shape, m.dtype, tuple(number[i] for i in m.inputs if i in number))
+            if m in inner
+            else (m.shape, m.dtype, m in self.cuts)
+            for m in nodes
+        )
+        own = n.storage is None, n.op, n.attrs, n.shape, n.dtype, tuple(number.get(i) for i in n.inputs)
+        key = own, structure, self.given.get(n)
+        if key not in self.studies:
+            self.studies[key] = self._study(n, inner, nodes, sources)
+        return self.studies[key], sources
 
-    def _first(self, n: Node, form: Form, k: int) -> tuple[Parts, IndexBox]:
-        if not form.split:
-            box = self.box(form.layout, n, k)
-            return self.parts[n, box], box
-        whole = tuple(p if s is None else Replicate() for p, s in zip(form.layout, form.split, strict=True))
+    def _reached(self, n: Node) -> tuple[frozenset[Node], list[Node]]:
+        """Nodes between a cut and the cuts that it reads; these and those, readers first."""
+        inner: set[Node] = set()
+        found: set[Node] = set()
+        stack = list(n.inputs) if n.storage is None else []
+        while stack:
+            m = stack.pop()
+            if m in found:
+                continue
+            found.add(m)
+            if m not in self.cuts and m.device in (None, self.mesh.name):
+                inner.add(m)
+                stack += m.inputs
+        return frozenset(inner), sorted(found, key=self.position.__getitem__, reverse=True)
+
+    def _study(self, n: Node, inner: frozenset[Node], nodes: list[Node], sources: Sequence[Node]) -> _Study:
+        forms = self.forms(n)
+        if n.storage is not None:
+            return _Study(forms, np.zeros(len(forms)), [])
+        cone = _Cone(n, nodes, inner, self.parts)
+        ns = np.zeros(len(forms))
+        where = [(k, max(1, len(m.shape))) for k, m in enumerate(nodes) if m in self.cuts]
+        rows = [np.zeros((len(forms), len(self.looked_at), rank, 2), np.int64) for _, rank in where]
+        widths = np.array([m.dtype.itemsize if m in self.cuts else 0 for m in nodes], np.float64)
+        for f, form in enumerate(forms):
+            for d, k in enumerate(self.looked_at):
+                sides, size = self._sides(n, form, k)
+                needed = cone.needs(sides)
+                volumes = cone.volumes(needed)
+                operations = float(volumes @ cone.weights) + (size if n.op in ELEMENTWISE else 0.0)
+                nbytes = float(volumes @ widths) + size * n.dtype.itemsize
+                r = self.rates[k]
+                busy = r.launch_ns + 1e9 * max(operations / r.flops, nbytes / r.bandwidth)
+                ns[f] = max(ns[f], busy if size else 0.0)
+                for (node, rank), table in zip(where, rows, strict=True):
+                    table[f, d] = needed[cone.starts[node] : cone.starts[node] + rank]
+            ns[f] += self.combine_ns(n, form)
+        return _Study(forms, ns, rows)
+
+    def _sides(self, n: Node, form: Form, k: int) -> tuple[list[tuple[bool, int, int, int]], float]:
+        """The axes along which device number k has a part only, with its first and its end; the size of its part."""
+        whole = form.layout
+        if form.split:
+            whole = tuple(p if s is None else Replicate() for p, s in zip(whole, form.split, strict=True))
         box = self.box(whole, n, k)
-        terms = contraction(n)
-        assert terms is not None
-        block = self.box(tuple(s or Replicate() for s in form.split), n.inputs[terms.number], k)
-        at = self.mesh.coordinates(k)
-        first = all(i == 0 for i, s in zip(at, form.split, strict=True) if s is not None)
-        return term_of(n, box, block, first), box
+        sides = [
+            (False, d, _end(box[d].lo), _end(box[d].hi))
+            for d in {p.dim for p in whole if isinstance(p, Shard)}
+        ]
+        terms = contraction(n) if form.split else None
+        if terms is not None:
+            block = self.box(tuple(s or Replicate() for s in form.split), n.inputs[terms.number], k)
+            axes = {s.dim for s in form.split if s is not None}
+            sides += [(True, a, _end(block[a].lo), _end(block[a].hi)) for a in axes]
+        return sides, _volume(box)
 
     def combine_ns(self, n: Node, form: Form) -> float:
         """The time in which terms are added up."""
@@ -225,34 +335,21 @@ class _Chooser:
                 total += fastest(self.routes.ways(Collective.REDUCE_SCATTER, (i,)), nbytes).ns(nbytes)
         return total
 
-    def ns(self, n: Node, form: Form, pulls: Sequence[_Pull]) -> float:
-        """The time of a form by itself: of the slowest device, and of adding terms."""
-        if n.storage is not None:
-            return 0.0
-        slow = 0.0
-        for k, p in zip(self.looked_at, pulls, strict=True):
-            r = self.rates[k]
-            slow = max(slow, r.launch_ns + 1e9 * max(p.operations / r.flops, p.nbytes / r.bandwidth))
-        return slow + self.combine_ns(n, form)
-
-    def exchange_ns(self, source: Node, some: Sequence[Sequence[_Pull]]) -> Array:
+    def exchange_ns(self, source: Node, forms: Sequence[Form], needed: Counts) -> Array:
         """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it."""
-        forms = self.cuts[source]
         sizes = _sizes(source)
         held = np.stack([block_ends(f.layout, sizes, self.mesh.shape)[self.looked_at] for f in forms])
-        table = np.zeros((len(forms), len(some)))
-        ways = [self._fetch(f) for f in forms]
-        for column, pulls in enumerate(some):
-            lacking = np.zeros((len(forms), len(self.looked_at)))
-            for k, p in enumerate(pulls):
-                for box in p.needs.get(source, ()):
-                    ends = np.array([[_end(i.lo), _end(i.hi)] for i in box], np.int64).reshape(len(sizes), 2)
-                    first = np.maximum(held[:, k, :, 0], ends[:, 0])
-                    last = np.minimum(held[:, k, :, 1], ends[:, 1])
-                    lacking[:, k] += _volume(box) - np.maximum(last - first, 0).prod(-1)
-            most = lacking.max(axis=1) * source.dtype.itemsize
-            table[:, column] = [w.ns(float(n)) if n else 0.0 for w, n in zip(ways, most, strict=True)]
-        return table
+        if not sizes:
+            return np.zeros((len(forms), len(needed)))
+        first = np.maximum(held[:, None, ..., 0], needed[None, ..., 0])
+        last = np.minimum(held[:, None, ..., 1], needed[None, ..., 1])
+        wanted = np.maximum(needed[..., 1] - needed[..., 0], 0).prod(-1)
+        lacking = (wanted[None] - np.maximum(last - first, 0).prod(-1)).max(axis=-1) * source.dtype.itemsize
+        some = [self._fetch(f) for f in forms]
+        fixed, each = (
+            np.array(x)[:, None] for x in ([w.fixed_ns for w in some], [w.ns_per_byte for w in some])
+        )
+        return np.where(lacking > 0, fixed + lacking * each, 0.0)
 
     def _fetch(self, form: Form) -> Way:
         """A message from a device that holds another part."""
@@ -283,54 +380,75 @@ def choose(
             f"{mesh.name} has {len(mesh.devices)} devices, {len(rates)} rates, {links.count} links"
         )
     chooser = _Chooser(mesh, rates, Routes(mesh, links), given or {}, reassociates)
-    for n in _cuts(nodes, mesh, chooser.given):
-        chooser.cuts[n] = chooser.forms(n)
+    order = toposort(nodes)
+    chooser.position = {n: k for k, n in enumerate(order)}
+    chooser.cuts = dict.fromkeys(_cuts(order, nodes, mesh, chooser.given))
     index = {n: k for k, n in enumerate(chooser.cuts)}
     blocks: list[Block] = []
     edges: list[Edge] = []
-    for n, forms in chooser.cuts.items():
-        pulls = [[chooser.pull(n, f, k) for k in chooser.looked_at] for f in forms]
-        ns = np.array([chooser.ns(n, f, p) for f, p in zip(forms, pulls, strict=True)])
-        nbytes = _stored(n, forms, mesh)
-        ns += nbytes * HOLDING_NS_PER_BYTE
-        pools = nbytes[:, None] if limit is not None else np.zeros((len(forms), 0), np.int64)
-        blocks.append(Block(repr(n), ns, pools, (n.op, n.shape, n.dtype)))
-        sources = dict.fromkeys(m for of in pulls for p in of for m in p.needs)
-        edges += [Edge(index[m], index[n], chooser.exchange_ns(m, pulls)) for m in sources]
+    forms: list[list[Form]] = []
+    own: dict[int, tuple[Array, Counts]] = {}
+    exchanges: dict[tuple[int, int, int], Array] = {}
+    for n in chooser.cuts:
+        study, sources = chooser.study(n)
+        if id(study) not in own:
+            nbytes = _stored(n, study.forms, mesh)
+            pools = nbytes[:, None] if limit is not None else np.zeros((len(study.forms), 0), np.int64)
+            own[id(study)] = study.ns + nbytes * HOLDING_NS_PER_BYTE, pools
+        blocks.append(Block(repr(n), *own[id(study)], (n.op, n.shape, n.dtype)))
+        forms.append(study.forms)
+        for k, m in enumerate(sources):
+            theirs = forms[index[m]]
+            key = id(study), k, id(theirs)
+            if key not in exchanges:
+                exchanges[key] = chooser.exchange_ns(m, theirs, study.rows[k])
+            edges.append(Edge(index[m], index[n], exchanges[key]))
     for new, leaf in updates:
-        some = [[f.layout for f in chooser.cuts[n]] for n in (new, leaf)]
+        some = [[f.layout for f in forms[index[n]]] for n in (new, leaf)]
         table = chooser.routes.distances(_sizes(leaf), leaf.dtype.itemsize, some[0], some[1])
         edges.append(Edge(index[new], index[leaf], table))
     problem = Problem(tuple(blocks), tuple(edges), () if limit is None else (limit,))
     choice = solve(problem) if len(blocks) <= MAX_BLOCKS_APART else solve_alike(problem)
-    forms = {n: some[k] for (n, some), k in zip(chooser.cuts.items(), choice.options, strict=True)}
+    taken = {n: some[k] for n, some, k in zip(chooser.cuts, forms, choice.options, strict=True)}
     return Chosen(
-        {n: f.layout for n, f in forms.items()},
-        {n: f.split for n, f in forms.items() if f.split},
-        tuple(_decisions(chooser, problem, choice)),
+        {n: f.layout for n, f in taken.items()},
+        {n: f.split for n, f in taken.items() if f.split},
+        tuple(_decisions(list(chooser.cuts), forms, problem, choice)),
         choice,
     )
 
 
-def _decisions(chooser: _Chooser, problem: Problem, choice: Choice) -> Iterable[Decision]:
-    both = zip(chooser.cuts.items(), problem.blocks, prices(problem, choice), choice.options, strict=True)
-    for (n, forms), block, more, k in both:
-        others = sorted((float(more[j]), j) for j in range(len(forms)) if j != k)
-        yield Decision(n, forms[k], float(block.ns[k]), tuple((forms[j], ns) for ns, j in others))
+def _decisions(
+    cuts: Sequence[Node], forms: Sequence[Sequence[Form]], problem: Problem, choice: Choice
+) -> Iterable[Decision]:
+    both = zip(cuts, forms, problem.blocks, prices(problem, choice), choice.options, strict=True)
+    for n, some, block, more, k in both:
+        others = sorted((float(more[j]), j) for j in range(len(some)) if j != k)
+        yield Decision(n, some[k], float(block.ns[k]), tuple((some[j], ns) for ns, j in others))
 
 
-def _cuts(nodes: Sequence[Node], mesh: Mesh, given: Mapping[Node, Layout]) -> list[Node]:
+def _cuts(
+    order: Sequence[Node], nodes: Sequence[Node], mesh: Mesh, given: Mapping[Node, Layout]
+) -> Iterable[Node]:
     """Nodes that get a layout: what is stored, results, combinations of terms, what is copied away, and wishes."""
-    found: dict[Node, None] = {}
     roots = set(nodes)
-    order = toposort(nodes)
     away = {i for n in order if n.device not in (None, mesh.name) and n.storage is None for i in n.inputs}
     for n in order:
         if n.device == mesh.name:
             combines = contraction(n) is not None
             if n.storage is not None or n in roots or combines or n in away or n in given:
-                found[n] = None
-    return list(found)
+                yield n
+
+
+def _demand(boxes_of: dict[Node, IndexBox], n: Node, of: Parts) -> None:
+    """What a part is made of is needed: of what is needed several times, the box around all."""
+    for i, b in zip(n.inputs, of.inputs, strict=True):
+        if b is not None:
+            boxes_of[i] = bx.enclosing([boxes_of[i], b]) if i in boxes_of else b
+
+
+def _with_side(box: IndexBox, axis: int, lo: int, hi: int) -> IndexBox:
+    return tuple(Interval(lo, hi) if k == axis else i for k, i in enumerate(box))
 
 
 def _stored(n: Node, forms: Sequence[Form], mesh: Mesh) -> Counts:
