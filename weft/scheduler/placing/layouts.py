@@ -15,13 +15,14 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
-from weft.ir.placement import Layout, Mesh, Placement, Replicate, Shard, boxes
+from weft.ir.placement import Layout, Mesh, Placement, Replicate, Shard
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, PartsOf
@@ -81,6 +82,10 @@ class Chosen:
     choice: Choice
 
 
+_Side: TypeAlias = tuple[bool, int, int, int]
+"""Along one axis a part only: is it of what is reduced (else of the result), the axis, the part's first and its end."""
+
+
 @dataclass(slots=True)
 class _Cone:
     """The nodes between a cut and the cuts that it reads, those included, with the box of each that a part of the cut
@@ -95,9 +100,7 @@ class _Cone:
     parts: PartsOf
     starts: Counts = field(init=False)
     weights: Array = field(init=False)
-    known: dict[tuple[bool, int, int, int] | None, Counts] = field(
-        default_factory=dict[tuple[bool, int, int, int] | None, Counts]
-    )
+    known: dict[_Side | None, Counts] = field(default_factory=dict[_Side | None, Counts])
 
     def __post_init__(self) -> None:
         ranks = [max(1, len(n.shape)) for n in self.nodes]
@@ -111,8 +114,8 @@ class _Cone:
             np.float64,
         )
 
-    def needs(self, sides: Iterable[tuple[bool, int, int, int]]) -> Counts:
-        """The rows for a part: (is it of what is reduced, its axis, its first, its end) for each axis that is cut."""
+    def needs(self, sides: Iterable[_Side]) -> Counts:
+        """The rows for a part that is cut along these axes."""
         found = self._along(None)
         for side in sides:
             other = self._along(side)
@@ -127,12 +130,12 @@ class _Cone:
             return np.zeros(0)
         return np.multiply.reduceat(np.maximum(rows[:, 1] - rows[:, 0], 0).astype(np.float64), self.starts)
 
-    def _along(self, side: tuple[bool, int, int, int] | None) -> Counts:
+    def _along(self, side: _Side | None) -> Counts:
         if side not in self.known:
             self.known[side] = self._pulled(side)
         return self.known[side]
 
-    def _pulled(self, side: tuple[bool, int, int, int] | None) -> Counts:
+    def _pulled(self, side: _Side | None) -> Counts:
         n = self.cut
         box = bx.full(_sizes(n))
         if side is None:
@@ -181,8 +184,8 @@ class _Chooser:
     studies: dict[Hashable, _Study] = field(default_factory=dict[Hashable, _Study])
     parts: PartsOf = field(default_factory=PartsOf)
     looked_at: list[int] = field(default_factory=list[int])
-    boxes: dict[tuple[Layout, tuple[int, ...]], list[IndexBox]] = field(
-        default_factory=dict[tuple[Layout, tuple[int, ...]], list[IndexBox]]
+    ends: dict[tuple[Layout, tuple[int, ...]], Counts] = field(
+        default_factory=dict[tuple[Layout, tuple[int, ...]], Counts]
     )
 
     def __post_init__(self) -> None:
@@ -190,12 +193,12 @@ class _Chooser:
         some = np.linspace(0, count - 1, min(count, MAX_DEVICES_LOOKED_AT)).astype(int)
         self.looked_at = sorted({int(k) for k in some})
 
-    def box(self, layout: Layout, n: Node, k: int) -> IndexBox:
-        """The box of device number k."""
+    def blocks(self, layout: Layout, n: Node) -> Counts:
+        """The boxes of the devices that are looked at: (devices, axes, first and end)."""
         key = layout, tuple(_sizes(n))
-        if key not in self.boxes:
-            self.boxes[key] = boxes(layout, key[1], self.mesh)
-        return self.boxes[key][k]
+        if key not in self.ends:
+            self.ends[key] = block_ends(layout, key[1], self.mesh.shape)[self.looked_at]
+        return self.ends[key]
 
     def forms(self, n: Node) -> list[Form]:
         """The options of a cut."""
@@ -289,14 +292,17 @@ class _Chooser:
         where = [(k, max(1, len(m.shape))) for k, m in enumerate(nodes) if m in self.cuts]
         rows = [np.zeros((len(forms), len(self.looked_at), rank, 2), np.int64) for _, rank in where]
         widths = np.array([m.dtype.itemsize if m in self.cuts else 0 for m in nodes], np.float64)
+        seen: dict[tuple[_Side, ...], tuple[Counts, float, float]] = {}
         for f, form in enumerate(forms):
-            for d, k in enumerate(self.looked_at):
-                sides, size = self._sides(n, form, k)
-                needed = cone.needs(sides)
-                volumes = cone.volumes(needed)
-                operations = float(volumes @ cone.weights) + (size if n.op in ELEMENTWISE else 0.0)
-                nbytes = float(volumes @ widths) + size * n.dtype.itemsize
-                r = self.rates[k]
+            for d, (sides, size) in enumerate(self._sides(n, form)):
+                if sides not in seen:
+                    needed = cone.needs(sides)
+                    volumes = cone.volumes(needed)
+                    seen[sides] = needed, float(volumes @ cone.weights), float(volumes @ widths)
+                needed, operations, nbytes = seen[sides]
+                operations += size if n.op in ELEMENTWISE else 0.0
+                nbytes += size * n.dtype.itemsize
+                r = self.rates[self.looked_at[d]]
                 busy = r.launch_ns + 1e9 * max(operations / r.flops, nbytes / r.bandwidth)
                 ns[f] = max(ns[f], busy if size else 0.0)
                 for (node, rank), table in zip(where, rows, strict=True):
@@ -304,29 +310,32 @@ class _Chooser:
             ns[f] += self.combine_ns(n, form)
         return _Study(forms, ns, rows)
 
-    def _sides(self, n: Node, form: Form, k: int) -> tuple[list[tuple[bool, int, int, int]], float]:
-        """The axes along which device number k has a part only, with its first and its end; the size of its part."""
+    def _sides(self, n: Node, form: Form) -> Iterable[tuple[tuple[_Side, ...], float]]:
+        """For each device the axes along which it has a part only, and the size of its part."""
         whole = form.layout
         if form.split:
             whole = tuple(p if s is None else Replicate() for p, s in zip(whole, form.split, strict=True))
-        box = self.box(whole, n, k)
-        sides = [
-            (False, d, _end(box[d].lo), _end(box[d].hi))
-            for d in {p.dim for p in whole if isinstance(p, Shard)}
-        ]
+        own = self.blocks(whole, n)
+        dims = sorted({p.dim for p in whole if isinstance(p, Shard)})
         terms = contraction(n) if form.split else None
-        if terms is not None:
-            block = self.box(tuple(s or Replicate() for s in form.split), n.inputs[terms.number], k)
-            axes = {s.dim for s in form.split if s is not None}
-            sides += [(True, a, _end(block[a].lo), _end(block[a].hi)) for a in axes]
-        return sides, _volume(box)
+        axes = sorted({s.dim for s in form.split if s is not None})
+        block = (
+            own
+            if terms is None
+            else self.blocks(tuple(s or Replicate() for s in form.split), n.inputs[terms.number])
+        )
+        sizes = (own[..., 1] - own[..., 0]).prod(-1).tolist()
+        for mine, theirs, size in zip(own.tolist(), block.tolist(), sizes, strict=True):
+            of_result = [(False, d, mine[d][0], mine[d][1]) for d in dims]
+            yield (*of_result, *((True, a, theirs[a][0], theirs[a][1]) for a in axes)), float(size)
 
     def combine_ns(self, n: Node, form: Form) -> float:
         """The time in which terms are added up."""
         if not form.split:
             return 0.0
         whole = tuple(p if s is None else Replicate() for p, s in zip(form.layout, form.split, strict=True))
-        nbytes = max(_volume(self.box(whole, n, k)) for k in self.looked_at) * term_dtype(n).itemsize
+        own = self.blocks(whole, n)
+        nbytes = int((own[..., 1] - own[..., 0]).prod(-1).max()) * term_dtype(n).itemsize
         summed = [i for i, s in enumerate(form.split) if s is not None]
         alike = tuple(i for i in summed if isinstance(form.layout[i], Replicate))
         total = fastest(self.routes.ways(Collective.ALL_REDUCE, alike), nbytes).ns(nbytes) if alike else 0.0
@@ -338,9 +347,9 @@ class _Chooser:
     def exchange_ns(self, source: Node, forms: Sequence[Form], needed: Counts) -> Array:
         """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it."""
         sizes = _sizes(source)
-        held = np.stack([block_ends(f.layout, sizes, self.mesh.shape)[self.looked_at] for f in forms])
         if not sizes:
             return np.zeros((len(forms), len(needed)))
+        held = np.stack([self.blocks(f.layout, source) for f in forms])
         first = np.maximum(held[:, None, ..., 0], needed[None, ..., 0])
         last = np.minimum(held[:, None, ..., 1], needed[None, ..., 1])
         wanted = np.maximum(needed[..., 1] - needed[..., 0], 0).prod(-1)
@@ -464,8 +473,3 @@ def _sizes(n: Node) -> list[int]:
 def _end(i: object) -> int:
     assert isinstance(i, int)
     return i
-
-
-def _volume(box: IndexBox) -> float:
-    found = bx.volume(box)
-    return float(found if isinstance(found, int) else found.hi)
