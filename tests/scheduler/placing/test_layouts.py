@@ -21,6 +21,7 @@ from weft.ir.dtypes import float32
 from weft.ir.graph import Axes, Node, apply, buffer, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Replicate, Shard, boxes
+from weft.scheduler.placing import layouts
 from weft.scheduler.placing.layouts import Chosen, Rates, choose
 from weft.scheduler.placing.links import Links
 from weft.scheduler.sharding.lower import lower
@@ -169,6 +170,27 @@ def test_each_decision_names_the_price_of_what_was_not_taken() -> None:
         assert extra == sorted(extra) and (not extra or extra[0] >= -1e-6)
     of = {d.node: d for d in found.decisions}
     assert len(of[names["w0"]].others) == 2
+
+
+def test_equal_layers_are_studied_once() -> None:
+    def studies(layers: int) -> int:
+        x = stored(64, 32)
+        for _ in range(layers):
+            x = x + (x @ stored(32, 64)).relu() @ stored(64, 32)
+        chooser_studies.clear()
+        chosen(expand_calls([x.value.node]), mesh_of(2))
+        return len(chooser_studies)
+
+    chooser_studies: list[object] = []
+    original = layouts._Chooser._study
+
+    def counted(self: Any, *args: Any) -> Any:
+        chooser_studies.append(None)
+        return original(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layouts._Chooser, "_study", counted)
+        assert studies(6) == studies(12)
 
 
 def test_rates_are_of_the_devices_of_the_mesh() -> None:

@@ -4,15 +4,16 @@
     x @ w                       options: rows, columns, or all of it; or terms of blocks of the inner axis, added up
     edge w -> x @ w             by regions: what each device needs of w beside what it has, over the link between
 
-A cut gets a layout: leaves, results, and what combines terms (sums, gathers, scatters). What is between cuts is
-computed by each device as far as it needs it, so work, bytes and exchanges of an option follow from the boxes that it
-pulls (`weft.ir.regions.parts`). The choice is that of `search.py`, for `weft.scheduler.sharding.lower`.
+A cut gets a layout: leaves, results, what combines terms (sums, gathers, scatters), and what joins several cuts. What
+is between cuts is computed by each device as far as it needs it, so work, bytes and exchanges of an option follow from
+the boxes that it pulls (`weft.ir.regions.parts`). The choice is that of `search.py`, for `sharding.lower`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -439,14 +440,20 @@ def _decisions(
 def _cuts(
     order: Sequence[Node], nodes: Sequence[Node], mesh: Mesh, given: Mapping[Node, Layout]
 ) -> Iterable[Node]:
-    """Nodes that get a layout: what is stored, results, combinations of terms, what is copied away, and wishes."""
+    """Nodes that get a layout: what is stored, results, combinations of terms, what is copied away, wishes; and what
+    joins several of these for several readers, so that what lies between cuts does not grow with the graph."""
     roots = set(nodes)
     away = {i for n in order if n.device not in (None, mesh.name) and n.storage is None for i in n.inputs}
+    readers = Counter(i for n in order for i in set(n.inputs))
+    reads: dict[Node, frozenset[Node]] = {}
     for n in order:
-        if n.device == mesh.name:
-            combines = contraction(n) is not None
-            if n.storage is not None or n in roots or combines or n in away or n in given:
-                yield n
+        below = frozenset[Node]().union(*(reads.get(i, frozenset[Node]()) for i in n.inputs))
+        decided = n.storage is not None or n in roots or n in away or n in given or contraction(n) is not None
+        joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
+        if n.device == mesh.name and (decided or joins):
+            yield n
+            below = frozenset((n,))
+        reads[n] = below
 
 
 def _demand(boxes_of: dict[Node, IndexBox], n: Node, of: Parts) -> None:
