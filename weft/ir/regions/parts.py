@@ -68,28 +68,24 @@ def parts_of(node: Node, box: IndexBox) -> Parts:
     if not node.inputs or node.op in (Op.LOOP, Op.CALL):
         return whole_of(node, box)
     rule = _PLACED.get(node.op)
-    if rule is None and box == bx.full(node.shape):
-        return whole_of(node, box)
     found = by_same_op(node, box) if rule is None else rule(node, box)
     return whole_of(node, box) if found is None else found
 
 
 def by_same_op(node: Node, box: IndexBox) -> Parts | None:
     """The boxes of inputs on which the op, as it is, makes a box of its result; None where there are none."""
-    found = narrowed(node, box)
+    found = needed_boxes(node, box)
     return None if found is None else Parts(found, lambda xs: _same(node, xs, size_of(box)))
 
 
-def narrowed(node: Node, box: IndexBox) -> tuple[IndexBox, ...] | None:
-    """The box of each input that a box of the result needs: all of the axes of which the whole result needs as much.
-    None where that is nothing, or its size varies; of a RESHAPE, where it is no box."""
+def needed_boxes(node: Node, box: IndexBox) -> tuple[IndexBox, ...] | None:
+    """The box around what a box of the result needs, of each input; None where that is nothing, or its size varies; of
+    a RESHAPE, where it is no box."""
     found: list[IndexBox] = []
-    both = zip(node.inputs, needs(node, Region((box,))), needs(node, Region.whole(node.shape)), strict=True)
-    for x, region, everything in both:
+    for x, region in zip(node.inputs, needs(node, Region((box,))), strict=True):
         if region.is_empty or (node.op is Op.RESHAPE and not (region.exact and len(region.boxes) == 1)):
             return None
-        sides = zip(region.enclosing, everything.enclosing, x.shape, strict=True)
-        part = tuple([Interval(0, n) if mine == of_all else mine for mine, of_all, n in sides])
+        part = region.enclosing
         if not all(n == m or isinstance(n, int) for n, m in zip(size_of(part), x.shape, strict=True)):
             return None
         found.append(part)

@@ -21,10 +21,12 @@ from typing import TypeAlias
 
 from weft.ir.errors import IRError
 from weft.ir.graph import Along, Node, Target, apply, const, device_over, intern, toposort
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, boxes, check
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.ir.regions.loop_parts import loop_parts
 from weft.ir.regions.parts import Parts, PartsOf, Place, pulled, shrunk, size_of
 from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
 
@@ -48,7 +50,7 @@ class Fetch:
     @property
     def nbytes(self) -> int:
         dtype = term_dtype(self.node) if self.is_term else self.node.dtype
-        return _count(self.box) * dtype.itemsize
+        return count(self.box) * dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,12 @@ def lower(
     return _Lowering(mesh, layouts, shards, splits or {}).lowered(nodes)
 
 
+def count(box: IndexBox) -> int:
+    """The number of elements; of an axis whose size is known at run time only, at most."""
+    found = bx.volume(box)
+    return found if isinstance(found, int) else found.hi
+
+
 def is_partial(layout: Layout) -> bool:
     """True where devices hold terms."""
     return any(isinstance(p, Partial) for p in layout)
@@ -109,14 +117,55 @@ class _Cut:
 
 
 class _Parts(PartsOf):
-    """A COPY to the mesh is where its input is computed: who has it on a device of the mesh has copied it."""
+    """A COPY to the mesh is where its input is computed: who has it on a device of the mesh has copied it. Loops are
+    parted where their steps keep axes apart."""
 
     def __missing__(self, key: Place) -> Parts:
         n, box = key
-        if n.op is not Op.COPY:
-            return super().__missing__(key)
-        found = self[key] = Parts((box,), lambda xs: xs[0])
+        if n.op is Op.COPY:
+            found = self[key] = Parts((box,), lambda xs: xs[0])
+        elif n.op is Op.LOOP:
+            found = self[key] = loop_parts(n, box, {})
+        else:
+            found = super().__missing__(key)
         return found
+
+
+def local_parts() -> PartsOf:
+    """Parts of nodes on a mesh, as its devices make them."""
+    return _Parts()
+
+
+def first_parts(node: Node, box: IndexBox, split: Split, mesh: Mesh, k: int, parts: PartsOf) -> Parts:
+    """The parts that device number k makes a box of a cut from, or of its term."""
+    found = contraction(node)
+    if found is None or not any(split):
+        return parts[node, box]
+    of = node.inputs[found.number]
+    block = boxes(tuple([s or Replicate() for s in split]), of.shape, mesh)[k]
+    first = all(i == 0 for i, s in zip(mesh.coordinates(k), split, strict=True) if s is not None)
+    return term_of(node, box, block, first)
+
+
+def term_boxes(node: Node, layout: Layout, split: Split, mesh: Mesh) -> list[IndexBox]:
+    """The box of which each device computes a term: what those that it shares the sum with have of the value."""
+    own = boxes(layout, node.shape, mesh)
+    if not is_partial(layout) and not any(split):
+        return own
+    groups = [[own[g] for g in _group(mesh, layout, split, k)] for k in range(len(own))]
+    filled = [[b for b in group if count(b)] for group in groups]
+    return [bx.enclosing(f or g) for f, g in zip(filled, groups, strict=True)]
+
+
+def _group(mesh: Mesh, layout: Layout, split: Split, number: int) -> list[int]:
+    """The devices whose terms a device's value is a combination of, in the order in which they are combined."""
+    summed = [isinstance(p, Partial) or (bool(split) and split[k] is not None) for k, p in enumerate(layout)]
+    me = mesh.coordinates(number)
+    return [
+        k
+        for k in range(len(mesh.devices))
+        if all(s or a == b for s, a, b in zip(summed, mesh.coordinates(k), me, strict=True))
+    ]
 
 
 @dataclass(slots=True)
@@ -128,7 +177,8 @@ class _Lowering:
     cuts: dict[Node, _Cut] = field(default_factory=dict[Node, _Cut])
     singles: dict[Node, Node] = field(default_factory=dict[Node, Node])
     fetches: dict[Node, Fetch] = field(default_factory=dict[Node, Fetch])
-    parts: PartsOf = field(default_factory=_Parts)
+    parts: PartsOf = field(default_factory=local_parts)
+    loops: dict[tuple[Node, int], Parts] = field(default_factory=dict[tuple[Node, int], Parts])
     made: dict[str, dict[Place, Node]] = field(default_factory=dict[str, dict[Place, Node]])
 
     def lowered(self, nodes: Sequence[Node]) -> Lowered:
@@ -171,17 +221,12 @@ class _Lowering:
             raise IRError(f"{n!r} is no sum of terms: it has no split")
         if is_partial(layout) and n.storage is None and not any(split):
             raise IRError(f"{n!r} is to be kept in terms, but has no split")
-        cut = _Cut(n, layout, split, boxes(layout, n.shape, self.mesh), {})
-        if cut.has_terms:
-            groups = [[cut.terms[g] for g in self._group(cut, k)] for k in range(len(self.mesh.devices))]
-            filled = [[b for b in group if _count(b)] for group in groups]
-            cut.terms = [bx.enclosing(f or g) for f, g in zip(filled, groups, strict=True)]
-        return cut
+        return _Cut(n, layout, split, term_boxes(n, layout, split, self.mesh), {})
 
     # what each device needs ---------------------------------------------------------------------------------
 
     def _demand(self, n: Node, box: IndexBox, device: str) -> None:
-        if _count(box):
+        if count(box):
             wanted = self.cuts[n].demands.setdefault(device, [])
             if box not in wanted:
                 wanted.append(box)
@@ -218,16 +263,23 @@ class _Lowering:
 
     def _first(self, cut: _Cut, k: int) -> Parts:
         """The parts that device number k makes its term from, or its box."""
-        n, box = cut.node, cut.terms[k]
-        if not any(cut.split):
-            return self.parts[n, box]
-        found = contraction(n)
-        assert found is not None
-        of = n.inputs[found.number]
-        block = boxes(tuple([s or Replicate() for s in cut.split]), of.shape, self.mesh)[k]
-        at = self.mesh.coordinates(k)
-        first = all(i == 0 for i, s in zip(at, cut.split, strict=True) if s is not None)
-        return term_of(n, box, block, first)
+        if cut.node.op is Op.LOOP:
+            return self._loop_parts(cut, k)
+        return first_parts(cut.node, cut.terms[k], cut.split, self.mesh, k, self.parts)
+
+    def _loop_parts(self, cut: _Cut, k: int) -> Parts:
+        """The parts of a loop that makes all of its results that are cuts."""
+        n, key = cut.node, (cut.node, k)
+        if key not in self.loops:
+            beside = {
+                c.node: c.terms[k]
+                for c in self.cuts.values()
+                if isinstance(c.node.attrs, LoopNode)
+                and isinstance(n.attrs, LoopNode)
+                and (c.node.attrs.body, c.node.inputs) == (n.attrs.body, n.inputs)
+            }
+            self.loops[key] = loop_parts(n, cut.terms[k], beside)
+        return self.loops[key]
 
     # local nodes --------------------------------------------------------------------------------------------
 
@@ -252,7 +304,7 @@ class _Lowering:
         made = self.made.setdefault(device, {})
 
         def taken(n: Node, box: IndexBox) -> Node | None:
-            if not _count(box):
+            if not count(box):
                 return const(0, n.dtype, size_of(box))
             if n in self.cuts:
                 return self._value(n, box, device)
@@ -307,7 +359,7 @@ class _Lowering:
         pieces: list[tuple[IndexBox, Node]] = []
         for cell, holders in self._cells(cut):
             here = bx.meet(cell, box)
-            if _count(here):
+            if count(here):
                 source = self._nearest(holders, device)
                 around = here if source == device else self._wanted(cut, cell, here, device)
                 part = shrunk(cut.values[source], cell, around)
@@ -320,14 +372,14 @@ class _Lowering:
         grown, last = box, None
         while grown != last:
             last = grown
-            grown = bx.enclosing([grown, *(b for b in wanted if _count(bx.meet(b, grown)))])
+            grown = bx.enclosing([grown, *(b for b in wanted if count(bx.meet(b, grown)))])
         return grown
 
     def _cells(self, cut: _Cut) -> Iterable[tuple[IndexBox, list[str]]]:
         """The different boxes that devices have, with those that have them."""
         found: dict[IndexBox, list[str]] = {}
         for d, box in cut.finals.items():
-            if _count(box):
+            if count(box):
                 found.setdefault(box, []).append(d)
         return found.items()
 
@@ -351,34 +403,21 @@ class _Lowering:
     def _combined(self, cut: _Cut, device: str) -> Node:
         """The box of the value that a device has, from all terms of it."""
         box = cut.finals[device]
-        if not _count(box):
+        if not count(box):
             return self._on(const(0, cut.node.dtype, size_of(box)), device)
-        group = self._group(cut, self.mesh.devices.index(device))
+        group = _group(self.mesh, cut.layout, cut.split, self.mesh.devices.index(device))
         sharers = [self.mesh.devices[k] for k in group if cut.finals.get(self.mesh.devices[k]) == box]
         sizes = [n for n in size_of(box) if isinstance(n, int)]
         axis = max(range(len(sizes)), key=lambda k: sizes[k], default=None)
-        large = _count(box) * term_dtype(cut.node).itemsize >= SHARED_BYTES
+        large = count(box) * term_dtype(cut.node).itemsize >= SHARED_BYTES
         if len(sharers) < 2 or not large or axis is None or sizes[axis] < len(sharers):
             return self._summed(cut, group, box, device)
         pieces: list[tuple[IndexBox, Node]] = []
         for owner, part in zip(sharers, bx.cut(box, axis, len(sharers)), strict=True):
-            if _count(part):
+            if count(part):
                 summed = self._summed(cut, group, part, owner)
                 pieces.append((part, self._fetched(cut.node, summed, part, device, owner)))
         return _put_together(pieces, 0)
-
-    def _group(self, cut: _Cut, number: int) -> list[int]:
-        """The devices whose terms a device's value is a combination of, in the order in which they are combined."""
-        summed = [
-            isinstance(p, Partial) or (bool(cut.split) and cut.split[k] is not None)
-            for k, p in enumerate(cut.layout)
-        ]
-        me = self.mesh.coordinates(number)
-        return [
-            k
-            for k in range(len(self.mesh.devices))
-            if all(s or a == b for s, a, b in zip(summed, self.mesh.coordinates(k), me, strict=True))
-        ]
 
     def _summed(self, cut: _Cut, group: Sequence[int], box: IndexBox, device: str) -> Node:
         terms: list[Node] = []
@@ -399,12 +438,6 @@ def _combining(cut: _Cut) -> Op:
         return found.op
     (op,) = {p.op for p in cut.layout if isinstance(p, Partial)}
     return op
-
-
-def _count(box: IndexBox) -> int:
-    """The number of elements; of an axis whose size is known at run time only, at most."""
-    found = bx.volume(box)
-    return found if isinstance(found, int) else found.hi
 
 
 def _put_together(pieces: Sequence[tuple[IndexBox, Node]], axis: int) -> Node:
