@@ -18,9 +18,9 @@ from weft.core.tensor.tensor import wrap
 from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.calls import expand_calls
 from weft.ir.dtypes import float32
-from weft.ir.graph import Axes, Node, apply, buffer, toposort
+from weft.ir.graph import Axes, Node, Target, apply, buffer, toposort
 from weft.ir.ops import Op
-from weft.ir.placement import Layout, Mesh, Replicate, Shard, boxes
+from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, boxes
 from weft.scheduler.placing import layouts
 from weft.scheduler.placing.layouts import Chosen, Rates, choose
 from weft.scheduler.placing.links import Links
@@ -154,6 +154,22 @@ def test_wishes_are_kept_and_everything_else_follows() -> None:
     wish: dict[Node, Layout] = {names["x"]: (R,), names["w0"]: (S1,)}
     found = chosen([names["loss"]], mesh_of(4), given=wish)
     assert {n: found.layouts[n] for n in wish} == wish
+
+
+def test_terms_are_kept_where_they_are_asked_for() -> None:
+    (y,) = expand_calls([(stored(64, 64) @ stored(64, 64)).value.node])
+    found = chosen([y], mesh_of(4), given={y: (Partial(),)})
+    assert found.layouts[y] == (Partial(),) and found.splits[y] == (Shard(2),)
+    (x,) = [n for n in toposort([y]) if n.op is Op.MUL]
+    with pytest.raises(ArgumentError, match="is no sum of terms"):
+        chosen([x], mesh_of(4), given={x: (Partial(),)})
+
+
+def test_copies_with_a_layout_are_wishes() -> None:
+    x = stored(64, 64).value.node
+    y = apply(Op.COPY, (x,), Target(HOME, (S1,)), x.shape, x.dtype)
+    found = chosen([apply(Op.ADD, (y, y))], mesh_of(4))
+    assert found.layouts[y] == (S1,)
 
 
 def test_both_axes_of_a_mesh_are_decided_together() -> None:

@@ -21,9 +21,9 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.errors import ArgumentError
-from weft.ir.graph import Node, toposort
+from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
-from weft.ir.placement import Layout, Mesh, Placement, Replicate, Shard
+from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, PartsOf
@@ -33,7 +33,8 @@ from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, P
 from weft.scheduler.placing.routes import Routes, block_ends
 from weft.scheduler.placing.search import solve
 from weft.scheduler.placing.shares import bounds, shares
-from weft.scheduler.sharding.lower import Split
+from weft.scheduler.sharding.lower import Split, local_parts
+from weft.scheduler.sharding.propagate import CUT_OPS
 from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
 
 MAX_BLOCKS_APART = 200
@@ -183,7 +184,7 @@ class _Chooser:
     cuts: dict[Node, None] = field(default_factory=dict[Node, None])
     position: dict[Node, int] = field(default_factory=dict[Node, int])
     studies: dict[Hashable, _Study] = field(default_factory=dict[Hashable, _Study])
-    parts: PartsOf = field(default_factory=PartsOf)
+    parts: PartsOf = field(default_factory=local_parts)
     looked_at: list[int] = field(default_factory=list[int])
     ends: dict[tuple[Layout, tuple[int, ...]], Counts] = field(
         default_factory=dict[tuple[Layout, tuple[int, ...]], Counts]
@@ -203,16 +204,21 @@ class _Chooser:
 
     def forms(self, n: Node) -> list[Form]:
         """The options of a cut."""
-        if n in self.given:
-            return [Form(self.given[n])]
         sizes = _sizes(n)
         per_axis = [self._along(n, sizes, i) for i in range(len(self.mesh.shape))]
+        if n in self.given:
+            kept = self.given[n]
+            splits = [{s for _, s in some if s is not None} for some in per_axis]
+            whole = [() if isinstance(p, Partial) and n.storage is None else (None,) for p in kept]
+            per_axis = [[(p, s) for s in (*w, *some)] for p, w, some in zip(kept, whole, splits, strict=True)]
         found: list[Form] = []
         for some in itertools.product(*per_axis):
             layout = tuple(p for p, _ in some)
             split = tuple(s for _, s in some)
-            if self._fits(n, sizes, layout, split):
+            if n in self.given or self._fits(n, sizes, layout, split):
                 found.append(Form(layout, split if any(split) else ()))
+        if not found:
+            raise ArgumentError(f"{n!r} is no sum of terms as {self.given[n]} has them")
         return found
 
     def _along(self, n: Node, sizes: Sequence[int], axis: int) -> list[tuple[Placement, Shard | None]]:
@@ -379,9 +385,9 @@ def choose(
 ) -> Chosen:
     """The layouts with which `nodes`, on a mesh, are computed soonest; `rates` and `links` of its devices.
 
-    `given`: layouts that are kept. `limit`: bytes of each device, for all cuts together. `updates`: pairs of a result
-    and the leaf that it replaces, so that the next step finds it where this one did. Without `reassociates` no sum of
-    floats is split.
+    `given`: layouts that are kept, as are those that copies ask for. `limit`: bytes of each device, for all cuts
+    together. `updates`: pairs of a result and the leaf that it replaces, so that the next step finds it where this one
+    did. Without `reassociates` no sum of floats is split.
 
     Source: the problem is Alpa's of layouts inside of operators (Zheng et al. 2022), with the tables from regions.
     """
@@ -389,8 +395,13 @@ def choose(
         raise ArgumentError(
             f"{mesh.name} has {len(mesh.devices)} devices, {len(rates)} rates, {links.count} links"
         )
-    chooser = _Chooser(mesh, rates, Routes(mesh, links), given or {}, reassociates)
     order = toposort(nodes)
+    asked = {
+        n: n.attrs.layout
+        for n in order
+        if isinstance(n.attrs, Target) and n.attrs.layout and n.device == mesh.name
+    }
+    chooser = _Chooser(mesh, rates, Routes(mesh, links), {**asked, **(given or {})}, reassociates)
     chooser.position = {n: k for k, n in enumerate(order)}
     chooser.cuts = dict.fromkeys(_cuts(order, nodes, mesh, chooser.given))
     index = {n: k for k, n in enumerate(chooser.cuts)}
@@ -448,7 +459,7 @@ def _cuts(
     reads: dict[Node, frozenset[Node]] = {}
     for n in order:
         below = frozenset[Node]().union(*(reads.get(i, frozenset[Node]()) for i in n.inputs))
-        decided = n.storage is not None or n in roots or n in away or n in given or contraction(n) is not None
+        decided = n.storage is not None or n in roots or n in away or n in given or n.op in CUT_OPS
         joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
         if n.device == mesh.name and (decided or joins):
             yield n
