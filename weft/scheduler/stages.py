@@ -25,15 +25,20 @@ class Stage:
     copies: tuple[Node, ...] = ()
 
 
+def is_moved(n: Node) -> bool:
+    """True for a copy from one device to another; a mesh may be asked to lay out what it has."""
+    return n.op is Op.COPY and n.inputs[0].device != n.device
+
+
 def stages(nodes: Sequence[Node], home: Callable[[], str]) -> list[Stage]:
     """The stages in which `nodes` are computed; the last has no copies. `home` is the device of what is on none."""
     level: dict[Node, int] = {}
     for n in toposort(nodes):
         below = max([level.get(i, 0) for i in n.inputs], default=0) if n.storage is None else 0
-        level[n] = below + (n.op is Op.COPY and n.storage is None)
+        level[n] = below + (n.storage is None and is_moved(n))
     copies: dict[int, list[Node]] = {}
     for n, k in level.items():
-        if n.op is Op.COPY and n.storage is None:
+        if n.storage is None and is_moved(n):
             copies.setdefault(k, []).append(n)
     done: set[Node] = set()
 

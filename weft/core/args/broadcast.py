@@ -16,9 +16,10 @@ from weft.core.args.handle import Handle, Number, describe, wrap
 from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promote, uint8, uint16, uint32
-from weft.ir.graph import Axes, Node, Shape
+from weft.ir.graph import Axes, Node, Shape, Target
 from weft.ir.index import Int
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -229,8 +230,38 @@ def same_device(op: str, values: Sequence[Value]) -> None:
         if device is None or device is home:
             continue
         if home is not None and device != home:
-            raise DeviceError(f"{op}: tensors are on {home} and {device}; move one with .to({home!r})")
+            raise DeviceError(f"{op}: tensors are on {home} and {device}; {_remedy(home, device)}")
         home = device
+
+
+def _remedy(home: str, device: str) -> str:
+    """How tensors on two devices can meet."""
+    mesh = home if is_mesh(home) else device
+    if not is_mesh(mesh):
+        return f"move one with .to({home!r})"
+    other = device if mesh == home else home
+    return (
+        f"lay the one on {other} out on the mesh with weft.distributed.tensor.distribute_tensor(t, mesh, placements), "
+        f"or take the whole of the one on {mesh} with .full_tensor()"
+    )
+
+
+def together(op: str, values: Sequence[Value]) -> Sequence[Value]:
+    """The values, where they can meet: one without dimensions on the CPU is copied to where the others are."""
+    devices = {d for v in values if (d := v.node.device) is not None}
+    if len(devices) < 2:
+        return values
+    homes = {v.node.device for v in values if v.node.shape or v.node.device != _CPU}
+    homes.discard(None)
+    if len(homes) == 1:
+        (home,) = homes
+        assert home is not None
+        values = [v if v.node.device in (None, home) else apply(Op.COPY, (v,), Target(home)) for v in values]
+    same_device(op, values)
+    return values
+
+
+_CPU = "cpu:0"
 
 
 def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]:
@@ -239,7 +270,9 @@ def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]
     if not values:
         raise DTypeError(f"{op}: needs at least one Tensor, got {', '.join(map(repr, operands))}")
     if len(values) > 1:
-        same_device(op, values)
+        met = iter(together(op, values))
+        operands = [next(met) if isinstance(x, Value) else x for x in operands]
+        values = [x for x in operands if isinstance(x, Value)]
     shape = broadcast_shape(op, [v.node.shape for v in values])
     return [
         expand(cast(x, dtype), shape)

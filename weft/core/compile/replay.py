@@ -35,11 +35,13 @@ from weft.core.execute.ownership import (
     to_be_written,
 )
 from weft.core.execute.writes import count_step
+from weft.core.sharding.tensors import laid_out_like
 from weft.core.views import views
 from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -84,7 +86,8 @@ def make_replay(
     pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
     replay: Replay
     meta = run.META in devices
-    if needs_tape or unbound or pieces or meta or len(devices) > 1 or any(n.op is Op.COPY for n in order):
+    many = len(devices) > 1 or any(n.op is Op.COPY for n in order) or any(map(is_mesh, devices))
+    if needs_tape or unbound or pieces or meta or many:
         computed = not needs_tape and not unbound and not meta
         replay = LazyReplay(r, classes, realize=computed)
     else:
@@ -646,6 +649,12 @@ class LazyReplay(Replay):
             for g, n, count in r.draws
         }
         values = instantiate(r.values, known, drawn)
+        for b in r.rebinds:
+            if isinstance(b.target, int):
+                values[b.value] = laid_out_like(objects[b.target].value.node, values[b.value])
+        for g in r.set_grads:
+            if g.value is not None:
+                values[g.value] = laid_out_like(objects[g.target].value.node, values[g.value])
         if self._realize:
             run.realize([v.node for v in values])
         results = [

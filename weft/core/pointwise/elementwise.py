@@ -19,8 +19,8 @@ from weft.core.args.broadcast import (
     number_node,
     operand,
     result_dtype,
-    same_device,
     scalar,
+    together,
 )  # fmt: skip
 from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap, wrap_constant
@@ -138,7 +138,9 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
             if dtype is other.dtype and dtype in spec.plain:
                 device = node.device
                 if device is not other.device:
-                    same_device(spec.name, (a, b))
+                    a, b = together(spec.name, (a, b))
+                    node, other = a.node, b.node
+                    device = node.device
                 if node.shape != other.shape:
                     shape = broadcast_shape(spec.name, (node.shape, other.shape))
                     return wrap(_fitting(spec, expand(a, shape), expand(b, shape)))
@@ -808,8 +810,9 @@ def where(
     if fitting is not None:
         return wrap(fitting)
     dtype = result_dtype((x, y))
-    values = [v for v in (c, x, y) if isinstance(v, Value)]
-    same_device("where", values)
+    values = together("where", [v for v in (c, x, y) if isinstance(v, Value)])
+    met = iter(values)
+    c, x, y = next(met), *(next(met) if isinstance(v, Value) else v for v in (x, y))
     shape = broadcast_shape("where", [v.node.shape for v in values])
     a, b = (
         expand(cast(v, dtype), shape) if isinstance(v, Value) else scalar(v, dtype, shape) for v in (x, y)
