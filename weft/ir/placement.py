@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.ir.errors import IRError
+from weft.ir.index import Int
 from weft.ir.ops import COMBINE, Op
 from weft.ir.regions.boxes import IndexBox, Interval
 
@@ -99,7 +100,7 @@ def blocks(shard: Shard, size: int, count: int) -> list[Interval]:
     return [Interval(first, last) for first, last in zip([0, *ends], ends, strict=False)]
 
 
-def check(layout: Layout, shape: Sequence[int], mesh: Mesh) -> None:
+def check(layout: Layout, shape: Sequence[Int], mesh: Mesh) -> None:
     """Raise an IRError where a tensor of this shape cannot be laid out so."""
     if len(layout) != len(mesh.shape):
         raise IRError(f"{len(layout)} placements for the {len(mesh.shape)} axes of {mesh.name}")
@@ -121,17 +122,18 @@ def check(layout: Layout, shape: Sequence[int], mesh: Mesh) -> None:
                 pass
 
 
-def boxes(layout: Layout, shape: Sequence[int], mesh: Mesh) -> list[IndexBox]:
+def boxes(layout: Layout, shape: Sequence[Int], mesh: Mesh) -> list[IndexBox]:
     """The box of each device of the mesh; of a partial result, that of which it holds a term."""
     return [_box(layout, shape, mesh.shape, mesh.coordinates(k)) for k in range(len(mesh.devices))]
 
 
-def _box(layout: Layout, shape: Sequence[int], grid: tuple[int, ...], at: tuple[int, ...]) -> IndexBox:
+def _box(layout: Layout, shape: Sequence[Int], grid: tuple[int, ...], at: tuple[int, ...]) -> IndexBox:
     sides = [Interval(0, n) for n in shape]
     for p, count, k in zip(layout, grid, at, strict=True):
         if isinstance(p, Shard):
             first, end = sides[p.dim]
-            assert isinstance(first, int) and isinstance(end, int)
+            if not isinstance(first, int) or not isinstance(end, int):
+                raise IRError(f"{p} of an axis whose size {end} is known only when it runs")
             block = blocks(p, end - first, count)[k]
             sides[p.dim] = Interval(first + block.lo, first + block.hi)
     return tuple(sides)
