@@ -42,19 +42,20 @@ def tensor_parallel(make: Any, model: Any, mesh: DeviceMesh) -> None:
     distribute_module(model, mesh)
 
 
-@pytest.mark.parametrize("optimizer", [sgd, adam])
 @pytest.mark.parametrize(
-    ("make", "sizes"), [(perceptron, (2, 3, 4)), (LanguageModel, (3,))], ids=["perceptron", "transformer"]
+    ("make", "optimizer", "sizes"),
+    [(perceptron, sgd, (3,)), (perceptron, adam, (2, 4)), (LanguageModel, adam, (3,))],
+    ids=["perceptron-sgd", "perceptron-adam", "transformer"],
 )
 class TestTraining:
-    def test_by_batches(self, make: Any, sizes: tuple[int, ...], optimizer: Any) -> None:
+    def test_by_batches(self, make: Any, optimizer: Any, sizes: tuple[int, ...]) -> None:
         for n in sizes:
             mesh = init_device_mesh("dummy", (n,))
             found = trained(make, optimizer, lambda m, mesh=mesh: distribute_module(m, mesh), mesh, Shard(0))
             found.assert_like(on_one(make, optimizer))
             assert all(p.placements == (Replicate(),) for p in found.model.parameters())
 
-    def test_by_columns_and_rows(self, make: Any, sizes: tuple[int, ...], optimizer: Any) -> None:
+    def test_by_columns_and_rows(self, make: Any, optimizer: Any, sizes: tuple[int, ...]) -> None:
         for n in sizes:
             mesh = init_device_mesh("dummy", (n,))
             found = trained(
@@ -70,7 +71,7 @@ class TestTraining:
                 )
                 assert found.optimizer.state[second].popitem()[1].placements == (Shard(1),)
 
-    def test_with_nothing_twice(self, make: Any, sizes: tuple[int, ...], optimizer: Any) -> None:
+    def test_with_nothing_twice(self, make: Any, optimizer: Any, sizes: tuple[int, ...]) -> None:
         for n in sizes:
             mesh = init_device_mesh("dummy", (n,))
             found = trained(make, optimizer, lambda m, mesh=mesh: fully_shard(m, mesh=mesh), mesh, Shard(0))

@@ -3,29 +3,74 @@
     x "mesh:0" (8, 4), by rows on dummy:0 and dummy:1        x0 (4, 4) on dummy:0        x1 (4, 4) on dummy:1
     y = exp(x)                                               exp(x0)                     exp(x1)
 
-A node on a mesh stands for what each of its devices holds: a layout, and a node for each device.
+A node on a mesh stands for what each of its devices holds: a layout, and a node for each device. Which layouts, and
+what is exchanged, is decided in `sharding`, once for all graphs of one structure whose leaves lie alike.
 """
 # Tests: tests/scheduler/test_meshes.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from weft.backends import registry
 from weft.backends.mesh.device import MeshDevice, joined, layout_of, parts_of
 from weft.backends.storage import Storage
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
-from weft.ir.graph import Node, Target, buffer, toposort
+from weft.ir.forks import forkable
+from weft.ir.graph import Node, Target, apply, buffer, intern, toposort
 from weft.ir.ops import Op
-from weft.ir.placement import Layout, Mesh, is_mesh
-from weft.ir.rewrite import rebuilt
-from weft.scheduler import gathered
-from weft.scheduler.gathered import Laid
-from weft.scheduler.stages import stages
+from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, is_mesh
+from weft.ir.rewrite import over, rebuilt, rewritten
+from weft.scheduler.sharding.lower import Fetch, lower
+from weft.scheduler.sharding.propagate import Choice, propagate
+from weft.scheduler.signature import Signature, signature, snapshot
 
 Realize: TypeAlias = Callable[[Sequence[Node], Mapping[str, int] | None], Mapping[Node, Storage]]
+
+LOWERED_KEPT = 128
+"""Graphs on meshes whose local graphs are kept; the one met longest ago goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A value on a mesh: how it is laid out, and the node of each device, in row-major order."""
+
+    mesh: Mesh
+    layout: Layout
+    shape: tuple[int, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What takes the place of a graph's nodes on devices that are no meshes, and why: what is fetched, and which
+    layouts were chosen rather than asked for."""
+
+    found: tuple[Laid | Node, ...]
+    fetches: tuple[Fetch, ...]
+    choices: Mapping[Node, Choice]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of all devices."""
+        return _flat(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The local graph of a structure, on leaves that have no values: for each leaf of the structure one, or one for
+    each device of its mesh."""
+
+    leaves: tuple[tuple[Node, ...], ...]
+    local: Local
+
+
+_lock = forkable(threading.RLock())
+_templates: dict[tuple[Any, ...], _Template] = {}
 
 
 def mesh_of(name: str | None) -> MeshDevice | None:
@@ -36,92 +81,17 @@ def mesh_of(name: str | None) -> MeshDevice | None:
     return device if isinstance(device, MeshDevice) else None
 
 
-def touches(order: Sequence[Node]) -> bool:
+def touches(order: Iterable[Node]) -> bool:
     """True where one of the nodes is on a mesh."""
     return any(is_mesh(n.device) for n in order)
-
-
-def localized(nodes: Sequence[Node], home: Callable[[], str]) -> list[Laid | Node]:
-    """The nodes that take the place of each, on devices that are no meshes. `home` is the device of what is on none.
-
-    Where a value is copied between a mesh and another device the graph is cut: it is a leaf of what reads it.
-    """
-    laid: dict[Node, Laid] = {}
-    """Of nodes, and of the leaves that stand for copies to a mesh."""
-    new: dict[Node, Node] = {}
-    """What stands for the copies, in graphs that read them."""
-    for stage in stages(nodes, home):
-        for name, group in stage.computed:
-            own, mesh = rebuilt(group, new), mesh_of(name)
-            if mesh is None:
-                new.update(zip(group, own, strict=True))
-            else:
-                laid.update(zip(group, _lowered(own, mesh, laid), strict=True))
-        for copy in stage.copies:
-            (source,) = copy.inputs
-            mesh = mesh_of(copy.device)
-            name = copy.device if mesh is None else mesh.mesh.devices[0]
-            assert name is not None
-            if mesh_of(source.device) is not None:
-                there = gathered.whole(laid.get(source) or _leaf(source), name)
-            else:
-                there = gathered.copied(rebuilt([source], new)[0], name)
-            if mesh is None:
-                new[copy] = there
-            else:
-                new[copy] = buffer(copy.shape, copy.dtype, copy.device, None)
-                laid[new[copy]] = laid[copy] = gathered.spread(
-                    there, mesh.mesh, _wish(copy) or mesh.replicated
-                )
-    return [laid.get(n) or (new.get(n, n) if mesh_of(n.device) is None else _leaf(n)) for n in nodes]
-
-
-def _leaf(node: Node) -> Laid:
-    """What each device holds of a value on a mesh that is there."""
-    device = mesh_of(node.device)
-    assert device is not None
-    shape = sizes(node)
-    storage: Storage | None = node.storage
-    if storage is None:  # nobody has a value for it: who computes it says so
-        parts = tuple([buffer(shape, node.dtype, name, None) for name in device.mesh.devices])
-        return Laid(device.mesh, device.replicated, shape, parts)
-    held = parts_of(storage)
-    layout = layout_of(storage)
-    assert layout is not None
-    parts = tuple([buffer(p.shape, p.dtype, p.device.info.name, p) for p in held])
-    return Laid(device.mesh, layout, shape, parts)
-
-
-def sizes(node: Node) -> tuple[int, ...]:
-    """The shape of a node. ArgumentError where it is known at run time only."""
-    found = tuple([n for n in node.shape if isinstance(n, int)])
-    if len(found) < len(node.shape):
-        raise ArgumentError(f"a tensor of shape {node.shape} on {node.device}: sizes on a mesh must be known")
-    return found
-
-
-def _lowered(nodes: Sequence[Node], device: MeshDevice, given: Mapping[Node, Laid]) -> list[Laid]:
-    """The nodes, which are on one mesh, on its devices. `given` are leaves that are laid out already."""
-    roots = expand_calls(nodes)
-    leaves = {n: given.get(n) or _leaf(n) for n in toposort(roots) if _is_leaf(n)}
-    return gathered.lower(roots, device.mesh, leaves)
-
-
-def _is_leaf(n: Node) -> bool:
-    return n.device is not None and (n.op is Op.BUFFER or n.storage is not None)
-
-
-def _wish(node: Node) -> Layout | None:
-    """The layout that a node asks for."""
-    return node.attrs.layout if node.op is Op.COPY and isinstance(node.attrs, Target) else None
 
 
 def compute(
     nodes: Sequence[Node], home: Callable[[], str], realize: Realize, bindings: Mapping[str, int] | None
 ) -> list[Storage]:
-    """The values of nodes, some of them on meshes or made of what is there. `realize` computes on single devices."""
-    found = localized(nodes, home)
-    constants = realize([n for f in found for n in (f.nodes if isinstance(f, Laid) else (f,))], bindings)
+    """The values of nodes, some of them on meshes or made of what is. `realize` computes on single devices."""
+    found = localized(nodes, home).found
+    constants = realize(_flat(found), bindings)
 
     def value(n: Node) -> Storage:
         storage: Storage | None = n.storage
@@ -133,6 +103,140 @@ def compute(
         else value(f)
         for f in found
     ]
+
+
+def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
+    """The nodes that take the place of each, on devices that are no meshes. `home` is the device of what is on none."""
+    sig = signature(nodes)
+    if sig.variables:
+        names = ", ".join(v.name for v in sig.variables)
+        raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
+    layouts = tuple([None if s is None else layout_of(s) for s in sig.storages])
+    key = (sig.key, layouts, home())
+    with _lock:
+        known = _templates.pop(key, None)
+        if known is None:
+            known = _template(sig)
+            while len(_templates) >= LOWERED_KEPT:
+                del _templates[next(iter(_templates))]
+        _templates[key] = known
+    new: dict[Node, Node] = {}
+    for places, leaf, storage in zip(known.leaves, sig.leaves, sig.storages, strict=True):
+        on_mesh = is_mesh(leaf.device) and storage is not None
+        own = parts_of(storage) if on_mesh else [storage]
+        for n, s in zip(places, own, strict=True):
+            new[n] = buffer(n.shape, n.dtype, n.device, s)
+    made = dict(zip(known.local.nodes, rebuilt(known.local.nodes, new), strict=True))
+    return Local(tuple(_changed(known.local.found, made)), known.local.fetches, known.local.choices)
+
+
+def _template(sig: Signature) -> _Template:
+    own = snapshot(sig)
+    shards: dict[Node, tuple[Node, ...]] = {}
+    for leaf in own.leaves:
+        mesh = mesh_of(leaf.device)
+        if mesh is not None:
+            storage: Storage | None = leaf.storage
+            if storage is None:  # nobody has a value for it: who computes it says so
+                leaf.storage = storage = Storage(mesh, mesh.allocate(0), leaf.dtype, sizes(leaf))
+            shards[leaf] = tuple([buffer(p.shape, p.dtype, p.device.info.name, None) for p in parts_of(storage)])
+    leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
+    local = _localized(expand_calls(own.outputs), shards)
+    for leaf in own.leaves:
+        leaf.storage = None  # what the structure is kept for are other values
+    return _Template(leaves, local)
+
+
+def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -> Local:
+    """The local graph of `roots`, of one mesh after the other: for each, the others are devices like any."""
+    found: list[Laid | Node] = list(_by_way_of_devices(roots))
+    fetches: list[Fetch] = []
+    choices: dict[Node, Choice] = {}
+    names = dict.fromkeys(n.device for n in toposort(_flat(found)) if is_mesh(n.device))
+    for name in names:
+        device = mesh_of(name)
+        assert device is not None
+        mesh, wanted = device.mesh, list(dict.fromkeys(_flat(found)))
+        own = {n: laid for n in toposort(wanted) if n in shards and n.device == name and (laid := layout_of(n.storage))}
+        decided = _decided(wanted, mesh, own)
+        placed = propagate(decided, mesh, own)
+        lowered = lower(decided, mesh, placed.layouts, {n: shards[n] for n in own}, placed.splits)
+        fetches += lowered.fetches
+        choices.update(placed.choices)
+        made: dict[Node, Laid | Node] = {}
+        for n, d in zip(wanted, decided, strict=True):
+            if d in lowered.locals and n.device == name:
+                made[n] = Laid(mesh, placed.layouts[d], sizes(n), lowered.locals[d])
+            else:
+                made[n] = lowered.others[d]
+        found = list(_changed(found, made))
+    return Local(tuple(found), tuple(fetches), choices)
+
+
+def _by_way_of_devices(roots: Sequence[Node]) -> list[Node]:
+    """The roots, where what goes from one mesh to another goes by way of the first device of that."""
+
+    def over_device(n: Node, inputs: tuple[Node, ...]) -> Node:
+        target = n.attrs
+        if n.op is Op.COPY and isinstance(target, Target) and is_mesh(n.device) and is_mesh(inputs[0].device):
+            mesh = mesh_of(n.device)
+            if mesh is not None and inputs[0].device != n.device:
+                inputs = (apply(Op.COPY, inputs, Target(mesh.mesh.devices[0])),)
+        return over(n, inputs)
+
+    return rewritten(roots, over_device)
+
+
+def _decided(roots: Sequence[Node], mesh: Mesh, leaves: Mapping[Node, Layout]) -> list[Node]:
+    """The roots, with wishes that leave axes of the mesh free as they are without them on these."""
+    free = [n for n in toposort(roots) if n.device == mesh.name and n.storage is None and _is_free(n)]
+    if not free:
+        return list(roots)
+    wishes = set(free)
+
+    def without(n: Node, inputs: tuple[Node, ...]) -> Node:
+        return inputs[0] if n in wishes else over(n, inputs)
+
+    made = rewritten([*roots, *(n.inputs[0] for n in free)], without)
+    below = made[len(roots) :]
+    on_mesh = [n for n in dict.fromkeys(below) if n.device == mesh.name]
+    found = propagate([*dict.fromkeys([*made[: len(roots)], *on_mesh])], mesh, leaves).layouts
+    whole: Layout = (Replicate(),) * len(mesh.shape)
+    layouts = {n: found.get(b, whole) for n, b in zip(free, below, strict=True)}
+
+    def with_layout(n: Node, inputs: tuple[Node, ...]) -> Node:
+        if n not in wishes or not isinstance(n.attrs, Target) or n.attrs.layout is None:
+            return over(n, inputs)
+        layout = tuple([_settled(p, have) for p, have in zip(n.attrs.layout, layouts[n], strict=True)])
+        return intern(Op.COPY, inputs, Target(mesh.name, layout), n.shape, n.dtype, mesh.name)
+
+    return rewritten(roots, with_layout)
+
+
+def _is_free(n: Node) -> bool:
+    wished = n.attrs.layout if isinstance(n.attrs, Target) else None
+    return wished is not None and any(isinstance(p, Free) for p in wished)
+
+
+def _settled(wished: Placement, have: Placement) -> Placement:
+    if not isinstance(wished, Free):
+        return wished
+    return Replicate() if isinstance(have, Partial) else have
+
+
+def sizes(node: Node) -> tuple[int, ...]:
+    """The shape of a node, which has no runtime variables."""
+    return tuple([n for n in node.shape if isinstance(n, int)])
+
+
+def _flat(found: Iterable[Laid | Node]) -> list[Node]:
+    return [n for f in found for n in (f.nodes if isinstance(f, Laid) else (f,))]
+
+
+def _changed(found: Iterable[Laid | Node], new: Mapping[Node, Any]) -> Iterable[Laid | Node]:
+    """The same with other nodes."""
+    for f in found:
+        yield Laid(f.mesh, f.layout, f.shape, tuple([new[n] for n in f.nodes])) if isinstance(f, Laid) else new[f]
 
 
 def _device(mesh: Mesh) -> MeshDevice:
