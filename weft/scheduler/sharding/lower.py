@@ -21,10 +21,12 @@ from typing import TypeAlias
 
 from weft.ir.errors import IRError
 from weft.ir.graph import Along, Node, Target, apply, const, device_over, intern, toposort
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, boxes, check
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.ir.regions.loop_parts import loop_parts
 from weft.ir.regions.parts import Parts, PartsOf, Place, pulled, shrunk, size_of
 from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
 
@@ -115,13 +117,17 @@ class _Cut:
 
 
 class _Parts(PartsOf):
-    """A COPY to the mesh is where its input is computed: who has it on a device of the mesh has copied it."""
+    """A COPY to the mesh is where its input is computed: who has it on a device of the mesh has copied it. Loops are
+    parted where their steps keep axes apart."""
 
     def __missing__(self, key: Place) -> Parts:
         n, box = key
-        if n.op is not Op.COPY:
-            return super().__missing__(key)
-        found = self[key] = Parts((box,), lambda xs: xs[0])
+        if n.op is Op.COPY:
+            found = self[key] = Parts((box,), lambda xs: xs[0])
+        elif n.op is Op.LOOP:
+            found = self[key] = loop_parts(n, box, {})
+        else:
+            found = super().__missing__(key)
         return found
 
 
@@ -172,6 +178,7 @@ class _Lowering:
     singles: dict[Node, Node] = field(default_factory=dict[Node, Node])
     fetches: dict[Node, Fetch] = field(default_factory=dict[Node, Fetch])
     parts: PartsOf = field(default_factory=local_parts)
+    loops: dict[tuple[Node, int], Parts] = field(default_factory=dict[tuple[Node, int], Parts])
     made: dict[str, dict[Place, Node]] = field(default_factory=dict[str, dict[Place, Node]])
 
     def lowered(self, nodes: Sequence[Node]) -> Lowered:
@@ -256,7 +263,23 @@ class _Lowering:
 
     def _first(self, cut: _Cut, k: int) -> Parts:
         """The parts that device number k makes its term from, or its box."""
+        if cut.node.op is Op.LOOP:
+            return self._loop_parts(cut, k)
         return first_parts(cut.node, cut.terms[k], cut.split, self.mesh, k, self.parts)
+
+    def _loop_parts(self, cut: _Cut, k: int) -> Parts:
+        """The parts of a loop that makes all of its results that are cuts."""
+        n, key = cut.node, (cut.node, k)
+        if key not in self.loops:
+            beside = {
+                c.node: c.terms[k]
+                for c in self.cuts.values()
+                if isinstance(c.node.attrs, LoopNode)
+                and isinstance(n.attrs, LoopNode)
+                and (c.node.attrs.body, c.node.inputs) == (n.attrs.body, n.inputs)
+            }
+            self.loops[key] = loop_parts(n, cut.terms[k], beside)
+        return self.loops[key]
 
     # local nodes --------------------------------------------------------------------------------------------
 
