@@ -122,8 +122,7 @@ def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
         _templates[key] = known
     new: dict[Node, Node] = {}
     for places, leaf, storage in zip(known.leaves, sig.leaves, sig.storages, strict=True):
-        on_mesh = is_mesh(leaf.device) and storage is not None
-        own = parts_of(storage) if on_mesh else [storage]
+        own = [storage] if storage is None or not is_mesh(leaf.device) else parts_of(storage)
         for n, s in zip(places, own, strict=True):
             new[n] = buffer(n.shape, n.dtype, n.device, s)
     made = dict(zip(known.local.nodes, rebuilt(known.local.nodes, new), strict=True))
@@ -139,7 +138,9 @@ def _template(sig: Signature) -> _Template:
             storage: Storage | None = leaf.storage
             if storage is None:  # nobody has a value for it: who computes it says so
                 leaf.storage = storage = Storage(mesh, mesh.allocate(0), leaf.dtype, sizes(leaf))
-            shards[leaf] = tuple([buffer(p.shape, p.dtype, p.device.info.name, None) for p in parts_of(storage)])
+            shards[leaf] = tuple(
+                [buffer(p.shape, p.dtype, p.device.info.name, None) for p in parts_of(storage)]
+            )
     leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
     local = _localized(expand_calls(own.outputs), shards)
     for leaf in own.leaves:
@@ -157,7 +158,11 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
         device = mesh_of(name)
         assert device is not None
         mesh, wanted = device.mesh, list(dict.fromkeys(_flat(found)))
-        own = {n: laid for n in toposort(wanted) if n in shards and n.device == name and (laid := layout_of(n.storage))}
+        own = {
+            n: laid
+            for n in toposort(wanted)
+            if n in shards and n.device == name and (laid := layout_of(n.storage))
+        }
         decided = _decided(wanted, mesh, own)
         placed = propagate(decided, mesh, own)
         lowered = lower(decided, mesh, placed.layouts, {n: shards[n] for n in own}, placed.splits)
@@ -236,7 +241,11 @@ def _flat(found: Iterable[Laid | Node]) -> list[Node]:
 def _changed(found: Iterable[Laid | Node], new: Mapping[Node, Any]) -> Iterable[Laid | Node]:
     """The same with other nodes."""
     for f in found:
-        yield Laid(f.mesh, f.layout, f.shape, tuple([new[n] for n in f.nodes])) if isinstance(f, Laid) else new[f]
+        yield (
+            Laid(f.mesh, f.layout, f.shape, tuple([new[n] for n in f.nodes]))
+            if isinstance(f, Laid)
+            else new[f]
+        )
 
 
 def _device(mesh: Mesh) -> MeshDevice:
