@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from weft.autograd.context import grad_enabled
+from weft.autograd.ops import reshape
 from weft.autograd.value import Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
@@ -13,6 +15,7 @@ from weft.core.composed.autocast import lowers
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
 from weft.core.functional.activations import softmax
+from weft.core.functional.attention_gradient import Blocked, blocks_of, with_gradient_by_blocks
 from weft.core.functional.dropouts import dropout
 from weft.core.functional.linear_maps import linear
 from weft.core.functions.matmul import matmul
@@ -79,18 +82,36 @@ def _attention(
     scale: float,
 ) -> Tensor:
     """Scaled dot product attention on shapes that fit."""
-    q, k = query.shape, key.shape
-    dtype = query.value.dtype
+    q, k, v = query.value, key.value, value.value
+    mask = None if attn_mask is None else attn_mask.value
+
+    def weights(q: Value, k: Value, mask: Value | None, rows: Value | None) -> Value:
+        return _weights(wrap(q), wrap(k), None if mask is None else wrap(mask), rows, scale).value
+
+    def formula(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
+        rows = reshape(positions(q.shape[-2:-1], 0, int32), (q.shape[-2], 1)) if is_causal else None
+        p = wrap(weights(q, k, mask, rows))
+        if dropout_p > 0.0:
+            p = dropout(p, dropout_p)
+        # rounded once more, which is what units for matrices take
+        return matmul(wrap(bc.cast(p.value, q.dtype)), wrap(v)).value
+
+    blocks = None if dropout_p > 0.0 else blocks_of(q, k, v, mask)
+    if blocks is None or not grad_enabled():
+        return wrap(formula(q, k, v, mask))
+    inputs = (q, k, v) if mask is None else (q, k, v, mask)
+    blocked = Blocked(blocks, weights, scale, is_causal)
+    return wrap(with_gradient_by_blocks(formula(q, k, v, mask), inputs, blocked, formula))
+
+
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None, rows: Value | None, scale: float) -> Tensor:
+    """softmax(query @ key.T * scale + mask); `rows`, the positions of queries as a column, for a causal mask."""
     scores = _wide_product(query, transpose(key, -2, -1)) * scale
-    if is_causal:
-        grid = (q[-2], k[-2])
-        allowed = wrap(positions(grid, 1, int32)) <= wrap(positions(grid, 0, int32))
+    if rows is not None:
+        grid = scores.value.shape[-2:]
+        allowed = wrap(positions(grid, 1, int32)) <= wrap(bc.expand(rows, grid))
         scores = where(allowed, scores, -math.inf)
-    weights = softmax(scores, -1) if attn_mask is None else _masked(scores, attn_mask)
-    if dropout_p > 0.0:
-        weights = dropout(weights, dropout_p)
-    # rounded once more, which is what units for matrices take
-    return matmul(wrap(bc.cast(weights.value, dtype)), value)
+    return softmax(scores, -1) if mask is None else _masked(scores, mask)
 
 
 def _wide_product(x: Tensor, y: Tensor) -> Tensor:
