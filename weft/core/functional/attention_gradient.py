@@ -68,7 +68,7 @@ class Blocks:
     rows: int
 
 
-def blocks_of(q: Value, k: Value, v: Value, mask: Value | None) -> Blocks | None:
+def blocks_of(q: Value, k: Value, v: Value, mask: Value | None = None) -> Blocks | None:
     """The division that pays for attention on these values; None where all rows at once are as good, or where
     sizes or gradients ask for more than blocks give."""
     sizes = (*q.shape, *k.shape, *v.shape, *(() if mask is None else mask.shape))
@@ -76,7 +76,7 @@ def blocks_of(q: Value, k: Value, v: Value, mask: Value | None) -> Blocks | None
         return None
     if q.shape[:-2] != k.shape[:-2] or q.shape[:-2] != v.shape[:-2] or 0 in sizes:
         return None
-    if not q.dtype is k.dtype is v.dtype:
+    if not q.dtype is k.dtype is v.dtype or (mask is not None and len(mask.shape) > len(q.shape)):
         return None
     batch, length, columns = _product(q.shape[:-2]), _product(q.shape[-2:-1]), _product(k.shape[-2:-1])
     row = columns * accumulator(q.dtype).itemsize
