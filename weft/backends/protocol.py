@@ -71,7 +71,8 @@ class DeviceInfo:
     `shuffles`: the threads of a warp can combine what they have in registers.
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
-    not a copy. `costs` are what schedules of a core are compared by.
+    not a copy. `pool` names the memory that the device uses; those of one backend that name the same share it, so that
+    each reads what others have made; empty: one of its own. `costs` are what schedules of a core are compared by.
     """
 
     name: str
@@ -101,6 +102,12 @@ class DeviceInfo:
     matrix_units: tuple[MatrixUnit, ...] = ()
     bounds: Bounds = field(default_factory=Bounds)
     costs: CostModel = field(default_factory=CostModel, repr=False)
+    pool: str = ""
+
+    @property
+    def memory_pool(self) -> str:
+        """The name of the pool that the device's memories are in."""
+        return self.pool or self.name
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one SIMD register."""
@@ -258,7 +265,7 @@ class Device(Protocol):
 
     def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
         """Copy the first bytes of another device's (or this one's) memory into `memory` without the host; False,
-        with nothing done, where there is no such way. All that was started on `origin` comes before."""
+        with nothing done, where there is no such way. The work on `origin` that made the source comes before."""
         ...
 
     def queue(self, number: int = 0) -> Queue:
