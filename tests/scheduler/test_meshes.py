@@ -9,10 +9,12 @@ import weft
 from weft.distributed import init_device_mesh
 from weft.distributed.tensor import Replicate, Shard, distribute_tensor
 from weft.errors import ArgumentError
-from weft.ir.graph import toposort
+from weft.ir.dtypes import float32
+from weft.ir.graph import apply, buffer, toposort
+from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.scheduler import meshes
-from weft.scheduler.realize import default_device
+from weft.scheduler.realize import default_device, realize
 
 A = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -100,3 +102,9 @@ def test_runtime_sizes_are_refused() -> None:
     x = distribute_tensor(weft.tensor(A), init_device_mesh("dummy", (2,)), [Shard(0)]).realize()
     with pytest.raises(ArgumentError, match="sizes on a mesh must be known, and n is a runtime variable"):
         (x[: weft.Variable("n", 1, 4)] * 2).realize()
+
+
+def test_a_leaf_without_a_value_is_refused() -> None:
+    nothing = buffer((2,), float32, init_device_mesh("dummy", (2,)).name, None)
+    with pytest.raises(ArgumentError, match="it has no value"):
+        realize([apply(Op.NEG, (nothing,))])

@@ -4,7 +4,6 @@ A parameter lies along the mesh by its first dimension. A gradient is laid out a
 optimizer keeps for it; where the whole is needed it is gathered, and let go of.
 Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054.
 """
-# Tests: tests/distributed/test_fsdp.py
 
 from __future__ import annotations
 

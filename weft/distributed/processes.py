@@ -2,7 +2,6 @@
 
 Programs that are written for several processes run as they are, alone. More than one process is refused.
 """
-# Tests: tests/distributed/test_processes.py
 
 from __future__ import annotations
 

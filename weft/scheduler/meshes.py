@@ -6,7 +6,6 @@
 A node on a mesh stands for what each of its devices holds: a layout, and a node for each device. Which layouts, and
 what is exchanged, is decided in `sharding`, once for all graphs of one structure whose leaves lie alike.
 """
-# Tests: tests/scheduler/test_meshes.py
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What takes the place of a graph's nodes on devices that are no meshes, and why: what is fetched, and which
-    layouts were chosen rather than asked for."""
+    """A graph on devices that are no meshes: what takes the place of its nodes, what is fetched, and which layouts were
+    chosen rather than asked for."""
 
     found: tuple[Laid | Node, ...]
     fetches: tuple[Fetch, ...]
@@ -122,7 +121,7 @@ def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
         _templates[key] = known
     new: dict[Node, Node] = {}
     for places, leaf, storage in zip(known.leaves, sig.leaves, sig.storages, strict=True):
-        own = [storage] if storage is None or not is_mesh(leaf.device) else parts_of(storage)
+        own = parts_of(storage) if storage is not None and is_mesh(leaf.device) else [storage] * len(places)
         for n, s in zip(places, own, strict=True):
             new[n] = buffer(n.shape, n.dtype, n.device, s)
     made = dict(zip(known.local.nodes, rebuilt(known.local.nodes, new), strict=True))

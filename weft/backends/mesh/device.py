@@ -142,7 +142,7 @@ class MeshDevice:
 
 
 def parts_of(storage: Storage) -> list[Storage]:
-    """What each device of a mesh holds of a value, as values of their own."""
+    """The parts of a value on a mesh, as values of their own."""
     assert isinstance(storage.device, MeshDevice)
     memory = _laid_out(storage.memory)
     held = boxes(memory.layout, storage.shape, storage.device.mesh)

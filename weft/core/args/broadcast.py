@@ -235,7 +235,7 @@ def same_device(op: str, values: Sequence[Value]) -> None:
 
 
 def _remedy(home: str, device: str) -> str:
-    """How tensors on two devices can meet."""
+    """The remedy where tensors are on two devices."""
     mesh = home if is_mesh(home) else device
     if not is_mesh(mesh):
         return f"move one with .to({home!r})"

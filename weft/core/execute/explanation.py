@@ -208,8 +208,8 @@ class ExplainedCopy:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLayout:
-    """How a tensor lies on a mesh, and why. `fetched`: the bytes that devices fetch from each other for it, where the
-    layout was chosen by them."""
+    """The layout of a tensor on a mesh, and why. `fetched`: the bytes that devices fetch from each other for it, where
+    the layout was chosen by them."""
 
     tensor: str
     mesh: str

@@ -40,7 +40,7 @@ def layout_of(node: Node) -> Layout | None:
 
 
 def parts(node: Node) -> list[Node]:
-    """What each device of its mesh holds of a value that is there, as leaves."""
+    """The parts of a value that is there, of each device of its mesh, as leaves."""
     from weft.backends.mesh.device import parts_of
 
     held = parts_of(node.storage)

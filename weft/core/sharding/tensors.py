@@ -277,7 +277,7 @@ def _along(mesh: Mesh, k: int, axis: int) -> bool:
 
 
 def placements(input: Tensor) -> tuple[Placement, ...]:
-    """How the tensor lies along each dimension of its mesh. Computes it where that is not decided yet."""
+    """The placement along each dimension of its mesh. Computes it where that is not decided yet."""
     v = input.value
     mesh_of("placements", v)
     return placements_of(current_layout("placements", v))

@@ -162,7 +162,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """How a tensor on a mesh lies along each dimension of that. Computes it where this is not decided yet."""
+        """The placement of a tensor along each dimension of its mesh. Computes it where this is not decided yet."""
         return tensors.placements(self)
 
     @property

@@ -1,5 +1,4 @@
 """DTensor, a name for tensors on a mesh; and new tensors there."""
-# Tests: tests/distributed/tensor/test_dtensor.py
 
 from __future__ import annotations
 

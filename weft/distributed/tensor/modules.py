@@ -1,5 +1,4 @@
 """Modules on meshes: parameters and buffers are laid out where they are, inputs and outputs where they pass."""
-# Tests: tests/distributed/tensor/test_modules.py
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@
 Source: Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053. A program sees whole tensors: a layer of 16 heads has 16,
 however many devices there are, and outputs stay on the mesh (torch's use_local_output has no meaning here).
 """
-# Tests: tests/distributed/tensor/test_parallel.py
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ M = TypeVar("M")
 
 
 class ParallelStyle(ABC):
-    """How a module is spread over the devices of one mesh dimension."""
+    """The way in which a module is spread over the devices of one mesh dimension."""
 
     @abstractmethod
     def _apply(self, module: Any, device_mesh: DeviceMesh) -> Any:
