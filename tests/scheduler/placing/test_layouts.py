@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.autograd.value import Value
+from weft.backends.dummy.device import DummyBackend, describe
 from weft.core.tensor.tensor import wrap
 from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.calls import expand_calls
@@ -22,7 +23,7 @@ from weft.ir.graph import Axes, Node, Target, apply, buffer, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, boxes
 from weft.scheduler.placing import layouts
-from weft.scheduler.placing.layouts import Chosen, Rates, choose
+from weft.scheduler.placing.layouts import Chosen, Rates, choose, described
 from weft.scheduler.placing.links import Links
 from weft.scheduler.sharding.lower import lower
 from weft.scheduler.sharding.terms import contraction
@@ -207,6 +208,14 @@ def test_equal_layers_are_studied_once() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layouts._Chooser, "_study", counted)
         assert studies(6) == studies(12)
+
+
+def test_devices_are_described_by_themselves_and_their_links() -> None:
+    farm = DummyBackend([describe(k, "farm", flops=1e12 * (k + 1)) for k in range(3)], "farm")
+    rates, between = described([farm.device(k) for k in range(3)])
+    assert [r.flops for r in rates] == [1e12, 2e12, 3e12]
+    assert between.send_ns(0, 1, 16_000) == pytest.approx(1000 + 1000)  # 16 GB/s to the host
+    assert between.send_ns(2, 2, 16_000) == 0
 
 
 def test_rates_are_of_the_devices_of_the_mesh() -> None:
