@@ -266,7 +266,7 @@ class _Chooser:
             parted = math.prod(
                 k for k, p in zip(self.mesh.shape, layout, strict=True) if isinstance(p, Shard) and p.dim == d
             )
-            if parted > size:
+            if parted > max(1, size):
                 return False
         return True
 
