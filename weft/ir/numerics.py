@@ -4,7 +4,7 @@ In the mode "same" each reduction of floats is a fixed tree. It is read from the
 reduced axes, and which of three forms the sum has. No other extent, schedule, tile, thread count or device enters.
 
     products   sums of a contraction: one fused multiply-add after the other, in blocks
-    chain      sums over axes that are not the last: one addition after the other, in blocks
+    chain      sums over axes that are not the last, or shorter than 16: one addition after the other, in blocks
     lanes      sums over the last axis: term k goes to lane k mod w, the lanes are added as a tree, in blocks
 
 A block of a chain has `CHAIN_TERMS` terms; the sums of blocks are summed in the same way. Where blocks end, a sum may
@@ -27,6 +27,9 @@ CHAIN_TERMS = 128
 
 LANES = 64
 """Lanes of a row's partial sums: four vectors of f32 where vectors are widest, which hides an addition's latency."""
+
+MIN_ROW = 16
+"""The terms from which on a sum over the last axis runs in lanes; fewer are a chain."""
 
 LANE_TERMS = 64
 """Terms of each lane in a block of a row."""

@@ -26,7 +26,7 @@ from weft.ir.math.expand import EXPANSIONS, WITHOUT_UINT64, expand
 from weft.ir.ops import Op
 from weft.ir.passes import pipeline
 from weft.ir.passes.fma import contract
-from weft.ir.passes.pinned import settle_products
+from weft.ir.passes.pinned import fused, settle_products
 from weft.scheduler import kernel_cache
 from weft.scheduler.disk_cache import store_image
 from weft.scheduler.inplace import in_place_pairs
@@ -65,10 +65,10 @@ def optimized(program: Program, info: DeviceInfo, pinned: bool = False) -> Progr
     """The loops that `info`'s device compiles, those of a `pinned` algorithm rounded as it says. DTypeError or
     DeviceError where it cannot."""
     wide = dtypes.uint64 in info.dtypes - info.emulated
-    native = (
-        info.native & {Op.FMA} if pinned else info.native
-    )  # functions of devices differ in their last bits
-    program = expand(program, native, EXPANSIONS if wide else WITHOUT_UINT64)
+    functions, native = EXPANSIONS if wide else WITHOUT_UINT64, info.native
+    if pinned:  # functions of devices differ in their last bits
+        functions, native = fused(functions), native & {Op.FMA}
+    program = expand(program, native, functions)
     check_supported(program, info)
     if pinned:
         passes = [settle_products if p is contract else p for p in pipeline.DEFAULT]

@@ -11,14 +11,20 @@ product. Where one was given a name, it is written out again: all of its operand
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
-from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, bits, const, where
+from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, bits, const, transform, where
 from weft.ir.loops import Accumulate, Block, If, Let, Loop, Program, Stmt, Store
 from weft.ir.loops_names import every
 from weft.ir.numerics import rounded_product
 from weft.ir.ops import Op
+from weft.ir.passes.fma import contract
 from weft.ir.passes.rewrite import with_body
+
+Expansion: TypeAlias = Callable[[ScalarCall], Expr]
 
 
 def settle_products(p: Program) -> Program:
@@ -67,3 +73,16 @@ def _factors(e: Expr, lets: dict[str, Expr]) -> tuple[Expr, Expr] | None:
         a, b = (where(test, x, const(x.dtype, 0)) for x in found)
         return a, b
     return None
+
+
+def fused(expansions: Mapping[Op, Expansion]) -> Mapping[Op, Expansion]:
+    """The expansions with multiply-adds contracted within each function, whatever is around its calls."""
+    return {op: partial(_fused, rule) for op, rule in expansions.items()}
+
+
+def _fused(rule: Expansion, c: ScalarCall) -> Expr:
+    args = {Temp(a.dtype, f"argument{k}"): a for k, a in enumerate(c.args)}
+    plain = rule(ScalarCall(c.dtype, c.op, tuple(args)))
+    (made,) = contract(Program(c.op.name, (), frozenset(), (), (Store("result", 0, plain),))).body
+    assert isinstance(made, Store)
+    return transform(made.value, lambda e: args.get(e) if isinstance(e, Temp) else None)

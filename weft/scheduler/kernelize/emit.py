@@ -28,7 +28,7 @@ from weft.ir.kernel.algorithm import (
     Reduce,
     StoreTo,
 )
-from weft.ir.numerics import Tree, pinned
+from weft.ir.numerics import MIN_ROW, Tree, pinned
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
@@ -229,7 +229,8 @@ def tree_of(node: Node) -> Tree:
         return Tree.FREE
     if isinstance(node.attrs, ProductAxes):
         return Tree.PRODUCTS
-    return Tree.LANES if node.attrs.axes[-1] == len(node.inputs[0].shape) - 1 else Tree.CHAIN
+    shape, last = node.inputs[0].shape, node.attrs.axes[-1]
+    return Tree.LANES if last == len(shape) - 1 and high(shape[last]) >= MIN_ROW else Tree.CHAIN
 
 
 def _runtime_variables(group: Group) -> tuple[Var, ...]:

@@ -27,6 +27,7 @@ from weft.scheduler.optimize import (
     gpu_rows,
     levels,
     online,
+    pinned_dots,
     prefixes,
     rows,
     scatters,
@@ -48,6 +49,8 @@ CORES: tuple[Rule[Any, Any], ...] = (
 
 PINNED: tuple[Rule[Any, Any], ...] = (
     contraction.RULE,  # tiles, whose sums run in the order of their terms
+    pinned_dots.RULE,  # a row times a transposed matrix; before `rows`, which would gather
+    windows.RULE,  # short sums of what windows reach, which are a single block
     rows.RULE,  # all other kernels
 )
 """Rules that keep to the pinned order of sums, on such devices: see `ir/numerics.py`."""
