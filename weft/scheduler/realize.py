@@ -17,13 +17,12 @@ from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node, Target
+from weft.ir.graph import Node
 from weft.ir.ops import Op
 from weft.scheduler import disk_cache, elements, families
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
-from weft.scheduler.stages import stages
 from weft.scheduler.unrolled import Unrolled
 
 if TYPE_CHECKING:
@@ -65,6 +64,12 @@ _steps = [0]
 """The steps of the plans in memory, at most."""
 NO_STATE: Mapping[int, Node] = {}
 
+NO_VALUE = (
+    "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to itself, or "
+    "that stands for one example or step in a function that vmap or scan runs: it has no value; return it from the "
+    "function"
+)
+
 
 def realize(
     nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Sequence[Node] = ()
@@ -84,7 +89,8 @@ def realize(
                 return {**rest, **taken} if taken else rest
         if not sig.copies:
             return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
-    return _in_stages(todo, bindings)
+        return _over_devices(todo, sig, bindings)
+    return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
 
 
 def _fit(kept: Sequence[Node], device: Device) -> bool:
@@ -93,15 +99,17 @@ def _fit(kept: Sequence[Node], device: Device) -> bool:
     return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
 
-def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
-    """Compute what is to be copied between devices, copy it, and so on up to `nodes`."""
-    constants: dict[Node, Storage] = {}
-    for stage in stages(nodes, default_device):
-        for name, group in stage.computed:
-            constants.update(run(group, signature(group), registry.open_device(name), bindings))
-        for n in stage.copies:
-            _copy(n, bindings)
-    return constants
+def _over_devices(
+    nodes: Sequence[Node], sig: Signature, bindings: Mapping[str, int] | None
+) -> Mapping[Node, Storage]:
+    """Compute nodes that live on several devices, or are copied, or on one and, being constants, on none."""
+    names = {n.device or default_device() for n in nodes}
+    if len(names) == 1 and not sig.copies:
+        return run(nodes, sig, registry.open_device(names.pop()), bindings)
+    # Here, since most graphs need one device.
+    from weft.scheduler import parts
+
+    return parts.compute(nodes, sig, bindings)
 
 
 def run(
@@ -128,16 +136,17 @@ NOTHING: Mapping[Node, Storage] = {}
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:
     """The values of nodes for these values of the runtime variables. The nodes do not keep them: equal graphs are one
-    object, which has other values under other bindings. ArgumentError across devices, or for a value out of bounds."""
+    object, which has other values under other bindings. ArgumentError for a value out of bounds."""
     values: dict[Node, Storage] = {n: s for n in nodes if (s := n.storage) is not None}
     todo = [n for n in dict.fromkeys(nodes) if n not in values]
     if todo:
         sig = signature(todo)
         names = {n.device for n in todo if n.device is not None}
         if sig.copies or len(names) > 1:
-            raise ArgumentError(
-                "bind: what is computed must be on one device; realize the copies to it before"
-            )
+            from weft.scheduler import parts
+
+            values.update(zip(todo, parts.values_over(todo, bindings), strict=True))
+            return [values[n] for n in nodes]
         device = registry.open_device(names.pop() if names else default_device())
         values.update(zip(todo, values_of(todo, sig, device, bindings), strict=True))
     return [values[n] for n in nodes]
@@ -187,13 +196,9 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
     except AttributeError:
         if None not in sig.storages:
             raise
-        raise ArgumentError(
-            "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
-            "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
-            "return it from the function"
-        ) from None
+        raise ArgumentError(NO_VALUE) from None
     plan = plan_for(sig, device, at_once=True)
-    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
+    values = [value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         out = plan.run(memories, values)
     except MemoryPlanError:
@@ -272,6 +277,12 @@ def plan_for(
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
         return kept.plan
+
+
+def is_settled(sig: Signature, device: Device, dynamic: bool) -> bool:
+    """True where the plan that `plan_for` has for a graph is the one that it will have."""
+    kept = _plans.get((device, sig.key, ()) if dynamic else (device, sig.key, (), "fixed"))
+    return kept is not None and not kept.turns
 
 
 def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
@@ -377,21 +388,8 @@ def default_device() -> str:
     return registry.canonical(settings.device())
 
 
-def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
-    """Move a value from one device's memory to another's, through the host. What needs no device is computed there."""
-    (source,) = node.inputs
-    assert isinstance(node.attrs, Target)
-    target = registry.open_device(node.attrs.device)
-    stored: Storage | None = source.storage
-    if stored is None:
-        (moved,) = values_of([source], signature([source]), target, bindings)
-    else:
-        moved = moved_to(stored, target)
-    if node.storage is None:
-        node.storage = moved
-
-
-def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
+def value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
+    """The value of a runtime variable. ArgumentError where it has none, or one out of bounds."""
     if bindings is None or name not in bindings:
         raise ArgumentError(
             f"the runtime variable {name} has no value; give it with weft.bind(tensor, {name}=...), {lo} to {hi}"

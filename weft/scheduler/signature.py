@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from weft.backends.storage import Storage
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Attrs, Box, Node, Padding, Shape
+from weft.ir.graph import Attrs, Box, Node, Padding, Shape, Target
 from weft.ir.index import Var, variables
 from weft.ir.loop_body import LoopNode
 from weft.ir.numerics import pinned
@@ -207,7 +207,9 @@ def snapshot(sig: Signature) -> Snapshot:
 
 
 def _remade(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType) -> Node:
-    """The node with these fields, on the device of its inputs."""
+    """The node with these fields, on the device of its inputs, or that which it is copied to."""
+    if isinstance(attrs, Target):
+        return graph.intern(op, inputs, attrs, shape, dtype, attrs.device)
     device = next((i.device for i in inputs if i.device is not None), None)
     return graph.intern(op, inputs, attrs, shape, dtype, device)
 
