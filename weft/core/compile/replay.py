@@ -141,6 +141,7 @@ class Replay:
         self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
         now = context()
         self._records, self._casts, self._devices = now.grad, now.casts, now.devices[-1:]
+        self._pinned = now.pinned
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._written = sorted(
             {b.target for b in r.rebinds if isinstance(b.target, int)} | {g.target for g in r.set_grads}
@@ -179,6 +180,8 @@ class Replay:
         if tuple(map(type, args)) != self._classes or now.grad is not self._records:
             return False
         if now.casts is not self._casts or now.devices[-1:] != self._devices:
+            return False
+        if now.pinned is not self._pinned:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
@@ -377,6 +380,7 @@ class PlanReplay(Replay):
             self._kept,
             self._records,
             self._casts,
+            self._pinned,
         )
 
     def run(self, objects: list[Any]) -> Any:
