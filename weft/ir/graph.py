@@ -21,6 +21,7 @@ from weft.ir.ops import Op
 
 if TYPE_CHECKING:
     from weft.ir.loop_body import LoopNode
+    from weft.ir.placement import Layout
     from weft.ir.template import GraphTemplate
 
 Shape: TypeAlias = tuple[Int, ...]
@@ -104,9 +105,10 @@ class ScatterCombine:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """COPY: the device to copy to."""
+    """COPY: the device, or mesh, to copy to; and how to be laid out on a mesh, where that is asked for."""
 
     device: str
+    layout: Layout | None = None
 
 
 Plain: TypeAlias = Leaf | Fill | Axes | Padding | Box | Window | Along | ScatterCombine | Target

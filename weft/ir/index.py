@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
+from math import gcd, lcm
 from typing import Any, TypeAlias, overload
 
 from weft.ir.interning import Interned
@@ -511,6 +511,20 @@ def _undivided(x: Int) -> Int:
         else:
             parts.append((atom, c))
     return _add(parts)
+
+
+def at_least(x: Int) -> int:
+    """A lower bound of `x` that knows how much a quotient is rounded down: 32*((n + 31)//32) - n is at least 0."""
+    terms, const = _terms(x)
+    whole = lcm(*[atom.den for atom, _ in terms if isinstance(atom, FloorDiv) and isinstance(atom.den, int)])
+    parts: list[tuple[Int, int]] = [(const, whole)]
+    for atom, c in terms:
+        if isinstance(atom, FloorDiv) and isinstance(atom.den, int):
+            lost = atom.den - 1 if c > 0 else 0
+            parts.append((atom.num - lost, c * (whole // atom.den)))
+        else:
+            parts.append((atom, c * whole))
+    return max(low(x), -(-low(_add(parts)) // whole))
 
 
 def maximum(a: Int, b: Int) -> Int:

@@ -88,7 +88,8 @@ def realize(
                 return {**rest, **taken} if taken else rest
         if not sig.copies:
             return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
-    return _over_devices(todo, bindings) if todo else NOTHING
+        return _over_devices(todo, sig, bindings)
+    return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
 
 
 def _fit(kept: Sequence[Node], device: Device) -> bool:
@@ -97,9 +98,10 @@ def _fit(kept: Sequence[Node], device: Device) -> bool:
     return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
 
-def _over_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
+def _over_devices(
+    nodes: Sequence[Node], sig: Signature, bindings: Mapping[str, int] | None
+) -> Mapping[Node, Storage]:
     """Compute nodes that live on several devices, or are copied, or on one and, being constants, on none."""
-    sig = signature(nodes)
     names = {n.device or default_device() for n in nodes}
     if len(names) == 1 and not sig.copies:
         return run(nodes, sig, registry.open_device(names.pop()), bindings)

@@ -24,6 +24,9 @@ from weft.ir.graph import elements
 from weft.ir.index import Int, high
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, Value
 
+SMALL_BYTES = 1 << 16
+"""The bytes up to which what the host has is copied on queue 0: an event costs as much (8 us of PoCL on Zen 5)."""
+
 
 class Way(Enum):
     """The way of an exchange."""
@@ -207,7 +210,12 @@ class _Order:
         if isinstance(s, Compute):
             return Lane(s.device)
         source, device = self.cut.values[s.source].device, self.cut.values[s.target].device
-        return Lane(device, copy_queue(self.devices[device]) if source != device else 0)
+        if source == device:
+            return Lane(device)
+        copy = fixed_copy(self.cut, s)
+        if copy is not None and copy.nbytes <= SMALL_BYTES and source in self.synchronous:
+            return Lane(device)  # it waits for nothing, and is there before an event could say so
+        return Lane(device, copy_queue(self.devices[device]))
 
     def _way(self, x: Exchange) -> Way:
         """The way of an exchange: no copy where the target is done with the memory when the run is."""
