@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from weft.ir.graph import Attrs, Fill, Leaf, Node, toposort
+from weft.ir.graph import Attrs, Fill, Leaf, Node, Target, toposort
 from weft.ir.loop_body import LoopNode
 from weft.ir.template import GraphTemplate
 
@@ -38,6 +38,8 @@ def show_attrs(attrs: Attrs) -> str:
             return f"{attrs.part.value} {attrs.number} of {attrs.body!r}"
         case GraphTemplate():
             return repr(attrs)
+        case Target(device, None):
+            return f"device={device!r}"
         case _:
             return ", ".join(
                 f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.name != "fill_bits"

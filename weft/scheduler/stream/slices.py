@@ -12,13 +12,14 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Shape, Window, apply, const
+from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Window, apply, const
 from weft.ir.index import FloorDiv, Int, Mod, Var, atoms, coefficient, high, low
 from weft.ir.movement import source
 from weft.ir.ops import Op
 from weft.ir.regions import boxes as bx
-from weft.ir.regions.boxes import Interval
+from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import needs
+from weft.ir.regions.parts import Parts, PartsOf, Place, needed_boxes, pulled, shrunk, size_of
 from weft.ir.regions.region import Region
 from weft.ir.rewrite import over, rewritten
 
@@ -46,69 +47,49 @@ class Slice:
         return Slice(self.axis, low(self.start), self.size) if low(self.start) == high(self.start) else self
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts that a slice of a result is made from: a slice of each input (None: all of it), and how."""
-
-    inputs: tuple[Slice | None, ...]
-    make: Callable[[list[Node]], Node]
-
-
 @dataclass(slots=True)
 class Slicer:
     """Slices of nodes, each made once. `whole` are the computed nodes of which all is needed for every slice."""
 
     whole: dict[Node, None] = field(default_factory=dict[Node, None])
-    _made: dict[tuple[Node, Slice], Node] = field(default_factory=dict[tuple[Node, Slice], Node])
+    _made: dict[Place, Node] = field(default_factory=dict[Place, Node])
+    _parts: PartsOf = field(default_factory=PartsOf)
 
     def sliced(self, node: Node, part: Slice) -> Node:
         """The slice as a node. UnevenError where a RESHAPE allows other sizes only."""
         part = part.settled()
-        stack: list[tuple[Node, Slice]] = [(node, part)]
-        parts: dict[tuple[Node, Slice], Parts | None] = {}
-        while stack:
-            key = stack[-1]
-            if key in self._made:
-                stack.pop()
-                continue
-            n, s = key
-            if s.size == n.shape[s.axis]:
-                self._made[key] = n
-                continue
-            if key not in parts:
-                parts[key] = None if n.storage is not None else parts_of(n, s)
-                found = parts[key]
-                if found is not None:
-                    inputs = zip(n.inputs, found.inputs, strict=True)
-                    stack.extend((i, p) for i, p in inputs if p is not None and (i, p) not in self._made)
-                    continue
-            self._made[key] = self._make(n, s, parts[key])
-            stack.pop()
-        return self._made[node, part]
+        if part.size == node.shape[part.axis]:
+            return node
+        return pulled(node, _box(node, part), self._taken, self._made, self._parts)
 
-    def _make(self, n: Node, s: Slice, parts: Parts | None) -> Node:
-        if parts is None:
-            self._needed(n)
-            return _shrunk(n, s)
-        for i, p in zip(n.inputs, parts.inputs, strict=True):
-            if p is None:
-                self._needed(i)
-        slices = zip(n.inputs, parts.inputs, strict=True)
-        return parts.make([i if p is None else self._made[i, p] for i, p in slices])
-
-    def _needed(self, n: Node) -> None:
+    def _taken(self, n: Node, box: IndexBox) -> Node | None:
+        """The node where it is needed whole, or a slice of it."""
+        whole = bx.full(n.shape)
+        parts = None if box == whole or n.storage is not None else parts_of(n, _slice(n, box))
+        if parts is not None:
+            self._parts[n, box] = parts
+            return None
         if n.inputs and n.storage is None:
             self.whole[n] = None
+        return n if box == whole else shrunk(n, whole, box)
 
 
-def _shrunk(n: Node, s: Slice) -> Node:
-    start: list[Int] = [0] * len(n.shape)
-    start[s.axis] = s.start
-    return apply(Op.SHRINK, (n,), Box(tuple(start), (1,) * len(n.shape)), _resized(n.shape, s))
+def _box(node: Node, part: Slice | None) -> IndexBox:
+    """The elements of a slice; None: all."""
+    whole = bx.full(node.shape)
+    if part is None:
+        return whole
+    return (*whole[: part.axis], Interval(part.start, part.start + part.size), *whole[part.axis + 1 :])
 
 
-def _resized(shape: Shape, s: Slice) -> Shape:
-    return (*shape[: s.axis], s.size, *shape[s.axis + 1 :])
+def _slice(node: Node, box: IndexBox) -> Slice:
+    """The slice whose elements are in a box."""
+    ((axis, (lo, hi)),) = [
+        (k, i) for k, (i, n) in enumerate(zip(box, node.shape, strict=True)) if i != (0, n)
+    ]
+    size = hi - lo
+    assert isinstance(size, int)
+    return Slice(axis, lo, size)
 
 
 def _attrs(node: Node, kind: type[_T]) -> _T:
@@ -124,8 +105,9 @@ expanded before."""
 
 
 def parts_of(node: Node, s: Slice) -> Parts | None:
-    """The slices of inputs that a slice of a result is made from; None where the node is needed whole."""
-    shape = _resized(node.shape, s)
+    """The slices of inputs that a slice of a result is made from; None where the node is needed whole. The ops whose
+    attributes say where elements are along the axis have none: there, the number of a piece would be in these."""
+    shape = size_of(_box(node, s))
     if node.op is Op.CONST:
         value = _attrs(node, Fill).value
         return Parts((), lambda _: const(value, node.dtype, shape))
@@ -138,13 +120,14 @@ def parts_of(node: Node, s: Slice) -> Parts | None:
         first = box.start[s.axis] + s.start * box.step[s.axis] if is_leaf else 0
         attrs = Box((*box.start[: s.axis], first, *box.start[s.axis + 1 :]), box.step)
         if is_leaf:
-            return Parts((None,), lambda xs: apply(node.op, tuple(xs), attrs, shape))
+            return Parts((_box(x, None),), lambda xs: apply(node.op, tuple(xs), attrs, shape))
     inputs = _slices(node, s)
     if inputs is None:
         if node.op is Op.RESHAPE:
             _refuse_uneven(node, s)
         return None
-    return Parts(inputs, lambda xs: apply(node.op, tuple(xs), attrs, shape, node.dtype))
+    boxes = tuple([_box(i, part) for i, part in zip(node.inputs, inputs, strict=True)])
+    return Parts(boxes, lambda xs: apply(node.op, tuple(xs), attrs, shape, node.dtype))
 
 
 def _placed_axes(node: Node) -> tuple[int, ...]:
@@ -169,24 +152,19 @@ def _placed_axes(node: Node) -> tuple[int, ...]:
 def _slices(node: Node, s: Slice) -> tuple[Slice | None, ...] | None:
     """The slice of each input that a slice of the result needs (None: all that the whole result needs). None where one
     needs less along several axes, or a size that varies from piece to piece; of a RESHAPE, where it needs less."""
-    whole = bx.full(node.shape)
-    part = (*whole[: s.axis], Interval(s.start, s.start + s.size), *whole[s.axis + 1 :])
+    parts = needed_boxes(node, _box(node, s))
+    if parts is None:
+        return None
+    everything = [region.enclosing for region in needs(node, Region.whole(node.shape))]
     found: list[Slice | None] = []
-    both = zip(needs(node, Region((part,))), needs(node, Region((whole,))), strict=True)
-    for region, everything in both:
-        if region.is_empty or (node.op is Op.RESHAPE and not (region.exact and len(region.boxes) == 1)):
-            return None
-        sides = enumerate(zip(region.enclosing, everything.enclosing, strict=True))
-        less = [(k, mine) for k, (mine, of_all) in sides if mine != of_all]
+    for part, of_all in zip(parts, everything, strict=True):
+        less = [(k, mine) for k, (mine, all_) in enumerate(zip(part, of_all, strict=True)) if mine != all_]
         if len(less) > 1:
             return None
-        for axis, (lo, hi) in less:
-            size = hi - lo
-            if not isinstance(size, int):
-                return None
-            found.append(Slice(axis, lo, size))
-        if not less:
-            found.append(None)
+        sized = [(axis, lo, hi - lo) for axis, (lo, hi) in less]
+        if not all(isinstance(size, int) for _, _, size in sized):
+            return None
+        found.append(next((Slice(axis, lo, size) for axis, lo, size in sized if isinstance(size, int)), None))
     return tuple(found)
 
 

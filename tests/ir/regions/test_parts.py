@@ -1,0 +1,44 @@
+"""A box of a result from boxes of its inputs is the result's box, for random ops and boxes, exactly."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.ir.graph import Node
+from weft.ir.regions.boxes import IndexBox, Interval, full, holds
+from weft.ir.regions.parts import parts_of, shrunk
+from weft.testing.dependence import leaf, some_node, some_shape
+from weft.testing.reference import evaluate
+
+QUIET: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
+RANDOM = st.randoms(use_true_random=False)
+
+
+def some_box(random: Random, node: Node) -> IndexBox:
+    sides: list[Interval] = []
+    for n in node.shape:
+        assert isinstance(n, int)
+        lo, hi = sorted((random.randint(0, n), random.randint(0, n)))
+        sides.append(Interval(0, n) if random.random() < 0.3 else Interval(lo, hi))
+    return tuple(sides)
+
+
+@settings(max_examples=400, **QUIET)
+@given(RANDOM)
+def test_a_part_is_made_from_the_boxes_that_it_names(random: Random) -> None:
+    x = leaf(*some_shape(random))
+    node = some_node(random, x)
+    box = some_box(random, node)
+    parts = parts_of(node, box)
+    for i, part in zip(node.inputs, parts.inputs, strict=True):
+        assert part is None or holds(full(i.shape), part)
+    both = zip(node.inputs, parts.inputs, strict=True)
+    made = parts.make([shrunk(i, full(i.shape), part) for i, part in both if part is not None])
+    whole, got = evaluate([node, made])
+    wanted = whole[tuple(slice(i.lo, i.hi) for i in box)]  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(got, wanted, err_msg=f"{node!r} {node.attrs} {box}")

@@ -1,0 +1,457 @@
+"""Local graphs: a global graph on a mesh, with layouts of its cuts, as one ordinary graph over the mesh's devices.
+
+    y = (x @ w).relu()      x: Shard(0), w: Shard(0), two devices
+    device 0                y[0:4] = (x[0:4] @ concat(w[0:8], copy of w[8:16])).relu()
+    device 1                y[4:8] = (x[4:8] @ concat(copy of w[0:8], w[8:16])).relu()
+
+A *cut* is a node with a layout: each device has the box that the layout says. What is between cuts is computed by each
+device as far as its cuts need it, box by box (`regions.parts`): halos, uneven shards and reshapes follow. What a device
+lacks of a cut it fetches from one that has it, once. A `split` of a sum says which blocks of its operand the devices
+add up: their terms are combined in the order of the devices, by each that needs the sum, or, where several need the
+same large box, each a part of it that it then gives to the others (an all-reduce).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import groupby
+from typing import TypeAlias
+
+from weft.ir.errors import IRError
+from weft.ir.graph import Along, Node, Target, apply, const, device_over, intern, toposort
+from weft.ir.loop_body import LoopNode
+from weft.ir.ops import Op
+from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, boxes, check
+from weft.ir.regions import boxes as bx
+from weft.ir.regions.boxes import IndexBox, Interval
+from weft.ir.regions.loop_parts import loop_parts
+from weft.ir.regions.parts import Parts, PartsOf, Place, pulled, shrunk, size_of
+from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
+
+Split: TypeAlias = tuple[Shard | None, ...]
+"""Per axis of the mesh, the axis of a contraction's operand that it parts in blocks, each of which has a term."""
+
+SHARED_BYTES = 1 << 14
+"""The size of a sum from which on devices that need it whole combine a part each: before, latency is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A box of a cut, or of its term, that one device copies from another."""
+
+    node: Node
+    box: IndexBox
+    source: str
+    target: str
+    is_term: bool
+
+    @property
+    def nbytes(self) -> int:
+        dtype = term_dtype(self.node) if self.is_term else self.node.dtype
+        return count(self.box) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """`locals`: of each cut on the mesh, its node on each device, in their order: the box that the layout gives it; of
+    a partial result the term. `others`: nodes on single devices, over what they read of the mesh. `fetches`: what is
+    copied, in the order in which it is computed."""
+
+    locals: Mapping[Node, tuple[Node, ...]]
+    others: Mapping[Node, Node]
+    fetches: tuple[Fetch, ...]
+
+    @property
+    def moved_bytes(self) -> int:
+        return sum(f.nbytes for f in self.fetches)
+
+
+def lower(
+    nodes: Sequence[Node],
+    mesh: Mesh,
+    layouts: Mapping[Node, Layout],
+    shards: Mapping[Node, Sequence[Node]],
+    splits: Mapping[Node, Split] | None = None,
+) -> Lowered:
+    """The local nodes of `nodes`, which have no calls inside.
+
+    `layouts` has those of all stored nodes on the mesh, of `nodes`, and of what is copied from the mesh; others only
+    where a node is to be a cut. `shards` are the stored nodes' own: a local node per device. `splits`: of contractions
+    whose operand is cut along what they reduce over. Where a layout is Partial, and the node has a split, terms are
+    kept as they are; who needs the value combines them.
+    """
+    return _Lowering(mesh, layouts, shards, splits or {}).lowered(nodes)
+
+
+def count(box: IndexBox) -> int:
+    """The number of elements; of an axis whose size is known at run time only, at most."""
+    found = bx.volume(box)
+    return found if isinstance(found, int) else found.hi
+
+
+def is_partial(layout: Layout) -> bool:
+    """True where devices hold terms."""
+    return any(isinstance(p, Partial) for p in layout)
+
+
+@dataclass(slots=True)
+class _Cut:
+    """A node with a layout. `terms`: the box of which each device computes a term, or the value where there is no
+    split; `finals`: the box that it has of the value; None: none, as nobody asks it for any."""
+
+    node: Node
+    layout: Layout
+    split: Split
+    terms: list[IndexBox]
+    finals: dict[str, IndexBox]
+    is_wanted: bool = False
+    demands: dict[str, list[IndexBox]] = field(default_factory=dict[str, list[IndexBox]])
+    values: dict[str, Node] = field(default_factory=dict[str, Node])  # of finals
+    own: list[Node] = field(default_factory=list[Node])  # of terms
+
+    @property
+    def has_terms(self) -> bool:
+        return is_partial(self.layout) or any(self.split)
+
+
+class _Parts(PartsOf):
+    """A COPY to the mesh is where its input is computed: who has it on a device of the mesh has copied it. Loops are
+    parted where their steps keep axes apart."""
+
+    def __missing__(self, key: Place) -> Parts:
+        n, box = key
+        if n.op is Op.COPY:
+            found = self[key] = Parts((box,), lambda xs: xs[0])
+        elif n.op is Op.LOOP:
+            found = self[key] = loop_parts(n, box, {})
+        else:
+            found = super().__missing__(key)
+        return found
+
+
+def local_parts() -> PartsOf:
+    """Parts of nodes on a mesh, as its devices make them."""
+    return _Parts()
+
+
+def first_parts(node: Node, box: IndexBox, split: Split, mesh: Mesh, k: int, parts: PartsOf) -> Parts:
+    """The parts that device number k makes a box of a cut from, or of its term."""
+    found = contraction(node)
+    if found is None or not any(split):
+        return parts[node, box]
+    of = node.inputs[found.number]
+    block = boxes(tuple([s or Replicate() for s in split]), of.shape, mesh)[k]
+    first = all(i == 0 for i, s in zip(mesh.coordinates(k), split, strict=True) if s is not None)
+    return term_of(node, box, block, first)
+
+
+def term_boxes(node: Node, layout: Layout, split: Split, mesh: Mesh) -> list[IndexBox]:
+    """The box of which each device computes a term: what those that it shares the sum with have of the value."""
+    own = boxes(layout, node.shape, mesh)
+    if not is_partial(layout) and not any(split):
+        return own
+    groups = [[own[g] for g in _group(mesh, layout, split, k)] for k in range(len(own))]
+    filled = [[b for b in group if count(b)] for group in groups]
+    return [bx.enclosing(f or g) for f, g in zip(filled, groups, strict=True)]
+
+
+def _group(mesh: Mesh, layout: Layout, split: Split, number: int) -> list[int]:
+    """The devices whose terms a device's value is a combination of, in the order in which they are combined."""
+    summed = [isinstance(p, Partial) or (bool(split) and split[k] is not None) for k, p in enumerate(layout)]
+    me = mesh.coordinates(number)
+    return [
+        k
+        for k in range(len(mesh.devices))
+        if all(s or a == b for s, a, b in zip(summed, mesh.coordinates(k), me, strict=True))
+    ]
+
+
+@dataclass(slots=True)
+class _Lowering:
+    mesh: Mesh
+    layouts: Mapping[Node, Layout]
+    shards: Mapping[Node, Sequence[Node]]
+    splits: Mapping[Node, Split]
+    cuts: dict[Node, _Cut] = field(default_factory=dict[Node, _Cut])
+    singles: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    fetches: dict[Node, Fetch] = field(default_factory=dict[Node, Fetch])
+    parts: PartsOf = field(default_factory=local_parts)
+    loops: dict[tuple[Node, int], Parts] = field(default_factory=dict[tuple[Node, int], Parts])
+    made: dict[str, dict[Place, Node]] = field(default_factory=dict[str, dict[Place, Node]])
+
+    def lowered(self, nodes: Sequence[Node]) -> Lowered:
+        order = toposort(nodes)
+        for n in order:
+            if n in self.layouts:
+                self.cuts[n] = self._cut(n)
+            elif self._is_single(n):
+                pass
+            elif n.storage is not None or (n in nodes and n.device is not None):
+                raise IRError(f"{n!r} on {self.mesh.name} has no layout")
+        for n in reversed(order):
+            if n in self.cuts:
+                self._settle(self.cuts[n], n in nodes)
+            elif self._is_single(n) and n.storage is None:
+                for i in n.inputs:
+                    if i in self.cuts and n.device is not None:
+                        self._demand(i, bx.full(i.shape), n.device)
+        for n in order:
+            if n in self.cuts:
+                self._compute(self.cuts[n])
+            elif self._is_single(n):
+                self.singles[n] = self._single(n)
+        local = {n: tuple(c.own) for n, c in self.cuts.items() if c.own}
+        return Lowered(
+            local, {n: self.singles.get(n, n) for n in nodes if n not in self.cuts}, self._used(local)
+        )
+
+    def _used(self, local: Mapping[Node, Sequence[Node]]) -> tuple[Fetch, ...]:
+        made = toposort([*(n for of in local.values() for n in of), *self.singles.values()])
+        return tuple([self.fetches[n] for n in made if n in self.fetches])
+
+    def _is_single(self, n: Node) -> bool:
+        return n.device is not None and n.device != self.mesh.name
+
+    def _cut(self, n: Node) -> _Cut:
+        layout, split = self.layouts[n], self.splits.get(n, ())
+        check(layout, n.shape, self.mesh)
+        if split and (contraction(n) is None or n.storage is not None):
+            raise IRError(f"{n!r} is no sum of terms: it has no split")
+        if is_partial(layout) and n.storage is None and not any(split):
+            raise IRError(f"{n!r} is to be kept in terms, but has no split")
+        return _Cut(n, layout, split, term_boxes(n, layout, split, self.mesh), {})
+
+    # what each device needs ---------------------------------------------------------------------------------
+
+    def _demand(self, n: Node, box: IndexBox, device: str) -> None:
+        if count(box):
+            wanted = self.cuts[n].demands.setdefault(device, [])
+            if box not in wanted:
+                wanted.append(box)
+
+    def _settle(self, cut: _Cut, is_root: bool) -> None:
+        """Decide which box of the value each device has, and ask for what its computation needs."""
+        devices = self.mesh.devices
+        cut.is_wanted = is_root or bool(cut.demands)
+        if not cut.is_wanted:
+            return
+        at = dict(zip(devices, cut.terms, strict=True))
+        held = all(d in at and all(bx.holds(at[d], b) for b in of) for d, of in cut.demands.items())
+        if is_partial(cut.layout) and held:
+            cut.finals = {d: bx.enclosing(of) for d, of in cut.demands.items()}
+        else:
+            cut.finals = dict(zip(devices, boxes(cut.layout, cut.node.shape, self.mesh), strict=True))
+        if cut.node.storage is not None:
+            return
+        for k, device in enumerate(devices):
+            seen: set[Place] = set()
+            of = self._first(cut, k)
+            stack = [(i, b) for i, b in zip(cut.node.inputs, of.inputs, strict=True) if b is not None]
+            while stack:
+                place = stack.pop()
+                if place in seen:
+                    continue
+                seen.add(place)
+                n, box = place
+                if n in self.cuts:
+                    self._demand(n, box, device)
+                elif not self._is_single(n):
+                    inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
+                    stack += [(i, b) for i, b in inputs if b is not None]
+
+    def _first(self, cut: _Cut, k: int) -> Parts:
+        """The parts that device number k makes its term from, or its box."""
+        if cut.node.op is Op.LOOP:
+            return self._loop_parts(cut, k)
+        return first_parts(cut.node, cut.terms[k], cut.split, self.mesh, k, self.parts)
+
+    def _loop_parts(self, cut: _Cut, k: int) -> Parts:
+        """The parts of a loop that makes all of its results that are cuts."""
+        n, key = cut.node, (cut.node, k)
+        if key not in self.loops:
+            beside = {
+                c.node: c.terms[k]
+                for c in self.cuts.values()
+                if isinstance(c.node.attrs, LoopNode)
+                and isinstance(n.attrs, LoopNode)
+                and (c.node.attrs.body, c.node.inputs) == (n.attrs.body, n.inputs)
+            }
+            self.loops[key] = loop_parts(n, cut.terms[k], beside)
+        return self.loops[key]
+
+    # local nodes --------------------------------------------------------------------------------------------
+
+    def _compute(self, cut: _Cut) -> None:
+        if not cut.is_wanted:
+            return
+        n = cut.node
+        if n.storage is not None:
+            cut.own = list(self.shards[n])
+        else:
+            cut.own = [self._local(cut, k) for k in range(len(self.mesh.devices))]
+        if not cut.has_terms:
+            cut.values = dict(zip(self.mesh.devices, cut.own, strict=True))
+            return
+        cut.values = {d: self._combined(cut, d) for d in cut.finals}
+        if not is_partial(cut.layout):
+            cut.own = [cut.values[d] for d in self.mesh.devices]
+
+    def _local(self, cut: _Cut, k: int) -> Node:
+        """A device's term, or its box where there are none."""
+        device, of = self.mesh.devices[k], self._first(cut, k)
+        made = self.made.setdefault(device, {})
+
+        def taken(n: Node, box: IndexBox) -> Node | None:
+            if not count(box):
+                return const(0, n.dtype, size_of(box))
+            if n in self.cuts:
+                return self._value(n, box, device)
+            if self._is_single(n):
+                return self._from_single(n, box, device)
+            return None
+
+        inputs = zip(cut.node.inputs, of.inputs, strict=True)
+        xs = [pulled(i, b, taken, made, self.parts) for i, b in inputs if b is not None]
+        return self._on(of.make(xs), device)
+
+    def _on(self, n: Node, device: str) -> Node:
+        """The node on a device: what is made of constants is at home nowhere."""
+        return apply(Op.COPY, (n,), Target(device)) if n.device is None else n
+
+    def _single(self, n: Node) -> Node:
+        """A node on one device, with what it reads of the mesh."""
+        if n.storage is not None or not n.inputs:
+            return n
+        assert n.device is not None
+        if n.op is Op.COPY and n.inputs[0] in self.cuts:
+            (x,) = n.inputs
+            value = self._value(x, bx.full(x.shape), n.device)
+            return value if value.device == n.device else apply(Op.COPY, (value,), Target(n.device))
+        inputs = tuple([self.singles.get(i, i) for i in n.inputs])
+        return (
+            n
+            if inputs == n.inputs
+            else intern(n.op, inputs, n.attrs, n.shape, n.dtype, device_over(n, inputs))
+        )
+
+    def _from_single(self, n: Node, box: IndexBox, device: str) -> Node:
+        """A box of a node on a single device."""
+        assert n.device is not None
+        return self._fetched(n, shrunk(self.singles[n], bx.full(n.shape), box), box, device, n.device)
+
+    def _fetched(
+        self, n: Node, part: Node, box: IndexBox, device: str, source: str, is_term: bool = False
+    ) -> Node:
+        if source == device:
+            return part
+        copied = apply(Op.COPY, (part,), Target(device))
+        self.fetches.setdefault(copied, Fetch(n, box, source, device, is_term))
+        return copied
+
+    def _value(self, n: Node, box: IndexBox, device: str) -> Node:
+        """A box of a cut on a device: its own, or put together from what it has and fetches."""
+        if not count(box):
+            return const(0, n.dtype, size_of(box))
+        cut = self.cuts[n]
+        own = cut.finals.get(device)
+        if own is not None and bx.holds(own, box):
+            return shrunk(cut.values[device], own, box)
+        pieces: list[tuple[IndexBox, Node]] = []
+        for cell, holders in self._cells(cut):
+            here = bx.meet(cell, box)
+            if count(here):
+                source = self._nearest(holders, device)
+                around = here if source == device else self._wanted(cut, cell, here, device)
+                part = shrunk(cut.values[source], cell, around)
+                pieces.append((here, shrunk(self._fetched(n, part, around, device, source), around, here)))
+        return _put_together(pieces, 0)
+
+    def _wanted(self, cut: _Cut, cell: IndexBox, box: IndexBox, device: str) -> IndexBox:
+        """All that a device wants of a cell and that overlaps with this: so nothing is fetched twice."""
+        wanted = [bx.meet(cell, b) for b in cut.demands.get(device, ())]
+        grown, last = box, None
+        while grown != last:
+            last = grown
+            grown = bx.enclosing([grown, *(b for b in wanted if count(bx.meet(b, grown)))])
+        return grown
+
+    def _cells(self, cut: _Cut) -> Iterable[tuple[IndexBox, list[str]]]:
+        """The different boxes that devices have, with those that have them."""
+        found: dict[IndexBox, list[str]] = {}
+        for d, box in cut.finals.items():
+            if count(box):
+                found.setdefault(box, []).append(d)
+        return found.items()
+
+    def _nearest(self, holders: Sequence[str], device: str) -> str:
+        """The device, of those that hold the same, that differs in the fewest places of the mesh; of several, the next
+        one, so that not all ask the same."""
+        if device in holders or device not in self.mesh.devices:
+            return device if device in holders else holders[0]
+        me, count = self.mesh.devices.index(device), len(self.mesh.devices)
+        here = self.mesh.coordinates(me)
+
+        def far(d: str) -> tuple[int, int]:
+            k = self.mesh.devices.index(d)
+            apart = sum(a != b for a, b in zip(self.mesh.coordinates(k), here, strict=True))
+            return apart, (k - me) % count
+
+        return min(holders, key=far)
+
+    # sums ---------------------------------------------------------------------------------------------------
+
+    def _combined(self, cut: _Cut, device: str) -> Node:
+        """The box of the value that a device has, from all terms of it."""
+        box = cut.finals[device]
+        if not count(box):
+            return self._on(const(0, cut.node.dtype, size_of(box)), device)
+        group = _group(self.mesh, cut.layout, cut.split, self.mesh.devices.index(device))
+        sharers = [self.mesh.devices[k] for k in group if cut.finals.get(self.mesh.devices[k]) == box]
+        sizes = [n for n in size_of(box) if isinstance(n, int)]
+        axis = max(range(len(sizes)), key=lambda k: sizes[k], default=None)
+        large = count(box) * term_dtype(cut.node).itemsize >= SHARED_BYTES
+        if len(sharers) < 2 or not large or axis is None or sizes[axis] < len(sharers):
+            return self._summed(cut, group, box, device)
+        pieces: list[tuple[IndexBox, Node]] = []
+        for owner, part in zip(sharers, bx.cut(box, axis, len(sharers)), strict=True):
+            if count(part):
+                summed = self._summed(cut, group, part, owner)
+                pieces.append((part, self._fetched(cut.node, summed, part, device, owner)))
+        return _put_together(pieces, 0)
+
+    def _summed(self, cut: _Cut, group: Sequence[int], box: IndexBox, device: str) -> Node:
+        terms: list[Node] = []
+        for k in group:
+            part = shrunk(cut.own[k], cut.terms[k], box)
+            terms.append(self._fetched(cut.node, part, box, device, self.mesh.devices[k], is_term=True))
+        op = _combining(cut)
+        return self._on(apply(Op.CAST, (reduce(_applied(op), terms),), None, None, cut.node.dtype), device)
+
+
+def _applied(op: Op) -> Callable[[Node, Node], Node]:
+    return lambda a, b: apply(op, (a, b))
+
+
+def _combining(cut: _Cut) -> Op:
+    found = contraction(cut.node)
+    if found is not None and any(cut.split):
+        return found.op
+    (op,) = {p.op for p in cut.layout if isinstance(p, Partial)}
+    return op
+
+
+def _put_together(pieces: Sequence[tuple[IndexBox, Node]], axis: int) -> Node:
+    """One node of the pieces, which are the cells of a grid."""
+    if len(pieces) == 1:
+        return pieces[0][1]
+    ordered = sorted(pieces, key=lambda p: _lo(p[0][axis]))
+    slabs = [list(of) for _, of in groupby(ordered, key=lambda p: _lo(p[0][axis]))]
+    inner = [_put_together(slab, axis + 1) for slab in slabs]
+    return inner[0] if len(inner) == 1 else apply(Op.CONCAT, tuple(inner), Along(axis))
+
+
+def _lo(i: Interval) -> int:
+    assert isinstance(i.lo, int)
+    return i.lo
