@@ -83,7 +83,7 @@ def parts_plan(sig: Signature) -> PartsPlan:
 
 def _is_valid(plan: PartsPlan) -> bool:
     """True where its devices are still those of these names: a farm may have been registered anew."""
-    return all([registry.open_device(n) is d for n, d in plan.devices.items()])
+    return all(registry.open_device(n) is d for n, d in plan.devices.items())
 
 
 def _built(sig: Signature) -> PartsPlan:
