@@ -19,7 +19,8 @@ from weft.core.args.dtype_names import (
     uint3 as uint3, uint4 as uint4, uint5 as uint5, uint6 as uint6, uint7 as uint7,
 )
 from weft.core.args.modes import (
-    enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
+    enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, numerics,
+    set_grad_enabled,
 )
 from weft.core.args.switches import (
     BFloat16Tensor as BFloat16Tensor, BoolTensor as BoolTensor, ByteTensor as ByteTensor,
@@ -306,7 +307,7 @@ __all__ = [
     "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num", "nan_to_num_", "nanmean",
     "nanmedian", "nanquantile", "nansum", "narrow", "narrow_copy", "ne", "neg", "neg_", "negative",
     "negative_", "nextafter", "nn", "no_grad", "nonzero", "nonzero_static", "norm", "normal", "not_equal",
-    "numel", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "pca_lowrank", "permute",
+    "numel", "numerics", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "pca_lowrank", "permute",
     "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod", "promote",
     "promote_types", "put", "qr", "quantile", "quantization", "rad2deg", "rad2deg_", "rand", "rand_like",
     "randint", "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real", "realize",

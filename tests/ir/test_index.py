@@ -17,6 +17,7 @@ from weft.ir.index import (
     Int,
     Opaque,
     Var,
+    at_least,
     bounds,
     coefficient,
     evaluate,
@@ -72,6 +73,18 @@ def test_operators_keep_the_value_and_bounds_hold(pair: tuple[Int, Any]) -> None
     )
     lo, hi = bounds(e)
     assert lo <= np.min(expected) and np.max(expected) <= hi
+    assert lo <= at_least(e) <= np.min(expected)
+
+
+def test_a_multiple_above_is_known_to_be_no_less() -> None:
+    n = Var("n", 2, 5000)
+    blocks = (n + 31) // 32
+    assert at_least(32 * blocks - n) == 0
+    assert at_least(32 * ((blocks + 31) // 32) - blocks) == 0
+    assert at_least(n - 32 * blocks) == -31
+    half = (n + 1) // 2
+    assert at_least(32 * ((5 * half + 26) // 32) - 5 * half + 5) == 0, "what is inside is a term, too"
+    assert at_least(32 * blocks - 16 * ((n + 15) // 16) + 1) == 1, "two halves of a block"
 
 
 @settings(deadline=None, max_examples=300)

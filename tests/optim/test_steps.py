@@ -337,6 +337,7 @@ class Interrupt:
         if self.count == self.at:
             self.where = f"{name}:{frame.f_lineno} {event} {frame.f_code.co_qualname}"
             sys.settrace(None)
+            self.lines.clear()  # what a frame holds is forgotten with it
             raise KeyboardInterrupt
         return self
 
@@ -349,6 +350,7 @@ class Interrupt:
             return True
         finally:
             sys.settrace(before)
+            self.lines.clear()
         return False
 
 

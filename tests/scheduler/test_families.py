@@ -47,6 +47,22 @@ def test_the_second_size_gets_a_plan_for_all(built: list[int]) -> None:
     assert built == [0, 1]
 
 
+def test_a_slice_that_grows_is_scanned_in_blocks_by_few_plans(built: list[int]) -> None:
+    """Three for blocks that are filled up, which a size and then a multiple says; two for those that are full."""
+    x = array(700)
+    for n in (*range(250, 300), 512, 544, 610):
+        got = weft.tensor(x)[:n].cumsum(0)
+        np.testing.assert_allclose(got.numpy(), x[:n].cumsum(), rtol=1e-4, atol=1e-4)
+    assert len(built) <= 6, built
+
+
+def test_a_rest_of_any_length_from_anywhere_on_has_a_plan(built: list[int]) -> None:
+    for n, start in ((30, 3), (60, 11), (44, 2), (37, 20), (90, 7), (25, 21)):
+        x = array(n, 4)
+        assert (weft.tensor(x)[start:] * 2).numpy().tolist() == (x[start:] * 2).tolist()
+    assert len(built) <= 3, built
+
+
 @pytest.mark.parametrize(
     ("op", "want"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 import weft
@@ -9,7 +11,7 @@ import weft.nn.functional as F
 from weft import Tensor
 from weft.ir.calls import expand_calls
 from weft.ir.graph_text import show_graph
-from weft.scheduler.outline import Role, outline, rebuilt, roles
+from weft.scheduler.outline import Padded, Role, Share, Total, followed, outline, rebuilt, roles
 from weft.scheduler.signature import Signature, signature
 
 
@@ -78,6 +80,28 @@ def test_each_size_has_a_role() -> None:
     found = list(roles(rows))
     assert len(found) == len(outline(rows).sizes)
     assert {Role.LEAF, Role.CHOSEN, Role.START, Role.PADDING, Role.DERIVED} == set(found)
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_what_sizes_follow_from_is_what_their_ops_make_of_them(called: bool) -> None:
+    x = weft.zeros(37, 5).contiguous().realize()
+    padded = weft.cat(
+        [F.pad(x, (1, 2, 0, 3)).reshape(8, 5, 8), F.pad(x[:14], (0, 3, 1, 1)).reshape(2, 8, 8)[:, 1:6]]
+    )
+    out = (padded * 0.7).cumsum(0) if called else padded
+    rows = signature([out.value.node]).key.rows if called else signed(out).key.rows
+    sizes, found = outline(rows).sizes, followed(rows)
+    kinds = {type(rule) for rule in found.values()}
+    assert kinds == {Padded, Total, Share}
+    for place, rule in found.items():
+        match rule:
+            case Total(parts):
+                assert sizes[place] == sum(sizes[k] for k in parts)
+            case Share(whole, others):
+                assert sizes[place] * prod(sizes[k] for k in others) == prod(sizes[k] for k in whole)
+            case Padded(inner):
+                made = [t.parts for t in found.values() if isinstance(t, Total) and place in t.parts]
+                assert all(set(inner) <= set(parts) for parts in made) and made
 
 
 def test_the_number_of_steps_of_a_loop_is_a_size() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from weft.scheduler.outline import Role
-from weft.scheduler.varying import Column, Pattern, patterns
+from weft.scheduler.outline import Follows, Padded, Role, Share, Total
+from weft.scheduler.varying import NO_RULES, Column, Pattern, patterns
 
-L, C, S, D = Role.LEAF, Role.CHOSEN, Role.START, Role.DERIVED
+L, C, S, P, D = Role.LEAF, Role.CHOSEN, Role.START, Role.PADDING, Role.DERIVED
 
 
-def first(roles: Sequence[Role], *samples: Column) -> Pattern:
-    return next(patterns(roles, samples, (4, 1)))
+def first(roles: Sequence[Role], *samples: Column, follows: Mapping[int, Follows] = NO_RULES) -> Pattern:
+    return next(patterns(roles, samples, (4, 1), follows))
+
+
+def every(roles: Sequence[Role], *samples: Column, follows: Mapping[int, Follows] = NO_RULES) -> list[str]:
+    return [repr(p.sizes) for p in patterns(roles, samples, (4,), follows)]
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,7 @@ def first(roles: Sequence[Role], *samples: Column) -> Pattern:
         (((17, 19), (42, 44)), "(size0, size0 + 2)"),
         (((17, 35), (42, 85)), "(size0, 2*size0 + 1)"),
         (((32, 16), (48, 24), (33, 17)), "(size0, (size0 + 1)//2)"),
+        (((250, 8), (251, 8), (257, 9)), "(size0, (size0 + 31)//32)"),
         (((17, 289), (42, 1764)), "(size0, size0*size0)"),
     ],
 )
@@ -68,3 +73,56 @@ def test_more_sizes_than_variables_have_no_pattern() -> None:
     other = tuple([5 + 11 * k * k * k for k in range(12)])
     third = tuple([9 + 5**k for k in range(12)])
     assert not list(patterns([L] * 12, (one, other, third), (4, 1)))
+
+
+BLOCKS: dict[int, Follows] = {1: Padded((0,)), 2: Total((0, 1)), 3: Share((2,), (4,))}
+"""x: (n,), padded, in blocks of 32."""
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"),
+    [
+        (((250, 6, 256, 8, 32), (251, 5, 256, 8, 32)), "(size0, -size0 + 256, 256, 8, 32)"),
+        (
+            ((37, 27, 64, 2, 32), (250, 6, 256, 8, 32)),
+            "(size0, 32*((size0 + 31)//32) - size0, 32*((size0 + 31)//32), (size0 + 31)//32, 32)",
+        ),
+        (
+            ((70, 58, 128, 2, 64), (250, 6, 256, 4, 64)),
+            "(size0, 64*((size0 + 63)//64) - size0, 64*((size0 + 63)//64), (size0 + 63)//64, 64)",
+        ),
+        (
+            ((37, 91, 128, 4, 32), (130, 94, 224, 7, 32)),
+            "(size0, size1, size0 + size1, (size0 + size1)//32, 32)",
+        ),
+    ],
+    ids=["to a size", "to a multiple", "to a multiple that something is fixed to", "by any number"],
+)
+def test_what_is_added_follows_from_what_it_is_added_to(samples: tuple[Column, ...], sizes: str) -> None:
+    assert repr(first((L, P, D, D, D), *samples, follows=BLOCKS).sizes) == sizes
+
+
+def test_a_size_is_bounded_so_that_no_other_is_negative() -> None:
+    p = first((L, P, D), (250, 6, 256), (251, 5, 256), follows={1: Padded((0,)), 2: Total((0, 1))})
+    assert (p.variables[0].lo, p.variables[0].hi) == (2, 256)
+    assert p.bind((256, 0, 256)) == (256,)
+    assert p.bind((257, 31, 288)) is None
+    shorter = first((L, D), (253, 3), (254, 4))
+    assert shorter.variables[0].lo == 252, "an axis of one element is another structure"
+
+
+def test_a_size_may_be_another_one_and_some() -> None:
+    samples = ((37, 64, 27, 63), (70, 96, 26, 95))
+    p = first((L, D, P, D), *samples, follows={2: Padded((0,)), 1: Total((0, 2))})
+    assert repr(p.sizes[3]) == "32*((size0 + 31)//32) - 1"
+
+
+def test_an_axis_is_what_is_left_of_it_and_where_that_begins_where_nothing_else_does() -> None:
+    assert "(size0 + size1, size0, size1)" in every((L, S, D), (30, 3, 27), (60, 11, 49))
+
+
+def test_what_the_program_says_may_follow_from_what_is_added() -> None:
+    rules: dict[int, Follows] = {2: Padded((0,)), 3: Total((0, 2))}
+    sizes = every((L, C, P, D), (30, 36, 6, 36), (61, 77, 16, 77), (50, 59, 9, 59), follows=rules)
+    assert "(size0, size1, -size0 + size1, size1)" in sizes, "which may be negative"
+    assert "(size0, size0 + size1, size1, size0 + size1)" in sizes

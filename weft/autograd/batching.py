@@ -9,7 +9,7 @@ carry a tape keep it: the result can be differentiated, and gradients can be bat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from weft.autograd.context import device_of_files, grad_enabled, grad_mode
@@ -59,7 +59,8 @@ def _elementwise(row: Row, size: Int, xs: list[Value]) -> Value:
 
 
 def _over_axes(row: Row, size: Int, xs: list[Value]) -> Value:
-    return apply(row.op, tuple(xs), Axes(tuple(a + 1 for a in _attrs(row, Axes).axes)))
+    attrs = _attrs(row, Axes)
+    return apply(row.op, tuple(xs), replace(attrs, axes=tuple(a + 1 for a in attrs.axes)))
 
 
 def _permute(row: Row, size: Int, xs: list[Value]) -> Value:

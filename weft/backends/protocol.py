@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from weft.backends.boxes import BoxCopy
     from weft.backends.roofline import Limits
 
 
@@ -70,7 +71,8 @@ class DeviceInfo:
     `shuffles`: the threads of a warp can combine what they have in registers.
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
-    not a copy. `costs` are what schedules of a core are compared by.
+    not a copy. `pool` names the memory that the device uses; those of one backend that name the same share it, so that
+    each reads what others have made; empty: one of its own. `costs` are what schedules of a core are compared by.
     """
 
     name: str
@@ -100,6 +102,12 @@ class DeviceInfo:
     matrix_units: tuple[MatrixUnit, ...] = ()
     bounds: Bounds = field(default_factory=Bounds)
     costs: CostModel = field(default_factory=CostModel, repr=False)
+    pool: str = ""
+
+    @property
+    def memory_pool(self) -> str:
+        """The name of the pool that the device's memories are in."""
+        return self.pool or self.name
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one SIMD register."""
@@ -257,7 +265,7 @@ class Device(Protocol):
 
     def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
         """Copy the first bytes of another device's (or this one's) memory into `memory` without the host; False,
-        with nothing done, where there is no such way. All that was started on `origin` comes before."""
+        with nothing done, where there is no such way. The work on `origin` that made the source comes before."""
         ...
 
     def queue(self, number: int = 0) -> Queue:
@@ -300,6 +308,18 @@ class Borrower(Protocol):
 
     def borrow(self, data: npt.NDArray[np.uint8]) -> Memory:
         """The bytes of `data` as memory for programs to read, which keeps them alive; never to be written."""
+        ...
+
+
+@runtime_checkable
+class BoxCopier(Protocol):
+    """A device that copies boxes of memories itself, `boxes.copy_box` does it through the host for others. Optional."""
+
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        """Start the copy of a box of another device's (or this one's) memory into `memory` on a queue of this device;
+        False, with nothing done, where there is no such way. Unlike `copy_from`, it comes after nothing but what the
+        queue has started or waits for: who has written the source, or reads the target, is ordered by events. Until
+        it is done, the source must stay as it is; it is kept alive. ValueError for a box outside of a memory."""
         ...
 
 

@@ -49,7 +49,7 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: DType, device: Device) -> Sto
     """A copy of `array` (its dtype is `dtype`'s) in the memory of `device`. MemoryPlanError when it has too little,
     DTypeError when it lacks the dtype."""
     data = np.ascontiguousarray(array)
-    memory = _room(device, dtype, tuple(array.shape), data.nbytes)
+    memory = room_for(device, dtype, tuple(array.shape), data.nbytes)
     if data.nbytes:
         device.write(memory, data.reshape(-1).view(np.uint8).data)
     return Storage(device, memory, dtype, tuple(array.shape))
@@ -57,7 +57,7 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: DType, device: Device) -> Sto
 
 def moved_to(storage: Storage, device: Device) -> Storage:
     """The same elements in the memory of `device`: straight from where they are if it can, else through the host."""
-    memory = _room(device, storage.dtype, storage.shape, storage.nbytes)
+    memory = room_for(device, storage.dtype, storage.shape, storage.nbytes)
     nbytes = storage.nbytes
     if nbytes and not device.copy_from(memory, storage.device, storage.memory, nbytes):
         device.write(memory, storage.device.read(storage.memory, nbytes))
@@ -77,7 +77,7 @@ def lent_to(storage: Storage, device: Device) -> Memory | None:
     return None if data.ctypes.data % storage.dtype.itemsize else device.borrow(data)
 
 
-def _room(device: Device, dtype: DType, shape: tuple[int, ...], nbytes: int) -> Memory:
+def room_for(device: Device, dtype: DType, shape: tuple[int, ...], nbytes: int) -> Memory:
     """Memory for a tensor. MemoryPlanError when there is none, DTypeError when the device lacks the dtype."""
     if dtype not in device.info.dtypes:
         raise unsupported(device.info, dtype)

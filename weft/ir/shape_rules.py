@@ -32,7 +32,7 @@ from weft.ir.graph import (
     elements,
     set_rules,
 )  # fmt: skip
-from weft.ir.index import Int, high, low
+from weft.ir.index import Int, at_least, high, low
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import BINARY, COMPARE, MOVEMENT, REDUCE, UNARY, Op, kind_error
 
@@ -148,7 +148,7 @@ def _pad(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dt
     p = _attrs(op, attrs, Padding)
     if not len(p.low) == len(p.high) == len(p.interior) == len(x.shape):
         raise _bad(op, f"{p} does not fit rank {len(x.shape)}")
-    if any(low(v) < 0 for v in (*p.low, *p.high, *p.interior)):
+    if any(at_least(v) < 0 for v in (*p.low, *p.high, *p.interior)):
         raise _bad(op, f"negative padding {p}")
     return tuple(
         lo + hi + n + (n - 1 if low(n) > 0 else 0) * gap if gap else lo + hi + n

@@ -25,7 +25,7 @@ from weft.ir.expr import Scalar
 from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
 from weft.scheduler import disk_cache, recipes
-from weft.scheduler.outline import Outline, number_dtypes, outline, rebuilt, result_shapes, roles
+from weft.scheduler.outline import Outline, followed, number_dtypes, outline, rebuilt, result_shapes, roles
 from weft.scheduler.plan import Plan
 from weft.scheduler.recipes import Recipe
 from weft.scheduler.signature import Key, Result, Signature, signature
@@ -282,7 +282,7 @@ def _learned(
     rooms = ROOMS if workspace <= ROOMY_BYTES else ROOMS[1:]
     fixed = tuple([(k, c[0]) for k, c in enumerate(columns) if k not in lifted])
     reason: IRError | str = "no pattern"
-    for pattern in patterns(list(roles(rows)), [s.sizes for s in samples], rooms):
+    for pattern in patterns(list(roles(rows)), [s.sizes for s in samples], rooms, followed(rows)):
         try:
             return _made(pattern, tuple(sorted(lifted)), fixed, rows, device, replaces, make)
         except IRError as error:

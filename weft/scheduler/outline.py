@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar
-from weft.ir.graph import Attrs, Box, Fill, Node, Padding, Shape
+from weft.ir.graph import Along, Attrs, Box, Fill, Node, Padding, Shape
 from weft.ir.index import Int
 from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
@@ -141,6 +141,75 @@ def roles(rows: Sequence[Any]) -> Iterator[Role]:
         yield from [role] * len(shape)
         _, own = taken_apart(attrs)
         yield from [_ROLES.get(attrs.__class__, Role.DERIVED)] * len(own)
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A padding of an axis: added to what these make together."""
+
+    inner: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """An axis as long as these together."""
+
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An axis of a reshape: the elements of the axes in `whole`, divided by those of the `others`."""
+
+    whole: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+Follows: TypeAlias = Padded | Total | Share
+
+
+def followed(rows: Sequence[Any]) -> dict[int, Follows]:
+    """The rules by which sizes follow from others, by their places among the outline's sizes: those of paddings,
+    concatenations and reshapes. A size comes after those that it follows from."""
+    found: dict[int, Follows] = {}
+    at = 0
+    shapes: list[range] = []
+
+    def add(op: Op | None, attrs: Any, rank: int, inputs: Sequence[range]) -> range:
+        nonlocal at
+        shape = range(at, at + rank)
+        _, own = taken_apart(attrs)
+        at += rank + len(own)
+        match op, attrs:
+            case Op.PAD, Padding(interior=interior) if not any(interior):
+                for axis, k in zip(inputs[0], shape, strict=True):
+                    first, last = k + rank, k + 2 * rank
+                    found[first] = Padded((axis,))
+                    found[last] = Padded((axis, first))
+                    found[k] = Total((axis, first, last))
+            case Op.CONCAT, Along(axis):
+                found[shape[axis]] = Total(tuple([x[axis] for x in inputs]))
+            case Op.RESHAPE, _:
+                for k in shape:
+                    found[k] = Share(tuple(inputs[0]), tuple([i for i in shape if i != k]))
+            case _:
+                pass
+        return shape
+
+    for row in rows[:-1]:
+        if row[0].__class__ is DType:
+            shapes.append(add(None, None, len(row[1]), ()))
+            continue
+        op, attrs, _, shape = row[:4]
+        operands: tuple[int, ...] = row[4:]
+        inputs = [shapes[k] for k in operands]
+        if isinstance(attrs, GraphTemplate):
+            shapes.append(add(None, None, len(shape), ()))
+            for r in attrs.rows:
+                inputs.append(add(r.op, r.attrs, len(r.shape), [inputs[k] for k in r.inputs]))
+        else:
+            shapes.append(add(op, attrs, len(shape), inputs))
+    return found
 
 
 def result_shapes(rows: Sequence[Any], sizes: Sequence[Int]) -> list[tuple[Int, ...]]:

@@ -13,17 +13,17 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError, MemoryPlanError
+from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node, Target, toposort
+from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.scheduler import disk_cache, elements, families, meshes
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
-from weft.scheduler.stages import stages
 from weft.scheduler.unrolled import Unrolled
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ _steps = [0]
 """The steps of the plans in memory, at most."""
 NO_STATE: Mapping[int, Node] = {}
 
+NO_VALUE = (
+    "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to itself, or "
+    "that stands for one example or step in a function that vmap or scan runs: it has no value; return it from the "
+    "function"
+)
+
 
 def realize(
     nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Sequence[Node] = ()
@@ -84,9 +90,11 @@ def realize(
                 return {**rest, **taken} if taken else rest
         if not sig.copies and not is_mesh(name):
             return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
+        if not is_mesh(name) and not meshes.touches(toposort(todo)):
+            return _over_devices(todo, sig, bindings)
     if meshes.touches(todo) or meshes.touches(toposort(todo)):
         return _on_meshes(todo, bindings)
-    return _in_stages(todo, bindings)
+    return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
 
 
 def _on_meshes(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
@@ -106,15 +114,17 @@ def _fit(kept: Sequence[Node], device: Device) -> bool:
     return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
 
-def _in_stages(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
-    """Compute what is to be copied between devices, copy it, and so on up to `nodes`."""
-    constants: dict[Node, Storage] = {}
-    for stage in stages(nodes, default_device):
-        for name, group in stage.computed:
-            constants.update(run(group, signature(group), registry.open_device(name), bindings))
-        for n in stage.copies:
-            _copy(n, bindings)
-    return constants
+def _over_devices(
+    nodes: Sequence[Node], sig: Signature, bindings: Mapping[str, int] | None
+) -> Mapping[Node, Storage]:
+    """Compute nodes that live on several devices, or are copied, or on one and, being constants, on none."""
+    names = {n.device or default_device() for n in nodes}
+    if len(names) == 1 and not sig.copies:
+        return run(nodes, sig, registry.open_device(names.pop()), bindings)
+    # Here, since most graphs need one device.
+    from weft.scheduler import parts
+
+    return parts.compute(nodes, sig, bindings)
 
 
 def run(
@@ -141,16 +151,17 @@ NOTHING: Mapping[Node, Storage] = {}
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:
     """The values of nodes for these values of the runtime variables. The nodes do not keep them: equal graphs are one
-    object, which has other values under other bindings. ArgumentError across devices, or for a value out of bounds."""
+    object, which has other values under other bindings. ArgumentError for a value out of bounds."""
     values: dict[Node, Storage] = {n: s for n in nodes if (s := n.storage) is not None}
     todo = [n for n in dict.fromkeys(nodes) if n not in values]
     if todo:
         sig = signature(todo)
         names = {n.device for n in todo if n.device is not None}
         if sig.copies or len(names) > 1:
-            raise ArgumentError(
-                "bind: what is computed must be on one device; realize the copies to it before"
-            )
+            from weft.scheduler import parts
+
+            values.update(zip(todo, parts.values_over(todo, bindings), strict=True))
+            return [values[n] for n in nodes]
         device = registry.open_device(names.pop() if names else default_device())
         values.update(zip(todo, values_of(todo, sig, device, bindings), strict=True))
     return [values[n] for n in nodes]
@@ -200,13 +211,9 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
     except AttributeError:
         if None not in sig.storages:
             raise
-        raise ArgumentError(
-            "a tensor was used that was made while weft.compile traced a function that failed, or that kept it to "
-            "itself, or that stands for one example or step in a function that vmap or scan runs: it has no value; "
-            "return it from the function"
-        ) from None
+        raise ArgumentError(NO_VALUE) from None
     plan = plan_for(sig, device, at_once=True)
-    values = [_value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
+    values = [value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         out = plan.run(memories, values)
     except MemoryPlanError:
@@ -260,7 +267,8 @@ def plan_for(
         kept = _plans.get(key)
         if kept is None or (due and kept.turns):
             with not_collected():
-                shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
+                alike = sig.key.pinned or settings.deterministic()  # then each graph has a plan of its own
+                shares = dynamic and not sig.variables and not sig.homeless and not alike
                 plan: Plan | None = None
                 final: Final | None = None
                 if kept is not None and kept.final is not None:
@@ -286,9 +294,15 @@ def plan_for(
         return kept.plan
 
 
+def is_settled(sig: Signature, device: Device, dynamic: bool) -> bool:
+    """True where the plan that `plan_for` has for a graph is the one that it will have."""
+    kept = _plans.get((device, sig.key, ()) if dynamic else (device, sig.key, (), "fixed"))
+    return kept is not None and not kept.turns
+
+
 def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
     """Have the next graph that is like this one but for its sizes get a plan for all sizes. Nothing is computed."""
-    if sig.variables or sig.homeless:
+    if sig.variables or sig.homeless or sig.key.pinned:
         return
     with _lock:
         families.teach(sig, device, _replaces(sig, state))
@@ -308,7 +322,7 @@ def shared_plan(sig: Signature, device: Device) -> Plan | None:
     if kept is not None:
         return kept.plan if kept.plan.shared is not None else None
     with _lock:
-        return families.known(sig, device)
+        return None if sig.key.pinned else families.known(sig, device)
 
 
 def basic_plan(sig: Signature, device: Device) -> Plan | None:
@@ -371,7 +385,8 @@ def build_and_keep(device: Device, sig: Signature, replaces: Mapping[int, int], 
     from weft.scheduler.build import Job, build
 
     own = snapshot(sig)
-    plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
+    with numerics.switched(sig.key.pinned):
+        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
     if name is not None and where is not None:
         disk_cache.store(name, plan, where)
     return plan
@@ -388,21 +403,8 @@ def default_device() -> str:
     return registry.canonical(settings.device())
 
 
-def _copy(node: Node, bindings: Mapping[str, int] | None) -> None:
-    """Move a value from one device's memory to another's, through the host. What needs no device is computed there."""
-    (source,) = node.inputs
-    assert isinstance(node.attrs, Target)
-    target = registry.open_device(node.attrs.device)
-    stored: Storage | None = source.storage
-    if stored is None:
-        (moved,) = values_of([source], signature([source]), target, bindings)
-    else:
-        moved = moved_to(stored, target)
-    if node.storage is None:
-        node.storage = moved
-
-
-def _value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
+def value(name: str, lo: int, hi: int, bindings: Mapping[str, int] | None) -> int:
+    """The value of a runtime variable. ArgumentError where it has none, or one out of bounds."""
     if bindings is None or name not in bindings:
         raise ArgumentError(
             f"the runtime variable {name} has no value; give it with weft.bind(tensor, {name}=...), {lo} to {hi}"

@@ -78,7 +78,7 @@ SURFACE: tuple[Home, ...] = (
     Home("weft.core.args.modes", {
         "weft (autograd)": "enable_grad inference_mode no_grad set_grad_enabled",
         "(autograd)": "Variable=variable detect_anomaly set_detect_anomaly=detect_anomaly",
-        "weft": "is_grad_enabled is_inference_mode_enabled",
+        "weft": "is_grad_enabled is_inference_mode_enabled numerics",
     }),
     Home("weft.core.args.switches", {
         "(weft)": (

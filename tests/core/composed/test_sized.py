@@ -88,6 +88,29 @@ def test_after_a_few_sizes_nothing_is_recorded(recorded: list[int]) -> None:
     assert len(recorded) == learned
 
 
+def test_a_function_that_refuses_small_sizes_is_learned_from_those_that_came(recorded: list[int]) -> None:
+    """There are no 18 windows of 4 elements; that is nobody's mistake."""
+
+    @composite.composite()
+    def windows(x: Tensor, count: int) -> Tensor:
+        return weft.stack([x[k : x.shape[0] - count + k] for k in range(0, count, 6)]) * 2
+
+    def doubled(n: int) -> Tensor:
+        return windows(weft.arange(n).float(), 18)
+
+    for n in (40, 50, 60):
+        assert doubled(n).tolist() == [[2.0 * (k + i) for i in range(n - 18)] for k in (0, 6, 12)]
+    count = len(recorded)
+    assert doubled(70).shape == (3, 52)
+    assert len(recorded) == count, "learned"
+
+
+def test_sizes_that_graphs_cannot_have_are_no_error() -> None:
+    x = weft.arange(350).float().reshape(70, 5)
+    for n in (40, 50, 60, 70):
+        assert weft.topk(x[:n], 18, 0)[0][-1].tolist() == x[n - 18].tolist()
+
+
 def test_what_outgrows_its_bounds_is_learned_again(recorded: list[int]) -> None:
     sizes = (9, 21, 33, 1000, 700, 800)
     outs = [F.gelu(leaf(n, 64)).shape[0] for n in sizes]

@@ -178,3 +178,20 @@ def test_elements_stay_shared_after_a_change_is_withdrawn() -> None:
     row = x[1]
     row.fill_(2.0)
     assert x.tolist() == [[0.0] * 3, [2.0] * 3, [0.0] * 3, [0.0] * 3]
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_a_shape_that_was_changed_in_place_is_as_before_when_the_change_is_withdrawn(
+    looks_first: bool,
+) -> None:
+    x = weft.zeros(2, 6).realize()
+    row = x[0] if looks_first else None
+    with weft.memory_limit(LIMIT), weft.no_grad():
+        x += (column(4096) * column(2048).T).cumsum(0)[5, :6]
+        x.transpose_(0, 1)
+        with pytest.raises(MemoryError):
+            x.numpy()
+    assert x.tolist() == [[0.0] * 6] * 2
+    x[0] = 3.0
+    assert x.tolist() == [[3.0] * 6, [0.0] * 6]
+    assert row is None or row.tolist() == [3.0] * 6

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft.backends.protocol import Device
 from weft.backends.registry import open_device
-from weft.backends.storage import Storage
 from weft.core.execute.explanation import ExplainedKernel
 from weft.distributed import tensor
-from weft.scheduler import realize
+from weft.scheduler.parts.plan import PartsPlan, _Move, _Part
 from weft.scheduler.plan import Plan
 
 
@@ -151,18 +149,23 @@ def test_what_is_listed_over_devices_is_what_runs(seed: int, monkeypatch: pytest
         for s in explained.steps
     ]
     ran: list[tuple[Any, ...]] = []
-    run, moved = Plan.run, realize.moved_to
+    start, move, one = _Part.start, PartsPlan._move, Plan.run
+
+    def noted_start(part: _Part, plan: Plan, *args: Any) -> None:
+        start(part, plan, *args)
+        ran.extend((plan.device.info.name, s.name) for s in plan.steps if s.name != "copy")
 
     def noted_run(plan: Plan, *args: Any) -> Any:
         ran.extend((plan.device.info.name, s.name) for s in plan.steps if s.name != "copy")
-        return run(plan, *args)
+        return one(plan, *args)
 
-    def noted_move(stored: Storage, target: Device) -> Storage:
-        ran.append((stored.device.info.name, target.info.name, 64))
-        return moved(stored, target)
+    def noted_move(plan: PartsPlan, step: _Move, *args: Any) -> None:
+        move(plan, step, *args)
+        ran.append((step.origin.info.name, step.device.info.name, 64))
 
     monkeypatch.setattr(Plan, "run", noted_run)
-    monkeypatch.setattr(realize, "moved_to", noted_move)
+    monkeypatch.setattr(_Part, "start", noted_start)
+    monkeypatch.setattr(PartsPlan, "_move", noted_move)
     clocks = {f"dummy:{k}": open_device(f"dummy:{k}").clock for k in range(2)}  # type: ignore[attr-defined]
     before = {name: c.launches for name, c in clocks.items()}
     weft.realize(*results)

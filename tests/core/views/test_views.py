@@ -228,8 +228,40 @@ def _target_network(fw: Any) -> Any:
     return model.weight, target.weight, target.bias
 
 
+def _of_another_shape(fw: Any) -> Any:
+    x = fw.arange(12.0)
+    all_of_it = x.view(3, 4)
+    all_of_it.mul_(2)
+    return x, all_of_it
+
+
+def _permuted(fw: Any) -> Any:
+    x = fw.arange(24.0).reshape(2, 3, 4)
+    turned = x.permute(2, 0, 1)
+    turned.mul_(fw.arange(24.0).reshape(4, 2, 3))
+    turned[1:].transpose(0, 2).add_(fw.arange(18.0).reshape(3, 2, 3))
+    return x, turned
+
+
+def _as_another_dtype(fw: Any) -> Any:
+    x = fw.arange(8.0)
+    a, b, c = x[:5], x[3:].view(fw.int32), x[2:7]
+    del x
+    a.add_(10)
+    b[1:3] = 1_000_000_000
+    return a, b, c
+
+
+def _offsets(fw: Any) -> Any:
+    x = fw.arange(12.0).reshape(3, 4)
+    other = x[1:].view(fw.int16)
+    picked, mixed = x[[2, 0]], x.t()[:, 1:].reshape(-1)
+    found = [x[1:], x.t()[2:], other, picked, mixed]
+    return [fw.tensor([t.storage_offset(), *t.shape]) for t in found]
+
+
 SCRIPTS = [
-    _target_network,
+    _target_network, _of_another_shape, _permuted, _as_another_dtype, _offsets,
     _initial_values, _state_dict, _of_a_parameter, _rows, _overlapping_views_of_what_is_gone, _assigned_data,
     _strided_copies,
 ]  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 
 from weft import disk_cache, settings
 from weft.backends import costs
+from weft.backends.boxes import BoxCopy, runs
 from weft.backends.costs import CostModel
 from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
@@ -208,6 +209,19 @@ class CpuDevice:
         if origin is not self:
             return False
         self.write(memory, self.read(source, nbytes), 0, queue)
+        return True
+
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        if origin is not self:
+            return False
+        if queue:
+            only_queue(queue, self._info.name)
+        target, start = _block(memory), _block(source)
+        copy.check(start.nbytes, target.nbytes)
+        if isinstance(target, Borrowed):
+            raise ValueError("borrowed memory is only read")
+        data, room = (np.frombuffer(self.read(m, m.nbytes), np.uint8) for m in (start, target))
+        runs(room, copy.target, copy)[...] = runs(data, copy.source, copy)
         return True
 
     def borrow(self, data: npt.NDArray[np.uint8]) -> Borrowed:

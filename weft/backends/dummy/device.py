@@ -10,64 +10,53 @@ Every use of memory, slots and queues is checked; what a real device would answe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft._version import __version__
-from weft.backends.dummy.cost import Work, work
+from weft.backends.boxes import BoxCopy, runs
+from weft.backends.dummy.executable import DummyCode, DummyExecutable
+from weft.backends.dummy.farm import Farm, describe
 from weft.backends.dummy.faults import Faults
-from weft.backends.dummy.interpreter import interpret
+from weft.backends.dummy.links import Wiring, from_host, to_host
 from weft.backends.dummy.pool import DummyMemory, Pool
-from weft.backends.dummy.queues import DummyQueue, Host
-from weft.backends.dummy.vectorized import Vectorized
-from weft.backends.protocol import Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory, Step
+from weft.backends.dummy.queues import DummyEvent, DummyQueue, Host
+from weft.backends.dummy.simulation import Simulation
+from weft.backends.dummy.timeline import Timeline
+from weft.backends.links import Link
+from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
 from weft.backends.roofline import Limits, described
 from weft.errors import DeviceError
-from weft.ir.dtypes import to_numpy
-from weft.ir.index import evaluate
 from weft.ir.loops import Program
-from weft.ir.loops_text import show_program
-from weft.ir.ops import ELEMENTWISE
-
-
-def describe(index: int, name: str = "dummy", **changes: Any) -> DeviceInfo:
-    """The description of the dummy devices that are there by default, with other fields as given. Wide vectors make
-    the interpreter quick."""
-    return replace(
-        DeviceInfo(
-            name=f"{name}:{index}",
-            kind=name,
-            description="interpreter in NumPy, simulated",
-            cores=4,
-            vector_bytes=256,
-            vector_registers=32,
-            l1_bytes=32 << 10,
-            l2_bytes=1 << 20,
-            l3_bytes=16 << 20,
-            memory_bytes=1 << 30,
-            local_bytes=64 << 10,
-            bandwidth=40e9,
-            flops=200e9,
-            launch_ns=1000.0,
-            native=ELEMENTWISE,
-            queues=4,
-        ),
-        **changes,
-    )
 
 
 class DummyBackend:
-    """Simulated devices, as many as descriptions are given. `races`: see DummyDevice."""
+    """Simulated devices, as many as descriptions are given, or as a farm describes. `races`: see DummyDevice."""
 
     def __init__(
-        self, devices: Sequence[DeviceInfo] | None = None, name: str = "dummy", races: bool = False
+        self, devices: Sequence[DeviceInfo] | Farm | None = None, name: str = "dummy", races: bool = False
     ) -> None:
-        infos = [describe(k, name) for k in range(4)] if devices is None else list(devices)
-        self.name = name
-        host = Host()
-        self.devices = [DummyDevice(info, races, host) for info in infos]
+        if isinstance(devices, Farm):
+            farm = devices
+        else:
+            infos = [describe(k, name) for k in range(4)] if devices is None else devices
+            farm = Farm(tuple(infos), name, races=races, recorded=False)
+        self.farm, self.name = farm, farm.name
+        self.host = Host(Simulation(farm.recorded), farm.issue_ns)
+        wiring = Wiring(self.host.simulation, farm.topology)
+        self.pools: dict[str, Pool] = {}
+        self.devices: list[DummyDevice] = []
+        for k, info in enumerate(farm.devices):
+            pool = self.pools.get(info.memory_pool)
+            if pool is None:
+                pool = self.pools[info.memory_pool] = Pool(
+                    info.memory_pool, info.memory_bytes, farm.timing_only
+                )
+            device = DummyDevice(info, farm.races, self.host, wiring, pool, k)
+            if k in farm.faults:
+                device.faults = replace(farm.faults[k])
+            self.devices.append(device)
 
     def count(self) -> int:
         """The number of simulated devices."""
@@ -77,54 +66,88 @@ class DummyBackend:
         """Device number `index`."""
         return self.devices[index]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the devices."""
+        return [d.info.name for d in self.devices]
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DummyCode:
-    """A program, to be interpreted."""
-
-    program: Program
-    quick: Vectorized
-    amounts: dict[tuple[int, ...], Work] = field(default_factory=dict[tuple[int, ...], Work])
+    def timeline(self) -> Timeline:
+        """The work of every resource since the beginning, or since `clear`; none where the farm is not recorded."""
+        return self.host.simulation.timeline()
 
     @property
-    def source(self) -> str:
-        """The loops as text."""
-        return show_program(self.program)
+    def makespan_ns(self) -> float:
+        """The simulated time from the beginning, or from `clear`, to the end of all work."""
+        simulation = self.host.simulation
+        return max(simulation.run(), self.host.ns) - simulation.origin_ns
 
-    def work(self, given: Mapping[str, int]) -> Work:
-        """The work of a run with these runtime integers; remembered for the last ones."""
-        key = tuple(given.values())
-        if key not in self.amounts:
-            self.amounts.clear()
-            self.amounts[key] = work(self.program, given)
-        return self.amounts[key]
+    def peak_bytes(self) -> Mapping[str, int]:
+        """The most bytes that were in use at once in each pool, since the beginning or since `clear`."""
+        return {name: pool.peak_bytes for name, pool in self.pools.items()}
+
+    def clear(self) -> None:
+        """Wait for all that was started, and measure anew from here: the timeline, its length, and the peaks."""
+        for device in self.devices:
+            device.synchronize()
+        self.host.simulation.clear(self.host.ns)
+        for pool in self.pools.values():
+            pool.peak_bytes = pool.used_bytes
 
 
 @dataclass(slots=True)
 class Clock:
     """Simulated time (that of the queue that is furthest), and what was done."""
 
-    ns: float = 0.0
+    queues: Mapping[int, DummyQueue]
     launches: int = 0
     copied_bytes: int = 0
+
+    @property
+    def ns(self) -> float:
+        """The time at which all that was started is done."""
+        return max([q.ns for q in self.queues.values()], default=0.0)
 
 
 class DummyDevice:
     """One simulated device: launches are executed at once, and timed by bytes / bandwidth + operations / flops.
 
+    A launch takes `launch_ns` to begin, then it has the device for itself; copies to and from other devices go on
+    beside it, and take the wires of their link.
+
     `races`: also refuse programs whose parallel iterations touch what others write (slow). `faults` may be replaced at
-    any time.
+    any time. `pool`: None for one of its own.
     """
 
-    def __init__(self, info: DeviceInfo, races: bool = False, host: Host | None = None) -> None:
-        self.info, self.races = info, races
-        self.clock, self.faults = Clock(), Faults()
-        self.pool = Pool(info.name, info.memory_bytes)
-        self._host = host or Host()
+    def __init__(
+        self,
+        info: DeviceInfo,
+        races: bool = False,
+        host: Host | None = None,
+        wiring: Wiring | None = None,
+        pool: Pool | None = None,
+        index: int = 0,
+    ) -> None:
+        self.info, self.races, self.index = info, races, index
+        self.host = host or Host()
+        self.wiring = wiring or Wiring(self.host.simulation)
+        self.pool = pool or Pool(info.memory_pool, info.memory_bytes)
+        self.faults = Faults()
+        self.compute = (self.host.simulation.resource(info.name),)
+        self._up, self._down = (
+            self.wiring.made(Link(info.launch_ns / 1e9, info.link_bandwidth, (wire,)))
+            for wire in (to_host(index), from_host(index))
+        )
         self._queues: dict[int, DummyQueue] = {}
+        self.clock = Clock(self._queues)
+
+    @property
+    def timing_only(self) -> bool:
+        """True where nothing is computed: only clocks move."""
+        return self.pool.empty
 
     def allocate(self, nbytes: int) -> DummyMemory:
         """Memory filled with garbage. MemoryError where the pool is exhausted, or told to be."""
+        self.check()
         if self.faults.allocation_fails():
             raise MemoryError(f"{self.info.name} fails an allocation of {nbytes} bytes, as it was told to")
         if nbytes > self.info.bounds.buffer_bytes:
@@ -147,31 +170,82 @@ class DummyDevice:
 
     def write(self, memory: Memory, data: memoryview, offset: int = 0, queue: int = 0) -> None:
         """Copy bytes from the host."""
-        q = self._started(queue)
-        source = np.frombuffer(data.cast("B"), np.uint8)
-        self.pool.view(memory, offset, source.size, q, writes=True)[:] = source
-        self.spend(q, self.copy_ns(source.size))
+        q, slower = self._begin(queue, "a copy to it")
+        work, nbytes = q.start(), data.nbytes
+        view = self.pool.view(memory, offset, nbytes, work, writes=True)
+        if not self.timing_only:
+            view[:] = np.frombuffer(data.cast("B"), np.uint8)
+        way = self._down
+        q.submit(work, "write", way.latency_ns, nbytes * way.ns_per_byte * slower, way.resources)
 
     def read(self, memory: Memory, nbytes: int, offset: int = 0, queue: int = 0) -> memoryview:
-        """A copy of the bytes, after all work of the queue."""
-        q = self._started(queue)
-        out = memoryview(self.pool.view(memory, offset, nbytes, q, writes=False).tobytes())
-        self.spend(q, self.copy_ns(nbytes))
+        """A copy of the bytes, after all work of the queue. DeviceError where only time is counted."""
+        q, slower = self._begin(queue, "a copy from it", reads=True)
+        work = q.start()
+        view = self.pool.view(memory, offset, nbytes, work, writes=False)
+        if self.timing_only and nbytes:
+            raise DeviceError(f"{self.info.name} computes nothing (timing_only): there are no values to read")
+        out = memoryview(view.tobytes())
+        way = self._up
+        q.submit(work, "read", way.latency_ns, nbytes * way.ns_per_byte * slower, way.resources)
         q.synchronize()
         return out
 
     def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
-        """Straight from another simulated device, at the speed of the slower link."""
-        if not isinstance(origin, DummyDevice):
+        """Straight from another device of the same farm, on their link, after the work that made the source."""
+        if not isinstance(origin, DummyDevice) or origin.host is not self.host:
             return False
-        q = self._started(queue)
-        if origin is not self:
-            for other in origin.queues():
-                q.wait(other.record())
-        data = origin.pool.view(source, 0, nbytes, q, writes=False)
-        self.pool.view(memory, 0, nbytes, q, writes=True)[:] = data.copy()
-        self.spend(q, max(self.copy_ns(nbytes), origin.copy_ns(nbytes)))
+        origin.check()
+        q, slower = self._begin(queue, f"a copy from {origin.info.name}")
+        made = origin.pool.live(source).writer
+        if made is not None and origin is not self:
+            q.wait(made)
+        work = q.start()
+        data = origin.pool.view(source, 0, nbytes, work, writes=False)
+        self.pool.view(memory, 0, nbytes, work, writes=True)[:] = data.copy()
+        self._move(q, work, origin, nbytes * slower)
         return True
+
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        """Straight from another device of the same farm, on their link, after what the queue waits for only."""
+        if not isinstance(origin, DummyDevice) or origin.host is not self.host:
+            return False
+        origin.check()
+        start, end = copy.source.offset, copy.target.offset
+        q, slower = self._begin(queue, f"a copy from {origin.info.name}")
+        work = q.start()
+        data = origin.pool.view(source, start, copy.source_end - start, work, writes=False)
+        room = self.pool.view(memory, end, copy.target_end - end, work, writes=True)
+        if not self.timing_only:
+            runs(room, copy.target, copy, end)[...] = runs(data, copy.source, copy, start).copy()
+        self._move(q, work, origin, copy.nbytes * slower)
+        return True
+
+    def _move(self, queue: DummyQueue, work: DummyEvent, origin: DummyDevice, nbytes: float) -> None:
+        """Let the time of a copy of so many bytes pass: on the link, or within the pool that both share."""
+        name = f"{origin.info.name} to {self.info.name}"
+        if origin.pool is self.pool:
+            queue.submit(work, name, self.info.launch_ns, 2e9 * nbytes / self.info.bandwidth, self.compute)
+        else:
+            way = self.wiring.way(origin.index, origin.info, self.index, self.info)
+            queue.submit(work, name, way.latency_ns, nbytes * way.ns_per_byte, way.resources)
+
+    def link_to(self, other: Device) -> Link | None:
+        """The link to a device of the same farm, or to the host."""
+        if isinstance(other, DummyDevice) and other.host is self.host:
+            if other.pool is self.pool:
+                return Link(self.info.launch_ns / 1e9, self.info.bandwidth / 2, (self.info.name,))
+            return self.wiring.link(self.index, self.info, other.index, other.info)
+        return self._host_link(other, to_host(self.index))
+
+    def link_from(self, other: Device) -> Link | None:
+        """The link from the host."""
+        return self._host_link(other, from_host(self.index))
+
+    def _host_link(self, other: Device, wire: str) -> Link | None:
+        if not other.info.host_memory:
+            return None
+        return Link(self.info.launch_ns / 1e9, self.info.link_bandwidth, (wire,))
 
     def queue(self, number: int = 0) -> DummyQueue:
         """Queue number `number`."""
@@ -180,7 +254,7 @@ class DummyDevice:
                 raise ValueError(
                     f"{self.info.name} has {self.info.queues} queues: there is no queue {number}"
                 )
-            self._queues[number] = DummyQueue(f"queue {number} of {self.info.name}", self._host)
+            self._queues[number] = DummyQueue(f"queue {number} of {self.info.name}", self.host, self.check)
         return self._queues[number]
 
     def queues(self) -> list[DummyQueue]:
@@ -195,7 +269,7 @@ class DummyDevice:
                 raise DeviceError(
                     f"{self.info.name} binds {most} buffers at most; {p.name} has {len(p.params)}"
                 )
-        return [DummyCode(p, Vectorized(p)) for p in programs], b""
+        return [DummyCode(p) for p in programs], b""
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[DummyCode]:
         """ValueError: dummy devices make no images."""
@@ -222,151 +296,23 @@ class DummyDevice:
         for q in self.queues():
             q.synchronize()
 
-    def copy_ns(self, nbytes: int) -> float:
-        """The time of a copy between the host and this device."""
-        return self.info.launch_ns + 1e9 * nbytes / self.info.link_bandwidth * self.faults.slowdown()
+    def check(self) -> None:
+        """DeviceError where the device is lost."""
+        if self.faults.lost:
+            raise DeviceError(f"{self.info.name} was lost at step {self.faults.lost_at}")
 
-    def spend(self, queue: DummyQueue, ns: float) -> None:
-        """Let time pass on a queue."""
-        queue.ns += ns
-        self.clock.ns = max(self.clock.ns, queue.ns)
+    def copying(self, what: str, reads: bool = False) -> float:
+        """Count a copy: how many times slower than usual it is. DeviceError where it is to fail."""
+        failure, slower = self.faults.copy(reads)
+        if failure is not None:
+            raise DeviceError(f"{self.info.name}: {what} {failure}")
+        return slower
 
-    def _started(self, queue: int) -> DummyQueue:
+    def _begin(self, queue: int, what: str, reads: bool = False) -> tuple[DummyQueue, float]:
+        """The queue for a copy that the host starts, and how many times slower than usual it is."""
         q = self.queue(queue)
-        q.start()
-        return q
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """The beginning of a slot's bytes."""
-
-    memory: DummyMemory
-    offset: int
-
-
-class DummyExecutable:
-    """Commands on one device. What a run that fails has written over is as it was."""
-
-    def __init__(self, device: DummyDevice, codes: Sequence[DummyCode], commands: Commands) -> None:
-        self.device, self.commands, self.codes = device, commands, list(codes)
-        self.finished = 0
-        for step in commands.steps:
-            self._validate(step)
-
-    def _validate(self, step: Step) -> None:
-        """ValueError when a step names a program, slot or variable that is not there."""
-        c = self.commands
-        slots = c.externals + len(c.offsets)
-
-        def inside(what: str, numbers: Sequence[int], count: int) -> None:
-            for k in numbers:
-                if not 0 <= k < count:
-                    raise ValueError(f"{step} names {what} {k} of {count}")
-
-        match step:
-            case CopyBytes(target, source, _):
-                inside("slot", (target, source), slots)
-            case Launch():
-                inside("program", (step.program,), len(self.codes))
-                p = self.codes[step.program].program
-                inside("slot", step.slots, slots)
-                inside("variable", step.variables, c.variables)
-                if len(step.slots) != len(p.params) or len(step.variables) != len(p.variables):
-                    raise ValueError(
-                        f"{step}: {p.name} takes {len(p.params)} memories and {len(p.variables)} variables"
-                    )
-
-    @property
-    def started(self) -> int:
-        """As many as finished: a run that does not finish leaves nothing."""
-        return self.finished
-
-    def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
-        """Execute the steps in order."""
-        self._run(memories, variables, self.device.queue(queue))
-
-    def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
-        """Execute the steps in order; the simulated nanoseconds of each."""
-        times = self._run(memories, variables, self.device.queue())
-        self.device.synchronize()
-        return times
-
-    def _run(self, memories: Sequence[Memory], variables: Sequence[int], queue: DummyQueue) -> list[int]:
-        commands, pool = self.commands, self.device.pool
-        if len(memories) != commands.externals or len(variables) != commands.variables:
-            raise ValueError(
-                f"the plan takes {commands.externals} memories and {commands.variables} variables, "
-                f"not {len(memories)} and {len(variables)}"
-            )
-        slots = [_Slot(pool.live(m), 0) for m in memories]
-        if commands.offsets:
-            workspace = self.device.allocate(commands.workspace_bytes)
-            slots += [_Slot(workspace, offset) for offset in commands.offsets]
-        before, finished = _written_over(memories), self.finished
-        times: list[int] = []
-        try:
-            for step in commands.steps:
-                queue.start()
-                ns = self._step(step, slots, variables, queue)
-                self.device.spend(queue, ns)
-                times.append(round(ns))
-            self.finished += 1
-        except BaseException:
-            if self.finished == finished:
-                for m, data in before:
-                    m.data[:] = data
-            raise
-        return times
-
-    def _step(self, step: Step, slots: Sequence[_Slot], variables: Sequence[int], queue: DummyQueue) -> float:
-        device, info, clock = self.device, self.device.info, self.device.clock
-        match step:
-            case CopyBytes(target, source, nbytes):
-                data = _bytes(slots[source], nbytes, queue, writes=False).copy()
-                _bytes(slots[target], nbytes, queue, writes=True)[:] = data
-                clock.copied_bytes += nbytes
-                return info.launch_ns + 2e9 * nbytes / info.bandwidth * device.faults.slowdown()
-            case Launch():
-                code = self.codes[step.program]
-                program = code.program
-                if device.faults.launch_fails():
-                    raise DeviceError(f"{info.name}: the launch of {program.name} failed, as it was told to")
-                given = {v.name: variables[k] for v, k in zip(program.variables, step.variables, strict=True)}
-                buffers = _views(program, [slots[k] for k in step.slots], given, queue)
-                if device.races:
-                    interpret(program, buffers, given, races=True)
-                else:
-                    code.quick.run(buffers, given)
-                clock.launches += 1
-                done = code.work(given)
-                return info.launch_ns + 1e9 * (done.nbytes / info.bandwidth + done.operations / info.flops)
-
-
-def _written_over(memories: Sequence[Memory]) -> list[tuple[DummyMemory, np.ndarray[Any, Any]]]:
-    """The memories that are given more than once, which are updated in place, and their bytes."""
-    seen: set[int] = set()
-    twice: list[DummyMemory] = []
-    for m in memories:
-        if id(m) in seen and isinstance(m, DummyMemory):
-            twice.append(m)
-        seen.add(id(m))
-    return [(m, m.data.copy()) for m in twice]
-
-
-def _bytes(slot: _Slot, nbytes: int, queue: DummyQueue, writes: bool) -> np.ndarray[Any, Any]:
-    return slot.memory.pool.view(slot.memory, slot.offset, nbytes, queue, writes)
-
-
-def _views(
-    program: Program, slots: Sequence[_Slot], variables: Mapping[str, int], queue: DummyQueue
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The parameters as typed arrays over the bytes of their memories."""
-    out: dict[str, np.ndarray[Any, Any]] = {}
-    for b, slot in zip(program.params, slots, strict=True):
-        nbytes = int(evaluate(b.size, variables)) * b.dtype.itemsize
-        out[b.name] = _bytes(slot, nbytes, queue, b.name in program.writes).view(to_numpy(b.dtype))
-    return out
+        self.host.issue("copy")
+        return q, self.copying(what, reads)
 
 
 def _own(code: Code) -> DummyCode:

@@ -1,4 +1,4 @@
-"""The memory pool of a simulated device: every memory has a number, and every use of it is checked."""
+"""The memory pools of simulated devices: every memory has a number, and every use of it is checked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.dummy.queues import DummyQueue
+from weft.backends.dummy.queues import DummyEvent, DummyQueue
 from weft.backends.protocol import Memory
 
 _GARBAGE = 0xFF
 """The byte of uninitialized memory: NaN in floats, -1 in integers; a result that depends on it shows."""
+
+_NONE = np.zeros(0, np.uint8)
 
 
 class DummyMemory:
@@ -21,9 +23,9 @@ class DummyMemory:
 
     def __init__(self, pool: Pool, number: int, nbytes: int) -> None:
         self.pool, self.number, self.nbytes = pool, number, nbytes
-        self.data = np.full(nbytes, _GARBAGE, np.uint8)
-        self.writer: tuple[DummyQueue, int] | None = None
-        self.readers: dict[DummyQueue, int] = {}
+        self.data = _NONE if pool.empty else np.full(nbytes, _GARBAGE, np.uint8)
+        self.writer: DummyEvent | None = None
+        self.readers: dict[DummyQueue, DummyEvent] = {}
         self.release = weakref.finalize(self, pool.given_back, nbytes)
 
     def __repr__(self) -> str:
@@ -31,10 +33,10 @@ class DummyMemory:
 
 
 class Pool:
-    """Bytes that can be allocated, up to a limit."""
+    """Bytes that can be allocated, up to a limit. `empty`: they are counted, but there are none."""
 
-    def __init__(self, name: str, limit_bytes: int) -> None:
-        self.name, self.limit_bytes = name, limit_bytes
+    def __init__(self, name: str, limit_bytes: int, empty: bool = False) -> None:
+        self.name, self.limit_bytes, self.empty = name, limit_bytes, empty
         self.used_bytes = self.peak_bytes = self.count = 0
 
     def allocate(self, nbytes: int) -> DummyMemory:
@@ -71,30 +73,32 @@ class Pool:
         return memory
 
     def view(
-        self, memory: Memory, offset: int, nbytes: int, queue: DummyQueue, writes: bool
+        self, memory: Memory, offset: int, nbytes: int, work: DummyEvent, writes: bool
     ) -> np.ndarray[Any, Any]:
-        """The bytes that work of `queue` uses. ValueError when they are not inside the memory, or when work of
-        another queue that nothing orders before this has written them, or, for a write, read them."""
+        """The bytes that this work uses; none where the pool is empty. ValueError when they are not inside the memory,
+        or when work of another queue that nothing orders before this has written them, or, for a write, read them."""
         m = self.live(memory)
         if offset < 0 or nbytes < 0 or offset + nbytes > m.nbytes:
             raise ValueError(f"out of bounds: bytes {offset} to {offset + nbytes} of {m!r}")
-        self.check_order(m, queue, writes)
+        self.check_order(m, work, writes)
         return m.data[offset : offset + nbytes]
 
-    def check_order(self, m: DummyMemory, queue: DummyQueue, writes: bool) -> None:
+    def check_order(self, m: DummyMemory, work: DummyEvent, writes: bool) -> None:
         """Note the use; refuse it where it races with another queue's."""
-        number = queue.started
-        earlier = list(m.readers.items()) if writes else []
-        if m.writer is not None:
-            earlier.append(m.writer)
-        for q, k in earlier:
-            if q is not queue and not queue.comes_after(q, k):
-                did = "written" if m.writer == (q, k) else "read"
-                raise ValueError(
-                    f"missing synchronization: {m!r} is {'written' if writes else 'read'} by {queue} after it was "
-                    f"{did} by {q}: record an event there and wait for it here"
-                )
-        if writes:
-            m.writer, m.readers = (queue, number), {}
-        else:
-            m.readers[queue] = number
+        queue, writer = work.queue, m.writer
+        if writer is not None and not queue.comes_after(writer):
+            raise ValueError(_race(m, queue, writes, writer.queue, "written"))
+        if not writes:
+            m.readers[queue] = work
+            return
+        for reader in m.readers.values():
+            if not queue.comes_after(reader):
+                raise ValueError(_race(m, queue, writes, reader.queue, "read"))
+        m.writer, m.readers = work, {}
+
+
+def _race(m: DummyMemory, queue: DummyQueue, writes: bool, other: DummyQueue, did: str) -> str:
+    return (
+        f"missing synchronization: {m!r} is {'written' if writes else 'read'} by {queue} after it was "
+        f"{did} by {other}: record an event there and wait for it here"
+    )

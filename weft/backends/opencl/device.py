@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from weft._version import __version__
+from weft.backends.boxes import BoxCopy
 from weft.backends.clike.parts import Entry, parse, split
 from weft.backends.clike.parts import describe as describe_entries
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
@@ -23,6 +24,7 @@ from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.loops import Program
 
+from .copies import enqueue, host_bytes
 from .describe import RESERVED, describe
 from .driver import failed, is_cpu, keeps_text, pyopencl
 from .executable import OpenCLExecutable
@@ -96,11 +98,8 @@ class OpenCLDevice:
     # memory
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        # a block that died may still be in use on another queue than the next user's
-        queues = list(self._queues.values())
-        for queue in queues if len(queues) > 1 else ():
-            if queue.busy:
-                queue.synchronize()
+        if len(self._queues) > 1:
+            self._order()
         try:
             return self.pool.allocate(nbytes)
         except MemoryError:
@@ -110,6 +109,18 @@ class OpenCLDevice:
                 self.synchronize()
                 self._workspace = None
         return self.pool.allocate(nbytes)
+
+    def _order(self) -> None:
+        """Have all queues come after what each has started: a block that died may be in use on another queue than its
+        next user's. The host waits for nothing."""
+        with self.lock:
+            queues = [q for q in self._queues.values() if q.busy]
+            news = [q for q in queues if q.has_news()]
+            events = [(q, q.record()) for q in news]
+            for q in self._queues.values():
+                for other, event in events:
+                    if other is not q:
+                        q.wait(event, news=False)
 
     def free(self, memory: Memory) -> None:
         self.block(memory).free()
@@ -184,6 +195,24 @@ class OpenCLDevice:
                 on.started()
         return True
 
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        target, on = self.block(memory), self.queue(queue)
+        on_host = None if origin is self else host_bytes(origin, source)
+        if origin is not self and on_host is None:
+            return False
+        copy.check(source.nbytes, target.nbytes)
+        start = self.block(source).buffer if on_host is None else on_host
+        with self.lock:
+            try:
+                events = enqueue(on.handle, target.buffer, start, copy)
+                on.handle.flush()
+            except pyopencl().Error as error:
+                raise failed("copy a box", error) from error
+            finally:
+                on.started()
+        on.keep(events[-1], (*events, target, source))
+        return True
+
     # queues
 
     def queue(self, number: int = 0) -> OpenCLQueue:
@@ -194,7 +223,13 @@ class OpenCLDevice:
                     f"{self._info.name} has {self._info.queues} queues, from 0: there is no queue {number}"
                 )
             with self.lock:
-                found = self._queues.setdefault(number, OpenCLQueue(self.context))
+                if number not in self._queues:
+                    made = OpenCLQueue(self.context)
+                    for other in self._queues.values():  # as `allocate` orders those that there are
+                        if other.busy:
+                            made.wait(other.record(), news=False)
+                    self._queues[number] = made
+                found = self._queues[number]
         return found
 
     def synchronize(self) -> None:

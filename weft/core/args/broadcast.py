@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from weft.autograd.context import context
+from weft.autograd.context import context, default_device
 from weft.autograd.value import Value, apply
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, Number, describe, wrap
@@ -246,22 +246,37 @@ def _remedy(home: str, device: str) -> str:
     )
 
 
-def together(op: str, values: Sequence[Value]) -> Sequence[Value]:
-    """The values, where they can meet: one without dimensions on the CPU is copied to where the others are."""
-    devices = {d for v in values if (d := v.node.device) is not None}
-    if len(devices) < 2:
-        return values
-    homes = {v.node.device for v in values if v.node.shape or v.node.device != _CPU}
-    homes.discard(None)
-    if len(homes) == 1:
-        (home,) = homes
-        assert home is not None
-        values = [v if v.node.device in (None, home) else apply(Op.COPY, (v,), Target(home)) for v in values]
-    same_device(op, values)
-    return values
+_CPU, _META = "cpu:0", "meta:0"
 
 
-_CPU = "cpu:0"
+def on_one_device(op: str, operands: Sequence[Operand]) -> Sequence[Operand]:
+    """The operands, tensors without axes copied from the default device, or the CPU, to where the others are, as in
+    torch. DeviceError where that does not bring them together."""
+    values = [x for x in operands if isinstance(x, Value) and x.node.device is not None]
+    if len({v.node.device for v in values}) < 2:
+        return operands
+    movable = (_CPU, default_device())
+    fixed = [v.node.device for v in values if v.node.shape or v.node.device not in movable]
+    home = fixed[0] if fixed else next(v.node.device for v in values if v.node.device != _CPU)
+    assert home is not None
+    out: list[Operand] = []
+    for x in operands:
+        if (
+            isinstance(x, Value)
+            and x.node.device not in (None, home)
+            and x.node.device in movable
+            and not x.node.shape
+        ):
+            node = graph.buffer((), x.node.dtype, home, None) if home == _META else None
+            x = Value(node) if node is not None else apply(Op.COPY, (x,), Target(home))
+        out.append(x)
+    same_device(op, [x for x in out if isinstance(x, Value)])
+    return out
+
+
+def values_on_one_device(op: str, values: Sequence[Value]) -> Sequence[Value]:
+    """As `on_one_device`."""
+    return [x for x in on_one_device(op, values) if isinstance(x, Value)]
 
 
 def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]:
@@ -270,8 +285,7 @@ def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]
     if not values:
         raise DTypeError(f"{op}: needs at least one Tensor, got {', '.join(map(repr, operands))}")
     if len(values) > 1:
-        met = iter(together(op, values))
-        operands = [next(met) if isinstance(x, Value) else x for x in operands]
+        operands = on_one_device(op, operands)
         values = [x for x in operands if isinstance(x, Value)]
     shape = broadcast_shape(op, [v.node.shape for v in values])
     return [

@@ -59,7 +59,7 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), DType})
 """Types of arguments that are part of the key by value. (A zero is named, since 0.0 and -0.0 are equal.)"""
 
 
-_WRONG = (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_WRONG = (WeftError, IRError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors of functions that are recorded."""
 
 

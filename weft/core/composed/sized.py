@@ -38,8 +38,11 @@ ROOM = 4
 VARIABLES = 4
 """Most sizes that vary by themselves."""
 
+PROBES = 4
+"""Sizes that a function is recorded at."""
+
 LEAST = 4
-"""The least size that is learned; with fewer, rules simplify, by one less as well."""
+"""The least size that is learned, or else the least that came; with fewer, rules simplify, by one less as well."""
 
 
 @dataclass(slots=True)
@@ -122,18 +125,15 @@ def _learned(
             places.setdefault(column, []).append(k)
     if not 0 < len(places) <= VARIABLES:
         return None
-    columns = list(zip(*_probes([max(c) for c in places], {n for _, n in fixed}), strict=True))
+    largest, taken = [max(c) for c in places], {n for _, n in fixed}
+    for least in ([LEAST] * len(places), [min(c) for c in places]):  # there are no 18 largest of 4
+        columns = list(zip(*_probes(least, largest, taken), strict=True))
+        recorded = list(_recorded(sizes, list(places.values()), columns, record))
+        if len(recorded) == PROBES:
+            break
+    else:
+        return None
     variables = tuple([Var(f"size{k}", min(c), max(c)) for k, c in enumerate(columns)])
-    recorded: list[Calls] = []
-    for values in zip(*columns, strict=True):
-        probe = list(sizes)
-        for n, at in zip(values, places.values(), strict=True):
-            for k in at:
-                probe[k] = n
-        found = record(tuple(probe))
-        if found is None:
-            return None
-        recorded.append(found)
     calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
     for same in zip(*recorded, strict=True):
         first = same[0]
@@ -154,7 +154,25 @@ def _learned(
     return known if right else None
 
 
-def _probes(largest: Sequence[int], taken: set[int]) -> Iterator[tuple[int, ...]]:
+def _recorded(
+    sizes: Sizes,
+    places: Sequence[Sequence[int]],
+    columns: Sequence[Sizes],
+    record: Callable[[Sizes], Calls | None],
+) -> Iterator[Calls]:
+    """The calls at each of the probes, up to one that is not recorded."""
+    for values in zip(*columns, strict=True):
+        probe = list(sizes)
+        for n, at in zip(values, places, strict=True):
+            for k in at:
+                probe[k] = n
+        found = record(tuple(probe))
+        if found is None:
+            return
+        yield found
+
+
+def _probes(least: Sequence[int], largest: Sequence[int], taken: set[int]) -> Iterator[tuple[int, ...]]:
     """Sizes to record at, for variables that came to be as large as this: no two alike, and none of `taken`."""
     used = set(taken)
 
@@ -164,7 +182,7 @@ def _probes(largest: Sequence[int], taken: set[int]) -> Iterator[tuple[int, ...]
         used.add(n)
         return n
 
-    yield tuple([free(LEAST, 1) for _ in largest])
+    yield tuple([free(n, 1) for n in least])
     yield tuple([free(n + 5 | 1, 2) for n in largest])
     yield tuple([free(2 * n + 10 & ~1, 2) for n in reversed(largest)][::-1])
     yield tuple([free((ROOM * max(n, 8) + 31) // 32 * 32, 32) for n in largest])

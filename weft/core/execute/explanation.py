@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.kernelize import DecisionLog
     from weft.scheduler.meshes import Local
+    from weft.scheduler.parts.cut import Cut, Exchange
+    from weft.scheduler.parts.order import Step
     from weft.scheduler.plan import KernelInfo, Plan
-    from weft.scheduler.stages import Stage
 
 TIMED_RUNS = 5
 """Runs of which an explanation gives the median, after one to warm up."""
@@ -100,7 +101,8 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedKernel:
-    """A kernel to come, on which device, and how long it took if it was timed.
+    """A kernel to come, on which device, and how long it took if it was timed. `part`: the number of its part, from 1,
+    where several devices compute; 0 otherwise.
 
     `forms()` has all that it becomes on its way to the machine, by name: "algorithm" (what it computes), "schedule"
     (the transforms, one a line), "loops" (the lowered program), and what the backend makes of these, such as "llvm"
@@ -110,6 +112,7 @@ class ExplainedKernel:
     detail: KernelDetail
     device: str
     timing: Timing | None = None
+    part: int = 0
 
     @property
     def name(self) -> str:
@@ -179,7 +182,8 @@ class ExplainedKernel:
         return "\n\n".join(f"--- {name} of {self.name}\n{forms[name].rstrip()}" for name in names or forms)
 
     def __str__(self) -> str:
-        head = f"{self.name} on {self.device}: {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        where = f"{self.device}, part {self.part}" if self.part else self.device
+        head = f"{self.name} on {where}: {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
         lines = [head, f"    {self.summary}", *(f"    {w}" for w in self.why)]
         if self.timing is not None:
             lines.append(f"    {str(self.timing).strip()}")
@@ -188,13 +192,17 @@ class ExplainedKernel:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCopy:
-    """A copy to come, of so many bytes from one device to another."""
+    """A copy to come, of so many bytes from one device to another: a tensor, or a box of one. `lent`: nothing is
+    copied, since the target reads the source's memory where it is."""
 
     source: str
     target: str
     bytes: int
+    lent: bool = False
 
     def __str__(self) -> str:
+        if self.lent:
+            return f"{self.target} reads {_count(self.bytes, 'B')} of {self.source} where they are"
         return f"copy from {self.source} to {self.target}: {_count(self.bytes, 'B')}"
 
 
@@ -346,7 +354,8 @@ class Explanation:
         head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
         if copies:
             many = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
-            head = f"{head}; {many} between devices, {_count(sum(c.bytes for c in copies), 'B')}"
+            moved = _count(sum(c.bytes for c in copies if not c.lent), "B")
+            head = f"{head}; {many} between devices, {moved}"
         kept = [f"kept from call to call: {', '.join(self.kept)}"] if self.kept else []
         head = "; ".join([head, *self.shared, *kept])
         if self.ns is not None:
@@ -361,34 +370,50 @@ class Explanation:
 
 def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock."""
-    from weft.backends.registry import open_device
     from weft.ir.graph import toposort
     from weft.scheduler import meshes
+    from weft.scheduler.parts import steps_of
     from weft.scheduler.realize import default_device
-    from weft.scheduler.stages import stages
+    from weft.scheduler.signature import signature
 
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
     along = tuple(_along(todo)) if todo else ()
     local = meshes.localized(todo, default_device) if meshes.touches(toposort(todo)) else None
-    found = stages(todo if local is None else list(dict.fromkeys(local.nodes)), default_device)
+    asked = todo if local is None else list(dict.fromkeys(local.nodes))
+    sig = signature(asked)
+    names = {n.device or default_device() for n in asked} or {default_device()}
+    lines: list[str] = []
+    if len(names) == 1 and not sig.copies and local is None:
+        (name,) = names
+        if time and todo:
+            return replace(_timed_on(todo, name), along=along)
+        return Explanation(tuple(_kernels(todo, name, lines)), shared=tuple(lines), along=along)
+    order, _ = steps_of(sig)
     if not time:
-        lines: list[str] = []
-        steps = tuple(_steps(found, lines))
+        steps = tuple(_steps(order.cut, order.steps, lines))
         if local is None:
             return Explanation(steps, shared=tuple(lines), along=along)
         layouts, exchanges = tuple(_layouts(todo, local)), tuple(_exchanges(local))
         return Explanation(steps, None, None, (), tuple(lines), along, (), layouts, exchanges)
-    if len(found) > 1:
+    if order.exchanges or local is not None:
         raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
-    parts: list[Explanation] = []
-    for name, group in found[0].computed:
-        device = open_device(name)
-        plan, times, ns = _timed(group, device)
-        parts.append(explained(group, device, plan, times, ns))
+    groups: dict[str, list[Node]] = {}
+    for n in todo:
+        groups.setdefault(n.device or default_device(), []).append(n)
+    parts = [_timed_on(group, name) for name, group in groups.items()]
     kernels = tuple(k for p in parts for k in p.kernels)
     limits = {device: x for p in parts for device, x in (p.limits or {}).items()}
     shared = tuple(line for p in parts for line in p.shared)
     return Explanation(kernels, sum(p.ns or 0 for p in parts), limits, shared=shared, along=along)
+
+
+def _timed_on(nodes: Sequence[Node], name: str) -> Explanation:
+    """The kernels that computing these nodes takes on one device, and how long they take."""
+    from weft.backends.registry import open_device
+
+    device = open_device(name)
+    plan, times, ns = _timed(nodes, device)
+    return explained(nodes, device, plan, times, ns)
 
 
 def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
@@ -447,45 +472,47 @@ def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:
             yield ComputedAlong(c.node.dtype, c.node.shape, c.reason.value, apart)
 
 
-def _steps(found: Sequence[Stage], shared: list[str]) -> Iterator[ExplainedKernel | ExplainedCopy]:
-    """The kernels and copies of the stages. What an earlier stage has computed stands in memory, as when they run.
-    What plans for all sizes are for is added to `shared`."""
-    from weft.ir.graph import Target, buffer
-    from weft.ir.rewrite import rebuilt
-    from weft.scheduler.keeping import nbytes
+def _steps(cut: Cut, steps: Sequence[Step], shared: list[str]) -> Iterator[ExplainedKernel | ExplainedCopy]:
+    """The kernels of the parts and the exchanges, as they are started."""
+    from weft.scheduler.parts.cut import Compute
+
+    part = 0
+    for s in steps:
+        if isinstance(s.work, Compute):
+            part += 1
+            for kernel in _kernels(s.work.nodes, s.work.device, shared):
+                yield replace(kernel, part=part)
+        else:
+            yield _copy(cut, s.work, s)
+
+
+def _copy(cut: Cut, x: Exchange, step: Step) -> ExplainedCopy:
+    from weft.ir.index import high
+    from weft.scheduler.parts.order import Way, bytes_of
+
+    source, target = cut.values[x.source].device, cut.values[x.target].device
+    return ExplainedCopy(source, target, bytes_of(cut, x, high).nbytes, step.way is Way.LENT)
+
+
+def _kernels(nodes: Sequence[Node], name: str, shared: list[str]) -> Iterator[ExplainedKernel]:
+    """The kernels that computing these nodes takes on one device. What plans for all sizes are for is added to
+    `shared`."""
+    from weft.backends.registry import open_device
+    from weft.scheduler.details import details
     from weft.scheduler.realize import basic_plan, shared_plan
     from weft.scheduler.signature import signature
 
-    there: dict[Node, Node] = {}
-
-    def kernels(name: str, group: Sequence[Node]) -> Iterator[ExplainedKernel]:
-        from weft.backends.registry import open_device
-        from weft.scheduler.details import details
-
-        nodes, device = rebuilt(group, there), open_device(name)
-        sig = signature(nodes)
-        plan, sizes = shared_plan(sig, device), None
-        if (now := basic_plan(sig, device)) is not None:
-            shared.append(f"runs on {len(now.steps)} basic kernels until these are built")
-        if plan is not None and plan.shared is not None:
-            shared.append(str(plan.shared))
-            nodes, sizes = list(plan.shared.outputs), plan.shared.values
-        for detail in details(nodes, device, sizes):
-            yield ExplainedKernel(detail, name)
-
-    for stage in found:
-        for name, group in stage.computed:
-            yield from kernels(name, group)
-            there.update({n: buffer(n.shape, n.dtype, n.device or name, None) for n in group})
-        for n in stage.copies:
-            (source,) = n.inputs
-            assert isinstance(n.attrs, Target)
-            if source.device is None and source.storage is None:
-                yield from kernels(n.attrs.device, [source])
-            else:
-                home = source.device or source.storage.device.info.name
-                yield ExplainedCopy(home, n.attrs.device, nbytes(n))
-            there[n] = buffer(n.shape, n.dtype, n.device, None)
+    if not nodes:
+        return
+    device, sig = open_device(name), signature(nodes)
+    plan, sizes = shared_plan(sig, device), None
+    if (now := basic_plan(sig, device)) is not None:
+        shared.append(f"runs on {len(now.steps)} basic kernels until these are built")
+    if plan is not None and plan.shared is not None:
+        shared.append(str(plan.shared))
+        nodes, sizes = list(plan.shared.outputs), plan.shared.values
+    for detail in details(nodes, device, sizes):
+        yield ExplainedKernel(detail, name)
 
 
 def explained(

@@ -1,5 +1,5 @@
 """Computing tensors together: those asked for, and those that will surely be wanted and share their work."""
-# Tests: tests/core/execute/test_threads.py
+# Tests: tests/core/execute/test_pending.py, tests/core/execute/test_changes.py, tests/core/execute/test_threads.py
 
 from __future__ import annotations
 

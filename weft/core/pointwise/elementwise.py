@@ -17,10 +17,11 @@ from weft.core.args.broadcast import (
     cast,
     expand,
     number_node,
+    on_one_device,
     operand,
     result_dtype,
     scalar,
-    together,
+    values_on_one_device,
 )  # fmt: skip
 from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap, wrap_constant
@@ -137,8 +138,8 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
             other = b.node
             if dtype is other.dtype and dtype in spec.plain:
                 device = node.device
-                if device is not other.device:
-                    a, b = together(spec.name, (a, b))
+                if device is not other.device and device != other.device:
+                    a, b = values_on_one_device(spec.name, (a, b))
                     node, other = a.node, b.node
                     device = node.device
                 if node.shape != other.shape:
@@ -810,9 +811,9 @@ def where(
     if fitting is not None:
         return wrap(fitting)
     dtype = result_dtype((x, y))
-    values = together("where", [v for v in (c, x, y) if isinstance(v, Value)])
-    met = iter(values)
-    c, x, y = next(met), *(next(met) if isinstance(v, Value) else v for v in (x, y))
+    c, x, y = on_one_device("where", (c, x, y))
+    assert isinstance(c, Value)
+    values = [v for v in (c, x, y) if isinstance(v, Value)]
     shape = broadcast_shape("where", [v.node.shape for v in values])
     a, b = (
         expand(cast(v, dtype), shape) if isinstance(v, Value) else scalar(v, dtype, shape) for v in (x, y)

@@ -29,7 +29,7 @@ from weft.core.tensor.methods import Methods
 from weft.core.tensor.operators import InPlaceOperators, Operators
 from weft.core.tensor.sizes import Size
 from weft.core.views import views
-from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
+from weft.errors import ArgumentError, DeviceError, DTypeError, GradError, ShapeError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.graph import elements
@@ -610,6 +610,15 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
             node = result.node
         if node.device is None and (home := before.device) not in (None, configured_device()):
             result = creation.place(result, home)  # constants have no device: the tensor keeps its own
+        elif (
+            node.device is not before.device
+            and node.device is not None
+            and before.device not in (None, node.device)
+        ):
+            raise DeviceError(
+                f"{op}: the result is on {node.device}, the tensor on {before.device}; write x = x ... to get a new "
+                "tensor"
+            )
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
                 raise GradError(

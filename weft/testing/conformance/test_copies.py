@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from weft.backends.boxes import BoxCopy, Place, Within, box_copy, copy_box
 from weft.backends.protocol import Device
 from weft.backends.registry import open_backend, open_device
 from weft.ir.dtypes import DTYPES, to_numpy
@@ -101,6 +105,80 @@ def test_between_pools(harness: Harness, device_name: str) -> None:
             straight = b.device.copy_from(target, a.device, source, data.nbytes)
             expected = data if straight else np.zeros_like(data)
             assert np.array_equal(b.get(target, data), expected), f"{a.device.info.name} to {name}"
+
+
+def boxes(seed: int, count: int = 12) -> Iterator[tuple[tuple[int, ...], Within, Within, np.dtype[Any]]]:
+    """Random boxes: their size, where they are, where they go, and the dtype."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        rank = int(rng.integers(1, 5))
+        size = tuple(int(n) for n in rng.integers(1, 6, rank))
+        dtype = np.dtype(("u1", "u2", "u4", "u8")[int(rng.integers(4))])
+        sides: list[Within] = []
+        for stepped in (bool(rng.integers(2)), False):
+            step = tuple(int(n) for n in rng.integers(1, 3, rank)) if stepped else (1,) * rank
+            whole = bool(rng.integers(2))
+            start = tuple(0 if whole else int(n) for n in rng.integers(0, 3, rank))
+            rest = [0 if whole else int(n) for n in rng.integers(0, 3, rank)]
+            ends = [f + (n - 1) * s + 1 for f, n, s in zip(start, size, step, strict=True)]
+            sides.append(Within(tuple(e + r for e, r in zip(ends, rest, strict=True)), start, step))
+        yield size, sides[0], sides[1], dtype
+
+
+def picked(size: Sequence[int], box: Within) -> tuple[slice, ...]:
+    """The box as NumPy takes it."""
+    return tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(box.start, size, box.step, strict=True))
+
+
+def test_boxes(harness: Harness, device_name: str) -> None:
+    """Boxes of tensors go into boxes of others, within the device, to and from every other pool: what is around them
+    stays as it was."""
+    kind = device_name.partition(":")[0]
+    others = ["cpu:0", "dummy:0", *(f"{kind}:{k}" for k in range(open_backend(kind).count()))]
+    for k, name in enumerate(dict.fromkeys((device_name, *others))):
+        other = Harness(open_device(name))
+        for a, b in ((harness, other), (other, harness)):
+            for size, source, target, dtype in boxes(k):
+                data = noise(math.prod(source.shape) * dtype.itemsize).view(dtype).reshape(source.shape)
+                want = noise(math.prod(target.shape) * dtype.itemsize, 1).view(dtype).reshape(target.shape)
+                start, room = a.put(data), b.put(want)
+                copy = box_copy(size, dtype.itemsize, source, target)
+                a.device.synchronize()
+                b.device.synchronize()
+                copy_box(b.device, room, a.device, start, copy)
+                want[picked(size, target)] = data[picked(size, source)]
+                got = b.get(room, want)
+                assert np.array_equal(got, want), f"{a.device.info.name} to {b.device.info.name}: {copy}"
+
+
+def test_a_box_outside_of_a_memory(harness: Harness) -> None:
+    """Is refused, and nothing is touched, on either side."""
+    device, data = harness.device, noise(64)
+    small, large = harness.put(data), harness.put(np.zeros(256, np.uint8))
+    for source, target in ((small, large), (large, small)):
+        for copy in (
+            BoxCopy((), 80, Place(0), Place(0)),
+            BoxCopy((5,), 4, Place(0, (16,)), Place(0, (16,))),
+            BoxCopy((), 8, Place(60), Place(60)),
+        ):
+            with pytest.raises(ValueError):
+                copy_box(device, target, device, source, copy)
+    assert np.array_equal(harness.get(small, data), data)
+
+
+def test_copies_of_boxes_take_turns_with_runs_by_events(harness: Harness) -> None:
+    """On the last queue, after an event of the first, which then waits for the copy: a pipeline, no host in it."""
+    device, last = harness.device, harness.device.info.queues - 1
+    data = noise(1 << 20)
+    memories = [harness.put(data), *(harness.put(np.zeros_like(data)) for _ in range(4))]
+    whole = BoxCopy((), data.nbytes, Place(0), Place(0))
+    for k in range(4):
+        queue, other = (last, 0) if k % 2 == 0 else (0, last)
+        device.queue(queue).wait(device.queue(other).record())
+        copy_box(device, memories[k + 1], device, memories[k], whole, queue)
+    device.queue(0).synchronize()
+    device.synchronize()
+    assert np.array_equal(harness.get(memories[4], data), data)
 
 
 def test_tensors_of_every_dtype_travel(device: Device, device_name: str) -> None:

@@ -1,0 +1,232 @@
+"""Running a plan of parts: memory for all slots, then the steps as they are ordered. Nothing is looked up.
+
+Where a step fails, nothing stands for its results, nor for those of others: all queues are waited for, and the error
+names the device and the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from weft.backends.boxes import copy_box
+from weft.backends.protocol import Borrower, BoxCopier, Device, Event, Memory
+from weft.backends.storage import Storage, unsupported
+from weft.errors import DeviceError, MemoryPlanError
+from weft.ir.graph import Shape
+from weft.ir.index import Int, evaluate
+from weft.scheduler.parts.cut import Compute, Exchange
+from weft.scheduler.parts.order import Ordered, Step, Way, bytes_of, copy_queue, start_of
+from weft.scheduler.plan import Plan
+from weft.scheduler.signature import Signature, signature
+
+PlanFor: TypeAlias = Callable[[Signature, Device, bool], tuple[Plan, bool]]
+"""The plan of a part, and whether it is the last: `dynamic` says whether it may be one for all sizes."""
+
+
+_LENT = cast("Memory", None)
+"""In place of memory that is lent when its exchange comes."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part with its plan, which another one may take over from. `reads`: the values that are its leaves, in order."""
+
+    step: Step
+    device: Device
+    sig: Signature
+    reads: tuple[int, ...]
+    plan: Plan
+    settled: bool
+
+    def start(self, plan: Plan, memories: Sequence[Memory], env: Mapping[str, int]) -> None:
+        own = [memories[v] for v in self.reads]
+        if plan.feed is not None:
+            own = [own[m] if isinstance(m, int) else m for m in plan.feed]
+        own += [memories[v] for v in self.step.work.results]
+        plan.executable.run(own, (*[env[v.name] for v in self.sig.variables], *plan.constants))
+
+
+@dataclass(slots=True)
+class _Move:
+    """An exchange, with the devices at both ends. `queue`: where the source may be read once the host has waited."""
+
+    step: Step
+    device: Device
+    origin: Device
+    queue: int
+
+
+@dataclass(slots=True)
+class PartsPlan:
+    """A plan of parts for one structure of graphs. Several threads may run it at once."""
+
+    order: Ordered
+    devices: Mapping[str, Device]
+    steps: list[_Part | _Move]
+    variables: tuple[str, ...]
+    plan_for: PlanFor
+
+    @classmethod
+    def of(cls, order: Ordered, devices: Mapping[str, Device], plan_for: PlanFor) -> PartsPlan:
+        """The plan, with those of all parts built or found."""
+        steps: list[_Part | _Move] = []
+        names: set[str] = set()
+        values = order.cut.values
+        for s in order.steps:
+            device = devices[s.lane.device]
+            if isinstance(s.work, Exchange):
+                origin = devices[values[s.work.source].device]
+                if values[s.work.target].dtype not in device.info.dtypes:
+                    raise unsupported(device.info, values[s.work.target].dtype)
+                steps.append(_Move(s, device, origin, copy_queue(origin)))
+                continue
+            sig = signature(s.work.nodes)
+            names.update(v.name for v in sig.variables)
+            reads = tuple([s.work.inputs[n] for n in sig.leaves])
+            plan, settled = plan_for(sig, device, True)
+            steps.append(_Part(s, device, sig, reads, plan, settled))
+        return cls(order, devices, steps, tuple(sorted(names)), plan_for)
+
+    def run(self, inputs: Sequence[Memory], env: Mapping[str, int]) -> list[Storage]:
+        """The results for these memories of the leaves, and values of runtime variables."""
+        order = self.order
+        memories = self._memories(inputs, env)
+        events: dict[int, Event] = {}
+        number = 0
+        try:
+            for k, name in enumerate(order.devices):
+                if name in order.starts:
+                    events[start_of(k)] = self.devices[name].queue(0).record()
+            for number, step in enumerate(self.steps):
+                s = step.step
+                for n in s.host_waits:
+                    events[n].wait()
+                queue = step.device.queue(s.lane.queue) if s.waits or s.records else None
+                if queue is not None:
+                    for n in s.waits:
+                        queue.wait(events[n])
+                if isinstance(step, _Part):
+                    self._compute(step, memories, env)
+                else:
+                    self._move(step, memories, env)
+                if queue is not None and s.records:
+                    events[number] = queue.record()
+            for name, n in order.ends:
+                if name is None:
+                    events[n].wait()
+                else:
+                    self.devices[name].queue(0).wait(events[n])
+        except BaseException as error:
+            self._wait_for_all()
+            if isinstance(error, DeviceError):
+                raise DeviceError(f"{self.describe(number)}: {error.message}") from error
+            raise
+        return [self._storage(v, memories, env) for v in order.cut.outputs]
+
+    def describe(self, number: int) -> str:
+        """A step in words, for errors and explanations."""
+        step = self.steps[number]
+        lane, work = step.step.lane, step.step.work
+        what = f"step {number + 1} of {len(self.steps)} on {lane.device}"
+        if isinstance(work, Compute):
+            kernels = ", ".join(dict.fromkeys(k.name for k in cast("_Part", step).plan.steps))
+            return f"{what} ({kernels})"
+        return f"{what} (a copy from {self.order.cut.values[work.source].device})"
+
+    def _memories(self, inputs: Sequence[Memory], env: Mapping[str, int]) -> list[Memory]:
+        """The memory of each value. What is lent has the source's until it is."""
+        order, cut = self.order, self.order.cut
+        rooms: list[Memory | None] = [None] * len(order.slots)
+        memories: list[Memory] = list(inputs)
+        for v in range(len(inputs), len(cut.values)):
+            slot = order.slot[v]
+            if slot is None:
+                memories.append(_LENT)
+                continue
+            room = rooms[slot]
+            if room is None:
+                nbytes, name = order.slots[slot].nbytes, order.slots[slot].device
+                if nbytes is None:
+                    nbytes = _nbytes(cut.values[v].shape, env) * cut.values[v].dtype.itemsize
+                try:
+                    room = rooms[slot] = self.devices[name].allocate(nbytes)
+                except MemoryError as error:
+                    raise MemoryPlanError(self._refusal(name, error)) from error
+            memories.append(room)
+        return memories
+
+    def _refusal(self, name: str, error: MemoryError) -> str:
+        values = self.order.cut.values
+        own = sorted([s.nbytes or 0 for s in self.order.slots if s.device == name], reverse=True)[:3]
+        outputs = sum(1 for v in values if v.device == name and v.output)
+        rows = ", ".join(f"{n:,}" for n in own)
+        return (
+            f"computing this takes {self.order.peak(name):,} bytes on {name}, for {outputs} results and what lies "
+            f"between its parts: {error}. Largest: {rows} bytes. Use smaller batches, or more devices, or raise the "
+            "limit"
+        )
+
+    def _compute(self, part: _Part, memories: Sequence[Memory], env: Mapping[str, int]) -> None:
+        plan = part.plan
+        if not part.settled:
+            plan, settled = self.plan_for(part.sig, part.device, True)
+            part.plan, part.settled = plan, settled
+        try:
+            try:
+                part.start(plan, memories, env)
+            except MemoryError:
+                if plan.shared is None:
+                    raise
+                part.plan, part.settled = plan, _ = self.plan_for(part.sig, part.device, False)
+                part.start(plan, memories, env)  # which needs no room for larger sizes
+        except MemoryError as error:
+            name = part.device.info.name
+            raise MemoryPlanError(self._refusal(name, error)) from error
+
+    def _move(self, move: _Move, memories: list[Memory], env: Mapping[str, int]) -> None:
+        s, device, origin = move.step, move.device, move.origin
+        x = s.work
+        assert isinstance(x, Exchange)
+        copy = s.copy or bytes_of(self.order.cut, x, partial(_value, env=env))
+        source = memories[x.source]
+        if s.way is Way.LENT:
+            data = origin.read(source, copy.run_bytes, copy.source.offset, move.queue)
+            assert isinstance(device, Borrower)
+            memories[x.target] = device.borrow(np.frombuffer(data, np.uint8))
+            return
+        if not copy.nbytes:
+            return
+        target, queue = memories[x.target], s.lane.queue
+        if s.way is Way.COPIED and isinstance(device, BoxCopier):
+            if device.copy_box(target, origin, source, copy, queue):
+                return
+            origin.synchronize()  # it was thought to know a way
+        copy_box(device, target, origin, source, copy, queue, move.queue)
+
+    def _wait_for_all(self) -> None:
+        """Wait for what was started: it uses memory that is about to go."""
+        for device in self.devices.values():
+            with contextlib.suppress(DeviceError):
+                device.synchronize()
+
+    def _storage(self, v: int, memories: Sequence[Memory], env: Mapping[str, int]) -> Storage:
+        value = self.order.cut.values[v]
+        shape = tuple([_value(n, env) for n in value.shape])
+        return Storage(self.devices[value.device], memories[v], value.dtype, shape)
+
+
+def _value(n: Int, env: Mapping[str, int]) -> int:
+    return n if isinstance(n, int) else int(evaluate(n, env))
+
+
+def _nbytes(shape: Shape, env: Mapping[str, int]) -> int:
+    n = 1
+    for s in shape:
+        n *= _value(s, env)
+    return n
