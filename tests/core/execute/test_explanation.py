@@ -12,6 +12,7 @@ import pytest
 import weft
 from weft.backends.registry import open_device
 from weft.core.execute.explanation import ExplainedKernel
+from weft.distributed import tensor
 from weft.scheduler.parts.plan import PartsPlan, _Move, _Part
 from weft.scheduler.plan import Plan
 
@@ -195,7 +196,6 @@ def test_only_tensors() -> None:
 
 def test_layouts_and_exchanges_on_a_mesh_are_listed_with_their_reasons() -> None:
     mesh = weft.distributed.init_device_mesh("dummy", (2,))
-    tensor = weft.distributed.tensor
     x = tensor.distribute_tensor(weft.ones(4, 6), mesh, [tensor.Shard(1)]).realize()
     w = tensor.distribute_tensor(weft.ones(6, 3), mesh, [tensor.Shard(0)]).realize()
     found = weft.explain(weft.shard(x @ w, None))
