@@ -19,7 +19,8 @@ from weft.core.args.dtype_names import (
     uint3 as uint3, uint4 as uint4, uint5 as uint5, uint6 as uint6, uint7 as uint7,
 )
 from weft.core.args.modes import (
-    enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
+    enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, numerics,
+    set_grad_enabled,
 )
 from weft.core.args.switches import (
     BFloat16Tensor as BFloat16Tensor, BoolTensor as BoolTensor, ByteTensor as ByteTensor,
@@ -175,6 +176,7 @@ from weft.core.pointwise.trigonometry import (
     acos, acos as arccos, acosh, acosh as arccosh, angle, asin, asin as arcsin, asinh, asinh as arcsinh, atan,
     atan as arctan, atan2, atan2 as arctan2, atanh, atanh as arctanh, deg2rad, hypot, rad2deg, sinc,
 )
+from weft.core.sharding.tensors import shard
 from weft.core.tensor.as_functions import (
     assert_true as assert_true, clone, clone as alias_copy, clone as detach_copy, cond, conj,
     conj as conj_physical, conj as conj_physical_, conj as real, conj as resolve_conj, conj as resolve_neg,
@@ -305,7 +307,7 @@ __all__ = [
     "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num", "nan_to_num_", "nanmean",
     "nanmedian", "nanquantile", "nansum", "narrow", "narrow_copy", "ne", "neg", "neg_", "negative",
     "negative_", "nextafter", "nn", "no_grad", "nonzero", "nonzero_static", "norm", "normal", "not_equal",
-    "numel", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "pca_lowrank", "permute",
+    "numel", "numerics", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "pca_lowrank", "permute",
     "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod", "promote",
     "promote_types", "put", "qr", "quantile", "quantization", "rad2deg", "rad2deg_", "rand", "rand_like",
     "randint", "randint_like", "randn", "randn_like", "randperm", "range", "ravel", "real", "realize",
@@ -314,8 +316,8 @@ __all__ = [
     "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scan", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter", "set_default_device",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_printoptions", "set_rng_state", "sgn",
-    "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc", "sinc_",
-    "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special", "split",
+    "shard", "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc",
+    "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special", "split",
     "split_copy", "split_with_sizes", "split_with_sizes_copy", "sqrt", "sqrt_", "square", "square_",
     "squeeze", "squeeze_copy", "stack", "std", "std_mean", "sub", "subtract", "sum", "svd", "svd_lowrank",
     "swapaxes", "swapdims", "synchronize", "t", "t_copy", "take", "take_along_dim", "tan", "tan_", "tanh",

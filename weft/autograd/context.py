@@ -57,6 +57,8 @@ class Context(NamedTuple):
     """The trace that is made; see core/execute/tracing.py."""
     watch: Callable[[list[Node]], object] | None = None
     """The function that is told of nodes that are computed."""
+    pinned: bool = False
+    """True within `numerics("same")`; what reads no context has it in ir/numerics.py."""
 
 
 _DEFAULTS = Context()

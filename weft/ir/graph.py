@@ -17,6 +17,7 @@ from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.index import Int
 from weft.ir.interning import entering, first
+from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class Axes:
     """PERMUTE: input axis of each output axis. FLIP, reductions: the axes, ascending."""
 
     axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductAxes(Axes):
+    """SUM of a contraction, pinned: its terms are products, each added in one rounding; see `ir/numerics.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,12 @@ def intern(
 _python: Any = threading
 _threads: dict[int, object] = _python._active  # noqa: SLF001
 """The threads that run, by identity; asked for its length alone, at each node."""
+
+
+def product_axes(axes: Iterable[int]) -> Axes:
+    """The axes of a contraction's sum, which in the mode "same" says of itself that it is one."""
+    found = tuple(axes)
+    return ProductAxes(found) if pinned() else Axes(found)
 
 
 def const(value: Scalar, dtype: DType, shape: Shape = ()) -> Node:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from weft.core.compile.compile import CompiledFunction
+from weft.core.compile.compile import CompiledFunction, compiled
 from weft.nn.module import Module
 
 if TYPE_CHECKING:
@@ -25,12 +25,20 @@ class OptimizedModule(Module):
 
     _orig_mod: Module
 
-    def __init__(self, module: Module, fullgraph: bool, dynamic: bool | None = None) -> None:
+    def __init__(
+        self,
+        module: Module,
+        fullgraph: bool,
+        dynamic: bool | None = None,
+        numerics: Literal["free", "same"] | None = None,
+    ) -> None:
         super().__init__()
         self._orig_mod = module
-        self._compiled: CompiledFunction[..., Any] = CompiledFunction(module, fullgraph, dynamic)
+        self._compiled: CompiledFunction[..., Any] = compiled(module, fullgraph, dynamic, numerics)
 
-    def _compiled_form(self, fullgraph: bool, dynamic: bool | None) -> Module:
+    def _compiled_form(
+        self, fullgraph: bool, dynamic: bool | None, numerics: Literal["free", "same"] | None
+    ) -> Module:
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,9 +109,13 @@ class OptimizedModule(Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
         copy = memo[id(self)] = OptimizedModule(
-            deepcopy(self._orig_mod, memo), self._compiled.fullgraph, self._compiled.dynamic
+            deepcopy(self._orig_mod, memo),
+            self._compiled.fullgraph,
+            self._compiled.dynamic,
+            self._compiled.numerics,
         )
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OptimizedModule, (self._orig_mod, self._compiled.fullgraph, self._compiled.dynamic)
+        made = self._compiled
+        return OptimizedModule, (self._orig_mod, made.fullgraph, made.dynamic, made.numerics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -796,11 +796,13 @@ class Module:
 
         self.forward = compile(self.forward, **options)
 
-    def _compiled_form(self, fullgraph: bool, dynamic: bool | None) -> Module:
+    def _compiled_form(
+        self, fullgraph: bool, dynamic: bool | None, numerics: Literal["free", "same"] | None
+    ) -> Module:
         """Make the module that `weft.compile` gives for this one."""
         from weft.nn.compiled import OptimizedModule
 
-        return OptimizedModule(self, fullgraph, dynamic)
+        return OptimizedModule(self, fullgraph, dynamic, numerics)
 
     def _floats(self, dtype: DType) -> Self:
         return self._apply(lambda t: t.to(dtype) if t.dtype.is_float else t)

@@ -21,6 +21,7 @@ from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import as_tensor, tensor
+from weft.core.sharding.tensors import tensor_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.calls import GraphCall
@@ -105,12 +106,13 @@ class Group(dict[str, Any]):
         kind = float64 if any(p.dtype is float64 for p in params) else float32
         if isinstance(self["lr"], Tensor):
             super().__setitem__("lr", float(self["lr"].item()))
-        self.rate = tensor(float(self["lr"]), dtype=kind, device=params[0].device)
-        self.count = tensor(0, dtype=int64, device=params[0].device)
+        # what has no axes meets parameters anywhere, if it is the CPU's
+        home = params[0].device if len({p.device for p in params}) == 1 else "cpu"
+        self.rate = tensor(float(self["lr"]), dtype=kind, device=home)
+        self.count = tensor(0, dtype=int64, device=home)
         self.tensors = {
             key: [
-                Factor(*(tensor(x, dtype=kind, device=params[0].device) for x in _forms(b)))
-                for b in _numbers(self[key])
+                Factor(*(tensor(x, dtype=kind, device=home) for x in _forms(b))) for b in _numbers(self[key])
             ]
             for key in FACTORS
             if key in self
@@ -242,7 +244,7 @@ class RuleOptimizer(Optimizer):
             state = self.state[p]
             for name in names:
                 if name not in state:
-                    state[name] = tensor(self.start(group, p, name), device=p.device)
+                    state[name] = tensor_like(self.start(group, p, name), p)
 
     def _check(self, p: object, known: set[int]) -> None:
         if not isinstance(p, Tensor):

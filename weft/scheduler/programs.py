@@ -26,6 +26,7 @@ from weft.ir.math.expand import EXPANSIONS, WITHOUT_UINT64, expand
 from weft.ir.ops import Op
 from weft.ir.passes import pipeline
 from weft.ir.passes.fma import contract
+from weft.ir.passes.pinned import fused, settle_products
 from weft.scheduler import kernel_cache
 from weft.scheduler.disk_cache import store_image
 from weft.scheduler.inplace import in_place_pairs
@@ -57,15 +58,22 @@ Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
 
 def lowered(algorithm: Algorithm, info: DeviceInfo, scheduler: Scheduler = schedule) -> Program:
     """The scheduled, lowered and optimized loops of an algorithm."""
-    return optimized(lower(scheduler(algorithm, info)), info)
+    return optimized(lower(scheduler(algorithm, info)), info, algorithm.pinned)
 
 
-def optimized(program: Program, info: DeviceInfo) -> Program:
-    """The loops that `info`'s device compiles. DTypeError or DeviceError where it cannot."""
+def optimized(program: Program, info: DeviceInfo, pinned: bool = False) -> Program:
+    """The loops that `info`'s device compiles, those of a `pinned` algorithm rounded as it says. DTypeError or
+    DeviceError where it cannot."""
     wide = dtypes.uint64 in info.dtypes - info.emulated
-    program = expand(program, info.native, EXPANSIONS if wide else WITHOUT_UINT64)
+    functions, native = EXPANSIONS if wide else WITHOUT_UINT64, info.native
+    if pinned:  # functions of devices differ in their last bits
+        functions, native = fused(functions), native & {Op.FMA}
+    program = expand(program, native, functions)
     check_supported(program, info)
-    passes = [p for p in pipeline.DEFAULT if p is not contract or Op.FMA in info.native]
+    if pinned:
+        passes = [settle_products if p is contract else p for p in pipeline.DEFAULT]
+    else:
+        passes = [p for p in pipeline.DEFAULT if p is not contract or Op.FMA in info.native]
     return pipeline.run(program, passes, settings.verify())
 
 
@@ -118,7 +126,9 @@ class _Programs(Sequence[Program]):
 
     def _make(self, a: Algorithm) -> None:
         plain = lower(schedule(a, self._info))
-        self._made.append(replace(optimized(plain, self._info), name=f"{plain.name}_{next(_numbers)}"))
+        self._made.append(
+            replace(optimized(plain, self._info, a.pinned), name=f"{plain.name}_{next(_numbers)}")
+        )
         # asked before loops are split, for one store: no pass reads an element later than it was read
         self.in_place.append(in_place_pairs(plain))
 

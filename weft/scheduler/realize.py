@@ -13,12 +13,14 @@ from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError, MemoryPlanError
+from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node
+from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
-from weft.scheduler import disk_cache, elements, families
+from weft.ir.placement import is_mesh
+from weft.scheduler import disk_cache, elements, families, meshes
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
@@ -86,9 +88,24 @@ def realize(
             if taken is not None:
                 rest = realize([n for n in todo if n not in taken], bindings, held)
                 return {**rest, **taken} if taken else rest
-        if not sig.copies:
+        if not sig.copies and not is_mesh(name):
             return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
-    return _over_devices(todo, bindings) if todo else NOTHING
+        if not is_mesh(name) and not meshes.touches(toposort(todo)):
+            return _over_devices(todo, sig, bindings)
+    if meshes.touches(todo) or meshes.touches(toposort(todo)):
+        return _on_meshes(todo, bindings)
+    return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
+
+
+def _on_meshes(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
+    """Compute nodes, some of which are on meshes or made of what is, on the devices of the meshes."""
+    constants: dict[Node, Storage] = {}
+    for node, storage in zip(nodes, meshes.compute(nodes, default_device, realize, bindings), strict=True):
+        if node.device is None:
+            constants[node] = storage
+        elif node.storage is None:
+            node.storage = storage
+    return constants
 
 
 def _fit(kept: Sequence[Node], device: Device) -> bool:
@@ -97,9 +114,10 @@ def _fit(kept: Sequence[Node], device: Device) -> bool:
     return size <= FREE_BYTES or size <= registry.available_bytes(device) // 4
 
 
-def _over_devices(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
+def _over_devices(
+    nodes: Sequence[Node], sig: Signature, bindings: Mapping[str, int] | None
+) -> Mapping[Node, Storage]:
     """Compute nodes that live on several devices, or are copied, or on one and, being constants, on none."""
-    sig = signature(nodes)
     names = {n.device or default_device() for n in nodes}
     if len(names) == 1 and not sig.copies:
         return run(nodes, sig, registry.open_device(names.pop()), bindings)
@@ -249,7 +267,8 @@ def plan_for(
         kept = _plans.get(key)
         if kept is None or (due and kept.turns):
             with not_collected():
-                shares = dynamic and not sig.variables and not sig.homeless and not settings.deterministic()
+                alike = sig.key.pinned or settings.deterministic()  # then each graph has a plan of its own
+                shares = dynamic and not sig.variables and not sig.homeless and not alike
                 plan: Plan | None = None
                 final: Final | None = None
                 if kept is not None and kept.final is not None:
@@ -283,7 +302,7 @@ def is_settled(sig: Signature, device: Device, dynamic: bool) -> bool:
 
 def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
     """Have the next graph that is like this one but for its sizes get a plan for all sizes. Nothing is computed."""
-    if sig.variables or sig.homeless:
+    if sig.variables or sig.homeless or sig.key.pinned:
         return
     with _lock:
         families.teach(sig, device, _replaces(sig, state))
@@ -303,7 +322,7 @@ def shared_plan(sig: Signature, device: Device) -> Plan | None:
     if kept is not None:
         return kept.plan if kept.plan.shared is not None else None
     with _lock:
-        return families.known(sig, device)
+        return None if sig.key.pinned else families.known(sig, device)
 
 
 def basic_plan(sig: Signature, device: Device) -> Plan | None:
@@ -366,7 +385,8 @@ def build_and_keep(device: Device, sig: Signature, replaces: Mapping[int, int], 
     from weft.scheduler.build import Job, build
 
     own = snapshot(sig)
-    plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
+    with numerics.switched(sig.key.pinned):
+        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
     if name is not None and where is not None:
         disk_cache.store(name, plan, where)
     return plan

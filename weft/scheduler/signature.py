@@ -14,6 +14,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Box, Node, Padding, Shape, Target
 from weft.ir.index import Var, variables
 from weft.ir.loop_body import LoopNode
+from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.scheduler.keeping import worth_keeping
 
@@ -22,19 +23,21 @@ _BUFFER, _COPY, _SHRINK = Op.BUFFER, Op.COPY, Op.SHRINK
 
 
 class Key:
-    """A graph's rows, hashed once."""
+    """A graph's rows, hashed once; `pinned` where it is computed in the mode "same" (see ir/numerics.py)."""
 
-    __slots__ = ("_hash", "rows")
+    __slots__ = ("_hash", "pinned", "rows")
 
-    def __init__(self, rows: tuple[Any, ...]) -> None:
-        self.rows = rows
-        self._hash = hash(rows)
+    def __init__(self, rows: tuple[Any, ...], pinned: bool = False) -> None:
+        self.rows, self.pinned = rows, pinned
+        self._hash = ~hash(rows) if pinned else hash(rows)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self._hash == other._hash and self.rows == other.rows
+        if not isinstance(other, Key) or self._hash != other._hash or self.pinned is not other.pinned:
+            return False
+        return self.rows == other.rows
 
 
 class Result(NamedTuple):
@@ -92,6 +95,8 @@ class Signature:
             h.update(text)
             h.update(repr(inputs).encode())
         h.update(repr((outputs, [v.fields() for v in self.variables])).encode())
+        if self.key.pinned:
+            h.update(b"pinned")
         return h.hexdigest()
 
 
@@ -168,7 +173,7 @@ def signature(
             kept = tuple([n for n in kept if rows[numbers[n]][0].__class__ is not DType])
     rows.append(tuple([numbers[o] for o in (*outputs, *kept)]))
     used = _variables(numbers) if symbolic else ()
-    key = Key(tuple(rows))
+    key = Key(tuple(rows), pinned())
     return Signature(
         key, tuple(leaves), tuple(storages), used, copies, homeless, tuple(elements), kept
     )  # fmt: skip

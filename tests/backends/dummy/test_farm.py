@@ -235,9 +235,9 @@ def test_times_and_peaks_are_the_same_with_and_without_values() -> None:
 
 def test_without_values_none_can_be_read_and_nothing_is_allocated() -> None:
     with farm(1, timing_only=True, memory_bytes=1 << 50) as f:
-        x = weft.ones(1 << 20, 1 << 20, device="farm:0")
-        y = (x + 1).realize()
-        assert f.peak_bytes() == {"farm:0": 4 << 40}
+        x = weft.tensor(np.zeros(1 << 20, np.float32), device="farm:0")
+        y = (x[:, None] + x).realize()
+        assert f.peak_bytes() == {"farm:0": (4 << 40) + (4 << 20)}
         with pytest.raises(
             weft.DeviceError, match=r"farm:0 computes nothing \(timing_only\): there are no values to read"
         ):
@@ -478,6 +478,40 @@ def test_simulated_times_are_those_of_a_plain_model(seed: int) -> None:
     assert simulation.end_ns([made[asked]]) == pytest.approx(plain(work)[asked])
     simulation.run()
     assert [op.end_ns for op in made] == pytest.approx(plain(work))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_what_becomes_free_at_once_who_came_first_gets_all(turned: bool) -> None:
+    simulation = Simulation()
+    one, two = (simulation.resource(x) for x in "ab")
+    for wire in (two, one) if turned else (one, two):
+        simulation.submit("", 0.0, 10.0, (wire,))
+    both = simulation.submit("", 1.0, 10.0, (one, two))
+    later = [simulation.submit("", 2.0, 10.0, (wire,)) for wire in (one, two)]
+    simulation.run()
+    assert both.begin_ns == 10.0 and [x.begin_ns for x in later] == [20.0, 20.0]
+
+
+def test_work_that_an_interrupt_left_open_holds_nothing_up() -> None:
+    simulation = Simulation()
+    wire = (simulation.resource("wire"),)
+    done = simulation.submit("", 0.0, 5.0, wire)
+    simulation.run()
+    lost = [simulation.submit("", 0.0, 5.0, wire) for _ in range(3)]
+    simulation._advance()
+    simulation._events.clear()  # as if its end had not been noted
+    later = simulation.submit("", 1.0, 2.0, wire, lost)
+    assert simulation.end_ns([done]) == 5.0 and simulation.end_ns([*lost, later]) >= 5.0
+    assert simulation.end_ns([simulation.submit("", 1.0, 2.0, wire, [later], 100.0)]) == 103.0
+
+
+def test_nothing_is_kept_where_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.backends.dummy.simulation.OPEN_OPERATIONS", 10)
+    simulation = Simulation()
+    for _ in range(100):
+        simulation.submit("", 1.0, 1.0, ())
+    assert len(simulation._events) <= 10 and not simulation._done
+    assert simulation.timeline().spans == ()
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -551,6 +551,66 @@ def test_several_devices() -> None:
     assert f.runs == 1
 
 
+def test_several_devices_are_one_plan_which_is_not_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.scheduler import signature
+
+    s = weft.zeros(3, device="dummy:1").realize()
+    f = Counted(lambda a: s.add_(a.to("dummy:1")).to("dummy:0") * a)
+    want = arr(3, seed=0) * 0
+    for seed in range(4):
+        if seed == 1:
+            monkeypatch.setattr(signature, "Signature", None)  # a walk of a graph would end here
+        want = want + arr(3, seed=seed)
+        got = f.compiled(ten(3, seed=seed, device="dummy:0"))
+        np.testing.assert_allclose(got.numpy(), want * arr(3, seed=seed), rtol=1e-5)
+    np.testing.assert_allclose(s.numpy(), want, rtol=1e-5)
+    assert f.runs == 1
+
+
+def test_a_training_step_over_two_devices_is_that_of_one() -> None:
+    def trained(devices: tuple[str, str]) -> list[np.ndarray]:
+        weft.manual_seed(0)
+        first = weft.nn.Linear(6, 8).to(devices[0])
+        second = weft.nn.Linear(8, 3).to(devices[1])
+        optimizer = weft.optim.Adam([*first.parameters(), *second.parameters()], lr=0.1)
+
+        def step(x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+            optimizer.zero_grad()
+            loss = ((second(first(x).relu().to(devices[1])) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        compiled = weft.compile(step)
+        losses = [
+            compiled(ten(4, 6, seed=k, device=devices[0]), ten(4, 3, seed=9, device=devices[1])).numpy()
+            for k in range(4)
+        ]
+        return [*losses, *(p.detach().numpy() for p in optimizer.param_groups[0]["params"])]
+
+    for got, want in zip(trained(("dummy:0", "dummy:1")), trained(("dummy:0", "dummy:0")), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_call_over_devices_that_fails_changes_nothing() -> None:
+    from weft.backends.dummy.faults import Faults
+    from weft.backends.registry import open_device
+
+    s = weft.zeros(3, device="dummy:1").realize()
+    f = weft.compile(lambda a: s.add_(a.to("dummy:1")).to("dummy:0") * a)
+    a = ten(3, device="dummy:0")
+    f(a)
+    device: Any = open_device("dummy:0")
+    device.faults = Faults(launches=frozenset({0}))
+    try:
+        with pytest.raises(weft.DeviceError, match="on dummy:0"):
+            f(a)
+    finally:
+        device.faults = Faults()
+    np.testing.assert_allclose(s.numpy(), arr(3), rtol=1e-6)
+    np.testing.assert_allclose(f(a).numpy(), arr(3) * 2 * arr(3), rtol=1e-5)
+
+
 def test_runtime_variables_are_bound_outside() -> None:
     n = weft.Variable("n", 1, 6)
     f = Counted(lambda x: x[:n].sum())

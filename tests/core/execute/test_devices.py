@@ -94,6 +94,27 @@ def test_indices_given_as_lists_go_where_the_tensor_is() -> None:
     assert weft.nn.functional.pad(x[None], (1, 1), mode="replicate").tolist() == [[6.0, 6.0, 2.0, 3.0, 3.0]]
 
 
+def test_tensors_without_axes_go_where_the_others_are() -> None:
+    """Those of the CPU and of the default device, as in torch."""
+    two, x = weft.tensor(2.0), weft.tensor([1.0, 2.0, 3.0], device="dummy:1")
+    for got, want in (
+        (x * two, [2, 4, 6]), (two - x, [1, 0, -1]), (weft.where(x > two, x, two), [2, 2, 3]),
+        (weft.maximum(two, x), [2, 2, 3]), (two * weft.tensor(3.0, device="dummy:1"), 6),
+        (x.clone().mul_(two), [2, 4, 6]), (x * weft.tensor(3), [3, 6, 9]),
+    ):  # fmt: skip
+        assert got.device == "dummy:1" and got.tolist() == want
+    with weft.device("dummy:2"):
+        assert (weft.tensor(4.0) + weft.tensor([1.0], device="cpu")).device == "cpu:0"
+    w = weft.tensor(3.0, requires_grad=True)
+    (x * w).sum().backward()
+    assert w.grad is not None and w.grad.device == "cpu:0" and w.grad.item() == 6
+    with pytest.raises(weft.DeviceError, match="add_: the result is on dummy:1, the tensor on cpu:0"):
+        two.clone().add_(weft.tensor(1.0, device="dummy:1"))
+    with pytest.raises(weft.DeviceError, match="on dummy:0 and dummy:1"):
+        weft.tensor(2.0, device="dummy:0") + x
+    assert (weft.tensor(2.0) + weft.zeros(3, device="meta")).shape == (3,)
+
+
 def test_tensors_on_two_devices_do_not_meet() -> None:
     x, y = weft.tensor([1.0]), weft.tensor([1.0], device="dummy:1")
     with pytest.raises(weft.DeviceError) as caught:

@@ -14,6 +14,7 @@ from tests.scheduler.parts.programs import program
 from weft.backends import registry
 from weft.backends.dummy import device as dummy
 from weft.backends.dummy.faults import Faults
+from weft.backends.links import links
 from weft.scheduler.parts import found
 from weft.scheduler.parts.order import Way
 from weft.scheduler.parts.plan import PartsPlan
@@ -125,20 +126,21 @@ def test_what_is_computed_for_another_device_is_not_computed_again(farm: list[du
 
 def test_microbatches_travel_while_the_next_ones_are_computed(farm: list[dummy.DummyDevice]) -> None:
     """Four through two stages take five times one stage and a copy, not eight times and four copies."""
-    ws = [ints(64, 64, seed=k, device=f"farm:{k}").realize() for k in range(2)]
-    xs = [ints(64, 64, seed=9 + k, device="farm:0").realize() for k in range(4)]
-    v = xs[0].to("farm:3").realize()
-
-    def took(*results: weft.Tensor) -> float:
-        for d in farm:
-            d.synchronize()
-        begin = max(q.ns for d in farm for q in d.queues())
-        weft.realize(*results)
-        return max(q.ns for d in farm for q in d.queues()) - begin
-
-    product, copy = took(v @ v), took(v.to("farm:2"))
+    ws = [ints(64, 64, seed=k, device=f"farm:{k}") for k in range(2)]
+    xs = [ints(64, 64, seed=9 + k, device="farm:0") for k in range(4)]
+    for d in farm:
+        d.synchronize()
+    begin = farm[0].host.ns
     results = [(x @ ws[0]).to("farm:1") @ ws[1] for x in xs]
-    assert took(*results) <= 1.05 * (5 * product + copy)
+    weft.realize(*results)
+    end = max(q.ns for d in farm for q in d.queues())
+    one, two = ints(64, 64, device="farm:3"), ints(64, 64, seed=1, device="farm:3")
+    farm[3].synchronize()
+    begin_one = farm[3].host.ns
+    (one @ two).realize()
+    product = farm[3].queue(0).ns - begin_one
+    copy = 1e9 * links(farm[0], farm[1]).seconds(64 * 64 * 4)
+    assert 5 * product <= end - begin <= 1.05 * (5 * product + copy)
     for x, r in zip(xs, results, strict=True):
         want = x.numpy() @ ints(64, 64, seed=0).numpy() @ ints(64, 64, seed=1).numpy()
         np.testing.assert_array_equal(r.numpy(), want)

@@ -7,10 +7,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft.ir.graph import Axes, Node, apply, buffer, toposort
+from weft.ir.dtypes import DType, bfloat16, bool_, float32, int8, to_numpy, uint64
+from weft.ir.errors import IRError
+from weft.ir.graph import Along, Axes, Box, Node, Target, apply, buffer, toposort
 from weft.ir.graph_verify import verify_graph
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard, boxes
@@ -18,6 +21,7 @@ from weft.scheduler.sharding import lower as lowering
 from weft.scheduler.sharding.lower import Lowered, Split, lower
 from weft.scheduler.sharding.terms import contraction
 from weft.testing.dependence import leaf, sizes, some_node, some_shape
+from weft.testing.programs import numpy_leaf
 from weft.testing.reference import evaluate
 
 QUIET: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
@@ -121,3 +125,137 @@ def test_lowered_graphs_compute_what_the_global_ones_do(random: Random) -> None:
         check(outputs, mesh, layouts, lowered(outputs, mesh, layouts, splits))
     finally:
         lowering.SHARED_BYTES = before
+
+
+# terms ----------------------------------------------------------------------------------------------------------------
+
+
+def arrays_of(dtype: DType, *shape: int) -> Any:
+    rng = np.random.default_rng(2)
+    return numpy_leaf(rng.integers(0, 2 if dtype is bool_ else 5, shape).astype(to_numpy(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int8, uint64, bool_], ids=lambda d: d.name)
+@pytest.mark.parametrize("op", [Op.SUM, Op.PROD, Op.REDUCE_MAX, Op.REDUCE_MIN], ids=lambda op: op.name)
+def test_terms_of_every_reduction_and_dtype(op: Op, dtype: DType) -> None:
+    if dtype is bool_ and op in (Op.SUM, Op.PROD):
+        return
+    x, mesh = arrays_of(dtype, 3, 5), mesh_of(4)  # blocks of 2, 2, 1 and 0
+    y = apply(op, (x,), Axes((1,)))
+    layouts: dict[Node, Layout] = {x: (Shard(1),), y: (Replicate(),)}
+    check([y], mesh, layouts, lowered([y], mesh, layouts, {y: (Shard(1),)}))
+
+
+@pytest.mark.parametrize("dtype", [float32, bool_, int8], ids=lambda d: d.name)
+def test_rows_of_a_table_in_blocks_are_found_whatever_the_index(dtype: DType) -> None:
+    """An index out of range counts as the first row, or the last; -0.0 stays what it is."""
+    table, mesh = arrays_of(dtype, 7, 2), mesh_of(3)
+    if dtype is float32:
+        table.storage[3] = -0.0
+    index = numpy_leaf(np.array([[-2, 6], [0, 9], [3, 3], [5, 2]], np.int64))
+    y = apply(Op.GATHER, (table, index), Along(0))
+    layouts: dict[Node, Layout] = {table: (Shard(0),), index: (Replicate(),), y: (Shard(0),)}
+    found = lowered([y], mesh, layouts, {y: (Shard(0),)})
+    check([y], mesh, layouts, found)
+    got = np.concatenate(evaluate(found.locals[y])).astype(np.float32)
+    assert dtype is not float32 or np.signbit(got[2]).all()
+
+
+def test_terms_of_16_bit_sums_are_rounded_once() -> None:
+    """256 + 1 is 256 in bfloat16: a sum that is rounded in between loses all the ones."""
+    x, mesh = numpy_leaf(np.array([256] + [1] * 7, to_numpy(bfloat16))), mesh_of(4)
+    y = apply(Op.SUM, (x,), Axes((0,)))
+    layouts: dict[Node, Layout] = {x: (Shard(0),), y: (Replicate(),)}
+    found = lowered([y], mesh, layouts, {y: (Shard(0),)})
+    (whole,) = evaluate([y])
+    assert [float(v) for v in evaluate(found.locals[y])] == [float(whole)] * 4
+
+
+def test_kept_terms_add_up() -> None:
+    x, mesh = leaf(6, 4), mesh_of(3)
+    y = apply(Op.SUM, (x,), Axes((0,)))
+    layouts: dict[Node, Layout] = {x: (Shard(0),), y: (Partial(),)}
+    found = lowered([y], mesh, layouts, {y: (Shard(0),)})
+    assert not found.fetches
+    np.testing.assert_array_equal(sum(evaluate(found.locals[y])), evaluate([y])[0])
+
+
+def test_a_large_sum_that_all_need_is_combined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device gets (n - 1) / n of the terms, and of the sum, instead of all n - 1 terms."""
+    x, mesh = leaf(8, 12), mesh_of(4)
+    y = apply(Op.SUM, (x,), Axes((0,)))
+    layouts: dict[Node, Layout] = {x: (Shard(0),), y: (Replicate(),)}
+    small = lowered([y], mesh, layouts, {y: (Shard(0),)})
+    monkeypatch.setattr(lowering, "SHARED_BYTES", 0)
+    large = lowered([y], mesh, layouts, {y: (Shard(0),)})
+    for found in (small, large):
+        check([y], mesh, layouts, found)
+    assert small.moved_bytes == 4 * 3 * 12 * 8
+    assert large.moved_bytes == 4 * 2 * 3 * 3 * 8
+    scattered: dict[Node, Layout] = {x: (Shard(0),), y: (Shard(0),)}
+    assert lowered([y], mesh, scattered, {y: (Shard(0),)}).moved_bytes == 4 * 3 * 3 * 8
+
+
+# what is fetched ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_fetched_twice() -> None:
+    """Two readers of overlapping rows, and one of all."""
+    x, mesh = leaf(8, 3), mesh_of(2)
+
+    def rows(first: int, size: int) -> Node:
+        return apply(Op.SHRINK, (x,), Box((first, 0), (1, 1)), (size, 3))
+
+    whole = apply(Op.SUM, (x,), Axes((0,)))
+    outs = [apply(Op.ADD, (rows(0, 6), rows(2, 6))), apply(Op.ABS, (rows(1, 6),)), whole]
+    layouts: dict[Node, Layout] = {
+        x: (Shard(0),),
+        **{n: (Shard(0),) for n in outs[:2]},
+        whole: (Replicate(),),
+    }
+    found = lowered(outs, mesh, layouts)
+    check(outs, mesh, layouts, found)
+    assert [(f.source, f.target, f.nbytes) for f in found.fetches] == [
+        ("dummy:1", "dummy:0", 4 * 3 * 8),
+        ("dummy:0", "dummy:1", 4 * 3 * 8),
+    ]
+
+
+def test_single_devices_give_to_meshes_and_take_from_them() -> None:
+    mesh = Mesh("mesh:0", ("dummy:0", "dummy:1", "dummy:2"), (3,))
+    x = leaf(7, 2)  # on cpu:0
+    inside = apply(Op.COPY, (apply(Op.ABS, (x,)),), Target("mesh:0", (Shard(0),)))
+    doubled = apply(Op.ADD, (inside, inside))
+    back = apply(Op.ADD, (apply(Op.COPY, (doubled,), Target("cpu:0")), x))
+    layouts: dict[Node, Layout] = {inside: (Shard(0),), doubled: (Shard(0),)}
+    found = lower([back], mesh, layouts, {})
+    np.testing.assert_array_equal(evaluate([found.others[back]])[0], evaluate([back])[0])
+    assert found.others[back].device == "cpu:0"
+    assert [f.nbytes for f in found.fetches if f.target == "cpu:0"] == [3 * 16, 3 * 16, 16]
+    assert sum(f.nbytes for f in found.fetches if f.source == "cpu:0") == 7 * 16
+
+
+def test_replicas_are_asked_in_turn() -> None:
+    """On a grid of 2 by 2, what the other column has comes from the same row."""
+    x, mesh = leaf(4, 2), mesh_of(2, 2)
+    y = apply(Op.CONTIGUOUS, (x,))
+    layouts: dict[Node, Layout] = {x: (Replicate(), Shard(0)), y: (Replicate(), Replicate())}
+    found = lowered([y], mesh, layouts)
+    pairs = {(f.source, f.target) for f in found.fetches}
+    assert pairs == {
+        ("dummy:1", "dummy:0"),
+        ("dummy:0", "dummy:1"),
+        ("dummy:3", "dummy:2"),
+        ("dummy:2", "dummy:3"),
+    }
+
+
+def test_what_has_no_layout_is_named() -> None:
+    x = leaf(4)
+    y = apply(Op.ABS, (x,))
+    with pytest.raises(IRError, match="no layout"):
+        lower([y], mesh_of(2), {y: (Shard(0),)}, {})
+    with pytest.raises(IRError, match="no split"):
+        lower([y], mesh_of(2), {x: (Shard(0),), y: (Partial(),)}, {})
+    with pytest.raises(IRError, match="no sum of terms"):
+        lower([y], mesh_of(2), {x: (Shard(0),), y: (Shard(0),)}, {}, {y: (Shard(0),)})

@@ -203,32 +203,32 @@ class DummyDevice:
         work = q.start()
         data = origin.pool.view(source, 0, nbytes, work, writes=False)
         self.pool.view(memory, 0, nbytes, work, writes=True)[:] = data.copy()
-        self._send(q, work, origin, nbytes, slower)
+        self._move(q, work, origin, nbytes * slower)
         return True
 
     def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
-        """Straight from another device of the same farm, on their link, after what the queue waits for and nothing
-        else."""
+        """Straight from another device of the same farm, on their link, after what the queue waits for only."""
         if not isinstance(origin, DummyDevice) or origin.host is not self.host:
             return False
         origin.check()
+        start, end = copy.source.offset, copy.target.offset
         q, slower = self._begin(queue, f"a copy from {origin.info.name}")
-        work, start, end = q.start(), copy.source.offset, copy.target.offset
+        work = q.start()
         data = origin.pool.view(source, start, copy.source_end - start, work, writes=False)
         room = self.pool.view(memory, end, copy.target_end - end, work, writes=True)
         if not self.timing_only:
             runs(room, copy.target, copy, end)[...] = runs(data, copy.source, copy, start).copy()
-        self._send(q, work, origin, copy.nbytes, slower)
+        self._move(q, work, origin, copy.nbytes * slower)
         return True
 
-    def _send(self, q: DummyQueue, work: DummyEvent, origin: DummyDevice, nbytes: int, slower: float) -> None:
-        """Have the link from another device, or this one's own memory, take the time of so many bytes."""
+    def _move(self, queue: DummyQueue, work: DummyEvent, origin: DummyDevice, nbytes: float) -> None:
+        """Let the time of a copy of so many bytes pass: on the link, or within the pool that both share."""
+        name = f"{origin.info.name} to {self.info.name}"
         if origin.pool is self.pool:
-            busy, latency, resources = 2e9 * nbytes / self.info.bandwidth, self.info.launch_ns, self.compute
+            queue.submit(work, name, self.info.launch_ns, 2e9 * nbytes / self.info.bandwidth, self.compute)
         else:
             way = self.wiring.way(origin.index, origin.info, self.index, self.info)
-            busy, latency, resources = nbytes * way.ns_per_byte, way.latency_ns, way.resources
-        q.submit(work, f"{origin.info.name} to {self.info.name}", latency, busy * slower, resources)
+            queue.submit(work, name, way.latency_ns, nbytes * way.ns_per_byte, way.resources)
 
     def link_to(self, other: Device) -> Link | None:
         """The link to a device of the same farm, or to the host."""

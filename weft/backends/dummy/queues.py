@@ -156,7 +156,7 @@ class DummyEvent:
 
     def joined_to(self, known: VectorClock) -> VectorClock:
         """The clock of who has known `known` and comes after this point."""
-        out = _joined(known, self.known, self.queue.index + 1)
+        out = _joined(known, self.known, self.queue.host.queues)
         out[self.queue.index] = max(out[self.queue.index], self.number)
         return out
 

@@ -111,7 +111,10 @@ class Simulation:
         with self._lock:
             for op in operations:
                 while op.end_ns < 0 <= op.number:
-                    self._advance()
+                    if self._events:
+                        self._advance()
+                    else:  # an interrupt came between: what it left open ends now
+                        self._finish(op, self._now_ns)
                 latest = max(latest, op.end_ns)
         return latest
 
@@ -120,6 +123,7 @@ class Simulation:
         with self._lock:
             while self._events:
                 self._advance()
+            self._open = 0
             return self._now_ns
 
     def note(self, resource: Resource, begin_ns: float, end_ns: float, name: str) -> None:

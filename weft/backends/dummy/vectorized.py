@@ -579,7 +579,9 @@ def _in_order(op: Op, terms: Array) -> Array:
     ufunc = _COMBINE[op]
     if terms.shape[1] == 1:  # NumPy's reduce adds a lone column in pairs
         return ufunc.accumulate(terms[:, 0], dtype=terms.dtype)[-1:]
-    return ufunc.reduce(terms, axis=0, dtype=terms.dtype)
+    return ufunc.reduce(
+        np.ascontiguousarray(terms), axis=0, dtype=terms.dtype
+    )  # and columns that lie along memory
 
 
 def _same_memory(params: Sequence[_Memory]) -> dict[str, str] | None:

@@ -210,7 +210,7 @@ class OpenCLDevice:
                 raise failed("copy a box", error) from error
             finally:
                 on.started()
-        on.keep((*events, target, source))
+        on.keep(events[-1], (*events, target, source))
         return True
 
     # queues

@@ -57,10 +57,9 @@ class OpenCLQueue:
         seen, self._ordered = self._ordered, self._started
         return seen != self._ordered
 
-    def keep(self, things: tuple[Any, ...]) -> None:
-        """Keep things until all is done that was started so far; those of what is done by now go."""
-        cl = pyopencl()
-        self._kept.append((cl.enqueue_marker(self.handle), things))
+    def keep(self, event: Any, things: tuple[Any, ...]) -> None:
+        """Keep things until the driver's event, of this queue, is done; those of what is done by now go."""
+        self._kept.append((event, things))
         self._let_go()
 
     def _let_go(self) -> None:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from weft.autograd.context import context
+from weft.autograd.context import context, default_device
 from weft.autograd.value import Value, apply
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, Number, describe, wrap
 from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promote, uint8, uint16, uint32
-from weft.ir.graph import Axes, Node, Shape
+from weft.ir.graph import Axes, Node, Shape, Target
 from weft.ir.index import Int
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -229,8 +230,53 @@ def same_device(op: str, values: Sequence[Value]) -> None:
         if device is None or device is home:
             continue
         if home is not None and device != home:
-            raise DeviceError(f"{op}: tensors are on {home} and {device}; move one with .to({home!r})")
+            raise DeviceError(f"{op}: tensors are on {home} and {device}; {_remedy(home, device)}")
         home = device
+
+
+def _remedy(home: str, device: str) -> str:
+    """The remedy where tensors are on two devices."""
+    mesh = home if is_mesh(home) else device
+    if not is_mesh(mesh):
+        return f"move one with .to({home!r})"
+    other = device if mesh == home else home
+    return (
+        f"lay the one on {other} out on the mesh with weft.distributed.tensor.distribute_tensor(t, mesh, placements), "
+        f"or take the whole of the one on {mesh} with .full_tensor()"
+    )
+
+
+_CPU, _META = "cpu:0", "meta:0"
+
+
+def on_one_device(op: str, operands: Sequence[Operand]) -> Sequence[Operand]:
+    """The operands, tensors without axes copied from the default device, or the CPU, to where the others are, as in
+    torch. DeviceError where that does not bring them together."""
+    values = [x for x in operands if isinstance(x, Value) and x.node.device is not None]
+    if len({v.node.device for v in values}) < 2:
+        return operands
+    movable = (_CPU, default_device())
+    fixed = [v.node.device for v in values if v.node.shape or v.node.device not in movable]
+    home = fixed[0] if fixed else next(v.node.device for v in values if v.node.device != _CPU)
+    assert home is not None
+    out: list[Operand] = []
+    for x in operands:
+        if (
+            isinstance(x, Value)
+            and x.node.device not in (None, home)
+            and x.node.device in movable
+            and not x.node.shape
+        ):
+            node = graph.buffer((), x.node.dtype, home, None) if home == _META else None
+            x = Value(node) if node is not None else apply(Op.COPY, (x,), Target(home))
+        out.append(x)
+    same_device(op, [x for x in out if isinstance(x, Value)])
+    return out
+
+
+def values_on_one_device(op: str, values: Sequence[Value]) -> Sequence[Value]:
+    """As `on_one_device`."""
+    return [x for x in on_one_device(op, values) if isinstance(x, Value)]
 
 
 def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]:
@@ -239,7 +285,8 @@ def broadcast(op: str, operands: Sequence[Operand], dtype: DType) -> list[Value]
     if not values:
         raise DTypeError(f"{op}: needs at least one Tensor, got {', '.join(map(repr, operands))}")
     if len(values) > 1:
-        same_device(op, values)
+        operands = on_one_device(op, operands)
+        values = [x for x in operands if isinstance(x, Value)]
     shape = broadcast_shape(op, [v.node.shape for v in values])
     return [
         expand(cast(x, dtype), shape)

@@ -1,12 +1,14 @@
-"""Switching the recording of operations for gradients: as context managers, decorators or calls."""
+"""Switching modes: the recording of operations for gradients, as context managers, decorators or calls; numerics."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from weft.autograd.context import change, context, switched
 from weft.core.args.contexts import DecoratingContext
+from weft.errors import ArgumentError
+from weft.ir import numerics as pinning
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -97,3 +99,34 @@ def variable(data: Tensor, requires_grad: bool = False, volatile: bool = False) 
 def detect_anomaly(mode: bool = True, check_nan: bool = True) -> nullcontext[None]:
     """A context, or a call, that changes nothing: what made a NaN is seen with `weft.explain` and at any result."""
     return nullcontext()
+
+
+class numerics:  # noqa: N801  (reads as what it does)
+    """Compute what is built and computed in the block so that its bits depend on values and lengths only: mode "same".
+
+    Each sum of floats then has one order, which follows from the lengths of the axes that it reduces: a row of a batch
+    gives the bits that it has alone, on any number of threads, whatever is computed beside it. "free", the default,
+    takes the order that is fastest. It holds in this thread or task; `weft.compile(numerics="same")` is the same for a
+    function. DeviceError where a device cannot keep to it: those whose kernels are grids of thread blocks.
+    """
+
+    __slots__ = ("_entered", "mode")
+
+    def __init__(self, mode: Literal["free", "same"]) -> None:
+        if mode not in ("free", "same"):
+            raise ArgumentError(f"numerics: the mode must be 'free' or 'same', not {mode!r}")
+        self.mode = mode
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> Self:
+        same = self.mode == "same"
+        # composed functions are run, not taken from what was recorded in the other mode
+        fields: dict[str, bool] = {"pinned": True, "inline": True} if same else {"pinned": False}
+        with ExitStack() as stack:
+            stack.enter_context(switched(**fields))
+            stack.enter_context(pinning.switched(same))
+            self._entered.append(stack.pop_all())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.pop().close()

@@ -8,11 +8,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 from weakref import WeakSet
 
 from weft.autograd.context import context, default_device
 from weft.core.args.handle import Handle, describe
+from weft.core.args.modes import numerics
 from weft.core.args.structure import Key, Same, flatten, is_named_tuple
 from weft.core.compile.aliases import disambiguate_captures
 from weft.core.compile.direct_call import DirectCall
@@ -59,6 +60,9 @@ class _Broken:
 
 class CompiledFunction(Generic[P, R]):
     """A compiled function; see `compile`."""
+
+    numerics: Literal["free", "same"] | None = None
+    """The mode of `weft.numerics` that calls are made in; None for the caller's."""
 
     def __init__(self, fn: Callable[P, R], fullgraph: bool = False, dynamic: bool | None = None) -> None:
         self.fn, self.fullgraph, self.dynamic = fn, fullgraph, dynamic
@@ -156,6 +160,7 @@ class CompiledFunction(Generic[P, R]):
             now.grad,
             now.casts,
             default_device(),
+            now.pinned,
         )
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
@@ -167,7 +172,7 @@ class CompiledFunction(Generic[P, R]):
             for v in (t.value for t in tensors)
         ]
         now = context()
-        return structure, tuple(specs), now.grad, now.casts, default_device()
+        return structure, tuple(specs), now.grad, now.casts, default_device(), now.pinned
 
     def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """Trace the function, and run what was recorded."""
@@ -260,6 +265,34 @@ class CompiledFunction(Generic[P, R]):
         )
 
 
+class InMode(CompiledFunction[P, R]):
+    """A compiled function whose calls are made in a mode of `weft.numerics`."""
+
+    def __init__(
+        self, fn: Callable[P, R], mode: Literal["free", "same"], fullgraph: bool, dynamic: bool | None
+    ) -> None:
+        self.numerics, self.mode = mode, numerics(mode)
+        super().__init__(fn, fullgraph, dynamic)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.mode:
+            result = super().__call__(*args, **kwargs)
+            made: list[Tensor] = []
+            flatten(result, made, {})
+            for t in made:  # those that require grad are not computed yet, and would be in the caller's mode
+                if context().trace is None:
+                    run.realize_value(t.value)
+            return result
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        with self.mode:
+            return super().explain(*args, **kwargs)
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
+        with self.mode:
+            return super().profile(*args, **kwargs)
+
+
 @overload
 def compile(
     fn: Callable[P, R],
@@ -270,6 +303,7 @@ def compile(
     mode: str | None = ...,
     options: Any = ...,
     disable: bool = ...,
+    numerics: Literal["free", "same"] | None = ...,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -281,6 +315,7 @@ def compile(
     mode: str | None = ...,
     options: Any = ...,
     disable: bool = ...,
+    numerics: Literal["free", "same"] | None = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 def compile(
     fn: Callable[..., Any] | None = None,
@@ -291,6 +326,7 @@ def compile(
     mode: str | None = None,
     options: Any = None,
     disable: bool = False,
+    numerics: Literal["free", "same"] | None = None,
 ) -> Any:
     """The function `fn`, traced once per distinct input structure, then replayed as one plan.
 
@@ -318,11 +354,13 @@ def compile(
     function is recorded with these as well, up to six times), and where axes are marked by `weft.mark_dynamic`, for
     all sizes of these.
 
+    With `numerics`, calls are made in that mode, and their results computed in it: see `weft.numerics`.
+
     The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is. A
     module's compiled form is a module (nn/compiled.py) that has the original as `_orig_mod`.
     """
     if fn is None:
-        return partial(compile, fullgraph=fullgraph, dynamic=dynamic, disable=disable)
+        return partial(compile, fullgraph=fullgraph, dynamic=dynamic, disable=disable, numerics=numerics)
     if disable:
         return fn
     if not callable(fn):
@@ -332,9 +370,17 @@ def compile(
         return already
     form: Any = getattr(fn, "_compiled_form", None)
     if form is not None:
-        return form(fullgraph, dynamic)
-    made: CompiledFunction[..., Any] = CompiledFunction(fn, fullgraph, dynamic)
-    return made
+        return form(fullgraph, dynamic, numerics)
+    return compiled(fn, fullgraph, dynamic, numerics)
+
+
+def compiled(
+    fn: Callable[P, R], fullgraph: bool, dynamic: bool | None, mode: Literal["free", "same"] | None
+) -> CompiledFunction[P, R]:
+    """The compiled form of a function, whose calls are made in the mode of `weft.numerics`, if one is given."""
+    if mode is None:
+        return CompiledFunction(fn, fullgraph, dynamic)
+    return InMode(fn, mode, fullgraph, dynamic)
 
 
 def reset() -> None:

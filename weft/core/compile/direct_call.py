@@ -5,7 +5,9 @@ arguments, no constructors, no layers. For two arguments the text is
 
     def call(args):
         now = context()
-        if now.grad is not True or now.casts is not casts or now.devices or len(args) != 2:
+        if now.grad is not True or now.casts is not casts or now.pinned is not False or now.devices:
+            return None
+        if len(args) != 2:
             return None
         x0, x1 = args
         if x0.__class__ is not class0 or x1.__class__ is not class1:
@@ -70,10 +72,12 @@ def direct_call(
     kept: Kept | None,
     records: bool,
     casts: object,
+    pinned: bool,
 ) -> DirectCall | None:
     """The call for a plan whose one result is the function's. `bound` arguments have to be these tensors, and no other
     may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of the tensor that has
-    it, one that is `kept`, or memory that never changes. `records` and `casts`: the modes. None where sizes vary."""
+    it, one that is `kept`, or memory that never changes. `records`, `casts`, `pinned`: the modes. None where
+    sizes vary."""
     if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
         return None
     out, device = plan.outputs[0], plan.device
@@ -84,7 +88,9 @@ def direct_call(
     }  # fmt: skip
     lines = [
         "now = context()",
-        f"if now.grad is not {records} or now.casts is not casts or now.devices or len(args) != {len(classes)}:",
+        f"if now.grad is not {records} or now.casts is not casts or now.pinned is not {pinned} or now.devices:",
+        "    return None",
+        f"if len(args) != {len(classes)}:",
         "    return None",
     ]
     env["captured"] = frozenset(map(id, captured))

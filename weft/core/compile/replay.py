@@ -35,17 +35,20 @@ from weft.core.execute.ownership import (
     to_be_written,
 )
 from weft.core.execute.writes import count_step
+from weft.core.sharding.tensors import laid_out_like
 from weft.core.views import views
 from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
     from weft.scheduler.invariants import Split
+    from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
@@ -62,7 +65,7 @@ def make_replay(
     for values, and is done then.
 
     There is no one plan where a gradient may be asked for through the results, where they depend on runtime variables
-    that are bound later, where they span devices, or where they are computed in pieces from large files.
+    that are bound later, or where they are computed in pieces from large files, or on several devices from files.
     """
     shared = may_be_captured(args, kwargs, tensors)
     r = record(fn, args, kwargs, tensors, whole)
@@ -82,11 +85,16 @@ def make_replay(
     devices = {n.device for n in order if n.device is not None}
     unbound = plans.is_bound_later(list(wanted))
     pieces = any(s.device.info.kind == "disk" for s in r.specs.values()) and _needs_pieces(r, wanted, devices)
-    replay: Replay
+    replay: Replay | None = None
     meta = run.META in devices
-    if needs_tape or unbound or pieces or meta or len(devices) > 1 or any(n.op is Op.COPY for n in order):
-        computed = not needs_tape and not unbound and not meta
-        replay = LazyReplay(r, classes, realize=computed)
+    lazy = needs_tape or unbound or meta
+    many = len(devices) > 1 or any(n.op is Op.COPY for n in order) or any(map(is_mesh, devices))
+    if lazy or pieces or many:
+        parts = None if lazy or pieces or any(map(is_mesh, devices)) else plans.over_devices(list(wanted))
+        if parts is None:
+            replay = LazyReplay(r, classes, realize=not lazy)
+        else:
+            replay = PartsReplay(r, classes, list(wanted), *parts)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
         if dynamic is not False and not settings.deterministic():
@@ -133,6 +141,7 @@ class Replay:
         self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
         now = context()
         self._records, self._casts, self._devices = now.grad, now.casts, now.devices[-1:]
+        self._pinned = now.pinned
         mutated = any(isinstance(b.target, int) and b.target < r.arguments for b in r.rebinds)
         self._written = sorted(
             {b.target for b in r.rebinds if isinstance(b.target, int)} | {g.target for g in r.set_grads}
@@ -171,6 +180,8 @@ class Replay:
         if tuple(map(type, args)) != self._classes or now.grad is not self._records:
             return False
         if now.casts is not self._casts or now.devices[-1:] != self._devices:
+            return False
+        if now.pinned is not self._pinned:
             return False
         if self._distinct and len(set(map(id, args))) != len(args):
             return False
@@ -369,6 +380,7 @@ class PlanReplay(Replay):
             self._kept,
             self._records,
             self._casts,
+            self._pinned,
         )
 
     def run(self, objects: list[Any]) -> Any:
@@ -646,20 +658,43 @@ class LazyReplay(Replay):
             for g, n, count in r.draws
         }
         values = instantiate(r.values, known, drawn)
+        for b in r.rebinds:
+            if isinstance(b.target, int):
+                values[b.value] = laid_out_like(objects[b.target].value.node, values[b.value])
+        for g in r.set_grads:
+            if g.value is not None:
+                values[g.value] = laid_out_like(objects[g.target].value.node, values[g.value])
         if self._realize:
             run.realize([v.node for v in values])
         results = [
             objects[s] if s is not None else standing_for(values[k])
             for k, s in zip(r.results, r.same, strict=True)
         ]  # fmt: skip
-        targets = [(t, values[b.value]) for b in r.rebinds if (t := target(b, objects)) is not None]
+        return self._committed(
+            objects,
+            results,
+            [values[b.value] for b in r.rebinds],
+            [None if g.value is None else values[g.value] for g in r.set_grads],
+        )
+
+    def _committed(
+        self,
+        objects: list[Any],
+        results: Sequence[Any],
+        rebound: Sequence[Value],
+        grads: Sequence[Value | None],
+    ) -> Any:
+        """The results; state is rebound and gradients are set, all of it or nothing."""
+        r = self.recording
+        pairs = zip(r.rebinds, rebound, strict=True)
+        targets = [(t, value) for b, value in pairs if (t := target(b, objects)) is not None]
         seen = [m for t, _ in targets if t.look is not None for m in t.look.shared.others(t)]
         with restored_on_error([*(t for t, _ in targets), *seen], [objects[g.target] for g in r.set_grads]):
             for t, value in targets:
                 t.rebind(value)
             self.spread(objects, results)
-            for g in r.set_grads:
-                set_grad(g, objects, None if g.value is None else values[g.value])
+            for g, value in zip(r.set_grads, grads, strict=True):
+                set_grad(g, objects, value)
         return r.build(results)
 
     def profile(self, objects: list[Any]) -> Profile:
@@ -675,6 +710,61 @@ class LazyReplay(Replay):
 
         self.run(objects)
         return explain_nodes([v.node for v in self.recording.values])
+
+
+class PartsReplay(LazyReplay):
+    """A recording over several devices as one plan of parts for `nodes`. State gets new memory at each call."""
+
+    def __init__(
+        self,
+        r: Recording,
+        classes: Sequence[type] | None,
+        nodes: Sequence[Node],
+        plan: PartsPlan,
+        sig: Signature,
+    ) -> None:
+        super().__init__(r, classes, realize=True)
+        self._plan = plan
+        number = {v.node: k for k, v in r.placeholders.items()}
+        drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
+        self._template: list[Any] = [None if s is None else s.memory for s in sig.storages]
+        self._from_tensor = [(i, number[n]) for i, n in enumerate(sig.leaves) if n in number]
+        self._from_draw = [(i, drawn[n], n.device) for i, n in enumerate(sig.leaves) if n in drawn]
+        # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
+        self._passed = [number[v.node] for v in r.values if v.node in number]
+        computed = set(nodes)
+        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
+        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
+        where = {n: i for i, n in enumerate(places)}
+        self._source = [where[v.node] for v in r.values]
+        leaves = [v.needs_grad and v.is_leaf for v in r.values]
+        self._results = [(s, k, leaves[k]) for k, s in zip(r.results, r.same, strict=True)]
+        r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
+        r.differentiated = set()
+
+    def _run(self, objects: list[Any]) -> Any:
+        memories = self._template.copy()
+        for i, k in self._from_tensor:
+            memories[i] = objects[k].value.node.storage.memory
+        for i, k, device in self._from_draw:
+            generator, _, count = self.recording.draws[k]
+            words = np.array(generator.words(count), np.uint32)
+            memories[i] = plans.memory_of(words, plans.open_device(device or default_device()))
+        env: list[Node] = [objects[k].value.node for k in self._passed]
+        env += self._fixed
+        env += [graph.buffer(s.shape, s.dtype, s.home, s) for s in self._plan.run(memories, {})]
+        found = [env[i] for i in self._source]
+        results = [
+            objects[s] if s is not None else standing_for(Value(found[k], leaf))
+            for s, k, leaf in self._results
+        ]
+        r = self.recording
+        return self._committed(
+            objects,
+            results,
+            [Value(found[b.value], b.needs_grad) for b in r.rebinds],
+            [None if g.value is None else Value(found[g.value]) for g in r.set_grads],
+        )
 
 
 def target(b: Rebind, objects: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.backends.storage import Storage
     from weft.scheduler.invariants import Split
+    from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
@@ -50,6 +51,15 @@ def plan(
 
     sig = signature(nodes)
     return plan_for(sig, device, state, dynamic, stays=True), sig
+
+
+def over_devices(nodes: Sequence[Node]) -> tuple[PartsPlan, Signature] | None:
+    """The plan of parts for nodes that need several devices, and their signature; None where leaves are in files."""
+    from weft.scheduler.parts.found import parts_plan
+    from weft.scheduler.signature import signature
+
+    sig = signature(nodes)
+    return None if sig.homeless else (parts_plan(sig), sig)
 
 
 def learn(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> None:

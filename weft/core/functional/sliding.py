@@ -25,7 +25,7 @@ from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.layout.movement import box, pad_value
 from weft.ir.dtypes import bool_
-from weft.ir.graph import Axes, Shape, Window, elements
+from weft.ir.graph import Axes, Shape, Window, elements, product_axes
 from weft.ir.index import Int, ceildiv, high
 from weft.ir.ops import Op
 
@@ -71,7 +71,7 @@ class Taps:
             tap = bc.expand(bc.reshape(real[1], taps.shape), windows.shape)
             nothing = bc.scalar(0, product.dtype, product.shape)
             product = apply(Op.WHERE, (apply(Op.AND, (real[0], tap)), product, nothing))
-        return apply(Op.SUM, (product,), Axes(tuple(range(3 + self.rank, len(windows.shape)))))
+        return apply(Op.SUM, (product,), product_axes(range(3 + self.rank, len(windows.shape))))
 
 
 def convolve(x: Value, w: Value, taps: Taps, counts: Shape) -> Value:
@@ -117,7 +117,7 @@ def _taps_of(y: Value, x: Value, taps: Taps) -> Value:
     slid = taps.shear(Op.SHEAR, taps.spread(x, y.shape[2]), y.shape[3:])
     y = bc.reshape(y, (*y.shape, *(1 for _ in slid.shape[len(y.shape) :])))
     product = apply(Op.MUL, (slid, bc.expand(y, slid.shape)))
-    return apply(Op.SUM, (product,), Axes((0, *range(3, 3 + taps.rank))))
+    return apply(Op.SUM, (product,), product_axes((0, *range(3, 3 + taps.rank))))
 
 
 def _by_windows(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
@@ -147,7 +147,7 @@ def _by_columns(y: Value, w: Value, taps: Taps, sizes: Shape) -> Value:
     shape = (n, groups, o, c * many, places)
     product = apply(Op.MUL, (bc.expand(left, shape), bc.expand(right, shape)))
     if o != 1:  # a product of matrices, computed once and not for every element that it is added to
-        product = apply(Op.CONTIGUOUS, (apply(Op.SUM, (product,), Axes((2,))),))
+        product = apply(Op.CONTIGUOUS, (apply(Op.SUM, (product,), product_axes((2,))),))
     v = bc.reshape(product, (n, groups, c, *taps.kernel, *counts))
     v = apply(Op.PERMUTE, (v,), Axes((0, 1, 2, *range(3 + rank, 3 + 2 * rank), *range(3, 3 + rank))))
     if all(d == 1 for d in taps.dilations) and all(isinstance(n, int) for n in (*counts, *sizes)):

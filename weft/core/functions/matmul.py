@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.autograd.value import Value, apply
+from weft.autograd.context import grad_mode
+from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
 from weft.core.args.handle import Handle, Number, describe, value_of, wrap
@@ -19,8 +20,9 @@ from weft.core.layout.movement import diagonal, permute
 from weft.core.views import views
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import accumulator, bool_, int64, promote
-from weft.ir.graph import Axes, Shape, elements
+from weft.ir.graph import Axes, ProductAxes, Shape, elements
 from weft.ir.index import Int
+from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 
 if TYPE_CHECKING:
@@ -44,9 +46,33 @@ def _contract(a: Value, b: Value, over: int) -> Value:
     """SUM of MUL over the last `over` axes; a and b broadcast. Narrow floats are rounded once, at the end."""
     shape = bc.broadcast_shape("matmul", (a.shape, b.shape))
     wide = accumulator(a.dtype)
-    product = apply(Op.MUL, (bc.expand(bc.cast(a, wide), shape), bc.expand(bc.cast(b, wide), shape)))
-    total = apply(Op.SUM, (product,), Axes(tuple(range(len(shape) - over, len(shape)))))
-    return bc.cast(total, a.dtype)
+    over_axes = tuple(range(len(shape) - over, len(shape)))
+    return bc.cast(_summed(bc.cast(a, wide), bc.cast(b, wide), shape, over_axes), a.dtype)
+
+
+def _summed(a: Value, b: Value, shape: Shape, over: tuple[int, ...]) -> Value:
+    """The sum over the axes `over` of a * b, both expanded to `shape`. In the mode "same" its gradients are sums of
+    products, too, which say so: one rounding for each term."""
+    if not pinned():
+        return apply(Op.SUM, (apply(Op.MUL, (bc.expand(a, shape), bc.expand(b, shape))),), Axes(over))
+    a, b = (bc.reshape(v, (*(1 for _ in shape[len(v.shape) :]), *v.shape)) for v in (a, b))
+    with grad_mode(False):
+        total = apply(Op.SUM, (apply(Op.MUL, (bc.expand(a, shape), bc.expand(b, shape))),), ProductAxes(over))
+    kept = tuple(1 if k in over else n for k, n in enumerate(shape))
+
+    def grads(g: Value, _out: Value, a: Value, b: Value) -> tuple[Value, Value]:
+        g = bc.reshape(g, kept)
+        return _gradient(g, b, a.shape, shape), _gradient(g, a, b.shape, shape)
+
+    return composed(total.node, (a, b), grads)
+
+
+def _gradient(g: Value, other: Value, own: Shape, shape: Shape) -> Value:
+    """The gradient of a factor of shape `own`: g times the other factor, summed where it was expanded."""
+    over = tuple(k for k, (n, m) in enumerate(zip(own, shape, strict=True)) if n != m)
+    if not over:
+        return apply(Op.MUL, (bc.expand(g, shape), bc.expand(other, shape)))
+    return bc.reshape(_summed(g, other, shape, over), own)
 
 
 def _swap_last(v: Value) -> Value:
@@ -355,8 +381,7 @@ def _multiply(
     over = tuple(range(len(keep), len(order)))
     if not over:
         return apply(Op.MUL, (bc.expand(x, shape), bc.expand(y, shape))), "".join(keep)
-    product = apply(Op.MUL, (bc.expand(widened(x), shape), bc.expand(widened(y), shape)))
-    return bc.cast(apply(Op.SUM, (product,), Axes(over)), a.dtype), "".join(keep)
+    return bc.cast(_summed(widened(x), widened(y), shape, over), a.dtype), "".join(keep)
 
 
 def _finish(v: Value, labels: str, output: str) -> Value:

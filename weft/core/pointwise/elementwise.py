@@ -17,10 +17,11 @@ from weft.core.args.broadcast import (
     cast,
     expand,
     number_node,
+    on_one_device,
     operand,
     result_dtype,
-    same_device,
     scalar,
+    values_on_one_device,
 )  # fmt: skip
 from weft.core.args.defaults import check_dtype, get_default_dtype
 from weft.core.args.handle import Handle, Number, TensorLike, own, value_of, wrap, wrap_constant
@@ -137,8 +138,10 @@ def _binary(spec: Binary, x: TensorLike, y: TensorLike) -> Tensor:
             other = b.node
             if dtype is other.dtype and dtype in spec.plain:
                 device = node.device
-                if device is not other.device:
-                    same_device(spec.name, (a, b))
+                if device is not other.device and device != other.device:
+                    a, b = values_on_one_device(spec.name, (a, b))
+                    node, other = a.node, b.node
+                    device = node.device
                 if node.shape != other.shape:
                     shape = broadcast_shape(spec.name, (node.shape, other.shape))
                     return wrap(_fitting(spec, expand(a, shape), expand(b, shape)))
@@ -808,8 +811,9 @@ def where(
     if fitting is not None:
         return wrap(fitting)
     dtype = result_dtype((x, y))
+    c, x, y = on_one_device("where", (c, x, y))
+    assert isinstance(c, Value)
     values = [v for v in (c, x, y) if isinstance(v, Value)]
-    same_device("where", values)
     shape = broadcast_shape("where", [v.node.shape for v in values])
     a, b = (
         expand(cast(v, dtype), shape) if isinstance(v, Value) else scalar(v, dtype, shape) for v in (x, y)

@@ -17,6 +17,7 @@ from weft.ir import expr as ex
 from weft.ir.dtypes import DType
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Guard, Int, Var, high
+from weft.ir.numerics import Tree
 from weft.ir.ops import Op
 
 
@@ -57,10 +58,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A reduction of a value's expression over `axes`: op is ADD, MUL, MAX or MIN."""
+    """A reduction of a value's expression over `axes`: op is ADD, MUL, MAX or MIN. `tree`: the order of its terms."""
 
     op: Op
     axes: tuple[Axis, ...]
+    tree: Tree = Tree.FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,14 @@ Item: TypeAlias = ItemValue | Output
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """The whole: parameters, runtime integer variables, and the items in an order of computation."""
+    """The whole: parameters, runtime integer variables, and the items in an order of computation. `pinned`: what is
+    rounded, and when, may depend on no schedule; see `ir/numerics.py`."""
 
     name: str
     params: tuple[Param, ...]
     variables: tuple[Var, ...]
     items: tuple[Item, ...]
+    pinned: bool = False
 
     def item(self, name: str) -> Item:
         """The item called `name`; KeyError when there is none."""

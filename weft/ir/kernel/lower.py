@@ -14,7 +14,7 @@ from math import prod
 
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType
-from weft.ir.expr import Const, Expr, Load
+from weft.ir.expr import Const, Expr, Load, ScalarCall
 from weft.ir.graph import elements
 from weft.ir.index import (
     Guard,
@@ -37,7 +37,7 @@ from weft.ir.index import (
     substitute,
     variables,
 )
-from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, Reduce, reads
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, fresh, loop_var
 from weft.ir.loops import (
     LANE_KINDS,
@@ -54,6 +54,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
+from weft.ir.numerics import Tree, rounded_product
 from weft.ir.ops import Op
 
 
@@ -70,6 +71,16 @@ def identity(op: Op, dtype: DType) -> Const:
             return Const(dtype, dtype.max)
         case _:
             raise ValueError(f"{op} is no reduction")
+
+
+def _term(e: Expr, reduce: Reduce) -> Expr:
+    """The term of a reduction; a pinned contraction's as `passes/pinned.py` finds it again."""
+    if reduce.tree is not Tree.PRODUCTS or not isinstance(e, ScalarCall):
+        return e
+    if e.op is Op.WHERE:
+        test, inside, outside = e.args
+        return ex.where(test, _term(inside, reduce), outside)
+    return rounded_product(*e.operands()) if e.op is Op.MUL else e
 
 
 def lower(kernel: Kernel) -> Program:
@@ -219,7 +230,7 @@ class _Lowering:
                 return [*self.hints(item, nest), Store(item.name, at, self.scalar(item, nest, item.expr))]
             case ItemValue():
                 assert item.reduce is not None
-                value = self.scalar(item, nest, item.expr)
+                value = _term(self.scalar(item, nest, item.expr), item.reduce)
                 guard = self.inside(nest, item.reduce.axes)
                 if guard:
                     value = ex.where(ex.test(guard), value, identity(item.reduce.op, item.dtype))
@@ -506,7 +517,13 @@ class _Lowering:
                 i = i + (extent - 1 - v) * step
         inner = variables(i) - set(self.algorithm.variables)
         reach = span(i, {v for v in inner if isinstance(self.extents.get(v), int)})
-        return i + 1 if reach is None else reach[0] + reach[1]
+        if reach is not None:
+            return reach[0] + reach[1]
+        for v in inner:  # extents that follow from an outer loop's variable
+            extent, step = self.extents.get(v, 0), coefficient(i, v)
+            if isinstance(extent, int) and step and step > 0:
+                i = i + (extent - 1 - v) * step
+        return i + 1
 
 
 LANES = 256

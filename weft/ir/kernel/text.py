@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from weft.ir.expr import Expr, ScalarCall, Temp, walk
 from weft.ir.expr_text import bare, show_guard
 from weft.ir.index import Int, Var
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, Param, StoreTo
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop
 from weft.ir.loops import LoopKind
+from weft.ir.numerics import Tree
 from weft.ir.ops import Op
 
 _REDUCE = {Op.ADD: "sum", Op.MUL: "prod", Op.MAX: "max", Op.MIN: "min"}
@@ -48,12 +49,20 @@ def _axes(axes: Sequence[Axis]) -> str:
     return ", ".join(f"{a.var.name} in {a.extent!r}" for a in axes)
 
 
+def _tree(reduce: Reduce) -> str:
+    return "" if reduce.tree is Tree.FREE else f"[{reduce.tree.name.lower()}]"
+
+
 def _item(item: Item) -> Iterator[str]:
     head = f"  {item.name}({_axes(item.axes)})"
     match item:
         case ItemValue():
             lines, e = parts(item.expr)
-            over = f"{_REDUCE[item.reduce.op]} {_axes(item.reduce.axes)}: " if item.reduce else ""
+            over = (
+                f"{_REDUCE[item.reduce.op]}{_tree(item.reduce)} {_axes(item.reduce.axes)}: "
+                if item.reduce
+                else ""
+            )
             if lines:
                 yield f"{head} = {over}"
                 yield from (f"    {line}" for line in lines)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from weft.ir.graph import Shape
 from weft.ir.index import Guard, Int, Sum, Var, flatten, variables
+from weft.ir.numerics import pinned
 from weft.scheduler.kernelize.groups import Frame, Group, Kind
 
 
@@ -32,10 +33,13 @@ def runs(group: Group) -> list[tuple[Var, ...]]:
 def _pairs(group: Group) -> dict[tuple[Var, Var], int]:
     """Pairs of coordinates that are adjacent in every frame that has one of them, with the inner one's extent."""
     lists = [axes for f in group.frames for axes in (f.axes, f.reduced) if axes]
+    summed = {v for f in group.frames for v in f.reduced} if pinned() else set[Var]()
     out: dict[tuple[Var, Var], int] = {}
     for axes in lists:
         for a, b in pairwise(axes):
             n = group.extents[b]
+            if a in summed or b in summed:
+                continue  # the order of a pinned sum is that of its axes
             if isinstance(n, int) and (a, b) not in out and all(_together(f, a, b) for f in group.frames):
                 out[a, b] = n
     firsts, seconds = [a for a, _ in out], [b for _, b in out]

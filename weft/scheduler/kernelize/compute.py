@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from weft.ir.graph import Along, Axes, Box, ScatterCombine
 from weft.ir.index import NEVER, Guard, Int, Var, both, floordiv, high, in_range, mod, variables
 from weft.ir.movement import source
+from weft.ir.numerics import pinned
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import Big
@@ -146,7 +147,7 @@ def _reduce(sites: Sites, site: Site) -> None:
     if sites.facts[id(node)].big is Big.CONTRACTION:
         group.staged |= products(node)
         group.contractions |= frame.alone
-        if not group.online:
+        if not group.online and not pinned():
             group.online = online_members(node, tuple(index), sites.facts, sites.prepared.forced)
     frame.stores.append(GroupStore(node, (), sites.need(x, group, tuple(index), frame.alone)))
 

@@ -14,7 +14,7 @@ from weft.ir import expr as ex
 from weft.ir.errors import IRError
 from weft.ir.expr import Load
 from weft.ir.forks import forkable
-from weft.ir.graph import Node, Shape, elements
+from weft.ir.graph import Axes, Node, ProductAxes, Shape, elements
 from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
 from weft.ir.index import atoms as atoms_of
 from weft.ir.kernel.algorithm import (
@@ -28,6 +28,7 @@ from weft.ir.kernel.algorithm import (
     Reduce,
     StoreTo,
 )
+from weft.ir.numerics import MIN_ROW, Tree, pinned
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
@@ -125,7 +126,7 @@ class _Emitter:
             self.extents[whole] = extent
             self.first[run[0]] = whole
             self.gone.update(run[1:])
-        self.runtime = _runtime_variables(group)
+        self.runtime = _runtime_variables(group, masks)
         self.reserved = frozenset(v.name for v in self.runtime)
         self.params = _Params(group, self.merged, self.reserved)
         self.values: dict[int, tuple[str, list[Var]]] = {}
@@ -170,7 +171,9 @@ class _Emitter:
         taken = {n for n, _ in self.values.values()}
         name = next(n for k in count() if (n := _free(f"{name}{k or ''}", self.reserved)) not in taken)
         self.values[frame.number] = (name, self.axes(frame.axes))
-        return ItemValue(name, own, narrow(body, dtypes.accumulator(node.dtype)), Reduce(op, summed))
+        return ItemValue(
+            name, own, narrow(body, dtypes.accumulator(node.dtype)), Reduce(op, summed, tree_of(node))
+        )
 
     def output(self, frame: Frame, number: int, name: str, names: Mapping[int, str]) -> Output:
         e, own, _ = self.frame(frame, number)
@@ -216,25 +219,41 @@ class _Emitter:
             Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks)) for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
-        return Algorithm(name, tuple(params), self.runtime, tuple(items))
+        return Algorithm(name, tuple(params), self.runtime, tuple(items), pinned())
 
 
-def _runtime_variables(group: Group) -> tuple[Var, ...]:
-    """The runtime variables that sizes, offsets and guards depend on, by name."""
+def tree_of(node: Node) -> Tree:
+    """The order in which the terms of a reduction are combined: any, but in the mode "same"; see `ir/numerics.py`."""
+    assert isinstance(node.attrs, Axes)
+    if not pinned() or node.op not in (Op.SUM, Op.PROD) or not node.inputs[0].dtype.is_float:
+        return Tree.FREE
+    if isinstance(node.attrs, ProductAxes):
+        return Tree.PRODUCTS
+    shape, last = node.inputs[0].shape, node.attrs.axes[-1]
+    return Tree.LANES if last == len(shape) - 1 and high(shape[last]) >= MIN_ROW else Tree.CHAIN
+
+
+def _runtime_variables(group: Group, masks: Masks) -> tuple[Var, ...]:
+    """The runtime variables that sizes, offsets, guards and masks depend on, by name."""
     used: list[Int] = list(group.extents.values())
+    own: set[Int] = set(group.extents)
     guards: list[Guard] = []
     for s in (*group.loads, *group.index_dependent):
         used += s.index
         guards += s.guards
         if s.kind is Kind.LOAD:
             used += s.node.shape
+            if (fill := masks.masked.get(id(s.node))) is not None:
+                guards.append(fill.outside)
+                own.update(places(s.node))
     for f in group.outputs():
         for store in f.stores:
             used += (*store.index, *store.node.shape)
-            guards.append(store.guard)
+            guards += (store.guard, masks.demanded.get(id(store.node), ()))
+            own.update(places(store.node))
     used += [x for g in guards for c in g for x in (c.value, c.lo, c.hi) if x is not None]
     found = {v for i in used if isinstance(i, Index) for v in variables(i)}
-    return tuple(sorted(found - group.extents.keys(), key=lambda v: v.name))
+    return tuple(sorted(found - own, key=lambda v: v.name))
 
 
 def _free(name: str, reserved: frozenset[str]) -> str:
@@ -287,6 +306,8 @@ def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logg
     """The specification of a group's kernel, with the logged decisions about its nodes."""
     name = _name(group)
     key, tensors = structure(group, masks)
+    if pinned():
+        key = (*key, *[tree_of(f.node) for f in group.reductions() if f.node is not None], "pinned")
     made = _kept((name, *key))
     if made is None:
         made = _emitted(group, masks, name, tensors)

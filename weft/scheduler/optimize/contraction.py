@@ -47,6 +47,7 @@ from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
+from weft.ir.numerics import Tree
 from weft.scheduler.optimize import access, depth, dots, parallel
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
@@ -63,7 +64,7 @@ from weft.scheduler.optimize.contraction_form import (
 from weft.scheduler.optimize.depth import Deep, Sharing
 from weft.scheduler.optimize.dots import Dots, InnerProducts
 from weft.scheduler.optimize.extents import blocks_of, typical
-from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN, pinned_steps
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
 from weft.scheduler.optimize.steps import extent, merge, split, typical_extent
 
@@ -162,7 +163,7 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep | R
     k, name = pick(form.kernel, "contraction.axes", names, least, "cycles")
     number = names.index(name)
     chosen = axes[number]
-    along = [dots.options(g, c, info) for g, c in form.forms]
+    along = [PINNED] if form.kernel.algorithm.pinned else [dots.options(g, c, info) for g, c in form.forms]
     inner = [ways for x in along if not isinstance(x, Refusal) for ways in x]
     refused: list[tuple[str, Refusal]] = []
     if inner:
@@ -235,6 +236,8 @@ def _deep_or_tiled(
 def _shared(tiled: Tiles, info: DeviceInfo) -> Sharing | Refusal:
     """The ways to share out the depth, where it is much deeper than it is wide."""
     k, c = tiled.kernel, tiled.contraction
+    if k.algorithm.pinned:
+        return PINNED
     if not tiled.in_blocks:
         assert c.value.reduce is not None
         length = prod(high(a.extent) for a in c.value.reduce.axes)
@@ -259,6 +262,8 @@ def apply(form: Products, choice: Tiles | InnerProducts | Deep, info: DeviceInfo
 
 RULE = Rule("contraction", recognise, choose, apply)
 
+PINNED = Refusal("the order in which the products are added is pinned")
+
 
 def _sized(c: Contraction) -> bool:
     """The size of the sum is known."""
@@ -271,7 +276,7 @@ def in_order_of(k: Kernel, c: Contraction, choice: Axes) -> tuple[Kernel, Contra
     axes = list(c.value.reduce.axes)
     load = reachable(k, c, 1 - choice.side) or plain_load(c.factors[1 - choice.side])
     p = k.algorithm.param(load.source) if load is not None else None
-    if load is None or p is None or len(axes) < 2:
+    if load is None or p is None or len(axes) < 2 or c.value.reduce.tree is not Tree.FREE:
         return k, c
     offset = flatten(load.index, p.shape)
     steps = {a.var.name: abs(coefficient(offset, a.var) or 0) for a in axes}
@@ -797,6 +802,9 @@ class _Tiled:
         """A long sum in steps, each in registers; the name of a step's sum, if it is that long."""
         item = self.k.algorithm.item(value)
         assert isinstance(item, ItemValue)
+        if item.reduce is not None and item.reduce.tree is not Tree.FREE:
+            self.k, name = pinned_steps(self.k, value)
+            return name
         if item.reduce is None or self.depth <= PRODUCT_CHAIN:
             return None
         if not _sized(self.c) and not self.choice.in_blocks:

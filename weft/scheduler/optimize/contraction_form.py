@@ -23,6 +23,7 @@ from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.merge_axes import MergeAxes
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
+from weft.ir.numerics import Tree
 from weft.ir.ops import Op
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
@@ -64,6 +65,8 @@ def factors(value: ItemValue) -> tuple[Expr, Expr] | Refusal:
     """The two factors when the value is a sum of products."""
     if value.reduce is None or value.reduce.op is not Op.ADD:
         return Refusal(f"{value.name} is no sum")
+    if value.reduce.tree is Tree.LANES:
+        return Refusal(f"the lanes in which {value.name} is summed are pinned")
     e = value.expr
     if isinstance(e, ScalarCall) and e.op is Op.MUL:
         return e.args[0], e.args[1]

@@ -13,6 +13,7 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
+from weft.ir import numerics
 from weft.ir.expr import Expr, ScalarCall
 from weft.ir.index import Int, ceildiv, high, variables
 from weft.ir.kernel.algorithm import Axis, ItemValue
@@ -21,6 +22,7 @@ from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.partial_sums import PartialSums, followers
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
+from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
 from weft.scheduler.optimize.rule import Choice, Rule
 
@@ -66,6 +68,25 @@ def in_levels(k: Kernel, name: str) -> tuple[Kernel, tuple[str, ...]]:
             break
         k, below = run(k, step), (level, *below)
     return k, below
+
+
+def pinned_steps(k: Kernel, name: str) -> tuple[Kernel, str | None]:
+    """A pinned chain in its blocks, where it is longer than one; the name of a block's sum.
+
+    The inner axes belong to a block as a whole, as many as there is room for; the next one is cut; those outside of it
+    count blocks."""
+    lengths = {a.var.name: a.extent for a in summed(k, name)}
+    axes = [n for n, extent in lengths.items() if extent != 1]
+    inner = 1
+    while axes and inner * high(lengths[axes[-1]]) <= CHAIN_TERMS:
+        inner *= high(lengths[axes.pop()])
+    if not axes:
+        return k, None
+    cut, part = axes.pop(), fresh(k.names(), f"{name}_chain")
+    factor = CHAIN_TERMS // inner
+    if factor == 1 and inner > 1:
+        factor = 0  # one block for each element
+    return run(k, SplitReduce(name, cut, factor, part, whole=tuple(axes))), part
 
 
 def apart(k: Kernel, name: str, axis: str, steps: int) -> tuple[Kernel, str, str]:
@@ -175,6 +196,8 @@ def _set_aside(k: Kernel, item: ItemValue, info: DeviceInfo) -> Iterator[Partial
             length *= n
             continue
         levels = levels_of(spec.extent, length, limit, chunk)
+        if item.reduce is not None and item.reduce.tree is not Tree.FREE:
+            levels = numerics.levels(n)
         yield PartialSums(item.name, spec.var.name, levels)
         length = int(ceildiv(n, prod(levels)))
         limit, chunk = 2 * SUM_CHAIN, SUM_CHAIN

@@ -15,6 +15,7 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
+from weft.ir import numerics
 from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, high, substitute, variables
@@ -31,11 +32,12 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange
 from weft.ir.loops import LoopKind, Scope
+from weft.ir.numerics import Tree
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.extents import divides, typical
-from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, summed
+from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
 from weft.scheduler.optimize.prefetch import prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
@@ -189,7 +191,7 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     """
     values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
-    if not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
+    if k.algorithm.pinned or not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
         return k, frozenset()
     (out,) = outputs
     if any(s.combine is not None for s in out.stores):
@@ -488,6 +490,8 @@ def _value(
     if item.reduce is None:
         k = place(k, item, Scope.LOCAL, closed)
         return _vector_axes(k, item, info)
+    if item.reduce.tree is not Tree.FREE:
+        return _pinned(k, item, info, closed)
     axes = [a for a in item.all_axes if a.extent != 1]
     depends = _reduces_over_values(k, item, staged)
     if not axes:
@@ -504,6 +508,21 @@ def _value(
     k, rows = _runs(k, item, info)
     k = place(k, k.algorithm.item(item.name), Scope.LOCAL, closed)
     return _within(_column(k, item.name, inner, info), item.name, rows, inner, info)
+
+
+def _pinned(k: Kernel, item: ItemValue, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
+    """A reduction whose order is pinned: in lanes along its last axis, or as a chain whose lanes run along another."""
+    assert item.reduce is not None
+    along = next((a for a in reversed(item.reduce.axes) if a.extent != 1), None)
+    if along is None:
+        return place(k, item, Scope.REGISTER, closed)
+    if item.reduce.tree is Tree.LANES:
+        return _row(k, item, along, info, closed)
+    inner = _across(k, item)
+    k, part = pinned_steps(k, item.name) if item.reduce.op is Op.ADD else (k, None)
+    k = place(k, k.algorithm.item(item.name), Scope.LOCAL, closed)
+    k = _column(k, item.name, inner, info)
+    return k if part is None else _within(k, item.name, (part,), inner, info)
 
 
 def _reduces_over_values(k: Kernel, item: ItemValue, staged: frozenset[str]) -> set[Var]:
@@ -534,6 +553,8 @@ def _row(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo, closed: froz
 
 def _row_lanes(k: Kernel, length: Int, register: int) -> tuple[Kernel, int]:
     """The number of lanes of a row's partial sums: some vectors of them, or as many as a short row has elements."""
+    if k.algorithm.pinned:
+        return k, numerics.lanes(high(length))
     k, vectors = _in_flight(k)
     if not isinstance(length, int):
         return k, _width(register, vectors, length)
@@ -552,7 +573,7 @@ def _row_levels(
     whole = not item.axes and all(
         len(k.nests[o.name].loops) == 0 for o in k.algorithm.items if isinstance(o, Output)
     )
-    big = whole and parallel.pays(k, info)
+    big = whole and parallel.pays(k, info) and item.reduce is not None and item.reduce.tree is Tree.FREE
     leaf, task = name, ""
     outer = next((a for a in summed(k, name) if a.var.name != axis), None)
     if big and outer is not None and isinstance(outer.extent, int):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.backends.protocol import DeviceInfo
+from weft.errors import DeviceError
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.decisions import Decisions, Pick
 from weft.ir.kernel.schedule import Kernel, initial
@@ -26,6 +27,7 @@ from weft.scheduler.optimize import (
     gpu_rows,
     levels,
     online,
+    pinned_dots,
     prefixes,
     rows,
     scatters,
@@ -44,6 +46,14 @@ CORES: tuple[Rule[Any, Any], ...] = (
     rows.RULE,  # all other kernels: bound by memory, so few passes
 )
 """Rules for devices whose tasks are run by cores."""
+
+PINNED: tuple[Rule[Any, Any], ...] = (
+    contraction.RULE,  # tiles, whose sums run in the order of their terms
+    pinned_dots.RULE,  # a row times a transposed matrix; before `rows`, which would gather
+    windows.RULE,  # short sums of what windows reach, which are a single block
+    rows.RULE,  # all other kernels
+)
+"""Rules that keep to the pinned order of sums, on such devices: see `ir/numerics.py`."""
 
 BLOCKS: tuple[Rule[Any, Any], ...] = (
     gpu_online.RULE,  # attention in one pass; before `gpu_contraction`, as on cores
@@ -134,9 +144,22 @@ def schedule(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] |
     return decide(algorithm, info, record).kernel
 
 
+def _rules(
+    algorithm: Algorithm, info: DeviceInfo
+) -> tuple[Sequence[Rule[Any, Any]], Sequence[Rule[Any, Any]]]:
+    """The rules for kernels, and those for what they made. DeviceError where no rule keeps to a pinned order."""
+    if info.task_kind is LoopKind.BLOCK:
+        if algorithm.pinned:
+            raise DeviceError(
+                f'{info.name}: numerics="same" is there for devices of cores, not for grids of blocks'
+            )
+        return BLOCKS, AFTER_BLOCKS
+    return PINNED if algorithm.pinned else CORES, AFTER_CORES
+
+
 def decide(algorithm: Algorithm, info: DeviceInfo, record: Mapping[str, str] | None = None) -> Decided:
     """The same, with what became of every rule."""
-    first, after = (BLOCKS, AFTER_BLOCKS) if info.task_kind is LoopKind.BLOCK else (CORES, AFTER_CORES)
+    first, after = _rules(algorithm, info)
     k = initial(algorithm)
     if record:
         k = replace(k, decisions=Decisions(record))

@@ -27,6 +27,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
+from weft.ir.numerics import Tree
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import fill
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted
@@ -200,6 +201,8 @@ def only_reduction(k: Kernel) -> OneReduction | Refusal:
             )
     if value.reduce is None:
         return Refusal(f"{value.name} is no reduction")
+    if value.reduce.tree is Tree.LANES:
+        return Refusal(f"the lanes in which {value.name} is summed are pinned")
     if any(s.combine is not None for s in out.stores):
         return Refusal(f"{out.name} combines with what is there")
     unsized = [a.var.name for a in value.all_axes if not isinstance(a.extent, int)]

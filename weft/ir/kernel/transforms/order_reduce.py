@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.kernel.algorithm import Reduce
 from weft.ir.kernel.schedule import Kernel, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, reductions, shuffled
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value, unscheduled
+from weft.ir.numerics import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,15 @@ class OrderReduce(Transform):
             return item
         if item.reduce is None or sorted(a.var.name for a in item.reduce.axes) != sorted(self.axes):
             return Refusal(f"{self.value} does not reduce over {self.axes}")
+        if item.reduce.tree is not Tree.FREE:
+            return Refusal(f"the order in which {self.value} is summed is pinned")
         return unscheduled(k, item)
 
     def apply(self, k: Kernel) -> Kernel:
         item = find_value(k, self.value)
         assert not isinstance(item, Refusal) and item.reduce is not None
         axes = {a.var.name: a for a in item.reduce.axes}
-        ordered = replace(item, reduce=Reduce(item.reduce.op, tuple(axes[n] for n in self.axes)))
+        ordered = replace(item, reduce=replace(item.reduce, axes=tuple(axes[n] for n in self.axes)))
         items = tuple(ordered if i is item else i for i in k.algorithm.items)
         k = replace(k, algorithm=replace(k.algorithm, items=items))
         return k.with_nest(self.value, initial_nest(ordered, k.names()))

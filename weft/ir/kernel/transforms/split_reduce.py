@@ -95,10 +95,13 @@ class SplitReduce(Transform):
             guard = in_range(at, 0, axis.extent)
             if guard:
                 expr = ex.where(ex.test(guard), expr, identity(item.reduce.op, item.dtype))
-        partial = ItemValue(self.name, (*pure, *far, outer), expr, Reduce(item.reduce.op, (*inner, *kept)))
+        tree = item.reduce.tree
+        partial = ItemValue(
+            self.name, (*pure, *far, outer), expr, Reduce(item.reduce.op, (*inner, *kept), tree)
+        )
         last = tuple(_renamed(a, used) for a in (*far, outer))
         load = Load(item.dtype, self.name, (*(a.var for a in item.axes), *(a.var for a in last)))
-        total = ItemValue(item.name, item.axes, load, Reduce(item.reduce.op, last))
+        total = ItemValue(item.name, item.axes, load, Reduce(item.reduce.op, last, tree))
         items = tuple(
             x for i in k.algorithm.items for x in ((partial, total) if i.name == self.value else (i,))
         )

@@ -1,0 +1,258 @@
+"""The mode "same": bits follow from values and lengths, whatever else is computed beside, by whatever schedule."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from weft.backends import registry
+from weft.errors import ArgumentError, DeviceError
+from weft.ir import numerics
+from weft.ir.kernel.algorithm import ItemValue
+from weft.ir.loops import LoopKind
+from weft.ir.numerics import Tree
+from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize.rules import schedule
+
+ROWS = (1, 2, 7, 16, 33, 130)
+"""Rows of a slice: fewer and more than tiles and vectors have, and none that divides the next."""
+
+Function = Callable[..., Any]
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def bits(*results: Any) -> list[bytes]:
+    return [r.numpy().tobytes() for r in results]
+
+
+def assert_slices_agree(f: Function, arrays: Sequence[Any], rows: Sequence[int] = ROWS) -> None:
+    """`f` of the last rows is to the bit what `f` of all rows has there."""
+    total = len(arrays[0])
+    with weft.numerics("same"):
+        whole = [r.numpy() for r in f(*map(weft.tensor, arrays))]
+        for m in rows:
+            start = total - m
+            part = f(*(weft.tensor(x[start:]) for x in arrays))
+            for k, (p, w) in enumerate(zip(part, whole, strict=True)):
+                assert p.numpy().tobytes() == w[start:].tobytes(), (k, m)
+
+
+@pytest.mark.parametrize("k, n", [(5, 3), (100, 1), (300, 10), (784, 130)])
+def test_rows_of_a_product_are_those_of_its_slices(k: int, n: int) -> None:
+    w, across = weft.tensor(array(k, n)), weft.tensor(array(n, k))
+
+    def f(x: Any) -> Any:
+        return x @ w, x @ across.T
+
+    assert_slices_agree(f, [array(130, k)])
+
+
+@pytest.mark.parametrize("n", [3, 1000, 9001])
+def test_sums_along_rows_are_those_of_slices(n: int) -> None:
+    def f(x: Any) -> Any:
+        return (
+            x.sum(-1),
+            x.softmax(-1),
+            F.layer_norm(x, (n,)),
+            x.prod(-1),
+            x.cumsum(-1),
+            x.var(-1),
+            x.logsumexp(-1),
+        )
+
+    assert_slices_agree(f, [array(130, n)])
+
+
+def test_elementwise_bits_depend_on_no_tail_and_no_fusion() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return (
+            x * y - y * x.exp(), (x * y + 1).sin() * y + x.tanh() * x, F.gelu(x) * y + x, x.erf() * x + y.cos(),
+            (x.abs() + 0.1).log() * y + x.sigmoid() / (y * y + 1), (x.abs() + 1).pow(2.5) * y - x,
+        )  # fmt: skip
+
+    assert_slices_agree(f, [array(130, 37), array(130, 37, seed=1)])
+    with weft.numerics("same"):
+        x, y = weft.tensor(array(40, 37)), weft.tensor(array(40, 37, seed=1))
+        product = (x * y).realize()
+        assert bits(product + x) == bits(x * y + x)
+        assert bits(product.sum(0), product.sum(-1)) == bits((x * y).sum(0), (x * y).sum(-1))
+
+
+def test_images_of_a_batch_are_those_of_slices() -> None:
+    w, deep = weft.tensor(array(8, 4, 3, 3)), weft.tensor(array(4, 1, 3, 3))
+
+    def f(x: Any) -> Any:
+        x = x.requires_grad_()
+        y = F.conv2d(x, w, stride=2, padding=1)
+        z = F.conv2d(x, deep, padding=1, groups=4)
+        ((y * y).sum() + (z * z.sin()).sum()).backward()
+        return y.detach(), z.detach(), x.grad, F.avg_pool2d(x.detach(), 3, 2), x.detach().mean((2, 3))
+
+    assert_slices_agree(f, [array(17, 4, 13, 13)], (1, 2, 5))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_a_batch_is_that_of_slices(causal: bool) -> None:
+    def f(q: Any, k: Any, v: Any) -> Any:
+        return (F.scaled_dot_product_attention(q, k, v, is_causal=causal),)
+
+    assert_slices_agree(f, [array(17, 2, 33, 16, seed=s) for s in range(3)], (1, 5))
+
+
+def test_a_transformer_block_gives_each_row_its_own_bits_forward_and_backward() -> None:
+    weft.manual_seed(0)
+    layer = weft.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+
+    def f(x: Any) -> Any:
+        x = x.requires_grad_()
+        y = layer(x)
+        (y * y.sin()).sum().backward()
+        return y.detach(), x.grad
+
+    assert_slices_agree(f, [array(17, 9, 32)], (1, 5))
+
+
+def model(seed: int = 0) -> tuple[Any, Any]:
+    weft.manual_seed(seed)
+    net = weft.nn.Sequential(weft.nn.Linear(20, 33), weft.nn.Tanh(), weft.nn.Linear(33, 5))
+    return net, weft.optim.Adam(net.parameters(), lr=1e-2)
+
+
+def trained(parts: Sequence[slice], steps: int = 10) -> list[bytes]:
+    """The parameters after some steps, each from the gradients of these parts of the batch, added in their order."""
+    net, adam = model()
+    x, y = array(384, 20), np.random.default_rng(3).integers(0, 5, 384)
+    for _ in range(steps):
+        adam.zero_grad()
+        for p in parts:
+            F.cross_entropy(net(weft.tensor(x[p])), weft.tensor(y[p]), reduction="sum").backward()
+        adam.step()
+    return bits(*net.parameters())
+
+
+def test_ten_steps_from_parts_of_a_batch_cut_where_blocks_end_are_those_from_all_of_it() -> None:
+    ends = [0, *numerics.cuts(384), 384]
+    with weft.numerics("same"):
+        whole = trained([slice(0, 384)])
+        assert trained([slice(a, b) for a, b in pairwise(ends)]) == whole
+        assert trained([slice(0, 100), slice(100, 384)]) != whole
+
+
+@pytest.mark.parametrize("length", [300, 1024, 20000])
+def test_sums_of_blocks_combine_to_the_whole(length: int) -> None:
+    a, b, x = array(7, length), array(length, 19), array(length, 11)
+    ends = [0, *numerics.cuts(length), length]
+    pairs = list(pairwise(ends))
+    with weft.numerics("same"):
+        whole = bits(weft.tensor(a) @ weft.tensor(b), weft.tensor(x).sum(0))
+        products = [weft.tensor(a[:, i:j]) @ weft.tensor(b[i:j]) for i, j in pairs]
+        sums = [weft.tensor(x[i:j]).sum(0) for i, j in pairs]
+        assert bits(weft.stack(products).realize().sum(0), weft.stack(sums).realize().sum(0)) == whole
+
+
+def test_sums_of_blocks_of_rows_combine_to_the_whole() -> None:
+    x = array(5, 20000)
+    ends = [0, *numerics.cuts(20000, Tree.LANES), 20000]
+    with weft.numerics("same"):
+        parts = [weft.tensor(x[:, i:j]).sum(-1) for i, j in pairwise(ends)]
+        assert bits(weft.stack(parts).realize().sum(0)) == bits(weft.tensor(x).sum(-1))
+
+
+def computed(device: str) -> list[bytes]:
+    def t(*shape: int) -> Any:
+        return weft.tensor(array(*shape), device=device)
+
+    a, b, c, q = t(40, 300), t(300, 33), t(33, 300), t(2, 2, 12, 16)
+    return bits(
+        a @ b, a @ c.T, t(1, 300) @ c.T, a.sum(0), a.sum(-1), a.softmax(-1), F.layer_norm(a, (300,)), F.gelu(a) * a + a,
+        a.tanh() * a - a.exp() / (a * a + 1), F.conv2d(t(3, 4, 9, 9), t(8, 4, 3, 3), padding=1),
+        F.scaled_dot_product_attention(q, q, q, is_causal=True), t(300, 260).sum(0),
+    )  # fmt: skip
+
+
+def test_devices_and_numbers_of_threads_give_the_same_bits() -> None:
+    threads = weft.get_num_threads()
+    with weft.numerics("same"):
+        first = computed("cpu")
+        try:
+            weft.set_num_threads(1)
+            assert computed("cpu") == first
+            weft.set_num_threads(3)
+            assert computed("cpu") == first
+        finally:
+            weft.set_num_threads(threads)
+        assert computed("dummy") == first
+        if any(s.name == "opencl:0" for s in registry.statuses()):
+            assert computed("opencl") == first
+
+
+def test_schedules_for_other_machines_keep_the_order() -> None:
+    cpu = registry.open_device("cpu:0").info
+    with weft.numerics("same"):
+        (spec,) = kernelize([(weft.tensor(array(40, 300)) @ weft.tensor(array(300, 33))).value.node])
+    orders: list[list[tuple[Tree, list[Any]]]] = []
+    for info in (cpu, replace(cpu, cores=64), replace(cpu, vector_bytes=16, vector_registers=16)):
+        items = schedule(spec.algorithm, info).algorithm.items
+        sums = [i.reduce for i in items if isinstance(i, ItemValue) and i.reduce is not None]
+        orders.append([(r.tree, [a.extent for a in r.axes]) for r in sums])
+    assert orders == [[(Tree.PRODUCTS, [128]), (Tree.PRODUCTS, [3])]] * 3
+
+
+def test_a_mode_has_plans_of_its_own() -> None:
+    x, w = weft.tensor(array(40, 784)), weft.tensor(array(784, 33))
+    free = bits(x @ w)
+    with weft.numerics("same"):
+        same = bits(x @ w)
+        with weft.numerics("free"):
+            assert bits(x @ w) == free
+        assert bits(x @ w) == same
+    assert bits(x @ w) == free != same
+
+
+def test_a_compiled_function_keeps_to_its_mode() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return x @ w
+
+    x, w = weft.tensor(array(40, 784)), weft.tensor(array(784, 33))
+    free = bits(f(x, w))
+    with weft.numerics("same"):
+        same = bits(f(x, w))
+    plain, pinned = weft.compile(f), weft.compile(f, numerics="same")
+    for _ in range(3):
+        assert bits(plain(x, w)) == free
+        assert bits(pinned(x, w)) == same
+        with weft.numerics("same"):
+            assert bits(plain(x, w)) == same
+
+
+def test_a_compiled_module_keeps_to_its_mode_when_it_is_copied() -> None:
+    net, _ = model()
+    x = weft.tensor(array(40, 20))
+    with weft.numerics("same"):
+        same = bits(net(x))
+    compiled: Any = weft.compile(net, numerics="same")
+    assert bits(compiled(x)) == same == bits(copy.deepcopy(compiled)(x))
+
+
+def test_other_modes_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="'free' or 'same', not 'exact'"):
+        weft.numerics("exact")  # pyright: ignore[reportArgumentType]
+
+
+def test_grids_of_blocks_are_refused() -> None:
+    info = replace(registry.open_device("cpu:0").info, name="grid:0", task_kind=LoopKind.BLOCK, warp=32)
+    with weft.numerics("same"):
+        (spec,) = kernelize([weft.tensor(array(4, 5)).sum(-1).value.node])
+    with pytest.raises(DeviceError, match='grid:0: numerics="same"'):
+        schedule(spec.algorithm, info)
