@@ -21,8 +21,16 @@ from typing import Any
 
 import numpy as np
 
+import weft
+import weft.nn.functional as F
+from weft.autograd.value import Value
+from weft.core.args.handle import wrap
+from weft.ir.calls import expand_calls
+from weft.ir.dtypes import float32
+from weft.ir.graph import buffer, toposort
 from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard
 from weft.scheduler.placing.clusters import classes, solve_alike
+from weft.scheduler.placing.layouts import Rates, choose
 from weft.scheduler.placing.links import Links
 from weft.scheduler.placing.order import heft, peft, schedule
 from weft.scheduler.placing.problem import Block, Choice, Edge, Problem
@@ -192,6 +200,50 @@ def rows(layers: Sequence[int]) -> Iterator[str]:
     yield planned("GPT, 125 x 8", 32, LARGE, LARGE_LINKS, SIZES | {"b": 1000}, None)
 
 
+def stored(*shape: int) -> weft.Tensor:
+    """A leaf without data, whose device is the mesh."""
+    return wrap(Value(buffer(shape, float32, "cpu:0", object())))
+
+
+def transformer(x: weft.Tensor, w: Sequence[weft.Tensor], heads: int = 8) -> weft.Tensor:
+    """A layer of a transformer, with normalization first."""
+    b, s, d = x.shape
+    a = F.layer_norm(x, (d,))
+    q, k, v = ((a @ m).reshape(b, s, heads, d // heads).transpose(1, 2) for m in w[:3])
+    p = (q @ k.transpose(-1, -2) * (d // heads) ** -0.5).softmax(-1)
+    y = x + (p @ v).transpose(1, 2).reshape(b, s, d) @ w[3]
+    return y + F.gelu(F.layer_norm(y, (d,)) @ w[4]) @ w[5]
+
+
+def chosen(name: str, layers: int, grid: tuple[int, int], links: Links, batch: int) -> str:
+    """A row about layouts of a real graph: a training step of a transformer, regions and all."""
+    d, count = 512, grid[0] * grid[1]
+    x, weights = stored(batch, 512, d), list[weft.Tensor]()
+    for _ in range(layers):
+        w = [stored(*shape).requires_grad_() for shape in (*[(d, d)] * 4, (d, 4 * d), (4 * d, d))]
+        x = transformer(x, w)
+        weights += w
+    loss = x.square().mean()
+    loss.backward()
+    new = [w.detach() - 0.1 * w.grad for w in weights]
+    made = expand_calls([t.value.node for t in (loss, *new, *weights)])
+    nodes = made[: 1 + len(new)]
+    updates = list(zip(nodes[1:], made[1 + len(new) :], strict=True))
+    mesh = Mesh("cpu:0", tuple(f"sim:{k}" for k in range(count)), grid)
+    began = time.process_time()
+    found = choose(nodes, mesh, [Rates(100e12, 2e12, LAUNCH_NS)] * count, links, updates=updates)
+    seconds = time.process_time() - began
+    counts = f"{len(toposort(nodes))} nodes, {len(found.layouts)} cuts"
+    return f"{name:32} {layers:4} {counts}: {seconds:.2f} s, gap {100 * found.choice.gap:.4f} %"
+
+
+def networks() -> Iterator[str]:
+    """Rows about real graphs."""
+    for layers in (4, 32):
+        yield chosen("graph, 8 x 8", layers, (8, 8), SQUARE_LINKS, 64)
+    yield chosen("graph, 125 x 8", 4, (125, 8), LARGE_LINKS, 1000)
+
+
 def random_problem(rng: np.random.Generator, pools: int) -> Problem:
     """A connected graph of 5 to 40 blocks; options with less memory take more time."""
     count = int(rng.integers(5, 41))
@@ -256,6 +308,9 @@ if __name__ == "__main__":
     parser.add_argument("--orders", type=int, default=20)
     given = parser.parse_args()
     for line in itertools.chain(
-        rows([int(n) for n in given.layers.split(",")]), graphs(given.graphs), orders(given.orders)
+        rows([int(n) for n in given.layers.split(",")]),
+        networks(),
+        graphs(given.graphs),
+        orders(given.orders),
     ):
         print(line, flush=True)

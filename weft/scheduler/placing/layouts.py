@@ -30,7 +30,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, PartsOf
 from weft.scheduler.placing.clusters import solve_alike
-from weft.scheduler.placing.links import NOTHING, Collective, Links, Way, fastest, slowest
+from weft.scheduler.placing.links import Collective, Links, fastest
 from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, Problem, prices
 from weft.scheduler.placing.routes import Routes, block_ends
 from weft.scheduler.placing.search import solve
@@ -364,7 +364,10 @@ class _Chooser:
         return total
 
     def exchange_ns(self, source: Node, forms: Sequence[Form], needed: Counts) -> Array:
-        """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it."""
+        """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it.
+
+        What several readers fetch alike counts for each of them.
+        """
         sizes = _sizes(source)
         if not sizes:
             return np.zeros((len(forms), len(needed)))
@@ -373,16 +376,12 @@ class _Chooser:
         last = np.minimum(held[:, None, ..., 1], needed[None, ..., 1])
         wanted = np.maximum(needed[..., 1] - needed[..., 0], 0).prod(-1)
         lacking = (wanted[None] - np.maximum(last - first, 0).prod(-1)).max(axis=-1) * source.dtype.itemsize
-        some = [self._fetch(f) for f in forms]
+        axes = [tuple(i for i, p in enumerate(f.layout) if isinstance(p, Shard)) for f in forms]
+        some = [self.routes.slowest(a) for a in axes]  # another part is along one of these
         fixed, each = (
             np.array(x)[:, None] for x in ([w.fixed_ns for w in some], [w.ns_per_byte for w in some])
         )
         return np.where(lacking > 0, fixed + lacking * each, 0.0)
-
-    def _fetch(self, form: Form) -> Way:
-        """A message from a device that holds another part."""
-        axes = tuple(i for i, p in enumerate(form.layout) if isinstance(p, Shard))
-        return slowest(self.routes.links, self.routes.groups(axes)) if axes else NOTHING
 
 
 def choose(
