@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
@@ -25,6 +25,7 @@ from weft.ir.forks import forkable
 
 if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile
+    from weft.core.sharding.device_mesh import DeviceMesh
     from weft.core.tensor.tensor import Tensor
 
 P = ParamSpec("P")
@@ -304,6 +305,8 @@ def compile(
     options: Any = ...,
     disable: bool = ...,
     numerics: Literal["free", "same"] | None = ...,
+    devices: Any = ...,
+    memory: int | Mapping[str, int] | None = ...,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -316,6 +319,8 @@ def compile(
     options: Any = ...,
     disable: bool = ...,
     numerics: Literal["free", "same"] | None = ...,
+    devices: Any = ...,
+    memory: int | Mapping[str, int] | None = ...,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 def compile(
     fn: Callable[..., Any] | None = None,
@@ -327,6 +332,8 @@ def compile(
     options: Any = None,
     disable: bool = False,
     numerics: Literal["free", "same"] | None = None,
+    devices: DeviceMesh | Sequence[str] | str | None = None,
+    memory: int | Mapping[str, int] | None = None,
 ) -> Any:
     """The function `fn`, traced once per distinct input structure, then replayed as one plan.
 
@@ -356,11 +363,20 @@ def compile(
 
     With `numerics`, calls are made in that mode, and their results computed in it: see `weft.numerics`.
 
+    With `devices` (names, a DeviceMesh, or all of a kind such as "cuda:*") the function is spread over them, without
+    any annotation: once a call has been traced that makes no new state, on the device where everything is, layouts of
+    its arguments and of the state that it uses are chosen by what computing and exchanging takes (`memory`: bytes that
+    each device may take for them), the state moves to the devices, and stays there. Results come back whole. With
+    `numerics="same"` no sum is split. See manuals/sharding.md.
+
     The other arguments are torch's, and change nothing but for `disable`, with which the function stays as it is. A
     module's compiled form is a module (nn/compiled.py) that has the original as `_orig_mod`.
     """
     if fn is None:
-        return partial(compile, fullgraph=fullgraph, dynamic=dynamic, disable=disable, numerics=numerics)
+        return partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, disable=disable, numerics=numerics, devices=devices,
+            memory=memory,
+        )  # fmt: skip
     if disable:
         return fn
     if not callable(fn):
@@ -368,6 +384,12 @@ def compile(
     already: Any = fn
     if isinstance(fn, CompiledFunction):
         return already
+    if devices is not None:
+        from weft.core.compile.over_devices import OverDevices
+
+        return OverDevices(fn, devices, memory, numerics, fullgraph, dynamic)
+    if memory is not None:
+        raise ArgumentError("compile: memory= is for devices=, which was not given; see weft.memory_limit")
     form: Any = getattr(fn, "_compiled_form", None)
     if form is not None:
         return form(fullgraph, dynamic, numerics)

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from weft.ir import graph
 from weft.ir.graph import Node, Target
 from weft.ir.ops import Op
-from weft.ir.placement import Free, Layout, Mesh
+from weft.ir.placement import Free, Layout, Mesh, Replicate
+
+if TYPE_CHECKING:
+    from weft.scheduler.placing.layouts import Chosen
 
 
 def make(devices: Sequence[str], shape: Sequence[int], dim_names: Sequence[str] | None) -> Mesh:
@@ -55,3 +59,38 @@ def joined(mesh: Mesh, layout: Layout, shape: tuple[int, ...], parts: Sequence[N
     device = MESHES.device(int(mesh.name.partition(":")[2]))
     storage = joined(device, layout, shape, [p.storage for p in parts])
     return graph.buffer(shape, storage.dtype, mesh.name, storage)
+
+
+def layouts_for(
+    nodes: Sequence[Node],
+    leaves: Sequence[Node],
+    updates: Sequence[tuple[Node, Node]],
+    mesh: Mesh,
+    limit: int | None,
+    reassociates: bool,
+) -> tuple[list[Layout], Chosen]:
+    """For each of `leaves`, on whatever device, the layout on a mesh with which `nodes` are computed soonest; and all
+    that was chosen. `updates`: (result, leaf that it replaces). `limit`: bytes of each device."""
+    from weft.backends.registry import open_device
+    from weft.ir.calls import expand_calls
+    from weft.ir.rewrite import rebuilt
+    from weft.scheduler.placing.layouts import choose, described
+
+    on_mesh = {n: graph.buffer(n.shape, n.dtype, mesh.name, None) for n in leaves}
+    made = expand_calls(rebuilt([*nodes, *(new for new, _ in updates)], on_mesh))
+    roots, results = made[: len(nodes)], made[len(nodes) :]
+    pairs = [(new, on_mesh[old]) for new, (_, old) in zip(results, updates, strict=True)]
+    asked = [n for n in dict.fromkeys([*roots, *results]) if n.device == mesh.name]
+    rates, between = described([open_device(name) for name in mesh.devices])
+    order = set(graph.toposort(asked))
+    pairs = [(new, old) for new, old in pairs if new is not old and {new, old} <= order]
+    found = choose(asked, mesh, rates, between, None, limit, pairs, reassociates)
+    whole: Layout = (Replicate(),) * len(mesh.shape)
+    return [found.layouts.get(on_mesh[n], whole) for n in leaves], found
+
+
+def count(kind: str) -> int:
+    """The number of devices of a kind. DeviceError where there is no such backend, or no driver."""
+    from weft.backends.registry import open_backend
+
+    return open_backend(kind).count()

@@ -471,7 +471,8 @@ def _cuts(
     reads: dict[Node, frozenset[Node]] = {}
     for n in order:
         below = frozenset[Node]().union(*(reads.get(i, frozenset[Node]()) for i in n.inputs))
-        decided = n.storage is not None or n in roots or n in away or n in given or n.op in CUT_OPS
+        leaf = n.storage is not None or n.op is Op.BUFFER
+        decided = leaf or n in roots or n in away or n in given or n.op in CUT_OPS
         joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
         if n.device == mesh.name and (decided or joins):
             yield n
