@@ -2,6 +2,7 @@
 
 python -m benchmarks.placing                    all
 python -m benchmarks.placing --layers 32,96     other depths
+python -m benchmarks.placing --graphs 50        fewer random problems; --orders: fewer random DAGs
 
 A training step of a GPT is einsums: each has an option per assignment of the axes of the mesh to its letters. A letter
 of the result shards it, one that is summed makes it partial, and operands are laid out alike; edges are the routes
@@ -20,11 +21,22 @@ from typing import Any
 
 import numpy as np
 
+import weft
+import weft.nn.functional as F
+from weft.autograd.value import Value
+from weft.core.args.handle import wrap
+from weft.ir.calls import expand_calls
+from weft.ir.dtypes import float32
+from weft.ir.graph import buffer, toposort
 from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard
 from weft.scheduler.placing.clusters import classes, solve_alike
+from weft.scheduler.placing.layouts import Rates, choose
 from weft.scheduler.placing.links import Links
+from weft.scheduler.placing.order import heft, peft, schedule
 from weft.scheduler.placing.problem import Block, Choice, Edge, Problem
 from weft.scheduler.placing.routes import Routes
+from weft.scheduler.placing.search import solve
+from weft.scheduler.placing.tasks import Machine, Task
 
 FLOPS_PER_NS = 100e3
 BYTES_PER_NS = 2e3
@@ -167,11 +179,11 @@ def planned(
     name: str, layers: int, mesh: Mesh, links: Links, sizes: dict[str, int], limit: int | None
 ) -> str:
     """A row of the table: blocks, decisions, seconds, the gap."""
-    began = time.perf_counter()
+    began = time.process_time()
     p = gpt(layers, mesh, links, sizes, limit)
-    built = time.perf_counter()
+    built = time.process_time()
     choice: Choice = solve_alike(p)
-    done = time.perf_counter()
+    done = time.process_time()
     row = f"{name:32} {layers:4} {len(p.blocks):6} {max(classes(p)) + 1:6} {built - began:8.2f} {done - built:8.2f}"
     used = f"{choice.nbytes[0] / 2**30:8.1f}" if limit else " " * 8
     return f"{row} {choice.ns / 1e6:10.1f} {used} {100 * choice.gap:8.4f} %"
@@ -188,8 +200,117 @@ def rows(layers: Sequence[int]) -> Iterator[str]:
     yield planned("GPT, 125 x 8", 32, LARGE, LARGE_LINKS, SIZES | {"b": 1000}, None)
 
 
+def stored(*shape: int) -> weft.Tensor:
+    """A leaf without data, whose device is the mesh."""
+    return wrap(Value(buffer(shape, float32, "cpu:0", object())))
+
+
+def transformer(x: weft.Tensor, w: Sequence[weft.Tensor], heads: int = 8) -> weft.Tensor:
+    """A layer of a transformer, with normalization first."""
+    b, s, d = x.shape
+    a = F.layer_norm(x, (d,))
+    q, k, v = ((a @ m).reshape(b, s, heads, d // heads).transpose(1, 2) for m in w[:3])
+    p = (q @ k.transpose(-1, -2) * (d // heads) ** -0.5).softmax(-1)
+    y = x + (p @ v).transpose(1, 2).reshape(b, s, d) @ w[3]
+    return y + F.gelu(F.layer_norm(y, (d,)) @ w[4]) @ w[5]
+
+
+def chosen(name: str, layers: int, grid: tuple[int, int], links: Links, batch: int) -> str:
+    """A row about layouts of a real graph: a training step of a transformer, regions and all."""
+    d, count = 512, grid[0] * grid[1]
+    x, weights = stored(batch, 512, d), list[weft.Tensor]()
+    for _ in range(layers):
+        w = [stored(*shape).requires_grad_() for shape in (*[(d, d)] * 4, (d, 4 * d), (4 * d, d))]
+        x = transformer(x, w)
+        weights += w
+    loss = x.square().mean()
+    loss.backward()
+    new = [w.detach() - 0.1 * w.grad for w in weights]
+    made = expand_calls([t.value.node for t in (loss, *new, *weights)])
+    nodes = made[: 1 + len(new)]
+    updates = list(zip(nodes[1:], made[1 + len(new) :], strict=True))
+    mesh = Mesh("cpu:0", tuple(f"sim:{k}" for k in range(count)), grid)
+    began = time.process_time()
+    found = choose(nodes, mesh, [Rates(100e12, 2e12, LAUNCH_NS)] * count, links, updates=updates)
+    seconds = time.process_time() - began
+    counts = f"{len(toposort(nodes))} nodes, {len(found.layouts)} cuts"
+    return f"{name:32} {layers:4} {counts}: {seconds:.2f} s, gap {100 * found.choice.gap:.4f} %"
+
+
+def networks() -> Iterator[str]:
+    """Rows about real graphs."""
+    for layers in (4, 32):
+        yield chosen("graph, 8 x 8", layers, (8, 8), SQUARE_LINKS, 64)
+    yield chosen("graph, 125 x 8", 4, (125, 8), LARGE_LINKS, 1000)
+
+
+def random_problem(rng: np.random.Generator, pools: int) -> Problem:
+    """A connected graph of 5 to 40 blocks; options with less memory take more time."""
+    count = int(rng.integers(5, 41))
+    sizes = rng.integers(2, 9, count)
+    blocks: list[Block] = []
+    for k, n in enumerate(sizes):
+        nbytes = rng.integers(0, 100, (n, pools))
+        slow = 2000 / (nbytes[:, 0] + 20) if pools else 0
+        blocks.append(Block(f"b{k}", slow + rng.uniform(0, 60, n), nbytes))
+    ends = [(int(rng.integers(max(0, j - 4), j)), j) for j in range(1, count)]
+    ends += [tuple(rng.choice(count, 2, replace=False).tolist()) for _ in range(int(rng.integers(0, count)))]
+    edges = tuple(Edge(i, j, rng.uniform(0, 60, (sizes[i], sizes[j]))) for i, j in ends)
+    tight = rng.uniform(0.05, 0.9)
+    least, mean = (sum(f(b.nbytes) for b in blocks) for f in (lambda n: n.min(0), lambda n: n.mean(0)))
+    return Problem(tuple(blocks), edges, tuple(int(x) for x in (1 - tight) * least + tight * mean))
+
+
+def graphs(count: int) -> Iterator[str]:
+    """How near to the optimum the choices of random problems are, by their certificates."""
+    rng = np.random.default_rng(0)
+    gaps: list[float] = []
+    began = time.process_time()
+    for k in range(count):
+        gaps.append(solve(random_problem(rng, k % 2)).gap)
+    seconds = (time.process_time() - began) / count
+    exact = sum(g < 1e-6 for g in gaps)
+    worst = f"{100 * max(gaps):.3f} %"
+    yield f"random graphs: {exact} of {count} proved the best, gap at most {worst}, {seconds:.3f} s each"
+
+
+def random_tasks(rng: np.random.Generator, devices: int, sent: float) -> list[Task]:
+    """A DAG of 20 to 60 tasks on unequal devices; messages take `sent` times as long as tasks."""
+    count, speed = int(rng.integers(20, 61)), rng.uniform(1, 3, devices)
+    tasks: list[Task] = []
+    for k in range(count):
+        ns = rng.uniform(10, 100) * speed * rng.uniform(0.75, 1.25, devices)
+        inputs = rng.integers(max(0, k - 12), k, rng.integers(1, 4)).tolist() if k > 3 else []
+        tasks.append(
+            Task(f"t{k}", tuple(ns.tolist()), tuple(inputs), int(sent * 100 * rng.uniform(0.2, 1.8)))
+        )
+    return tasks
+
+
+def orders(count: int) -> Iterator[str]:
+    """How much shorter schedules are than those of HEFT and PEFT, where messages are short and where they are long."""
+    for sent in (0.1, 0.5, 1.0, 2.0, 5.0, 10.0):
+        rng = np.random.default_rng(0)
+        ahead: list[float] = []
+        for _ in range(count):
+            devices = int(rng.integers(2, 7))
+            tasks, machine = random_tasks(rng, devices, sent), Machine(Links.uniform(devices, 1, 1e9))
+            rivals = [s.ns for s in (heft(tasks, machine), peft(tasks, machine)) if s is not None]
+            ahead.append(1 - schedule(tasks, machine).ns / min(rivals))
+        mean, least = 100 * np.mean(ahead), 100 * min(ahead)
+        yield f"orders, messages {sent:4} x tasks: {mean:5.1f} % ahead, at least {least:.1f} %"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--layers", default="12,32,96")
-    for line in rows([int(n) for n in parser.parse_args().layers.split(",")]):
+    parser.add_argument("--graphs", type=int, default=500)
+    parser.add_argument("--orders", type=int, default=20)
+    given = parser.parse_args()
+    for line in itertools.chain(
+        rows([int(n) for n in given.layers.split(",")]),
+        networks(),
+        graphs(given.graphs),
+        orders(given.orders),
+    ):
         print(line, flush=True)

@@ -176,6 +176,7 @@ from weft.core.pointwise.trigonometry import (
     acos, acos as arccos, acosh, acosh as arccosh, angle, asin, asin as arcsin, asinh, asinh as arcsinh, atan,
     atan as arctan, atan2, atan2 as arctan2, atanh, atanh as arctanh, deg2rad, hypot, rad2deg, sinc,
 )
+from weft.core.sharding.tensors import shard
 from weft.core.tensor.as_functions import (
     assert_true as assert_true, clone, clone as alias_copy, clone as detach_copy, cond, conj,
     conj as conj_physical, conj as conj_physical_, conj as real, conj as resolve_conj, conj as resolve_neg,
@@ -315,8 +316,8 @@ __all__ = [
     "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scan", "scatter", "scatter_add",
     "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter", "set_default_device",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_printoptions", "set_rng_state", "sgn",
-    "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc", "sinc_",
-    "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special", "split",
+    "shard", "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc",
+    "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special", "split",
     "split_copy", "split_with_sizes", "split_with_sizes_copy", "sqrt", "sqrt_", "square", "square_",
     "squeeze", "squeeze_copy", "stack", "std", "std_mean", "sub", "subtract", "sum", "svd", "svd_lowrank",
     "swapaxes", "swapdims", "synchronize", "t", "t_copy", "take", "take_along_dim", "tan", "tan_", "tanh",

@@ -82,6 +82,9 @@ def test_a_multiple_above_is_known_to_be_no_less() -> None:
     assert at_least(32 * blocks - n) == 0
     assert at_least(32 * ((blocks + 31) // 32) - blocks) == 0
     assert at_least(n - 32 * blocks) == -31
+    half = (n + 1) // 2
+    assert at_least(32 * ((5 * half + 26) // 32) - 5 * half + 5) == 0, "what is inside is a term, too"
+    assert at_least(32 * blocks - 16 * ((n + 15) // 16) + 1) == 1, "two halves of a block"
 
 
 @settings(deadline=None, max_examples=300)

@@ -111,6 +111,12 @@ def test_a_size_is_bounded_so_that_no_other_is_negative() -> None:
     assert shorter.variables[0].lo == 252, "an axis of one element is another structure"
 
 
+def test_a_size_may_be_another_one_and_some() -> None:
+    samples = ((37, 64, 27, 63), (70, 96, 26, 95))
+    p = first((L, D, P, D), *samples, follows={2: Padded((0,)), 1: Total((0, 2))})
+    assert repr(p.sizes[3]) == "32*((size0 + 31)//32) - 1"
+
+
 def test_an_axis_is_what_is_left_of_it_and_where_that_begins_where_nothing_else_does() -> None:
     assert "(size0 + size1, size0, size1)" in every((L, S, D), (30, 3, 27), (60, 11, 49))
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
+from weft.backends.boxes import BoxCopy
 from weft.backends.dummy.device import DummyCode, DummyDevice, DummyExecutable, describe
 from weft.backends.dummy.pool import DummyMemory
-from weft.backends.protocol import Code, Commands, CopyBytes, Memory
+from weft.backends.protocol import Code, Commands, CopyBytes, Device, Memory
 from weft.ir.dtypes import float32, float64, int64
 from weft.ir.errors import IRError
 from weft.ir.expr import Const, Expr, ScalarCall, transform
@@ -202,6 +203,20 @@ class FreesBeforeARunIsOver(DummyDevice):
         return super().read(memory, nbytes, offset, queue)
 
 
+class CopiesBoxesFromTheStart(DummyDevice):
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        start = replace(copy, source=replace(copy.source, offset=0))
+        return super().copy_box(memory, origin, source, start, queue)
+
+
+class FillsGapsOfBoxes(DummyDevice):
+    def copy_box(self, memory: Memory, origin: Device, source: Memory, copy: BoxCopy, queue: int = 0) -> bool:
+        wide = copy
+        if copy.counts and copy.source.strides[-1] >= (n := copy.target.strides[-1]) > copy.run_bytes:
+            wide = replace(copy, run_bytes=n)
+        return super().copy_box(memory, origin, source, wide, queue)
+
+
 class WaitsForNothing(DummyDevice):
     def queue(self, number: int = 0) -> Any:
         queue = super().queue(number)
@@ -244,6 +259,8 @@ MISTAKES: dict[type[DummyDevice], Callable[[Harness], None]] = {
     KnowsCodeByName: test_running.test_equal_names,
     CutsVariables: test_running.test_indices_have_all_their_bits,
     FreesBeforeARunIsOver: test_running.test_what_a_run_needs_may_die,
+    CopiesBoxesFromTheStart: lambda h: test_copies.test_boxes(h, "dummy:0"),
+    FillsGapsOfBoxes: lambda h: test_copies.test_boxes(h, "dummy:0"),
     WaitsForNothing: lambda h: test_queues.test_waiting_is_for_all_of_it(h.device, h),
 }
 

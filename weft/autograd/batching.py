@@ -17,10 +17,23 @@ from weft.autograd.ops import expand, reshape, sum_
 from weft.autograd.value import Value, apply, composed
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Along, Attrs, Axes, Box, Node, Padding, ScatterCombine, Shape, Window, toposort
+from weft.ir.graph import (
+    Along,
+    Attrs,
+    Axes,
+    Box,
+    Node,
+    Padding,
+    ScatterCombine,
+    Shape,
+    Target,
+    Window,
+    toposort,
+)
 from weft.ir.index import Int
 from weft.ir.loop_body import LoopNode, Part, normal
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.ir.placement import Shard
 from weft.ir.rewrite import rebuilt
 from weft.ir.template import GraphTemplate, Row
 
@@ -88,6 +101,15 @@ def _same(row: Row, size: Int, xs: list[Value]) -> Value:
     return apply(row.op, tuple(xs), row.attrs)
 
 
+def _copy(row: Row, size: Int, xs: list[Value]) -> Value:
+    target = row.attrs
+    assert isinstance(target, Target)
+    if target.layout is not None:
+        layout = tuple([Shard(p.dim + 1, p.bounds) if isinstance(p, Shard) else p for p in target.layout])
+        target = Target(target.device, layout)
+    return apply(row.op, tuple(xs), target)
+
+
 BATCH: dict[Op, BatchRule | None] = {
     Op.BUFFER: None,
     Op.CONST: None,
@@ -107,7 +129,7 @@ BATCH: dict[Op, BatchRule | None] = {
     Op.CONCAT: _along,
     Op.UPDATE: _box,
     Op.CONTIGUOUS: _same,
-    Op.COPY: _same,
+    Op.COPY: _copy,
     Op.LOOP: None,  # see `_Batch._loop`: what is the same for all examples stays so in it
     Op.CALL: None,  # see `_Batch._call`: what it stands for is batched
 }

@@ -50,6 +50,7 @@ from weft.ir import dtypes
 from weft.ir.graph import Along, Axes, Box, Padding, ScatterCombine, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low
 from weft.ir.ops import COMPARE, Op
+from weft.ir.placement import Partial, Replicate
 
 _T = TypeVar("_T")
 
@@ -401,8 +402,15 @@ def _update_part(g: Value, out: Value, x: Value, src: Value) -> Value:
 
 
 def _copy(g: Value, out: Value, x: Value) -> Value:
-    """Back to the device of x, if that is not a constant, which is at home anywhere."""
-    return apply(Op.COPY, (g,), Target(x.node.device)) if x.node.device else g
+    """Back to the device of x, if that is not a constant, which is at home anywhere. On a mesh it is laid out as the
+    copy was; what that holds in terms, whole."""
+    home, target = x.node.device, out.attrs
+    if home is None:
+        return g
+    layout = target.layout if isinstance(target, Target) and target.device == home else None
+    if layout is not None:
+        layout = tuple([Replicate() if isinstance(p, Partial) else p for p in layout])
+    return apply(Op.COPY, (g,), Target(home, layout))
 
 
 def _pass(g: Value, out: Value, x: Value) -> Value:

@@ -20,6 +20,7 @@ _BUILT_IN: dict[str, str] = {
     "cuda": "weft.backends.cuda:open_backend",
     "dummy": "weft.backends.dummy:open_backend",
     "hip": "weft.backends.hip:open_backend",
+    "mesh": "weft.backends.mesh:open_backend",
     "opencl": "weft.backends.opencl:open_backend",
     "wgpu": "weft.backends.wgpu:open_backend",
 }

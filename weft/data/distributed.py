@@ -1,5 +1,5 @@
 """Examples shared out to processes, in torch's order."""
-# Tests: tests/test_distributed.py
+# Tests: tests/distributed/test_processes.py
 
 from __future__ import annotations
 

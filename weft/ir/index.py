@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd, lcm
+from math import gcd
 from typing import Any, TypeAlias, overload
 
 from weft.ir.interning import Interned
@@ -515,16 +515,24 @@ def _undivided(x: Int) -> Int:
 
 def at_least(x: Int) -> int:
     """A lower bound of `x` that knows how much a quotient is rounded down: 32*((n + 31)//32) - n is at least 0."""
-    terms, const = _terms(x)
-    whole = lcm(*[atom.den for atom, _ in terms if isinstance(atom, FloorDiv) and isinstance(atom.den, int)])
-    parts: list[tuple[Int, int]] = [(const, whole)]
-    for atom, c in terms:
-        if isinstance(atom, FloorDiv) and isinstance(atom.den, int):
-            lost = atom.den - 1 if c > 0 else 0
-            parts.append((atom.num - lost, c * (whole // atom.den)))
-        else:
-            parts.append((atom, c * whole))
-    return max(low(x), -(-low(_add(parts)) // whole))
+    bound, scale = low(x), 1
+    while True:
+        terms, const = _terms(x)
+        quotients = [(a, a.den) for a, _ in terms if isinstance(a, FloorDiv) and isinstance(a.den, int)]
+        if not quotients:
+            return bound
+        coarsest, den = max(quotients, key=lambda q: q[1])  # what is inside may be a term, too
+        inner: Int = coarsest.num
+        by = den
+        for finer, d in quotients:  # (x + 16)//32 is (x//16 + 1)//2
+            more = coarsest.num - finer.num
+            if d < den and den % d == 0 and den // d < by and isinstance(more, int) and more % d == 0:
+                inner, by = finer + more // d, den // d
+        c = dict(terms)[coarsest]
+        rest = [(a, k * by) for a, k in terms if a is not coarsest]
+        x = _add([*rest, (inner - (by - 1) if c > 0 else inner, c), (const, by)])
+        scale *= by
+        bound = max(bound, -(-low(x) // scale))
 
 
 def maximum(a: Int, b: Int) -> Int:

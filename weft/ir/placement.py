@@ -76,8 +76,18 @@ class Partial:
     op: Op = Op.ADD
 
 
-Placement: TypeAlias = Replicate | Shard | Partial
+@dataclass(frozen=True, slots=True)
+class Free:
+    """In what a COPY asks for: along this axis of the mesh the tensor may be laid out in any way."""
+
+
+Placement: TypeAlias = Replicate | Shard | Partial | Free
 Layout: TypeAlias = tuple[Placement, ...]
+
+
+def is_mesh(device: str | None) -> bool:
+    """True for the name of a mesh."""
+    return device is not None and device.startswith("mesh:")
 
 
 def blocks(shard: Shard, size: int, count: int) -> list[Interval]:

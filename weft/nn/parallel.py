@@ -1,5 +1,5 @@
 """torch.nn.parallel for programs that wrap their model: here it runs as it is, on its device."""
-# Tests: tests/test_distributed.py
+# Tests: tests/distributed/test_processes.py
 
 from __future__ import annotations
 

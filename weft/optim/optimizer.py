@@ -21,6 +21,7 @@ from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import as_tensor, tensor
+from weft.core.sharding.tensors import tensor_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.calls import GraphCall
@@ -243,7 +244,7 @@ class RuleOptimizer(Optimizer):
             state = self.state[p]
             for name in names:
                 if name not in state:
-                    state[name] = tensor(self.start(group, p, name), device=p.device)
+                    state[name] = tensor_like(self.start(group, p, name), p)
 
     def _check(self, p: object, known: set[int]) -> None:
         if not isinstance(p, Tensor):

@@ -130,6 +130,8 @@ def _written(memory: dict[int, _Held], at: int, new: _Held) -> None:
     old = memory.get(at)
     for start in over:
         del memory[start]
-    # a slot of fewer bytes at the same place: the rest of what was written as this slot is still there
-    end = old.end if old is not None and old.slot == new.slot else new.end
+    # a slot of fewer bytes at the same place: the rest of what was written as this slot is still there, unless that is
+    # known to be another tensor, as one of a loop inside, whose memory is taken by what comes after it
+    same = old is not None and old.slot == new.slot and (None in (old.what, new.what) or old.what == new.what)
+    end = old.end if old is not None and same else new.end
     memory[at] = _Held(max(end, new.end), new.slot, new.what)

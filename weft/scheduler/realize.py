@@ -17,9 +17,10 @@ from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node
+from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
-from weft.scheduler import disk_cache, elements, families
+from weft.ir.placement import is_mesh
+from weft.scheduler import disk_cache, elements, families, meshes
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
@@ -87,10 +88,24 @@ def realize(
             if taken is not None:
                 rest = realize([n for n in todo if n not in taken], bindings, held)
                 return {**rest, **taken} if taken else rest
-        if not sig.copies:
+        if not sig.copies and not is_mesh(name):
             return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
-        return _over_devices(todo, sig, bindings)
+        if not is_mesh(name) and not meshes.touches(toposort(todo)):
+            return _over_devices(todo, sig, bindings)
+    if meshes.touches(todo) or meshes.touches(toposort(todo)):
+        return _on_meshes(todo, bindings)
     return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
+
+
+def _on_meshes(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
+    """Compute nodes, some of which are on meshes or made of what is, on the devices of the meshes."""
+    constants: dict[Node, Storage] = {}
+    for node, storage in zip(nodes, meshes.compute(nodes, default_device, realize, bindings), strict=True):
+        if node.device is None:
+            constants[node] = storage
+        elif node.storage is None:
+            node.storage = storage
+    return constants
 
 
 def _fit(kept: Sequence[Node], device: Device) -> bool:

@@ -166,7 +166,8 @@ def _pattern(
         if column in found:
             continue
         known = [(c, v) for v, (c, _) in variables.items()]
-        e = expressed(column, known, _FORMS if column in free else _PLACES)
+        forms = (*POLYNOMIALS, partial(_shifted, found), _divided) if column in free else _PLACES
+        e = expressed(column, known, forms)
         if e is None:
             if len(variables) == VARIABLES:
                 return None
@@ -317,6 +318,16 @@ def _line(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index
             yield from _index(v * a + (column[0] - a * c[0]))
 
 
+def _shifted(
+    found: Mapping[Column, Int], column: Column, known: Sequence[tuple[Column, Var]]
+) -> Iterator[Index]:
+    """e + d, for an e that another size was found to be; the least d first"""
+    near = sorted(found.items(), key=lambda item: abs(column[0] - item[0][0]))
+    for c, e in near:
+        if all(x - y == column[0] - c[0] for x, y in zip(column, c, strict=True)):
+            yield from _index(e + (column[0] - c[0]))
+
+
 def _divided(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
     """(v + d) // a * b + e: a window's steps. First without e, rounded down or up"""
     for c, v in known:
@@ -346,6 +357,5 @@ def _index(e: Int) -> Iterator[Index]:
 
 
 POLYNOMIALS: tuple[Form, ...] = (_multiple, _sum, _product, _line)
-_FORMS: tuple[Form, ...] = (*POLYNOMIALS, _divided)
 _PLACES: tuple[Form, ...] = (_sum,)
 """Forms of where something begins: that seldom follows from sizes, but many a formula fits two of them."""

@@ -480,6 +480,18 @@ def test_simulated_times_are_those_of_a_plain_model(seed: int) -> None:
     assert [op.end_ns for op in made] == pytest.approx(plain(work))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_what_becomes_free_at_once_who_came_first_gets_all(turned: bool) -> None:
+    simulation = Simulation()
+    one, two = (simulation.resource(x) for x in "ab")
+    for wire in (two, one) if turned else (one, two):
+        simulation.submit("", 0.0, 10.0, (wire,))
+    both = simulation.submit("", 1.0, 10.0, (one, two))
+    later = [simulation.submit("", 2.0, 10.0, (wire,)) for wire in (one, two)]
+    simulation.run()
+    assert both.begin_ns == 10.0 and [x.begin_ns for x in later] == [20.0, 20.0]
+
+
 def test_work_that_an_interrupt_left_open_holds_nothing_up() -> None:
     simulation = Simulation()
     wire = (simulation.resource("wire"),)

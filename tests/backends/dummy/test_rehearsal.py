@@ -74,7 +74,7 @@ def test_times_are_those_of_the_devices(seed: int) -> None:
 
 
 def test_peaks_are_of_what_is_there_at_once() -> None:
-    r = Rehearsal(described(3, pools=["one", "one", ""]))
+    r = Rehearsal(described(3, pools=["one", "one", ""], launch_ns=50.0))
     a = r.kernel(0, 1000.0)
     b = r.kernel(1, 500.0, [a])
     c = r.kernel(2, 500.0, [a, b])

@@ -12,6 +12,7 @@ import pytest
 import weft
 from weft.backends.registry import open_device
 from weft.core.execute.explanation import ExplainedKernel
+from weft.distributed import tensor
 from weft.scheduler.parts.plan import PartsPlan, _Move, _Part
 from weft.scheduler.plan import Plan
 
@@ -191,3 +192,18 @@ def test_a_chain_of_devices_lists_each_kernel_once() -> None:
 def test_only_tensors() -> None:
     with pytest.raises(weft.DTypeError, match="explain: expected a Tensor, got 3"):
         weft.explain(3)  # type: ignore[arg-type]
+
+
+def test_layouts_and_exchanges_on_a_mesh_are_listed_with_their_reasons() -> None:
+    mesh = weft.distributed.init_device_mesh("dummy", (2,))
+    x = tensor.distribute_tensor(weft.ones(4, 6), mesh, [tensor.Shard(1)]).realize()
+    w = tensor.distribute_tensor(weft.ones(6, 3), mesh, [tensor.Shard(0)]).realize()
+    found = weft.explain(weft.shard(x @ w, None))
+    assert [(e.source, e.target, e.bytes, e.is_term) for e in found.exchanges] == [
+        ("dummy:1", "dummy:0", 48, True), ("dummy:0", "dummy:1", 48, True),
+    ]  # fmt: skip
+    assert f"sum f32[4, 3] on {mesh.name}: " in str(found)
+    assert f"copy f32[4, 3] on {mesh.name}: Replicate(), as asked" in str(found)
+    assert "dummy:0 fetches a term of sum f32[4, 3] [0:4, 0:3] from dummy:1: 48 B" in str(found)
+    assert {k.device for k in found.kernels} == {"dummy:0", "dummy:1"}
+    assert weft.explain(x.full_tensor() * 2).layouts == ()

@@ -41,6 +41,46 @@ def test_sizes_that_are_known_at_run_time_only() -> None:
         assert (end.item(), rows.tolist()) == want
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [weft.int32, weft.int64, weft.uint8])
+def test_positions_that_a_step_takes_are_the_number_of_the_step(dtype: weft.DType, reverse: bool) -> None:
+    """Rows of ranges, and of what follows from these, are computed: in conditions, indices and values."""
+    rng = np.random.default_rng(3)
+    table, xs = weft.tensor(rng.standard_normal(40)), weft.tensor(rng.standard_normal((6, 12)))
+    at = (weft.arange(8, 32, dtype=dtype) * 1 - 3).reshape(8, 3)[1:7]
+
+    def step(c: Tensor, x: tuple[Tensor, Tensor]) -> tuple[Tensor, Any]:
+        row, k = x
+        seen = weft.where(weft.arange(12) <= k[1].long() - 8, row, 0.0).sum()
+        near = (table[k.long()] * k).sum()
+        return c * 0.5 + seen, (near + c, k, k.sum() % 5)
+
+    end, rows = weft.scan(step, weft.zeros((), dtype=weft.float64), (xs, at), reverse=reverse)
+    c, where, x, t = 0.0, at.numpy().astype(np.int64), xs.numpy(), table.numpy()
+    near, digits = np.zeros(6), np.zeros(6)
+    for i in reversed(range(6)) if reverse else range(6):
+        near[i], digits[i] = (t[where[i]] * where[i]).sum() + c, at.numpy()[i].sum() % 5
+        c = c * 0.5 + np.where(np.arange(12) <= where[i, 1] - 8, x[i], 0.0).sum()
+    assert end.item() == pytest.approx(c, rel=1e-12)
+    assert np.allclose(rows[0].numpy(), near, rtol=1e-12)
+    assert np.array_equal(rows[1].numpy(), at.numpy()) and np.array_equal(rows[2].numpy(), digits)
+
+
+def test_a_causal_product_in_a_loop_leaves_out_what_no_row_sees() -> None:
+    xs, keys = weft.ones(8, 32, 64), weft.ones(256, 64)
+    rows = weft.arange(256, dtype=weft.int32).reshape(8, 32, 1)
+
+    def step(_: None, x: tuple[Tensor, Tensor]) -> tuple[None, Tensor]:
+        queries, at = x
+        scores = weft.where(weft.arange(256, dtype=weft.int32) <= at, queries @ keys.T, -weft.inf)
+        return None, weft.softmax(scores, -1) @ keys
+
+    _, out = weft.scan(step, None, (xs, rows))
+    loops = [k.loops for k in weft.explain(out) if "step1" in k.loops and " += " in k.loops]
+    assert any("in min(" in text and "step1" in text.split("in min(")[1].split("\n")[0] for text in loops)
+    assert np.allclose(out.numpy(), 1.0, atol=1e-5)
+
+
 def test_only_what_depends_on_a_gradient_requires_one() -> None:
     w = weft.ones(2, requires_grad=True)
     start = (weft.ones(2), weft.zeros(2))

@@ -12,8 +12,10 @@ from tests.scheduler.optimize.test_refusals import WIDE, leaf
 from weft import Tensor
 from weft.ir.index import Var, ceildiv, maximum, minimum
 from weft.ir.kernel.algorithm import ItemValue
+from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import LoopKind, Scope
+from weft.ir.loops_verify import verify
 from weft.scheduler.kernelize import kernelize_all, kernels
 from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.optimize.extents import blocks_of, divides, typical
@@ -87,3 +89,11 @@ def test_products_of_runtime_sizes_keep_tiles_in_registers(name: str) -> None:
     (k,) = scheduled(PRODUCTS[name]())
     sums = [i.name for i in k.algorithm.items if isinstance(i, ItemValue) and i.reduce is not None]
     assert any(k.nests[n].scope is Scope.REGISTER and len(k.nests[n].size) >= 2 for n in sums)
+
+
+def test_a_panel_of_windows_is_read_up_to_what_the_loops_around_it_leave() -> None:
+    """Where the panel ends depends on its number, and on that of the lanes in which it was made: these are gone."""
+    n = weft.Variable("n", 1176, 1210)
+    x = leaf(n, 5)  # pyright: ignore[reportArgumentType]
+    (made,) = scheduled(F.avg_pool1d(x.T[None], 3, 2))
+    verify(lower(made))

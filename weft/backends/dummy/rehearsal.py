@@ -47,8 +47,8 @@ class Rehearsal:
         return self._simulation.submit(name, way.latency_ns, nbytes * way.ns_per_byte, way.resources, after)
 
     def memory(self, device: int, nbytes: int, first: Operation, last: Sequence[Operation] = ()) -> None:
-        """Bytes of the device's pool, taken when `first` begins, and given back when all of `last` are done; without
-        any, never."""
+        """Bytes of the device's pool, taken when `first` begins, its latency included, and given back when all of
+        `last` are done; without any, never."""
         self._memories.append((self.farm.devices[device].memory_pool, nbytes, first, tuple(last)))
 
     @property
@@ -61,7 +61,7 @@ class Rehearsal:
         self._simulation.run()
         changes: list[tuple[str, float, int]] = []
         for pool, nbytes, first, last in self._memories:
-            changes.append((pool, first.begin_ns, nbytes))
+            changes.append((pool, first.begin_ns - first.latency_ns, nbytes))
             if last:
                 changes.append((pool, max(x.end_ns for x in last), -nbytes))
         peaks = {info.memory_pool: 0 for info in self.farm.devices}

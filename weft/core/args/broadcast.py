@@ -19,6 +19,7 @@ from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promot
 from weft.ir.graph import Axes, Node, Shape, Target
 from weft.ir.index import Int
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -229,8 +230,20 @@ def same_device(op: str, values: Sequence[Value]) -> None:
         if device is None or device is home:
             continue
         if home is not None and device != home:
-            raise DeviceError(f"{op}: tensors are on {home} and {device}; move one with .to({home!r})")
+            raise DeviceError(f"{op}: tensors are on {home} and {device}; {_remedy(home, device)}")
         home = device
+
+
+def _remedy(home: str, device: str) -> str:
+    """The remedy where tensors are on two devices."""
+    mesh = home if is_mesh(home) else device
+    if not is_mesh(mesh):
+        return f"move one with .to({home!r})"
+    other = device if mesh == home else home
+    return (
+        f"lay the one on {other} out on the mesh with weft.distributed.tensor.distribute_tensor(t, mesh, placements), "
+        f"or take the whole of the one on {mesh} with .full_tensor()"
+    )
 
 
 _CPU, _META = "cpu:0", "meta:0"

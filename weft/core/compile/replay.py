@@ -35,11 +35,13 @@ from weft.core.execute.ownership import (
     to_be_written,
 )
 from weft.core.execute.writes import count_step
+from weft.core.sharding.tensors import laid_out_like
 from weft.core.views import views
 from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -86,8 +88,9 @@ def make_replay(
     replay: Replay | None = None
     meta = run.META in devices
     lazy = needs_tape or unbound or meta
-    if lazy or pieces or len(devices) > 1 or any(n.op is Op.COPY for n in order):
-        parts = None if lazy or pieces else plans.over_devices(list(wanted))
+    many = len(devices) > 1 or any(n.op is Op.COPY for n in order) or any(map(is_mesh, devices))
+    if lazy or pieces or many:
+        parts = None if lazy or pieces or any(map(is_mesh, devices)) else plans.over_devices(list(wanted))
         if parts is None:
             replay = LazyReplay(r, classes, realize=not lazy)
         else:
@@ -655,6 +658,12 @@ class LazyReplay(Replay):
             for g, n, count in r.draws
         }
         values = instantiate(r.values, known, drawn)
+        for b in r.rebinds:
+            if isinstance(b.target, int):
+                values[b.value] = laid_out_like(objects[b.target].value.node, values[b.value])
+        for g in r.set_grads:
+            if g.value is not None:
+                values[g.value] = laid_out_like(objects[g.target].value.node, values[g.value])
         if self._realize:
             run.realize([v.node for v in values])
         results = [

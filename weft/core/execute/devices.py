@@ -167,3 +167,11 @@ def set_default_device(device: str | None) -> None:
 def get_num_threads() -> int:
     """The number of threads that the CPU backend uses."""
     return run.get_num_threads()
+
+
+def memory_of_its_own(device: str) -> int | None:
+    """Bytes of the device's memory; None where that is the host's."""
+    from weft.backends.registry import open_device
+
+    info = open_device(device).info
+    return None if info.host_memory else info.memory_bytes

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from weft.core.execute.tracing import GraphBreak
     from weft.ir.dtypes import DType
     from weft.ir.graph import Node, Shape
+    from weft.ir.placement import Layout
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.kernelize import DecisionLog
+    from weft.scheduler.meshes import Local
     from weft.scheduler.parts.cut import Cut, Exchange
     from weft.scheduler.parts.order import Step
     from weft.scheduler.plan import KernelInfo, Plan
@@ -205,6 +207,38 @@ class ExplainedCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedLayout:
+    """The layout of a tensor on a mesh, and why. `fetched`: the bytes that devices fetch from each other for it, where
+    the layout was chosen by them."""
+
+    tensor: str
+    mesh: str
+    layout: str
+    why: str
+    fetched: int | None = None
+
+    def __str__(self) -> str:
+        fetched = "" if self.fetched is None else f"; {_count(self.fetched, 'B')} fetched for it"
+        return f"{self.tensor} on {self.mesh}: {self.layout}, {self.why}{fetched}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedExchange:
+    """A box of a tensor that one device of a mesh fetches from another."""
+
+    tensor: str
+    box: str
+    source: str
+    target: str
+    bytes: int
+    is_term: bool
+
+    def __str__(self) -> str:
+        what = "a term of " if self.is_term else ""
+        return f"{self.target} fetches {what}{self.tensor} {self.box} from {self.source}: {_count(self.bytes, 'B')}"
+
+
+@dataclass(frozen=True, slots=True)
 class ComputedAlong:
     """A tensor that would be computed along with what was explained, why, and whether in a plan of its own."""
 
@@ -227,7 +261,8 @@ class Explanation:
     function asks for values: it runs in one segment more than there are of these. `shared` says of plans that serve
     graphs of all sizes which they are bound to. `along` are other tensors that would be computed with them, since the
     program changes and holds them; their kernels are not among the steps. `kept` are values that a compiled function
-    keeps until what they are computed from is written.
+    keeps until what they are computed from is written. `layouts` are those of tensors on meshes, `exchanges` the copies
+    between the devices of these, in their order.
     """
 
     steps: tuple[ExplainedKernel | ExplainedCopy, ...]
@@ -237,6 +272,8 @@ class Explanation:
     shared: tuple[str, ...] = ()
     along: tuple[ComputedAlong, ...] = ()
     kept: tuple[str, ...] = ()
+    layouts: tuple[ExplainedLayout, ...] = ()
+    exchanges: tuple[ExplainedExchange, ...] = ()
 
     @property
     def segments(self) -> int:
@@ -324,31 +361,41 @@ class Explanation:
         if self.ns is not None:
             head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
         steps = [f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1)]
-        return "\n".join([head, *steps, *map(str, self.along)])
+        return "\n".join(
+            [head, *map(str, self.layouts), *map(str, self.exchanges), *steps, *map(str, self.along)]
+        )
 
     __repr__ = __str__
 
 
 def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock."""
+    from weft.ir.graph import toposort
+    from weft.scheduler import meshes
     from weft.scheduler.parts import steps_of
     from weft.scheduler.realize import default_device
     from weft.scheduler.signature import signature
 
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
     along = tuple(_along(todo)) if todo else ()
-    sig = signature(todo)
-    names = {n.device or default_device() for n in todo} or {default_device()}
+    local = meshes.localized(todo, default_device) if meshes.touches(toposort(todo)) else None
+    asked = todo if local is None else list(dict.fromkeys(local.nodes))
+    sig = signature(asked)
+    names = {n.device or default_device() for n in asked} or {default_device()}
     lines: list[str] = []
-    if len(names) == 1 and not sig.copies:
+    if len(names) == 1 and not sig.copies and local is None:
         (name,) = names
         if time and todo:
             return replace(_timed_on(todo, name), along=along)
         return Explanation(tuple(_kernels(todo, name, lines)), shared=tuple(lines), along=along)
     order, _ = steps_of(sig)
     if not time:
-        return Explanation(tuple(_steps(order.cut, order.steps, lines)), shared=tuple(lines), along=along)
-    if order.exchanges:
+        steps = tuple(_steps(order.cut, order.steps, lines))
+        if local is None:
+            return Explanation(steps, shared=tuple(lines), along=along)
+        layouts, exchanges = tuple(_layouts(todo, local)), tuple(_exchanges(local))
+        return Explanation(steps, None, None, (), tuple(lines), along, (), layouts, exchanges)
+    if order.exchanges or local is not None:
         raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
     groups: dict[str, list[Node]] = {}
     for n in todo:
@@ -367,6 +414,50 @@ def _timed_on(nodes: Sequence[Node], name: str) -> Explanation:
     device = open_device(name)
     plan, times, ns = _timed(nodes, device)
     return explained(nodes, device, plan, times, ns)
+
+
+def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
+    """The layouts of the nodes, and of what was laid out on the way to them as costs least."""
+    from weft.ir.ops import Op
+    from weft.scheduler.meshes import Laid
+
+    for n, of in local.choices.items():
+        best, other = of.chosen, of.next_best
+        why = "the only way"
+        if other is not None:
+            more = _count(other.moved_bytes, "B")
+            why = f"the least to fetch; next: {_placements(other.layout)}, {more}"
+        yield ExplainedLayout(_tensor(n), n.device or "", _placements(best.layout), why, best.moved_bytes)
+    for n, laid in zip(nodes, local.found, strict=True):
+        if isinstance(laid, Laid) and n.op is Op.COPY:
+            yield ExplainedLayout(_tensor(n), laid.mesh.name, _placements(laid.layout), "as asked")
+
+
+def _exchanges(local: Local) -> Iterator[ExplainedExchange]:
+    for f in local.fetches:
+        box = "[" + ", ".join(map(repr, f.box)) + "]"
+        yield ExplainedExchange(_tensor(f.node), box, f.source, f.target, f.nbytes, f.is_term)
+
+
+def _tensor(n: Node) -> str:
+    return f"{n.op.symbol} {n.dtype.short}[{', '.join(map(str, n.shape))}]"
+
+
+def _placements(layout: Layout) -> str:
+    from weft.ir.placement import Partial, Shard
+
+    def text(p: object) -> str:
+        match p:
+            case Shard(dim, None):
+                return f"Shard({dim})"
+            case Shard(dim, bounds):
+                return f"Shard({dim}, blocks end at {bounds})"
+            case Partial(op):
+                return f"Partial({op.symbol})"
+            case _:
+                return "Replicate()"
+
+    return ", ".join(map(text, layout))
 
 
 def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:

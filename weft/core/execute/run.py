@@ -16,6 +16,7 @@ from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node, Shape
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +102,7 @@ def value_of(node: Node) -> Storage:
     """As `stored`, without the node's keeping what is computed for this."""
     if node.storage is not None or tracing.current() is not None:
         return stored(node)
-    if any(n.op is Op.COPY and n.storage is None for n in graph.toposort([node])):
+    if is_mesh(node.device) or any(n.op is Op.COPY and n.storage is None for n in graph.toposort([node])):
         return stored(node)
     from weft.scheduler.realize import evaluate
 

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from weft.autograd.context import grad_enabled
+from weft.autograd.ops import reshape
 from weft.autograd.value import Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
@@ -13,6 +16,12 @@ from weft.core.composed.autocast import lowers
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
 from weft.core.functional.activations import softmax
+from weft.core.functional.attention_gradient import (
+    Blocked,
+    Blocks,
+    blocks_of,
+    with_gradient_by_blocks,
+)
 from weft.core.functional.dropouts import dropout
 from weft.core.functional.linear_maps import linear
 from weft.core.functions.matmul import matmul
@@ -66,6 +75,11 @@ def scaled_dot_product_attention(
         scale = 1.0 / math.sqrt(q[-1]) if q[-1] else 1.0
     if dropout_p > 0.0:
         return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    inputs = [t for t in (query, key, value, attn_mask) if t is not None]
+    if grad_enabled() and any(t.value.needs_grad for t in inputs):
+        blocks = blocks_of(*(t.value for t in inputs))
+        if blocks is not None:
+            return _attention_by_blocks(inputs, is_causal, scale, blocks)
     return _attention_of_all(query, key, value, attn_mask, 0.0, is_causal, scale)
 
 
@@ -79,18 +93,47 @@ def _attention(
     scale: float,
 ) -> Tensor:
     """Scaled dot product attention on shapes that fit."""
-    q, k = query.shape, key.shape
-    dtype = query.value.dtype
-    scores = _wide_product(query, transpose(key, -2, -1)) * scale
-    if is_causal:
-        grid = (q[-2], k[-2])
-        allowed = wrap(positions(grid, 1, int32)) <= wrap(positions(grid, 0, int32))
-        scores = where(allowed, scores, -math.inf)
-    weights = softmax(scores, -1) if attn_mask is None else _masked(scores, attn_mask)
+    rows = _positions(query.value) if is_causal else None
+    weights = _weights(query, key, attn_mask, rows, scale)
     if dropout_p > 0.0:
         weights = dropout(weights, dropout_p)
     # rounded once more, which is what units for matrices take
-    return matmul(wrap(bc.cast(weights.value, dtype)), value)
+    return matmul(wrap(bc.cast(weights.value, query.value.dtype)), value)
+
+
+def _attention_by_blocks(inputs: Sequence[Tensor], is_causal: bool, scale: float, blocks: Blocks) -> Tensor:
+    """Attention on query, key, value and maybe a mask, with gradients by blocks of rows.
+
+    It is no composite function: how many blocks there are is no polynomial of the sizes."""
+
+    def weights(q: Value, k: Value, mask: Value | None, rows: Value | None) -> Value:
+        return _weights(wrap(q), wrap(k), None if mask is None else wrap(mask), rows, scale).value
+
+    def formula(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
+        return _attention(
+            wrap(q), wrap(k), wrap(v), None if mask is None else wrap(mask), 0.0, is_causal, scale
+        ).value
+
+    values = [t.value for t in inputs]
+    q, k, v, mask = values if len(values) == 4 else (*values, None)
+    blocked = Blocked(blocks, weights, scale, is_causal)
+    return wrap(with_gradient_by_blocks(formula(q, k, v, mask), values, blocked, formula))
+
+
+def _positions(query: Value) -> Value:
+    """The positions of queries, as a column."""
+    n = query.shape[-2]
+    return reshape(positions((n,), 0, int32), (n, 1))
+
+
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None, rows: Value | None, scale: float) -> Tensor:
+    """softmax(query @ key.T * scale + mask); `rows`, the positions of queries as a column, for a causal mask."""
+    scores = _wide_product(query, transpose(key, -2, -1)) * scale
+    if rows is not None:
+        grid = scores.value.shape[-2:]
+        allowed = wrap(positions(grid, 1, int32)) <= wrap(bc.expand(rows, grid))
+        scores = where(allowed, scores, -math.inf)
+    return softmax(scores, -1) if mask is None else _masked(scores, mask)
 
 
 def _wide_product(x: Tensor, y: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from weft.core.execute import tracing, watched
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import catch_up_gradients, note
+from weft.core.sharding.tensors import laid_out_like
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir.index import Int
 
@@ -152,6 +153,7 @@ def backward(
             for value, t in owners:
                 g = found.get(value)
                 if g is not None and t is not None:
+                    g = laid_out_like(value.node, g)
                     with writing:
                         t.grad = wrap_untracked(g) if t.grad is None else t.grad + wrap(g)
                     for hook in list(t.__dict__.get("_post_hooks", {}).values()):

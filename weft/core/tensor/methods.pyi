@@ -13,6 +13,7 @@ from weft.core.pointwise import (
     arithmetic as _arithmetic, elementwise as _elementwise, float_format as _float_format,
     nonzeros as _nonzeros, special_functions as _special_functions, trigonometry as _trigonometry,
 )
+from weft.core.sharding import tensors as _tensors
 from weft.core.tensor.inplace import in_place
 
 class Methods(Handle):
@@ -178,6 +179,7 @@ class Methods(Handle):
     frac = _elementwise.frac
     frac_ = in_place(_elementwise.frac, "frac_")
     frexp = _float_format.frexp
+    full_tensor = _tensors.full_tensor
     gather = _gather.gather
     gcd = _arithmetic.gcd
     gcd_ = in_place(_arithmetic.gcd, "gcd_")
@@ -335,6 +337,7 @@ class Methods(Handle):
     ravel = _movement.ravel
     reciprocal = _elementwise.reciprocal
     reciprocal_ = in_place(_elementwise.reciprocal, "reciprocal_")
+    redistribute = _tensors.redistribute
     relu = _activations.relu
     relu_ = in_place(_activations.relu, "relu_")
     remainder = _elementwise.remainder
@@ -404,6 +407,7 @@ class Methods(Handle):
     tanh_ = in_place(_elementwise.tanh, "tanh_")
     tensor_split = _arrangement.tensor_split
     tile = _movement.tile
+    to_local = _tensors.to_local
     topk = _sorting.topk
     trace = _linear_algebra.trace
     transpose = _movement.transpose

@@ -19,6 +19,9 @@ from weft.core.functions import reductions
 from weft.core.grad import differentiate
 from weft.core.layout import creation, indexing, movement
 from weft.core.pointwise import elementwise
+from weft.core.sharding import tensors
+from weft.core.sharding.device_mesh import DeviceMesh
+from weft.core.sharding.placements import Placement
 from weft.core.surface import overrides
 from weft.core.tensor import display
 from weft.core.tensor.inplace import InPlace
@@ -156,6 +159,16 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def device(self) -> devices.device:
         """The device, such as "cpu:0", on which the tensor is or will be computed; "disk:PATH" for one in a file."""
         return devices.device.known(self.value.node.device or files.place(self.value.node))
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """The placement of a tensor along each dimension of its mesh. Computes it where this is not decided yet."""
+        return tensors.placements(self)
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh that the tensor is on."""
+        return tensors.device_mesh(self)
 
     @property
     def itemsize(self) -> Int_:
@@ -611,9 +624,9 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 raise GradError(
                     f"{op}: this tensor requires grad and its gradients would be lost; do it under weft.no_grad()"
                 )
-            value = Value(broadcast.cast(result, old.dtype).node, True)
+            value = Value(tensors.laid_out_like(before, broadcast.cast(result, old.dtype)).node, True)
         else:
-            value = broadcast.cast(result, before.dtype)
+            value = tensors.laid_out_like(before, broadcast.cast(result, before.dtype))
             if old.needs_grad and not value.needs_grad:
                 value = zero_gradient(value, old)
         if look is None:

@@ -517,7 +517,13 @@ class _Lowering:
                 i = i + (extent - 1 - v) * step
         inner = variables(i) - set(self.algorithm.variables)
         reach = span(i, {v for v in inner if isinstance(self.extents.get(v), int)})
-        return i + 1 if reach is None else reach[0] + reach[1]
+        if reach is not None:
+            return reach[0] + reach[1]
+        for v in inner:  # extents that follow from an outer loop's variable
+            extent, step = self.extents.get(v, 0), coefficient(i, v)
+            if isinstance(extent, int) and step and step > 0:
+                i = i + (extent - 1 - v) * step
+        return i + 1
 
 
 LANES = 256

@@ -126,7 +126,7 @@ class _Emitter:
             self.extents[whole] = extent
             self.first[run[0]] = whole
             self.gone.update(run[1:])
-        self.runtime = _runtime_variables(group)
+        self.runtime = _runtime_variables(group, masks)
         self.reserved = frozenset(v.name for v in self.runtime)
         self.params = _Params(group, self.merged, self.reserved)
         self.values: dict[int, tuple[str, list[Var]]] = {}
@@ -233,22 +233,27 @@ def tree_of(node: Node) -> Tree:
     return Tree.LANES if last == len(shape) - 1 and high(shape[last]) >= MIN_ROW else Tree.CHAIN
 
 
-def _runtime_variables(group: Group) -> tuple[Var, ...]:
-    """The runtime variables that sizes, offsets and guards depend on, by name."""
+def _runtime_variables(group: Group, masks: Masks) -> tuple[Var, ...]:
+    """The runtime variables that sizes, offsets, guards and masks depend on, by name."""
     used: list[Int] = list(group.extents.values())
+    own: set[Int] = set(group.extents)
     guards: list[Guard] = []
     for s in (*group.loads, *group.index_dependent):
         used += s.index
         guards += s.guards
         if s.kind is Kind.LOAD:
             used += s.node.shape
+            if (fill := masks.masked.get(id(s.node))) is not None:
+                guards.append(fill.outside)
+                own.update(places(s.node))
     for f in group.outputs():
         for store in f.stores:
             used += (*store.index, *store.node.shape)
-            guards.append(store.guard)
+            guards += (store.guard, masks.demanded.get(id(store.node), ()))
+            own.update(places(store.node))
     used += [x for g in guards for c in g for x in (c.value, c.lo, c.hi) if x is not None]
     found = {v for i in used if isinstance(i, Index) for v in variables(i)}
-    return tuple(sorted(found - group.extents.keys(), key=lambda v: v.name))
+    return tuple(sorted(found - own, key=lambda v: v.name))
 
 
 def _free(name: str, reserved: frozenset[str]) -> str:

@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.ir import expr as ex
+from weft.ir import graph
 from weft.ir.expr import Expr, Load
-from weft.ir.graph import Node, elements, toposort
+from weft.ir.graph import Box, Node, elements, toposort
 from weft.ir.index import Index, Int, Opaque, Var, high, map_guard, rewrite, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Param, StoreTo
 from weft.ir.loop_body import Body, LoopNode, Part, whole_inputs
+from weft.ir.ops import Op
+from weft.ir.rewrite import rebuilt
 from weft.scheduler.kernelize.copying import copying
 from weft.scheduler.kernelize.cost import MIN_BUFFERS, NO_LIMIT
 from weft.scheduler.kernelize.decisions import Cut
@@ -56,6 +59,8 @@ class _Places:
     results: tuple[Node, ...]
     variable: Var = field(init=False)
     number: dict[tuple[Part, int], int] = field(init=False)
+    nexts: Sequence[Node] = field(init=False)
+    outs: Sequence[Node] = field(init=False)
     read: dict[Node, Place] = field(default_factory=dict["Node", "Place"])
     written: dict[Node, list[Place]] = field(default_factory=dict["Node", "list[Place]"])
     carries: dict[int, Carry] = field(default_factory=dict[int, "Carry"])
@@ -71,13 +76,16 @@ class _Places:
             self.number[n.attrs.part, n.attrs.number] = k
         self.live = _live(b, self.number)
         at = len(b.carries)
+        counted = _counted(b, self.inputs[at:], self.variable)
+        roots = rebuilt((*b.nexts, *b.outs), counted) if counted else (*b.nexts, *b.outs)
+        self.nexts, self.outs = roots[:at], roots[at:]
         for j, (p, offset) in enumerate(zip(b.slices, b.offsets, strict=True)):
             self.read[p] = Place(Home.INPUT, at + j, offset)
         for j, p in enumerate(b.fixed):
             self.read[p] = Place(Home.INPUT, at + len(b.slices) + j)
-        updated = {i for n in toposort((*b.nexts, *b.outs)) for i in whole_inputs(n)}
+        updated = {i for n in toposort((*self.nexts, *self.outs)) for i in whole_inputs(n)}
         for i in self.live:
-            places = self.written.setdefault(b.nexts[i], [])
+            places = self.written.setdefault(self.nexts[i], [])
             history = self.number.get((Part.HISTORY, i))
             final = self.number.get((Part.FINAL, i))
             if history is None or final is not None or b.carries[i] in updated:
@@ -88,7 +96,7 @@ class _Places:
             if history is not None:
                 places.append(Place(Home.RESULT, history, b.after))
                 self.read.setdefault(b.carries[i], Place(Home.RESULT, history, b.before))
-        for k, n in enumerate(b.outs):
+        for k, n in enumerate(self.outs):
             stack = self.number.get((Part.STACK, k))
             if stack is not None:
                 self.written.setdefault(n, []).append(Place(Home.RESULT, stack, 0))
@@ -147,6 +155,28 @@ class _Places:
                 spec = _into_row(carry, self.results[history], self.body)
                 out.append(StepSpec(spec, (Place(Home.INPUT, i),), (Place(Home.RESULT, history),), {}))
         return out
+
+
+def _counted(b: Body, slices: Sequence[Node], step: Var) -> dict[Node, Node]:
+    """Placeholders of rows that follow from the number of the step alone, as these rows: indices, which masks are made
+    of and nobody has to load."""
+    if not isinstance(b.length, int):
+        return {}
+    known: dict[Node, Node] = {}
+    for p, offset, whole in zip(b.slices, b.offsets, slices, strict=False):
+        source = whole.inputs[0] if whole.op is Op.CONTIGUOUS else whole
+        if any(n.op not in _INDICES or n.storage is not None for n in toposort([source])):
+            continue
+        if p.dtype.is_float or elements(p.shape) == 0:
+            continue
+        box = Box((step + offset, *(0 for _ in p.shape)), (1,) * (len(p.shape) + 1))
+        row = graph.apply(Op.SHRINK, (source,), box, shape=(1, *p.shape))
+        known[p] = graph.apply(Op.RESHAPE, (row,), shape=p.shape)
+    return known
+
+
+_INDICES = frozenset({Op.RANGE, Op.CONST, Op.RESHAPE, Op.EXPAND, Op.ADD, Op.MUL, Op.SUB, Op.NEG, Op.CAST})
+"""Ops of integers that are indices: as cheap as the load of what they give."""
 
 
 def _live(b: Body, wanted: Mapping[tuple[Part, int], int]) -> list[int]:

@@ -30,6 +30,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
+from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import Scope
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, plain_load
@@ -130,6 +131,8 @@ def apply(deep: Deep, info: DeviceInfo) -> Kernel:
     for name, at in (("panel", po), ("stream", so)):
         if name in k.nests:
             k = fill(run(k, ComputeAt(name, part, at, Scope.LOCAL)), name, info)
+    for loop in [x.var.name for x in k.nests[chain].loops if x.reduce]:
+        k = attempt(k, Trim(chain, loop, strict=True))
     return merge_even(k, chain)
 
 

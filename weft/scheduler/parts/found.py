@@ -67,16 +67,23 @@ def _values(nodes: Sequence[Node], sig: Signature, bindings: Mapping[str, int] |
 def parts_plan(sig: Signature) -> PartsPlan:
     """The plan of parts for a graph, from the cache or built now."""
     key = sig.key, one.default_device()
-    plan = _found.pop(key, None)
-    # a farm may have been registered anew under the same name
-    if plan is not None and all(registry.open_device(n) is d for n, d in plan.devices.items()):
-        _found[key] = plan
-        return plan
-    with _lock, not_collected():
-        plan = _found[key] = _built(sig)
-        while len(_found) > PARTS_KEPT:
-            del _found[next(iter(_found))]
+    plan = _found.get(key)
+    if plan is None or not _is_valid(plan):
+        with _lock, not_collected():
+            plan = _found.get(key)
+            if plan is None or not _is_valid(plan):
+                plan = _found[key] = _built(sig)
+            while len(_found) > PARTS_KEPT:
+                del _found[next(iter(_found))]
+    elif len(_found) > PARTS_KEPT // 2:
+        with _lock:
+            _found[key] = _found.pop(key, plan)  # the one used last
     return plan
+
+
+def _is_valid(plan: PartsPlan) -> bool:
+    """True where its devices are still those of these names: a farm may have been registered anew."""
+    return all(registry.open_device(n) is d for n, d in plan.devices.items())
 
 
 def _built(sig: Signature) -> PartsPlan:

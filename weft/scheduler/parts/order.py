@@ -12,9 +12,10 @@ written: *known* by the order of lanes and the events that are waited for anyway
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from weft.backends.boxes import BoxCopy, Within, box_copy
@@ -26,6 +27,13 @@ from weft.scheduler.parts.cut import Compute, Cut, Exchange, Value
 
 SMALL_BYTES = 1 << 16
 """The bytes up to which what the host has is copied on queue 0: an event costs as much (8 us of PoCL on Zen 5)."""
+
+
+WAITS = 2
+"""The rank of a step before which the host has to wait."""
+
+LANES_KNOWN = 256
+"""The number of lanes of which one lane knows how far they are; to forget one costs a wait, or memory, but no more."""
 
 
 class Way(Enum):
@@ -144,6 +152,7 @@ class _Order:
     def __init__(self, cut: Cut, devices: Mapping[str, Device]) -> None:
         self.cut, self.devices = cut, devices
         self.names = tuple(devices)
+        self.number = {name: k for k, name in enumerate(self.names)}
         self.synchronous = frozenset(
             name for name, d in devices.items() if isinstance(d.queue(0), SynchronousQueue)
         )
@@ -185,15 +194,30 @@ class _Order:
         for k, s in enumerate(steps):
             for g in {giver[v] for v in s.reads if v in giver}:
                 users[g].append(k)
-        ready = [k for k, n in enumerate(left) if not n]
-        while ready:
-            k = min(ready, key=lambda k: (self._blocks(steps[k], lanes[k], ways[k]), k))
-            ready.remove(k)
-            self._issue(steps[k], lanes[k], ways[k])
+        ready: list[tuple[int, int]] = []  # those that the host need not wait for, a heap
+        held: list[int] = []
+
+        def sort_out(numbers: Iterable[int]) -> None:
+            for k in numbers:
+                blocks = self._blocks(steps[k], lanes[k], ways[k])
+                if blocks == WAITS:
+                    heappush(held, k)
+                else:
+                    heappush(ready, (blocks, k))
+
+        sort_out(k for k, n in enumerate(left) if not n)
+        while ready or held:
+            if ready:
+                k = heappop(ready)[1]
+                self._issue(steps[k], lanes[k], ways[k])
+            else:
+                k, *others = held
+                self._issue(steps[k], lanes[k], ways[k])
+                held.clear()
+                sort_out(others)  # for what the host knows by now
             for u in users[k]:
                 left[u] -= 1
-                if not left[u]:
-                    ready.append(u)
+            sort_out([u for u in users[k] if not left[u]])
         ends = self._ends()
         waited = {w for s in self.steps for w in (*s.waits, *s.host_waits)} | {n for _, n in ends}
         final = [
@@ -251,7 +275,7 @@ class _Order:
         if v in self.writer:
             return self.writer[v]
         device = self.cut.values[v].device
-        return None if device in self.synchronous else start_of(self.names.index(device))
+        return None if device in self.synchronous else start_of(self.number[device])
 
     def _knows(self, clock: Clock, number: int, host: Clock) -> bool:
         lane, made = self.events[number]
@@ -267,7 +291,7 @@ class _Order:
         host: list[int] = []
         numbers = {self._given(v): None for v in s.reads}
         if lane.device not in self.synchronous and lane.queue:
-            numbers[start_of(self.names.index(lane.device))] = None  # after which its memory is free to use
+            numbers[start_of(self.number[lane.device])] = None  # after which its memory is free to use
         heard, told = dict(clock), dict(self.host)
         for n in sorted([n for n in numbers if n is not None and n in self.events], reverse=True):
             by_host = way is not Way.COPIED or lane.device in self.synchronous
@@ -281,9 +305,9 @@ class _Order:
         return waits, host
 
     def _blocks(self, s: Compute | Exchange, lane: Lane, way: Way) -> int:
-        """0: the host goes on at once; 1: it computes; 2: it waits for another device first."""
+        """0: the host goes on at once; 1: it computes; WAITS: it waits for another device first."""
         if self._missing(s, lane, way)[1]:
-            return 2
+            return WAITS
         return int(lane.device in self.synchronous)
 
     def _issue(self, s: Compute | Exchange, lane: Lane, way: Way) -> None:
@@ -297,6 +321,7 @@ class _Order:
         if lane.device not in self.synchronous:
             _learn(clock, self.host)
             self.count[lane] = clock[lane] = self.count.get(lane, 0) + 1
+            _bounded(clock, lane)
             self.events[number] = lane, dict(clock)
         at = (lane, self.count.get(lane, 0))
         for v in s.results if way is not Way.LENT else ():
@@ -375,4 +400,13 @@ def copy_queue(device: Device) -> int:
 def _learn(clock: Clock, known: Clock) -> None:
     for lane, n in known.items():
         if clock.get(lane, 0) < n:
+            clock.pop(lane, None)
             clock[lane] = n
+
+
+def _bounded(clock: Clock, own: Lane) -> None:
+    """Forget the lanes that were heard of longest ago."""
+    if len(clock) > LANES_KNOWN:
+        for lane in list(clock)[: len(clock) - LANES_KNOWN]:
+            if lane != own:
+                del clock[lane]

@@ -20,6 +20,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from weft.backends.links import links
+from weft.backends.protocol import Device
 from weft.errors import ArgumentError
 from weft.ir.graph import Node, Target, toposort
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
@@ -28,7 +30,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, PartsOf
 from weft.scheduler.placing.clusters import solve_alike
-from weft.scheduler.placing.links import NOTHING, Collective, Links, Way, fastest, slowest
+from weft.scheduler.placing.links import Collective, Links, fastest
 from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, Problem, prices
 from weft.scheduler.placing.routes import Routes, block_ends
 from weft.scheduler.placing.search import solve
@@ -54,6 +56,16 @@ class Rates:
     flops: float
     bandwidth: float
     launch_ns: float = 1000.0
+
+
+def described(devices: Sequence[Device]) -> tuple[list[Rates], Links]:
+    """The rates of devices and the links between them: stated, or measured once for each pair on this machine."""
+    rates = [Rates(d.info.flops, d.info.bandwidth, d.info.launch_ns) for d in devices]
+    latency, per_byte = np.zeros((2, len(devices), len(devices)))
+    for (i, a), (j, b) in itertools.permutations(enumerate(devices), 2):
+        link = links(a, b)
+        latency[i, j], per_byte[i, j] = 1e9 * link.alpha_s, 1e9 / link.bytes_per_second
+    return rates, Links(latency, per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +266,7 @@ class _Chooser:
             parted = math.prod(
                 k for k, p in zip(self.mesh.shape, layout, strict=True) if isinstance(p, Shard) and p.dim == d
             )
-            if parted > size:
+            if parted > max(1, size):
                 return False
         return True
 
@@ -352,7 +364,10 @@ class _Chooser:
         return total
 
     def exchange_ns(self, source: Node, forms: Sequence[Form], needed: Counts) -> Array:
-        """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it."""
+        """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it.
+
+        What several readers fetch alike counts for each of them.
+        """
         sizes = _sizes(source)
         if not sizes:
             return np.zeros((len(forms), len(needed)))
@@ -361,29 +376,26 @@ class _Chooser:
         last = np.minimum(held[:, None, ..., 1], needed[None, ..., 1])
         wanted = np.maximum(needed[..., 1] - needed[..., 0], 0).prod(-1)
         lacking = (wanted[None] - np.maximum(last - first, 0).prod(-1)).max(axis=-1) * source.dtype.itemsize
-        some = [self._fetch(f) for f in forms]
+        axes = [tuple(i for i, p in enumerate(f.layout) if isinstance(p, Shard)) for f in forms]
+        some = [self.routes.slowest(a) for a in axes]  # another part is along one of these
         fixed, each = (
             np.array(x)[:, None] for x in ([w.fixed_ns for w in some], [w.ns_per_byte for w in some])
         )
         return np.where(lacking > 0, fixed + lacking * each, 0.0)
-
-    def _fetch(self, form: Form) -> Way:
-        """A message from a device that holds another part."""
-        axes = tuple(i for i, p in enumerate(form.layout) if isinstance(p, Shard))
-        return slowest(self.routes.links, self.routes.groups(axes)) if axes else NOTHING
 
 
 def choose(
     nodes: Sequence[Node],
     mesh: Mesh,
     rates: Sequence[Rates],
-    links: Links,
+    between: Links,
     given: Mapping[Node, Layout] | None = None,
     limit: int | None = None,
     updates: Sequence[tuple[Node, Node]] = (),
     reassociates: bool = True,
 ) -> Chosen:
-    """The layouts with which `nodes`, on a mesh, are computed soonest; `rates` and `links` of its devices.
+    """The layouts with which `nodes`, on a mesh, are computed soonest; `rates` of its devices, and links
+    `between` them.
 
     `given`: layouts that are kept, as are those that copies ask for. `limit`: bytes of each device, for all cuts
     together. `updates`: pairs of a result and the leaf that it replaces, so that the next step finds it where this one
@@ -391,9 +403,9 @@ def choose(
 
     Source: the problem is Alpa's of layouts inside of operators (Zheng et al. 2022), with the tables from regions.
     """
-    if len(rates) != len(mesh.devices) or links.count != len(mesh.devices):
+    if len(rates) != len(mesh.devices) or between.count != len(mesh.devices):
         raise ArgumentError(
-            f"{mesh.name} has {len(mesh.devices)} devices, {len(rates)} rates, {links.count} links"
+            f"{mesh.name} has {len(mesh.devices)} devices, {len(rates)} rates, {between.count} links"
         )
     order = toposort(nodes)
     asked = {
@@ -401,7 +413,7 @@ def choose(
         for n in order
         if isinstance(n.attrs, Target) and n.attrs.layout and n.device == mesh.name
     }
-    chooser = _Chooser(mesh, rates, Routes(mesh, links), {**asked, **(given or {})}, reassociates)
+    chooser = _Chooser(mesh, rates, Routes(mesh, between), {**asked, **(given or {})}, reassociates)
     chooser.position = {n: k for k, n in enumerate(order)}
     chooser.cuts = dict.fromkeys(_cuts(order, nodes, mesh, chooser.given))
     index = {n: k for k, n in enumerate(chooser.cuts)}

@@ -76,6 +76,7 @@ class Routes:
     _ways: dict[tuple[Collective, tuple[int, ...]], tuple[Way, ...]] = field(
         default_factory=dict[tuple[Collective, tuple[int, ...]], tuple[Way, ...]]
     )
+    _slowest: dict[tuple[int, ...], Way] = field(default_factory=dict[tuple[int, ...], Way])
     _tables: dict[Any, _Table] = field(default_factory=dict[Any, _Table])
 
     def ways(self, collective: Collective, axes: tuple[int, ...]) -> tuple[Way, ...]:
@@ -84,6 +85,12 @@ class Routes:
         if key not in self._ways:
             self._ways[key] = ways(self.links, self.groups(axes), collective)
         return self._ways[key]
+
+    def slowest(self, axes: tuple[int, ...]) -> Way:
+        """A message from anywhere to anywhere along these axes of the mesh, at worst."""
+        if axes not in self._slowest:
+            self._slowest[axes] = slowest(self.links, self.groups(axes)) if axes else NOTHING
+        return self._slowest[axes]
 
     def groups(self, axes: tuple[int, ...]) -> Ranks:
         """The groups of devices that differ along these axes of the mesh only."""
@@ -221,13 +228,10 @@ class Routes:
         shared = np.maximum(last - first, 0).prod(-1)
         wanted = (some[..., 1] - some[..., 0]).prod(-1)
         lacking = (wanted[None] - shared).max(-1) * itemsize
-        worst: dict[tuple[int, ...], Way] = {}
         for (a, i), (b, j) in itertools.permutations(enumerate(whole), 2):
             axes = _touched(layouts[i], layouts[j])
-            if axes not in worst:
-                worst[axes] = slowest(self.links, self.groups(axes))
             nbytes = int(lacking[a, b])
-            yield i, Hop(Move.P2P, axes, layouts[j], nbytes, worst[axes] if nbytes else NOTHING)
+            yield i, Hop(Move.P2P, axes, layouts[j], nbytes, self.slowest(axes) if nbytes else NOTHING)
 
 
 def _beside_canonical(asked: Iterable[Layout]) -> tuple[frozenset[Placement], ...]:

@@ -352,6 +352,8 @@ class _Lowering:
 
     def _value(self, n: Node, box: IndexBox, device: str) -> Node:
         """A box of a cut on a device: its own, or put together from what it has and fetches."""
+        if not count(box):
+            return const(0, n.dtype, size_of(box))
         cut = self.cuts[n]
         own = cut.finals.get(device)
         if own is not None and bx.holds(own, box):

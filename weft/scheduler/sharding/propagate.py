@@ -14,21 +14,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from weft.errors import ArgumentError
 from weft.ir.errors import IRError
-from weft.ir.graph import Node, Target, toposort
+from weft.ir.graph import Node, Shape, Target, toposort
 from weft.ir.ops import REDUCE, Op
 from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard, blocks, boxes, check
 from weft.ir.regions import boxes as bx
-from weft.ir.regions.boxes import IndexBox
+from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import reached
 from weft.ir.regions.parts import PartsOf, Place
-from weft.ir.regions.region import Region
+from weft.ir.regions.region import NOTHING, Region
 from weft.scheduler.sharding.lower import Split, count, first_parts, is_partial, local_parts, term_boxes
 from weft.scheduler.sharding.terms import contraction
 
-SAMPLED_DEVICES = 8
+SAMPLED_DEVICES = 4
 """The devices of a larger mesh that are asked what they would fetch; the others are taken to be like them."""
 
 CUT_OPS = REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP, Op.CONTIGUOUS}
@@ -140,6 +141,10 @@ def _wishes_after(order: Iterable[Node], fixed: Mapping[Node, Layout]) -> dict[N
     return found
 
 
+_Block: TypeAlias = tuple[Node, Node, int, int]
+_Laid: TypeAlias = tuple[Layout, Shape]
+
+
 @dataclass(slots=True)
 class Propagation:
     """The layouts of cuts that are decided, and what others would cost on top of them."""
@@ -147,6 +152,9 @@ class Propagation:
     mesh: Mesh
     layouts: Mapping[Node, Layout]
     parts: PartsOf = field(default_factory=local_parts)
+    _reaches: dict[_Block, IndexBox | None] = field(default_factory=dict["_Block", "IndexBox | None"])
+    _orders: dict[Node, list[Node]] = field(default_factory=dict[Node, "list[Node]"])
+    _made: dict[_Laid, list[IndexBox]] = field(default_factory=dict["_Laid", "list[IndexBox]"])
 
     def candidates(
         self,
@@ -217,33 +225,46 @@ class Propagation:
         found = dict.fromkeys([Shard(dim)])
         size = node.shape[dim]
         assert isinstance(size, int)
+        equal = blocks(Shard(dim), size, self.mesh.shape[m])
         for n in below:
-            bounds = self._bounds(node, dim, n, m)
-            if bounds is not None and [i.hi for i in blocks(Shard(dim), size, self.mesh.shape[m])] != list(
-                bounds
-            ):
-                found[Shard(dim, bounds)] = None
+            shard, same = self.layouts[n][m], [p.dim for p in self.layouts[n] if isinstance(p, Shard)]
+            if not isinstance(shard, Shard) or same.count(shard.dim) > 1:
+                continue
+            first = self._reached(node, n, m, 0, dim)
+            if first == (0, size) or (first == equal[0] and shard.bounds is None):
+                continue  # most often, and the first block tells
+            sides = [self._reached(node, n, m, k, dim) for k in range(self.mesh.shape[m])]
+            ends = _ends(sides, size)
+            if ends is not None and ends != tuple([i.hi for i in equal]):
+                found[Shard(dim, ends)] = None
         return list(found)
 
-    def _bounds(self, node: Node, dim: int, of: Node, m: int) -> tuple[int, ...] | None:
-        """The ends of the blocks that a cut's blocks along an axis of the mesh have a part in, if they are apart."""
-        shard = self.layouts[of][m]
-        if not isinstance(shard, Shard) or sum(p == shard for p in self.layouts[of]) > 1:
-            return None
-        size, full, ends = of.shape[shard.dim], bx.full(of.shape), [0]
-        assert isinstance(size, int)
-        order = toposort([node], known=[n for n in self.layouts if n is not node])
-        for block in blocks(shard, size, self.mesh.shape[m]):
+    def _reached(self, node: Node, of: Node, m: int, k: int, dim: int) -> Interval | None:
+        """The elements of an axis of a node in which block k of a cut, along an axis of the mesh, has a part."""
+        key = (node, of, m, k)
+        if key not in self._reaches:
+            shard, full = self.layouts[of][m], bx.full(of.shape)
+            assert isinstance(shard, Shard)
+            size = of.shape[shard.dim]
+            assert isinstance(size, int)
+            block = blocks(shard, size, self.mesh.shape[m])[k]
             box = (*full[: shard.dim], block, *full[shard.dim + 1 :])
-            found = Region((box,)) if node is of else reached({of: Region.of([box])}, order).get(node)
-            if found is None or found.is_empty:
-                ends.append(ends[-1])
-                continue
-            side = found.enclosing[dim]
-            if side.lo != ends[-1] or not isinstance(side.hi, int):
-                return None
-            ends.append(side.hi)
-        return tuple(ends[1:]) if ends[-1] == node.shape[dim] else None
+            region = Region.of([box])
+            if node is not of:
+                if node not in self._orders:
+                    self._orders[node] = toposort(
+                        [node], known=[n for n in self._below(node) if n is not node]
+                    )
+                region = reached({of: region}, self._orders[node]).get(node, NOTHING)
+            self._reaches[key] = None if region.is_empty else region.enclosing
+        box = self._reaches[key]
+        return None if box is None else box[dim]
+
+    def _boxes(self, layout: Layout, shape: Shape) -> list[IndexBox]:
+        key = (layout, shape)
+        if key not in self._made:
+            self._made[key] = boxes(layout, shape, self.mesh)
+        return self._made[key]
 
     # costs ----------------------------------------------------------------------------------------------------------
 
@@ -251,10 +272,10 @@ class Propagation:
         self, node: Node, layout: Layout, split: Split, wanted: Sequence[Layout], strays: int
     ) -> Candidate:
         mesh, terms = self.mesh, term_boxes(node, layout, split, self.mesh)
-        finals, size = boxes(layout, node.shape, mesh), len(mesh.devices)
+        finals, size = self._boxes(layout, node.shape), len(mesh.devices)
         group = _in_group(mesh, layout, split)
         item, moved, work = node.dtype.itemsize, 0, 0
-        sampled = range(0, size, -(-size // SAMPLED_DEVICES))
+        sampled = _sampled(size)
         for k in sampled:
             of = first_parts(node, terms[k], split, mesh, k, self.parts)
             inputs = [(i, b) for i, b in zip(node.inputs, of.inputs, strict=True) if b is not None]
@@ -265,7 +286,7 @@ class Propagation:
             elif any(split):
                 moved += _combining_bytes(count(finals[k]), count(terms[k]), group) * item
             for wish in wanted:
-                need = boxes(wish, node.shape, mesh)[k]
+                need = self._boxes(wish, node.shape)[k]
                 if is_partial(layout):
                     more = _combining_bytes(count(need), count(terms[k]), group)
                     moved += item * max(0, more - count(terms[k]) * (group - 1) // group)
@@ -297,8 +318,24 @@ class Propagation:
                 group, term = _in_group(self.mesh, self.layouts[n], ()), bx.full(n.shape)
                 yield item * _combining_bytes(count(around), count(term), group)
             else:
-                own = boxes(self.layouts[n], n.shape, self.mesh)[k]
+                own = self._boxes(self.layouts[n], n.shape)[k]
                 yield item * (count(around) - count(bx.meet(around, own)))
+
+
+def _ends(sides: Sequence[Interval | None], size: int) -> tuple[int, ...] | None:
+    """The ends of intervals that follow each other and make up an axis; None where these do not."""
+    ends = [0]
+    for side in sides:
+        if side is not None and (side.lo != ends[-1] or not isinstance(side.hi, int)):
+            return None
+        ends.append(ends[-1] if side is None or not isinstance(side.hi, int) else side.hi)
+    return tuple(ends[1:]) if sides and ends[-1] == size else None
+
+
+def _sampled(count: int) -> list[int]:
+    """Some devices, of every row and column of a mesh if they suffice."""
+    few = min(count, SAMPLED_DEVICES)
+    return [(k * count // few + k) % count for k in range(few)] if few < count else list(range(count))
 
 
 def _combining_bytes(need: int, term: int, group: int) -> int:

@@ -107,7 +107,7 @@ def test_between_pools(harness: Harness, device_name: str) -> None:
             assert np.array_equal(b.get(target, data), expected), f"{a.device.info.name} to {name}"
 
 
-def boxes(seed: int, count: int = 12) -> Iterator[tuple[tuple[int, ...], Within, Within, np.dtype[Any]]]:
+def boxes(seed: int, count: int = 24) -> Iterator[tuple[tuple[int, ...], Within, Within, np.dtype[Any]]]:
     """Random boxes: their size, where they are, where they go, and the dtype."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -135,8 +135,8 @@ def test_boxes(harness: Harness, device_name: str) -> None:
     stays as it was."""
     kind = device_name.partition(":")[0]
     others = ["cpu:0", "dummy:0", *(f"{kind}:{k}" for k in range(open_backend(kind).count()))]
-    for k, name in enumerate(dict.fromkeys((device_name, *others))):
-        other = Harness(open_device(name))
+    pools = [harness, *(Harness(open_device(name)) for name in dict.fromkeys(others))]
+    for k, other in enumerate(pools):
         for a, b in ((harness, other), (other, harness)):
             for size, source, target, dtype in boxes(k):
                 data = noise(math.prod(source.shape) * dtype.itemsize).view(dtype).reshape(source.shape)

@@ -1,0 +1,253 @@
+"""Graphs on meshes become graphs on their devices, joined by copies; these are computed as any others are.
+
+    x "mesh:0" (8, 4), by rows on dummy:0 and dummy:1        x0 (4, 4) on dummy:0        x1 (4, 4) on dummy:1
+    y = exp(x)                                               exp(x0)                     exp(x1)
+
+A node on a mesh stands for what each of its devices holds: a layout, and a node for each device. Which layouts, and
+what is exchanged, is decided in `sharding`, once for all graphs of one structure whose leaves lie alike.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from weft.backends import registry
+from weft.backends.mesh.device import MeshDevice, joined, layout_of, parts_of
+from weft.backends.storage import Storage
+from weft.errors import ArgumentError
+from weft.ir.calls import expand_calls
+from weft.ir.forks import forkable
+from weft.ir.graph import Node, Target, apply, buffer, intern, toposort
+from weft.ir.ops import Op
+from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, is_mesh
+from weft.ir.rewrite import over, rebuilt, rewritten
+from weft.scheduler.sharding.lower import Fetch, lower
+from weft.scheduler.sharding.propagate import Choice, propagate
+from weft.scheduler.signature import Signature, signature, snapshot
+
+Realize: TypeAlias = Callable[[Sequence[Node], Mapping[str, int] | None], Mapping[Node, Storage]]
+
+LOWERED_KEPT = 128
+"""Graphs on meshes whose local graphs are kept; the one met longest ago goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A value on a mesh: how it is laid out, and the node of each device, in row-major order."""
+
+    mesh: Mesh
+    layout: Layout
+    shape: tuple[int, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A graph on devices that are no meshes: what takes the place of its nodes, what is fetched, and which layouts were
+    chosen rather than asked for."""
+
+    found: tuple[Laid | Node, ...]
+    fetches: tuple[Fetch, ...]
+    choices: Mapping[Node, Choice]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of all devices."""
+        return _flat(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The local graph of a structure, on leaves that have no values: for each leaf of the structure one, or one for
+    each device of its mesh."""
+
+    leaves: tuple[tuple[Node, ...], ...]
+    local: Local
+
+
+_lock = forkable(threading.RLock())
+_templates: dict[tuple[Any, ...], _Template] = {}
+
+
+def mesh_of(name: str | None) -> MeshDevice | None:
+    """The mesh of that name; None for any other device."""
+    if name is None or not is_mesh(name):
+        return None
+    device = registry.open_device(name)
+    return device if isinstance(device, MeshDevice) else None
+
+
+def touches(order: Iterable[Node]) -> bool:
+    """True where one of the nodes is on a mesh."""
+    return any(is_mesh(n.device) for n in order)
+
+
+def compute(
+    nodes: Sequence[Node], home: Callable[[], str], realize: Realize, bindings: Mapping[str, int] | None
+) -> list[Storage]:
+    """The values of nodes, some of them on meshes or made of what is. `realize` computes on single devices."""
+    found = localized(nodes, home).found
+    constants = realize(_flat(found), bindings)
+
+    def value(n: Node) -> Storage:
+        storage: Storage | None = n.storage
+        return constants[n] if storage is None else storage
+
+    return [
+        joined(_device(f.mesh), f.layout, f.shape, [value(n) for n in f.nodes])
+        if isinstance(f, Laid)
+        else value(f)
+        for f in found
+    ]
+
+
+def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
+    """The nodes that take the place of each, on devices that are no meshes. `home` is the device of what is on none."""
+    sig = signature(nodes)
+    if sig.variables:
+        names = ", ".join(v.name for v in sig.variables)
+        raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
+    layouts = tuple([None if s is None else layout_of(s) for s in sig.storages])
+    key = (sig.key, layouts, home())
+    with _lock:
+        known = _templates.pop(key, None)
+        if known is None:
+            known = _template(sig)
+            while len(_templates) >= LOWERED_KEPT:
+                del _templates[next(iter(_templates))]
+        _templates[key] = known
+    new: dict[Node, Node] = {}
+    for places, leaf, storage in zip(known.leaves, sig.leaves, sig.storages, strict=True):
+        own = parts_of(storage) if storage is not None and is_mesh(leaf.device) else [storage] * len(places)
+        for n, s in zip(places, own, strict=True):
+            new[n] = buffer(n.shape, n.dtype, n.device, s)
+    made = dict(zip(known.local.nodes, rebuilt(known.local.nodes, new), strict=True))
+    return Local(tuple(_changed(known.local.found, made)), known.local.fetches, known.local.choices)
+
+
+def _template(sig: Signature) -> _Template:
+    own = snapshot(sig)
+    shards: dict[Node, tuple[Node, ...]] = {}
+    for leaf in own.leaves:
+        mesh = mesh_of(leaf.device)
+        if mesh is not None:
+            storage: Storage | None = leaf.storage
+            if storage is None:  # nobody has a value for it: who computes it says so
+                leaf.storage = storage = Storage(mesh, mesh.allocate(0), leaf.dtype, sizes(leaf))
+            shards[leaf] = tuple(
+                [buffer(p.shape, p.dtype, p.device.info.name, None) for p in parts_of(storage)]
+            )
+    leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
+    local = _localized(expand_calls(own.outputs), shards)
+    for leaf in own.leaves:
+        leaf.storage = None  # what the structure is kept for are other values
+    return _Template(leaves, local)
+
+
+def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -> Local:
+    """The local graph of `roots`, of one mesh after the other: for each, the others are devices like any."""
+    found: list[Laid | Node] = list(_by_way_of_devices(roots))
+    fetches: list[Fetch] = []
+    choices: dict[Node, Choice] = {}
+    names = dict.fromkeys(n.device for n in toposort(_flat(found)) if is_mesh(n.device))
+    for name in names:
+        device = mesh_of(name)
+        assert device is not None
+        mesh, wanted = device.mesh, list(dict.fromkeys(_flat(found)))
+        own = {
+            n: laid
+            for n in toposort(wanted)
+            if n in shards and n.device == name and (laid := layout_of(n.storage))
+        }
+        decided = _decided(wanted, mesh, own)
+        placed = propagate(decided, mesh, own)
+        lowered = lower(decided, mesh, placed.layouts, {n: shards[n] for n in own}, placed.splits)
+        fetches += lowered.fetches
+        choices.update(placed.choices)
+        made: dict[Node, Laid | Node] = {}
+        for n, d in zip(wanted, decided, strict=True):
+            if d in lowered.locals and n.device == name:
+                made[n] = Laid(mesh, placed.layouts[d], sizes(n), lowered.locals[d])
+            else:
+                made[n] = lowered.others[d]
+        found = list(_changed(found, made))
+    return Local(tuple(found), tuple(fetches), choices)
+
+
+def _by_way_of_devices(roots: Sequence[Node]) -> list[Node]:
+    """The roots, where what goes from one mesh to another goes by way of the first device of that."""
+
+    def over_device(n: Node, inputs: tuple[Node, ...]) -> Node:
+        target = n.attrs
+        if n.op is Op.COPY and isinstance(target, Target) and is_mesh(n.device) and is_mesh(inputs[0].device):
+            mesh = mesh_of(n.device)
+            if mesh is not None and inputs[0].device != n.device:
+                inputs = (apply(Op.COPY, inputs, Target(mesh.mesh.devices[0])),)
+        return over(n, inputs)
+
+    return rewritten(roots, over_device)
+
+
+def _decided(roots: Sequence[Node], mesh: Mesh, leaves: Mapping[Node, Layout]) -> list[Node]:
+    """The roots, with wishes that leave axes of the mesh free as they are without them on these."""
+    free = [n for n in toposort(roots) if n.device == mesh.name and n.storage is None and _is_free(n)]
+    if not free:
+        return list(roots)
+    wishes = set(free)
+
+    def without(n: Node, inputs: tuple[Node, ...]) -> Node:
+        return inputs[0] if n in wishes else over(n, inputs)
+
+    made = rewritten([*roots, *(n.inputs[0] for n in free)], without)
+    below = made[len(roots) :]
+    on_mesh = [n for n in dict.fromkeys(below) if n.device == mesh.name]
+    found = propagate([*dict.fromkeys([*made[: len(roots)], *on_mesh])], mesh, leaves).layouts
+    whole: Layout = (Replicate(),) * len(mesh.shape)
+    layouts = {n: found.get(b, whole) for n, b in zip(free, below, strict=True)}
+
+    def with_layout(n: Node, inputs: tuple[Node, ...]) -> Node:
+        if n not in wishes or not isinstance(n.attrs, Target) or n.attrs.layout is None:
+            return over(n, inputs)
+        layout = tuple([_settled(p, have) for p, have in zip(n.attrs.layout, layouts[n], strict=True)])
+        return intern(Op.COPY, inputs, Target(mesh.name, layout), n.shape, n.dtype, mesh.name)
+
+    return rewritten(roots, with_layout)
+
+
+def _is_free(n: Node) -> bool:
+    wished = n.attrs.layout if isinstance(n.attrs, Target) else None
+    return wished is not None and any(isinstance(p, Free) for p in wished)
+
+
+def _settled(wished: Placement, have: Placement) -> Placement:
+    if not isinstance(wished, Free):
+        return wished
+    return Replicate() if isinstance(have, Partial) else have
+
+
+def sizes(node: Node) -> tuple[int, ...]:
+    """The shape of a node, which has no runtime variables."""
+    return tuple([n for n in node.shape if isinstance(n, int)])
+
+
+def _flat(found: Iterable[Laid | Node]) -> list[Node]:
+    return [n for f in found for n in (f.nodes if isinstance(f, Laid) else (f,))]
+
+
+def _changed(found: Iterable[Laid | Node], new: Mapping[Node, Any]) -> Iterable[Laid | Node]:
+    """The same with other nodes."""
+    for f in found:
+        yield (
+            Laid(f.mesh, f.layout, f.shape, tuple([new[n] for n in f.nodes]))
+            if isinstance(f, Laid)
+            else new[f]
+        )
+
+
+def _device(mesh: Mesh) -> MeshDevice:
+    device = mesh_of(mesh.name)
+    assert device is not None
+    return device
