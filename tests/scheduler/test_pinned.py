@@ -14,6 +14,8 @@ import pytest
 import weft
 import weft.nn.functional as F
 from weft.backends import registry
+from weft.distributed import init_device_mesh
+from weft.distributed.tensor import Replicate, Shard, distribute_tensor
 from weft.errors import ArgumentError, DeviceError
 from weft.ir import numerics
 from weft.ir.kernel.algorithm import ItemValue
@@ -256,3 +258,21 @@ def test_grids_of_blocks_are_refused() -> None:
         (spec,) = kernelize([weft.tensor(array(4, 5)).sum(-1).value.node])
     with pytest.raises(DeviceError, match='grid:0: numerics="same"'):
         schedule(spec.algorithm, info)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_meshes_give_the_bits_of_one_device(world: int) -> None:
+    mesh = init_device_mesh("dummy", (world,))
+    x, w = weft.tensor(array(20, 300)), weft.tensor(array(300, 40))
+
+    def f(x: Any, w: Any) -> list[Any]:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        y = (x @ w).softmax(-1)
+        (y * y).sum().backward()
+        return [y.detach(), x.grad, w.grad]
+
+    with weft.numerics("same"):
+        one = bits(*f(x, w))
+        for px, pw in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0))):
+            several = f(distribute_tensor(x, mesh, [px]), distribute_tensor(w, mesh, [pw]))
+            assert bits(*(t.full_tensor() for t in several)) == one, (px, pw)

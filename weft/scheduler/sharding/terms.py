@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from weft.ir.dtypes import DType, Kind, bool_, float32, int64, uint64
 from weft.ir.expr import Scalar
 from weft.ir.graph import Along, Axes, Node, ScatterCombine, apply, const
+from weft.ir.numerics import pinned
 from weft.ir.ops import COMBINE, REDUCE, Op
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, counted_from, parts_of, size_of
@@ -32,7 +33,10 @@ class Contraction:
 
 
 def contraction(node: Node) -> Contraction | None:
-    """The way in which a node's result is a combination of terms; None where it is none."""
+    """The way in which a node's result is a combination of terms; None where it is none, or one whose order is
+    pinned (see ir/numerics.py)."""
+    if pinned() and node.dtype.is_float and (node.op in (Op.SUM, Op.PROD, Op.SCATTER)):
+        return None
     match node.op, node.attrs:
         case op, Axes(axes) if op in REDUCE:
             return Contraction(0, axes, COMBINE[op])
