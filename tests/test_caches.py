@@ -21,7 +21,7 @@ import soak
 
 import weft
 from weft.backends.cpu import llvm
-from weft.core.compile import compile as compiling
+from weft.core.compile import compiled_function as compiling
 from weft.core.views import views
 
 PAGE = Path(__file__).parents[1] / "manuals" / "caches.md"

@@ -29,8 +29,8 @@ import weft
 from weft import nn
 from weft.backends.cpu import llvm
 from weft.core.args import broadcast, handle
-from weft.core.compile import compile as compiling
-from weft.core.compile.compile import CompiledFunction
+from weft.core.compile import compiled_function as compiling
+from weft.core.compile.compiled_function import CompiledFunction
 from weft.core.composed import composite, templates
 from weft.core.execute import changes, pending, watched, writes
 from weft.core.views import views

@@ -427,7 +427,7 @@ def test_lbfgs(search: str | None) -> None:
 def test_cycled_momentum_reaches_compiled_steps_without_new_plans(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weft.core.compile.compile import CompiledFunction
+    from weft.core.compile.compiled_function import CompiledFunction
 
     def trained(xp: Any, steps: int) -> tuple[list[Any], list[int]]:
         params, loss = problem(xp)

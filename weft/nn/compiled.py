@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft.core.compile.compile import CompiledFunction, compiled
+from weft.core.compile.compile import compiled
+from weft.core.compile.compiled_function import CompiledFunction
 from weft.nn.module import Module
 
 if TYPE_CHECKING:

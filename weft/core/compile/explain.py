@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from weft.core.args.handle import value_of
-from weft.core.compile.compile import CompiledFunction
+from weft.core.compile.compiled_function import CompiledFunction
 from weft.core.execute.explanation import Explanation, explain_nodes
 
 

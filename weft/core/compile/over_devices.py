@@ -7,7 +7,6 @@ then          the graph, on a mesh of the devices: a layout for each argument an
 from then on  the state lies on the mesh; arguments are laid out, the function is compiled for the mesh, and
               results come back whole
 """
-# Tests: tests/core/compile/test_over_devices.py
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from weft.autograd.value import Value
 from weft.core.args.handle import wrap
 from weft.core.args.modes import no_grad
 from weft.core.args.structure import builder, flatten
-from weft.core.compile.compile import InMode
+from weft.core.compile.compiled_function import InMode
 from weft.core.compile.recording import Recording
 from weft.core.execute import meshes, tracing
 from weft.core.sharding.device_mesh import DeviceMesh, made
@@ -49,7 +48,7 @@ class OverDevices(InMode[P, R]):
     ) -> None:
         self.mesh, self.limit = _mesh(devices), _limit(memory)
         self.chosen: Chosen | None = None
-        """What was decided: layouts, with the prices of others, and a bound on what any choice could take."""
+        """The decisions: layouts, with the prices of others, and a bound on what any choice could take."""
         self._arguments: list[Layout] = []
         super().__init__(fn, mode or "free", fullgraph, dynamic)
 
