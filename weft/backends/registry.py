@@ -192,7 +192,7 @@ def statuses() -> list[DeviceStatus]:
     hides the other devices.
     """
     out: list[DeviceStatus] = []
-    for kind in sorted({*_BUILT_IN, *_entry_points(), *_backends}):
+    for kind in sorted({*_BUILT_IN, *_entry_points(), *_backends} - {"mesh"}):  # made of the others
         try:
             backend = open_backend(kind)
             for i in range(backend.count()):

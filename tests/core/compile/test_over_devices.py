@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield [f"farm:{k}" for k in range(request.param)]
 
 
-def trained(devices: list[str] | None, optimizer: str = "Adam") -> tuple[list[float], nn.Module]:
+def trained(
+    devices: list[str] | None, optimizer: str = "Adam", numerics: Literal["same"] | None = None
+) -> tuple[list[float], nn.Module]:
     weft.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3))
     found = getattr(weft.optim, optimizer)(model.parameters(), lr=0.05)
@@ -33,7 +36,7 @@ def trained(devices: list[str] | None, optimizer: str = "Adam") -> tuple[list[fl
         found.step()
         return loss.detach()
 
-    run = weft.compile(step) if devices is None else weft.compile(step, devices=devices)
+    run = weft.compile(step, numerics=numerics, devices=devices)
     rng = np.random.default_rng(0)
     batches = [rng.standard_normal((2, 12, 9)).astype(np.float32) for _ in range(6)]
     losses = [run(weft.tensor(a[0, :, :6]), weft.tensor(a[1, :, :3])).item() for a in batches]
@@ -48,7 +51,16 @@ def test_a_training_step_is_spread_without_annotations(devices: list[str], optim
     for (name, p), (_, q) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         np.testing.assert_allclose(q.numpy(), p.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
         assert str(q.device).startswith("mesh")
-    assert sum(p.numel() for p in other.parameters()) == 6 * 16 + 16 + 16 * 3 + 3
+        assert q.is_leaf and q.grad is not None
+
+
+def test_bits_are_those_of_one_device(devices: list[str]) -> None:
+    with weft.device("farm:0"):
+        losses, model = trained(None, "Adam", "same")
+        spread, other = trained(devices, "Adam", "same")
+    assert spread == losses
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        np.testing.assert_array_equal(q.numpy(), p.numpy())
 
 
 def test_large_batches_are_parted_where_computing_takes_longer_than_exchanging() -> None:

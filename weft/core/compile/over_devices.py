@@ -96,7 +96,9 @@ class OverDevices(InMode[P, R]):
         """Lay out a tensor of the state, and its gradient, on the mesh."""
         grad = t.grad
         if not is_mesh(t.value.node.device):
-            t.data = wrap(laid_out(Value(t.value.node), self.mesh.root, layout)).realize()
+            there = wrap(laid_out(Value(t.value.node), self.mesh.root, layout)).realize()
+            t.rebind(Value(there.value.node, t.value.needs_grad))
+            t.look = None  # who looked at the same elements keeps those that were
         if grad is not None and not is_mesh(grad.value.node.device):
             t.grad = wrap(laid_out(Value(grad.value.node), self.mesh.root, layout)).realize()
 

@@ -639,6 +639,12 @@ def _kept(r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool) ->
     return Kept(parts)
 
 
+def _laid_out_as(old: Node, v: Value) -> Value:
+    """As `laid_out_like`; a leaf stays one."""
+    out = laid_out_like(old, Value(v.node) if v.is_leaf else v)
+    return Value(out.node, v.needs_grad) if v.is_leaf and out.node is not v.node else v if v.is_leaf else out
+
+
 class LazyReplay(Replay):
     """A recording whose results are computed lazily, for the reasons that `make_replay` states."""
 
@@ -660,10 +666,10 @@ class LazyReplay(Replay):
         values = instantiate(r.values, known, drawn)
         for b in r.rebinds:
             if isinstance(b.target, int):
-                values[b.value] = laid_out_like(objects[b.target].value.node, values[b.value])
+                values[b.value] = _laid_out_as(objects[b.target].value.node, values[b.value])
         for g in r.set_grads:
             if g.value is not None:
-                values[g.value] = laid_out_like(objects[g.target].value.node, values[g.value])
+                values[g.value] = _laid_out_as(objects[g.target].value.node, values[g.value])
         if self._realize:
             run.realize([v.node for v in values])
         results = [
