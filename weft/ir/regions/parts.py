@@ -37,7 +37,7 @@ class Parts:
     make: Make
 
 
-def size_of(box: IndexBox) -> Shape:
+def size_of(box: Sequence[Interval]) -> Shape:
     """The shape of a box."""
     return tuple([i.hi - i.lo for i in box])
 
@@ -150,12 +150,15 @@ def _pad(node: Node, box: IndexBox) -> Parts:
 
 
 def _unshear(node: Node, box: IndexBox) -> Parts:
-    """out[i, k] = x[(i - k*dilation) / stride]: windows of the part of x, which begin before the box, or in it."""
-    w, shape = _attrs(node, Window), size_of(box)
+    """out[i, k] = x[(i - k*dilation) / stride]: windows of the part of x, which begin before the box, or in it. Places
+    in a window at which no element of the box reads are 0."""
+    w = _attrs(node, Window)
     (found,) = needs(node, Region((box,)))
     if found.is_empty:
-        return Parts((None,), lambda _: const(0, node.dtype, shape))
-    part = tuple([box[k] if k == w.window else i for k, i in enumerate(found.enclosing)])
+        return Parts((None,), lambda _: const(0, node.dtype, size_of(box)))
+    apart = bx.meet(found.enclosing, box)  # on all axes but the one where windows lie
+    part = tuple([found.enclosing[k] if k == w.axis else i for k, i in enumerate(apart)])
+    shape = size_of([part[k] if k == w.window else i for k, i in enumerate(box)])
     (lo, hi), (at, _), (first, end) = _ends(part[w.axis]), _ends(box[w.axis]), _ends(part[w.window])
     offset = at - first * w.dilation - lo * w.stride
     reach = (hi - lo - 1) * w.stride + (end - first - 1) * w.dilation + 1
@@ -166,13 +169,21 @@ def _unshear(node: Node, box: IndexBox) -> Parts:
         (x,) = xs
         sized = (*x.shape[: w.axis], made, *x.shape[w.axis + 1 :])
         out = apply(Op.UNSHEAR, (x,), w, sized)
-        if before:
-            zeros = [before if k == w.axis else 0 for k in range(len(box))]
-            nothing = (0,) * len(box)
-            out = apply(Op.PAD, (out,), Padding(tuple(zeros), nothing, nothing, 0))
-        return shrunk(out, _moved(bx.full(out.shape), w.axis, -max(offset, 0)), bx.full(shape))
+        out = _filled_up(out, w.axis, Interval(before, before + made), Interval(0, before + made))
+        read = shrunk(out, _moved(bx.full(out.shape), w.axis, -max(offset, 0)), bx.full(shape))
+        return _filled_up(read, w.window, part[w.window], box[w.window])
 
     return Parts((part,), make)
+
+
+def _filled_up(n: Node, axis: int, here: Interval, wanted: Interval) -> Node:
+    """An axis of a node, which has the elements of an interval, with zeros up to the ends of another around it."""
+    (lo, hi), (first, end) = _ends(here), _ends(wanted)
+    if (lo, hi) == (first, end):
+        return n
+    zeros = (0,) * len(n.shape)
+    low, high = ([by if k == axis else 0 for k in range(len(zeros))] for by in (lo - first, end - hi))
+    return apply(Op.PAD, (n,), Padding(tuple(low), tuple(high), zeros, 0))
 
 
 def _moved(box: IndexBox, axis: int, by: int) -> IndexBox:
@@ -224,7 +235,15 @@ def _update(node: Node, box: IndexBox) -> Parts:
     attrs = replace(at, start=tuple(starts))
     if covers:
         return Parts((None, tuple(sides)), lambda xs: xs[0])
-    return Parts((box, tuple(sides)), lambda xs: apply(Op.UPDATE, tuple(xs), attrs))
+    kept = bx.meet(needs(node, Region((box,)))[0].enclosing, box)  # of x; what lies around it is written over
+
+    def make(xs: Sequence[Node]) -> Node:
+        x, new = xs
+        for axis, (here, wanted) in enumerate(zip(kept, box, strict=True)):
+            x = _filled_up(x, axis, here, wanted)
+        return apply(Op.UPDATE, (x, new), attrs)
+
+    return Parts((kept, tuple(sides)), make)
 
 
 _PLACED: dict[Op, Callable[[Node, IndexBox], Parts | None]] = {
