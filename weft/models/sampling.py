@@ -45,7 +45,8 @@ class Sampling:
         return self.temperature == 0
 
     def logits(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        """The logits that tokens are drawn by: x, (b, v), with those that cannot come at -infinity. `seen`, (b, v): were there."""
+        """The logits that tokens are drawn by: x, (b, v), with those that cannot come at -infinity. `seen`, (b, v):
+        tokens that were there before."""
         if seen is not None and self.repetition_penalty != 1:
             p = self.repetition_penalty
             x = weft.where(seen, weft.where(x > 0, x / p, x * p), x)
