@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,14 @@ def fresh_cache() -> Iterator[None]:
     with TemporaryDirectory(prefix="weft-tests-") as folder:
         os.environ["WEFT_CACHE_DIR"] = folder
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """Garbage collections, and each trace's search for what holds its arguments, walk what this file's tests made:
+    what was imported and made before would be most of their time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
