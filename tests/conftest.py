@@ -14,7 +14,7 @@ from hypothesis import settings
 os.environ["WEFT_VERIFY"] = "1"
 
 # A shared two-core machine stalls for longer than Hypothesis' deadline at times; the suite bounds time as a whole.
-settings.register_profile("weft", deadline=None, print_blob=True, max_examples=60)
+settings.register_profile("weft", deadline=None, print_blob=True)
 settings.load_profile("weft")
 
 
