@@ -68,7 +68,7 @@ surface: $(VENV)/dev.stamp
 fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \
 	    tests/core/composed/test_halves.py tests/core/compile/test_compile_breaks.py tests/core/execute/test_changes.py \
-	    tests/core/test_torch_samples.py tests/optim/test_lr_scheduler.py
+	    tests/optim/test_lr_scheduler.py
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python tools/mutate.py $(FILE) $(TESTS) $(MUTATE)
