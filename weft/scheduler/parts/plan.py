@@ -55,12 +55,14 @@ class _Part:
 
 @dataclass(slots=True)
 class _Move:
-    """An exchange, with the devices at both ends. `queue`: where the source may be read once the host has waited."""
+    """An exchange, with the devices at both ends. `queue`: where the source may be read once the host has waited.
+    `copier`: the target, where it copies boxes itself."""
 
     step: Step
     device: Device
     origin: Device
     queue: int
+    copier: BoxCopier | None
 
 
 class _EqualParts:
@@ -113,7 +115,8 @@ class PartsPlan:
                 origin = devices[values[s.work.source].device]
                 if values[s.work.target].dtype not in device.info.dtypes:
                     raise unsupported(device.info, values[s.work.target].dtype)
-                steps.append(_Move(s, device, origin, copy_queue(origin)))
+                copier = device if isinstance(device, BoxCopier) else None
+                steps.append(_Move(s, device, origin, copy_queue(origin), copier))
                 continue
             sig = signature(s.work.nodes)
             names.update(v.name for v in sig.variables)
@@ -232,8 +235,8 @@ class PartsPlan:
         if not copy.nbytes:
             return
         target, queue = memories[x.target], s.lane.queue
-        if s.way is Way.COPIED and isinstance(device, BoxCopier):
-            if device.copy_box(target, origin, source, copy, queue):
+        if s.way is Way.COPIED and move.copier is not None:
+            if move.copier.copy_box(target, origin, source, copy, queue):
                 return
             origin.synchronize()  # it was thought to know a way
         copy_box(device, target, origin, source, copy, queue, move.queue)
