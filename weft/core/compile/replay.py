@@ -735,7 +735,7 @@ class LazyReplay(Replay):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Where the leaves of a plan come from: memory that never changes, numbered tensors, draws on devices."""
+    """The leaves of a plan, by where they come from: memory that never changes, numbered tensors, draws on devices."""
 
     fixed: list[Any]
     tensors: list[tuple[int, int]]
@@ -743,7 +743,7 @@ class _Inputs:
 
     @classmethod
     def of(cls, r: Recording, sig: Signature) -> _Inputs:
-        """Those of a plan for what was recorded."""
+        """The leaves of a plan for what was recorded."""
         number = {v.node: k for k, v in r.placeholders.items()}
         drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
         return cls(
