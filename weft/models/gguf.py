@@ -15,7 +15,7 @@ from typing import Any
 
 from weft import Tensor, nn
 from weft.errors import FileFormatError
-from weft.io import gguf_metadata, load_gguf
+from weft.io.gguf import load_with_metadata
 from weft.models.decoder import Decoder
 from weft.models.gemma3 import Gemma3, Gemma3Config
 from weft.models.llama import Llama, LlamaConfig
@@ -59,7 +59,7 @@ def from_gguf(path: str | os.PathLike[str], device: str | None = None) -> Decode
 
     >>> model = weft.models.from_gguf("Qwen3-0.6B-Q8_0.gguf")
     """
-    metadata, tensors = gguf_metadata(path), load_gguf(path, device)
+    metadata, tensors = load_with_metadata(path, device)
     arch = metadata.get("general.architecture")
     kind = _KINDS.get(str(arch))
     if kind is None:
