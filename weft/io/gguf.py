@@ -151,8 +151,7 @@ def _tensor(
 def gguf_metadata(path: StrPath) -> Metadata:
     """The entries that a file holds beside its tensors: architecture, sizes, the tokenizer's vocabulary ...
 
-    >>> weft.io.gguf_metadata("model.gguf")["general.architecture"]
-    'gemma3'
+    >>> architecture = weft.io.gguf_metadata("model.gguf")["general.architecture"]
     """
     return _opened(path).metadata
 
