@@ -20,6 +20,7 @@ from weft.backends.storage import Storage
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
+from weft.ir.garbage import not_collected
 from weft.ir.graph import Node, Target, apply, buffer, intern, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, boxes, is_mesh
@@ -108,7 +109,8 @@ def template(sig: Signature, layouts: Layouts, home: str) -> Template:
     with _lock:
         known = _templates.pop(key, None)
         if known is None:
-            known = _template(sig, layouts)
+            with not_collected():
+                known = _template(sig, layouts)
             while len(_templates) >= LOWERED_KEPT:
                 del _templates[next(iter(_templates))]
         _templates[key] = known
