@@ -239,6 +239,16 @@ def test_scatter_of_one_element_per_row_is_a_comparison() -> None:
     assert len(spec.algorithm.items) == 1
 
 
+@pytest.mark.parametrize("op", [Op.ADD, None])
+def test_one_element_per_row_of_a_tensor_in_memory_is_all_that_is_written_of_a_result(op: Op | None) -> None:
+    x, index = leaf(5, 3), leaf(5, 1, dtype=np.int64, top=3)
+    cache = apply(Op.SCATTER, (x, index, leaf(5, 1)), ScatterCombine(1, op))
+    written, read = checked(cache, add(cache, leaf(5, 3)))
+    assert dict(written.inplace) == {"y0": x} and cache in read.reads
+    (alone,) = checked(add(cache, 1.0))  # no result: nothing keeps it
+    assert not alone.inplace
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
 def test_scatter_of_narrow_floats_adds_in_f32(dtype: dtypes.DType) -> None:
     def narrow(x: Node) -> Node:
