@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -84,6 +85,43 @@ def test_large_batches_are_parted_where_computing_takes_longer_than_exchanging()
         assert f.chosen is not None
         assert any(isinstance(p, Shard) for layout in f.chosen.layouts.values() for p in layout)
         assert f(x).device.type == "cpu"
+
+
+@pytest.mark.parametrize("rows", [9, 512])
+def test_what_is_explained_is_what_runs(rows: int) -> None:
+    with farm(4, flops=1e9, bandwidth=1e12) as made, weft.device("farm:0"):
+        model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+        optimizer = weft.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: weft.Tensor) -> weft.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        f, x = weft.compile(step, devices="farm:*"), weft.ones(rows, 32).realize()
+        while f.chosen is None:
+            f(x)
+        f(x)
+        explained = weft.explain(f, x)
+        made.clear()
+        f(x)
+        ran = Counter(
+            s.resource for s in made.timeline().spans if "host" not in s.resource and "->" in s.resource
+        )
+        said = Counter(f"{e.source[-1]}->{e.target[-1]}" for e in explained.exchanges)
+        assert ran == said and sum(ran.values()) > 12
+        assert any("searched, as it takes the least time; " in str(of) for of in explained.layouts)
+
+
+def test_eight_devices_give_the_bits_of_one() -> None:
+    with farm(8) as made, weft.device("farm:0"):
+        losses, model = trained(None, "SGD", "same")
+        spread, other = trained(made.names, "SGD", "same")
+        assert spread == losses
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            np.testing.assert_array_equal(q.numpy(), p.numpy())
 
 
 def test_one_device_is_used_as_several_are(devices: list[str]) -> None:
