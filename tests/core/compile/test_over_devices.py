@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from weft import nn
 from weft.core.compile import over_devices
 from weft.core.compile.over_devices import OverDevices
 from weft.errors import ArgumentError, MemoryPlanError
+from weft.ir.graph import toposort
+from weft.ir.ops import Op
 from weft.ir.placement import Shard
 from weft.testing import farm
 
@@ -433,19 +436,56 @@ def test_where_moving_fails_all_state_is_as_before(
     assert all(str(p.grad.device).startswith("mesh") for p in model.parameters())
 
 
+def test_state_stays_where_it_is_while_a_call_reads_it_there(
+    devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, inside = nn.Linear(3, 4), threading.Event()
+    f = weft.compile(lambda x: layer(x).detach(), devices=devices, dynamic=False)
+    x = weft.tensor(W)
+    f(x)
+    assert f._here.recorded((x,), {}) is not None  # the next such call decides
+    called = f._here.called
+
+    def waits(*of: Any) -> Any:
+        inside.set()
+        until = time.monotonic() + 1  # for which another thread has all it needs to move the state
+        while f.chosen is None and time.monotonic() < until:
+            time.sleep(0.01)
+        return called(*of)
+
+    monkeypatch.setattr(f._here, "called", waits)
+    found: list[Any] = []
+    slow = threading.Thread(target=lambda: found.append(f(weft.tensor(W[:2])).numpy()))
+    slow.start()
+    assert inside.wait(60)
+    y = f(x).numpy()
+    slow.join()
+    np.testing.assert_allclose(found[0], y[:2], rtol=1e-5)
+
+
 def test_a_limit_that_cannot_be_met_refuses_each_call_before_it_is_made(devices: list[str]) -> None:
-    w, counter = weft.tensor(np.ones((64, 64), np.float32)), weft.zeros(())
+    w, counter = weft.tensor(np.ones((8, 8), np.float32)), weft.zeros(())
 
     def step(x: weft.Tensor) -> weft.Tensor:
         counter.add_(1)
         return x @ w
 
-    f, x = weft.compile(step, devices=devices, memory=1024), weft.ones(8, 64)
+    f, x = weft.compile(step, devices=devices, memory=8192), weft.ones(4096, 8)
     f(x)
     for _ in range(2):
-        with pytest.raises(MemoryPlanError, match=r"limit 1,024 bytes, at least .* are needed"):
+        with pytest.raises(MemoryPlanError, match=r"limit 8,192 bytes, at least .* are needed"):
             f(x)
     assert counter.item() == 1 and w.device.type == "cpu"
+
+
+def test_numbers_that_are_drawn_are_laid_out_with_the_rest(devices: list[str]) -> None:
+    w, bias = weft.ones(64, 8), weft.tensor(np.ones(8, np.float32))
+    f = weft.compile(lambda x: nn.functional.dropout(x @ w) + weft.tensor([1.0] * 8) * bias, devices=devices)
+    for _ in range(3):
+        f(weft.ones(96, 64))
+    assert f.chosen is not None
+    order = toposort(list(f.chosen.layouts))
+    assert {n.device for n in order} <= {None, f.mesh.name} and any(n.op is Op.THREEFRY for n in order)
 
 
 def test_limits_and_devices_name_each_other(devices: list[str]) -> None:
