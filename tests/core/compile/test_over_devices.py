@@ -319,6 +319,34 @@ def test_state_that_calls_read_later_comes_along(devices: list[str]) -> None:
     spread(make, lambda f, k: [f(weft.ones(3, 4), k >= 3).detach()], devices)
 
 
+def test_functions_share_state_that_one_of_them_has_moved(devices: list[str]) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer, runs = weft.optim.SGD(model.parameters(), lr=0.1), weft.zeros(())
+
+    def step(x: weft.Tensor) -> weft.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def evaluate(x: weft.Tensor) -> weft.Tensor:
+        runs.add_(1)
+        return model(x).detach()
+
+    step, evaluate = weft.compile(step, devices=devices), weft.compile(evaluate, devices=devices)
+    x = weft.tensor(W)
+    for _ in range(3):
+        step(x)
+    model.eval()
+    expected = model(x.to(model[0].weight.device)).numpy()
+    for _ in range(2):
+        np.testing.assert_allclose(evaluate(x).numpy(), expected, rtol=1e-6)
+    assert runs.item() == 2 and str(model[0].weight.device).startswith("mesh")
+    model.train()
+    assert step(x).item() < 10
+
+
 def test_a_call_may_ask_for_values_on_the_mesh(devices: list[str]) -> None:
     def make() -> Callable[..., Any]:
         layer = nn.Linear(4, 4)

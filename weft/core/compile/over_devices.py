@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from weakref import ref
 
@@ -66,8 +67,11 @@ class OverDevices(CompiledFunction[P, R]):
         self.chosen: Chosen | None = None
         """The decisions: layouts, with the prices of others, and a bound on what any choice could take."""
         super().__init__(fn, fullgraph, dynamic)
-        self._here = CompiledFunction(fn, fullgraph, dynamic)
-        self._there: CompiledFunction[P, R] = CompiledFunction(self._on_mesh, fullgraph, dynamic)
+        self._here, self._there = (
+            CompiledFunction[P, R](_named(way, fn), fullgraph, dynamic)
+            for way in (self._at_home, self._on_mesh)
+        )
+        self._is_spread = False
         self._state: dict[int, ref[Tensor]] = {}
         self._deciding = threading.RLock()
         self._told = False
@@ -86,9 +90,12 @@ class OverDevices(CompiledFunction[P, R]):
             if not self._is_decided(args, kwargs):
                 with self._deciding:  # the state is where it was until all of it has moved
                     if not self._is_decided(args, kwargs):
-                        result = self._here.called(args, kwargs)
-                        self._tell_breaks(args, kwargs)
-                        return result
+                        try:
+                            result = self._here.called(args, kwargs)
+                            self._tell_breaks(args, kwargs)
+                            return result
+                        except _StateIsThereError:
+                            self._is_spread = True
             result = self._there.called(args, kwargs)
             for t in tensors_in(
                 result
@@ -121,12 +128,12 @@ class OverDevices(CompiledFunction[P, R]):
 
     def _is_decided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """True where the state is on the mesh: it goes there once there is a trace, that fits, of such a call."""
-        if self.chosen is None:
+        if not self._is_spread:
             with self._deciding:
-                known = self._here.recorded(args, kwargs) if self.chosen is None else None
+                known = None if self._is_spread else self._here.recorded(args, kwargs)
                 if known is not None:
                     self._decide(known)
-        return self.chosen is not None
+        return self._is_spread
 
     def _decide(self, r: Recording) -> None:
         """Choose layouts for what was traced, and lay out the state: all of it or nothing."""
@@ -144,7 +151,7 @@ class OverDevices(CompiledFunction[P, R]):
         )
         of = dict(zip(leaves, layouts, strict=True))
         self._move([(t, of.get(k, self._everywhere)) for k, t in enumerate(r.captured, r.arguments)])
-        self.chosen = chosen
+        self.chosen, self._is_spread = chosen, True
 
     @property
     def _everywhere(self) -> Layout:
@@ -189,6 +196,18 @@ class OverDevices(CompiledFunction[P, R]):
                 f"{'; '.join(dict.fromkeys(map(str, breaks)))}",
                 stacklevel=4,
             )
+
+    def _at_home(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function where everything is; _StateIsThereError where its state is on the mesh already."""
+        trace = tracing.current()
+        if trace is not None:
+            trace.arrives = self._turn_back
+        fn: Callable[..., Any] = self.fn
+        return fn(*args, **kwargs)
+
+    def _turn_back(self, t: Tensor) -> None:
+        if t.value.node.device == self.mesh.name:
+            raise _StateIsThereError
 
     # on the mesh ------------------------------------------------------------------------------------------------------
 
@@ -239,6 +258,11 @@ class OverDevices(CompiledFunction[P, R]):
         """State that no call had read before: each device gets all of it."""
         if t.value.node.device in (None, home):
             self._move([(t, self._everywhere)])
+
+
+class _StateIsThereError(BaseException):
+    """The end of a trace in which a tensor is on the mesh, where another function has moved it. No Exception: a trace
+    that is interrupted leaves nothing behind."""
 
 
 @dataclass(slots=True, eq=False)
@@ -304,6 +328,11 @@ def _seen(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, tuple[views.V
             source, steps = min(first, key=lambda found: len(found[1]))
             found.append((source, t, steps))
     return found
+
+
+def _named(way: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A way to call a function, by the name of that."""
+    return update_wrapper(partial(way), fn, updated=())
 
 
 def _mesh(devices: Any) -> DeviceMesh:
