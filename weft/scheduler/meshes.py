@@ -33,16 +33,11 @@ from weft.scheduler.sharding.propagate import Choice, propagate
 from weft.scheduler.signature import Signature, signature, snapshot
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
     from weft.scheduler.mesh_plans import MeshPlan
+    from weft.scheduler.placing.layouts import Decision
 
 Layouts: TypeAlias = tuple[Layout | None, ...]
 """The layout of each leaf of a graph; None for what is on no mesh."""
-=======
-    from weft.scheduler.placing.layouts import Decision
-
-Realize: TypeAlias = Callable[[Sequence[Node], Mapping[str, int] | None], Mapping[Node, Storage]]
->>>>>>> h-overdev
 
 LOWERED_KEPT = 128
 """Graphs on meshes whose local graphs are kept; the one met longest ago goes first."""
@@ -135,7 +130,7 @@ def template(sig: Signature, layouts: Layouts, home: str) -> Template:
     if sig.variables:
         names = ", ".join(v.name for v in sig.variables)
         raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
-    key = (sig.key, layouts, home)
+    key = (sig.key, layouts, home, _search.get())
     with _lock:
         known = _templates.pop(key, None)
         if known is None:
@@ -150,22 +145,7 @@ def template(sig: Signature, layouts: Layouts, home: str) -> Template:
 def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
     """The nodes that take the place of each, on devices that are no meshes. `home` is the device of what is on none."""
     sig = signature(nodes)
-<<<<<<< HEAD
     known = template(sig, layouts_in(sig), home())
-=======
-    if sig.variables:
-        names = ", ".join(v.name for v in sig.variables)
-        raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
-    layouts = tuple([None if s is None else layout_of(s) for s in sig.storages])
-    key = (sig.key, layouts, home(), _search.get())
-    with _lock:
-        known = _templates.pop(key, None)
-        if known is None:
-            known = _template(sig)
-            while len(_templates) >= LOWERED_KEPT:
-                del _templates[next(iter(_templates))]
-        _templates[key] = known
->>>>>>> h-overdev
     new: dict[Node, Node] = {}
     for places, leaf, storage in zip(known.leaves, sig.leaves, sig.storages, strict=True):
         own = parts_of(storage) if storage is not None and is_mesh(leaf.device) else [storage] * len(places)
@@ -196,13 +176,8 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
     """The local graph of `roots`, of one mesh after the other: for each, the others are devices like any."""
     found: list[Laid | Node] = list(_by_way_of_devices(roots))
     fetches: list[Fetch] = []
-<<<<<<< HEAD
-    choices: dict[Node, Choice] = {}
-    names = dict.fromkeys(n.device for n in toposort(flat(found)) if is_mesh(n.device))
-=======
     choices: dict[Node, Choice | Decision] = {}
-    names = dict.fromkeys(n.device for n in toposort(_flat(found)) if is_mesh(n.device))
->>>>>>> h-overdev
+    names = dict.fromkeys(n.device for n in toposort(flat(found)) if is_mesh(n.device))
     for name in names:
         device = mesh_of(name)
         assert device is not None
