@@ -826,10 +826,11 @@ class PartsReplay(LazyReplay):
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """The plan of a recording for tensors that lie so. `rebound`, `grads`: the places of values that state and
-    gradients stand for afterwards, laid out as those before."""
+    """The plan of a recording for tensors that lie so: of the nodes `asked`. `rebound`, `grads`: the places of values
+    that state and gradients stand for afterwards, laid out as those before."""
 
     layouts: list[Layout | None]
+    asked: list[Node]
     plan: MeshPlan | None
     inputs: _Inputs
     rebound: list[int]
@@ -851,14 +852,18 @@ class MeshReplay(PartsReplay):
         known = all(g.value is None or g.target in r.specs for g in r.set_grads)
         return known and not plans.in_files(nodes)
 
-    def _run(self, objects: list[Any]) -> Any:
+    def _laid(self, objects: list[Any]) -> _Laid:
+        """The plan for tensors that lie as these."""
         layouts = [meshes.layout_of(objects[k].value.node) for k in self.recording.specs]
         for known in self._known:
             if known.layouts == layouts:
-                break
-        else:
-            known = self._planned(layouts)
-            self._known = [known, *self._known[: LAYOUTS_KEPT - 1]]
+                return known
+        made = self._planned(layouts)
+        self._known = [made, *self._known[: LAYOUTS_KEPT - 1]]
+        return made
+
+    def _run(self, objects: list[Any]) -> Any:
+        known = self._laid(objects)
         storages: list[Storage] = []
         if known.plan is not None:
             storages = known.plan.run(known.inputs.memories(self.recording, objects))
@@ -881,6 +886,7 @@ class MeshReplay(PartsReplay):
         found = plans.over_meshes(asked, lies) if asked else None
         return _Laid(
             layouts,
+            asked,
             None if found is None else found[0],
             _Inputs([], [], []) if found is None else _Inputs.of(r, found[1]),
             [where[n] for n in rebound],
@@ -897,13 +903,13 @@ class MeshReplay(PartsReplay):
         return graph.apply(Op.COPY, (new,), graph.Target(old.device or "", layout))
 
     def explain(self, objects: list[Any]) -> Explanation:
-        """Run; the kernels of what was recorded, for tensors that lie as these, without times."""
+        """Run; the kernels of the plan for tensors that lie as these, without times."""
         from weft.core.execute.explanation import explain_nodes
 
         self.run(objects)
-        r = self.recording
-        known = {v: objects[k].value for k, v in r.placeholders.items()}
-        return explain_nodes([v.node for v in instantiate(r.values, known, {})])
+        known = {v: objects[k].value for k, v in self.recording.placeholders.items()}
+        asked = [Value(n) for n in self._laid(objects).asked]
+        return explain_nodes([v.node for v in instantiate(asked, known, {})])
 
 
 def target(b: Rebind, objects: Sequence[Any]) -> Any:
