@@ -25,6 +25,7 @@ from weft.scheduler import realize as one
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, cut
 from weft.scheduler.parts.order import Ordered, bytes_of, ordered
 from weft.scheduler.parts.plan import PartsPlan
+from weft.scheduler.parts.proof import prove
 from weft.scheduler.parts.verify import verify_parts
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Key, Signature, signature, snapshot
@@ -68,10 +69,10 @@ def parts_plan(sig: Signature) -> PartsPlan:
     """The plan of parts for a graph, from the cache or built now."""
     key = sig.key, one.default_device()
     plan = _found.get(key)
-    if plan is None or not _is_valid(plan):
+    if plan is None or not is_valid(plan):
         with _lock, not_collected():
             plan = _found.get(key)
-            if plan is None or not _is_valid(plan):
+            if plan is None or not is_valid(plan):
                 plan = _found[key] = _built(sig)
             while len(_found) > PARTS_KEPT:
                 del _found[next(iter(_found))]
@@ -81,7 +82,7 @@ def parts_plan(sig: Signature) -> PartsPlan:
     return plan
 
 
-def _is_valid(plan: PartsPlan) -> bool:
+def is_valid(plan: PartsPlan) -> bool:
     """True where its devices are still those of these names: a farm may have been registered anew."""
     return all(registry.open_device(n) is d for n, d in plan.devices.items())
 
@@ -99,14 +100,17 @@ def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
         sig.key, sig.leaves, (None,) * len(sig.leaves), sig.variables, sig.copies, sig.homeless
     )  # fmt: skip
     own = snapshot(blank)
-    found = cut(expand_calls(own.outputs), own.leaves, _info, one.default_device())
+    outputs = expand_calls(own.outputs)
+    found = cut(outputs, own.leaves, _info, one.default_device())
+    if settings.verify():
+        prove(found, outputs, own.leaves)
     devices = {name: registry.open_device(name) for name in _names(found)}
     return ordered(found, devices), devices
 
 
 def _names(found: Cut) -> list[str]:
     """The devices of a cut, in order."""
-    used = {v for s in found.steps for v in (*s.reads, *s.results)}
+    used = {v for s in found.steps for v in (*s.reads, *s.results)} | set(found.outputs)
     names = [found.values[v].device for v in sorted(used)]
     return list(dict.fromkeys((*names, *(s.device for s in found.steps if isinstance(s, Compute)))))
 
