@@ -280,3 +280,22 @@ def test_pools_that_devices_share_have_one_limit() -> None:
             assert registry.is_limited(other)
     finally:
         registry.unregister("shared")
+
+
+def test_what_is_updated_may_be_read_afterwards(pool: dummy.DummyDevice) -> None:
+    leaf = weft.tensor(data(16, 16), device="tight:0").realize()
+    rows = weft.tensor(np.arange(16)[::-1].copy(), device="tight:0").realize()
+
+    def run() -> weft.Tensor:
+        a = (leaf @ leaf).contiguous()
+        b = (a @ leaf).contiguous()
+        c = a.clone().index_add_(0, rows, b).contiguous()
+        return (c @ a) + (b @ c).contiguous().tanh()
+
+    want, used = bits(run()), pool.used_bytes()
+    with pytest.raises(weft.MemoryPlanError) as refused, weft.memory_limit(used + 1, "tight:0"):
+        run().realize()
+    found = LEAST.search(str(refused.value))
+    assert found is not None
+    with weft.memory_limit(int(found[1].replace(",", "")), "tight:0"):
+        assert bits(run()) == want

@@ -27,12 +27,13 @@ def reordered(made: Prepared) -> Prepared:
                 waits[k].add(assembly.made[n])
     overwritten = [(made.job.leaves[i], made.job.outputs[o]) for o, i in assembly.replaces.items()]
     overwritten += [(base, n) for s in specs for n in s.writes if (base := assembly.base(n)) is not None]
-    for old, new in overwritten:
-        waits[assembly.made[new]] |= readers.get(old, set()) - {assembly.made[new]}
     for n, output in assembly.early.items():  # which may be made in the memory of a leaf
         i = assembly.replaces.get(assembly.output[output])
         if i is not None:
-            waits[assembly.made[n]] |= readers.get(made.job.leaves[i], set()) - {assembly.made[n]}
+            overwritten.append((made.job.leaves[i], n))
+    for old, new in overwritten:  # those that read it later read a copy
+        writer = assembly.made[new]
+        waits[writer].update([k for k in readers.get(old, ()) if k < writer])
     users: list[list[int]] = [[] for _ in specs]
     for k, before in enumerate(waits):
         for j in before:
