@@ -158,6 +158,11 @@ class Schedule:
         """True where every task runs once, and no value leaves."""
         return not self.left
 
+    @property
+    def spills(self) -> bool:
+        """True where a value goes to the slower pool."""
+        return any(a.kind is Kind.OUT for a in self.actions)
+
 
 Measure: TypeAlias = Callable[[Schedule], int]
 """The bytes that a schedule takes when it is laid out."""

@@ -24,9 +24,10 @@ from weft.scheduler import memory
 from weft.scheduler.build import Assembly, Job, Prepared, assembled, prepared
 from weft.scheduler.loops import nbytes
 from weft.scheduler.plan import Plan, Within
-from weft.scheduler.pools import again
+from weft.scheduler.pools import again, slow
 from weft.scheduler.pools.order import reordered
-from weft.scheduler.pools.schedule import Kind, Left, Schedule, fates, least, within
+from weft.scheduler.pools.schedule import Fate, Kind, Left, Schedule, fates, least, within
+from weft.scheduler.pools.spilling import plan_of, split
 from weft.scheduler.signature import Key, Signature, snapshot
 
 GRAPHS_KEPT = 64
@@ -43,6 +44,13 @@ ATTEMPTS = 6
 
 SLACK = 1 / 16
 """The part of what a pool seems to have by which the next one is smaller."""
+
+WORTH_A_COPY = 1.1
+"""The time, in times of what the plan that keeps all values takes, from which copies to a slower pool are weighed
+against computing again: to plan both takes twice as long."""
+
+NEVER = 1 << 62
+"""The bytes of a schedule that cannot be laid out."""
 
 R = TypeVar("R")
 Replaces: TypeAlias = tuple[tuple[int, int], ...]
@@ -93,22 +101,30 @@ def _built(sig: Signature, device: Device, replaces: Replaces, room: int) -> Fit
         return Fitted(assembled(given).plan({}), _taken(given, device), room, 0.0)
     made = reordered(given)
     found = again.tasks(made)
+    problem, fixed = found.problem, results_bytes(made, device)
 
     def measure(schedule: Schedule) -> int:
-        return _taken(again.repeated(made, found, schedule), device)
+        if not schedule.spills:
+            return _taken(again.repeated(made, found, schedule), device)
+        pieces = split(made, found, schedule)
+        return NEVER if pieces is None else pieces.taken(lambda n: allocated(device, n))
 
-    schedule = within(found.problem, room, results_bytes(made, device), measure)
-    if schedule is None:
-        return least(found.problem, measure)
-    job = again.repeated(made, found, schedule)
-    left = [(repr(found.values[x.value]), x) for x in fates(schedule)]
-    nbytes = _taken(job, device)
+    schedule = within(problem, room, fixed, measure)
+    if schedule is None or schedule.ns > WORTH_A_COPY * problem.clock[-1]:
+        transfers = tuple([slow.transfer(device, nbytes(n)) for n in found.values])
+        spilling = replace(problem, transfers=transfers)
+        options = [s for s in (schedule, within(spilling, room, fixed, measure)) if s is not None]
+        if not options:
+            return min(least(problem, measure), least(spilling, measure))
+        schedule = min(options, key=lambda s: s.ns)
+    taken = measure(schedule)
     number = {id(s): k for k, s in enumerate(given.specs)}
-    ran = [made.specs[a.number] for a in schedule.actions if a.kind is Kind.RUN]
-    notes = Within(
-        tuple([number[id(s)] for s in ran]), lines(left, room, nbytes, schedule.ns / found.problem.clock[-1])
-    )
-    return Fitted(replace(assembled(job).plan({}), within=notes), nbytes, room, schedule.ns)
+    ran = [number[id(made.specs[a.number])] for a in schedule.actions if a.kind is Kind.RUN]
+    left = [(repr(found.values[x.value]), x) for x in fates(schedule)]
+    notes = lines(left, room, taken, schedule.ns / problem.clock[-1], slow.name(device.info))
+    pieces = split(made, found, schedule) if schedule.spills else None
+    plan = plan_of(pieces) if pieces else assembled(again.repeated(made, found, schedule)).plan({})
+    return Fitted(replace(plan, within=Within(tuple(ran), notes)), taken, room, schedule.ns)
 
 
 def results_bytes(made: Prepared, device: Device) -> int:
@@ -194,18 +210,25 @@ def remedy(device: Device, needed: int) -> str:
     )
 
 
-def lines(left: Sequence[tuple[str, Left]], room: int, nbytes: int, longer: float) -> tuple[str, ...]:
-    """The values that leave memory, and why."""
+def lines(
+    left: Sequence[tuple[str, Left]], room: int, taken: int, longer: float, pool: str
+) -> tuple[str, ...]:
+    """The values that leave memory, and why; `pool`: where those go that are spilled."""
     head = (
-        f"within {room:,} bytes: takes {nbytes:,}, {len(left)} values leave memory in between, about "
+        f"within {room:,} bytes: takes {taken:,}, {len(left)} values leave memory in between, about "
         f"{100 * (longer - 1):.0f} % longer"
     )
-    return (head, *[_line(name, x) for name, x in left])
+    return (head, *[_line(name, x, pool) for name, x in left])
 
 
-def _line(name: str, x: Left) -> str:
-    other = "" if x.other_ns is None else f"; the other way {x.other_ns / 1e3:,.1f} us"
+def _line(name: str, x: Left, pool: str) -> str:
+    way, other = (
+        ("recomputed", "to spill it")
+        if x.fate is Fate.RECOMPUTED
+        else (f"spilled to {pool}", "to recompute it")
+    )
+    price = "" if x.other_ns is None else f"; {x.other_ns / 1e3:,.1f} us {other}"
     return (
-        f"    {name}: {x.fate.value}, {x.nbytes:,} bytes free for {x.absent_ns / 1e3:,.1f} us, back in "
-        f"{x.back_ns / 1e3:,.1f} us{other}"
+        f"    {name}: {way}, {x.nbytes:,} bytes free for {x.absent_ns / 1e3:,.1f} us, back in "
+        f"{x.back_ns / 1e3:,.1f} us{price}"
     )
