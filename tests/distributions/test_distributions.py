@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 import weft
 from weft import distributions as dist
+from weft.core.functions import random
 
 Make = Callable[[Any, Any], Any]
 """(the framework, a function from an array to a tensor of it) -> a distribution"""
@@ -197,3 +199,30 @@ def test_expanded_to_a_batch(name: str) -> None:
     x = wide.sample((2,))
     assert x.shape == (2, 4, *ours.batch_shape, *ours.event_shape)
     _close(wide.log_prob(x), ours.log_prob(x))
+
+
+@pytest.mark.parametrize("rates", [(0.0, 0.5, 1e-9, 3.0, 16.0), (0.3, 20.0, 0.0)])
+def test_poissons_draws_are_the_inverse_of_its_running_sum(rates: tuple[float, ...]) -> None:
+    def inverse(rate: float, u: float) -> int:
+        k, term = 0, math.exp(-rate)
+        total = term
+        while total <= u:
+            k += 1
+            term *= rate / k
+            total += term
+        return k
+
+    rate = np.repeat(np.array(rates), 200)
+    weft.manual_seed(5)
+    u = weft.rand(rate.size, dtype=weft.float64).numpy()
+    weft.manual_seed(5)
+    drawn = weft.poisson(weft.tensor(rate))
+    assert drawn.tolist() == [inverse(r, x) if r else 0 for r, x in zip(rate, u, strict=True)]
+
+
+def test_poissons_largest_draws_are_where_the_tail_ends() -> None:
+    """As by bisection of the incomplete gamma function, which rates above 16 take."""
+    rate = weft.tensor(np.repeat([0.0, 0.1, 2.0, 16.0], 4))
+    u = weft.tensor(np.tile([0.0, 0.999, 1 - 2.0**-40, 1 - 2.0**-53], 4))
+    found = random._poisson_by_terms(rate, u, 16.0).reshape(4, 4).tolist()
+    assert found == [[0, 0, 0, 0], [0, 2, 7, 9], [0, 8, 18, 22], [0, 30, 51, 59]]

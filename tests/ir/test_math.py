@@ -162,9 +162,7 @@ def exact(op: Op, *inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for i in inputs:
         plain &= np.isfinite(i)
     f = EXACT[op]
-    # enough bits to reduce the largest argument
-    precision = 1200 if op in (Op.SIN, Op.COS) else 120
-    with mpmath.workprec(precision):
+    with mpmath.workprec(120):  # arguments of sine and cosine are reduced with as many bits as these take
         for i in np.flatnonzero(plain):
             if op is Op.POW and (inputs[0][i] == 0 or inputs[1][i] == 0):
                 continue

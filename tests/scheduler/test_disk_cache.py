@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,16 +56,31 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, set[str]]:
     return out, set(err.split())
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, set[str]]:
+    """A cache that one process has filled, what it printed, and the modules it had loaded."""
+    folder = tmp_path_factory.mktemp("filled")
+    return folder, *finish(start(folder))
+
+
+@pytest.fixture
+def filled(folder: Path, first: tuple[Path, str, set[str]]) -> tuple[Path, str]:
+    """A cache that a process has filled, and what it printed."""
+    return shutil.copytree(first[0], folder, dirs_exist_ok=True), first[1]
+
+
 def files(folder: Path, kind: str = "*") -> list[Path]:
     return [f for f in folder.glob(f"{kind}/*/*") if f.is_file()]
 
 
-def test_a_second_process_neither_kernelizes_nor_schedules_nor_compiles(folder: Path) -> None:
-    first, modules = finish(start(folder))
-    assert "weft.scheduler.kernelize" in modules
+def test_a_second_process_neither_kernelizes_nor_schedules_nor_compiles(
+    filled: tuple[Path, str], first: tuple[Path, str, set[str]]
+) -> None:
+    folder, want = filled
+    assert "weft.scheduler.kernelize" in first[2]
     assert files(folder, "plan") and files(folder, "image") and files(folder, "native")
     second, modules = finish(start(folder))
-    assert second == first
+    assert second == want
     for heavy in ("kernelize", "optimize", "build", "programs"):
         assert f"weft.scheduler.{heavy}" not in modules
     assert "weft.backends.cpu.render" not in modules and "weft.ir.passes.pipeline" not in modules
@@ -82,16 +99,15 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", ["plan", "image", "native"])
-def test_damaged_entries_are_rebuilt(folder: Path, kind: str) -> None:
-    want, _ = finish(start(folder))
+def test_damaged_entries_are_rebuilt(filled: tuple[Path, str], kind: str) -> None:
+    folder, want = filled
     damages = list(DAMAGE.values())
     random.Random(kind).shuffle(damages)
-    for part in (damages[:4], damages[4:]):
-        for k, f in enumerate(files(folder, kind)):
-            # empty still: a plan of one size is not looked for where there is one for all
-            f.write_bytes(part[k % 4](f.read_bytes() or bytes(100)))
-        got, _ = finish(start(folder))
-        assert got == want
+    for f, damage in zip(files(folder, kind), itertools.cycle(damages), strict=False):
+        # empty still: a plan of one size is not looked for where there is one for all
+        f.write_bytes(damage(f.read_bytes() or bytes(100)))
+    got, _ = finish(start(folder))
+    assert got == want
     _, modules = finish(start(folder))
     assert "weft.scheduler.build" not in modules  # whole again
 
@@ -105,9 +121,9 @@ def test_a_damaged_entry_counts_as_absent_and_goes(folder: Path, how: str) -> No
     assert not files(folder)
 
 
-def test_an_entry_of_another_plan_is_not_taken(folder: Path) -> None:
+def test_an_entry_of_another_plan_is_not_taken(filled: tuple[Path, str]) -> None:
     """Intact, but what is inside belongs elsewhere."""
-    want, _ = finish(start(folder))
+    folder, want = filled
     stored = files(folder, "plan")
     contents = [f.read_bytes() for f in stored]
     for f, data in zip(stored, contents[1:] + contents[:1], strict=True):
@@ -141,23 +157,23 @@ def test_a_record_that_makes_no_sense_is_ignored(folder: Path, text: str) -> Non
     assert disk_cache.get("plan", "k") is None
 
 
-def test_eight_processes_at_once_on_an_empty_cache(folder: Path) -> None:
-    running = [start(folder) for _ in range(8)]
+def test_four_processes_at_once_on_an_empty_cache(folder: Path) -> None:
+    running = [start(folder) for _ in range(4)]
     assert len({finish(p)[0] for p in running}) == 1
     assert not list(folder.rglob("*.tmp"))
     _, modules = finish(start(folder))
     assert "weft.scheduler.build" not in modules
 
 
-def test_a_killed_writer_leaves_nothing_that_is_believed(folder: Path) -> None:
-    want, _ = finish(start(folder))
-    disk_cache.clear()
+def test_a_killed_writer_leaves_nothing_that_is_believed(
+    folder: Path, first: tuple[Path, str, set[str]]
+) -> None:
     for delay in (0.2, 0.5, 0.8, 1.1):
         process = start(folder)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert finish(start(folder))[0] == want
+    assert finish(start(folder))[0] == first[1]
 
 
 def test_writers_that_are_killed_in_the_middle(folder: Path) -> None:

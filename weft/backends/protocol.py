@@ -18,7 +18,7 @@ Errors, the same everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -334,6 +334,22 @@ class BoxCopier(Protocol):
         queue has started or waits for: who has written the source, or reads the target, is ordered by events. Until
         it is done, the source must stay as it is; it is kept alive. ValueError for a box outside of a memory."""
         ...
+
+
+@runtime_checkable
+class Alike(Protocol):
+    """A device that runs the code of others like it as it is, so that many are planned for as one. Optional."""
+
+    @property
+    def device_class(self) -> Hashable:
+        """Equal for devices whose code serves each other, and whose descriptions differ in nothing that schedules
+        read."""
+        ...
+
+
+def device_class(device: Device) -> Hashable:
+    """The class of a device: all that are alike, or it alone."""
+    return device.device_class if isinstance(device, Alike) else device
 
 
 class Backend(Protocol):

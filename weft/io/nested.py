@@ -24,6 +24,7 @@ from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io import torch_files
 from weft.io.archive import MAX_EXPANSION
 from weft.io.checkpoint import ZIP, SafeReader, load_running, loaded
+from weft.io.gguf import MAGIC, gguf_tensors
 from weft.io.placing import placing
 from weft.io.safetensors import save_safetensors, tensors_in
 from weft.io.source import Reading, opened
@@ -81,7 +82,7 @@ def load(
     max_expansion: float = MAX_EXPANSION,
     **pickle_load_args: Any,
 ) -> Any:
-    """Load a file of `save`, torch.save, or other safetensors (tensors by name). No code of the file is run.
+    """Load a file of `save`, torch.save, or other safetensors or GGUF (tensors by name). No code of the file is run.
 
     `f`: a path, whose file is mapped, so that a tensor's bytes are read when it is first used and the file must stay as
     it is until then (it may be deleted or replaced); or an object with `read`, which is read at once. `map_location`:
@@ -106,6 +107,8 @@ def load(
         if weights_only is False:
             return load_running(source, place, pickle_module, pickle_load_args, max_expansion)
         return loaded(source, place, SafeReader, max_expansion)
+    if start == MAGIC:
+        return gguf_tensors(source, place("cpu"))
     reading = Reading(source)
     header = header_in(reading.read, source.size, source.path)
     tensors = tensors_in(source, header, place("cpu"))

@@ -1,5 +1,5 @@
 """Work that makes many objects and no garbage: Python's collector would walk them again and again, and find nothing."""
-# Tests: tests/test_scale.py
+# Tests: tests/test_scale.py, tests/core/execute/test_threads.py
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import gc
 import os
 import threading
 
-from weft.ir.forks import forkable
+from weft.ir.forks import awaited
 
-_lock = forkable(threading.RLock())
+_lock = awaited(threading.RLock())
 _resting: set[int] = set()
 """The blocks that run, by id."""
 

@@ -589,8 +589,9 @@ def evaluate(x: Int, env: Mapping[str, Any], opaque: Callable[[Any], Any] | None
             return env[x.name]
         case Sum():
             total: Any = x.const
-            for a, c in x.terms:
-                total = total + evaluate(a, env, opaque) * c
+            for a, c in x.terms:  # mostly variables, once: others would be most calls and products
+                value = env[a.name] if isinstance(a, Var) else evaluate(a, env, opaque)
+                total = total + (value if c == 1 else value * c)
             return total
         case Product():
             total = 1

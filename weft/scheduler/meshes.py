@@ -1,4 +1,4 @@
-"""Graphs on meshes become graphs on their devices, joined by copies; these are computed as any others are.
+"""Graphs on meshes become graphs on their devices, joined by copies; `mesh_plans` has the plans of these.
 
     x "mesh:0" (8, 4), by rows on dummy:0 and dummy:1        x0 (4, 4) on dummy:0        x1 (4, 4) on dummy:1
     y = exp(x)                                               exp(x0)                     exp(x1)
@@ -12,23 +12,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.backends import registry
-from weft.backends.mesh.device import MeshDevice, joined, layout_of, parts_of
+from weft.backends.mesh.device import MeshDevice, MeshMemory, layout_of, parts_of, sizes_of
 from weft.backends.storage import Storage
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.graph import Node, Target, apply, buffer, intern, toposort
 from weft.ir.ops import Op
-from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, is_mesh
+from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, boxes, is_mesh
 from weft.ir.rewrite import over, rebuilt, rewritten
 from weft.scheduler.sharding.lower import Fetch, lower
 from weft.scheduler.sharding.propagate import Choice, propagate
 from weft.scheduler.signature import Signature, signature, snapshot
 
-Realize: TypeAlias = Callable[[Sequence[Node], Mapping[str, int] | None], Mapping[Node, Storage]]
+if TYPE_CHECKING:
+    from weft.scheduler.mesh_plans import MeshPlan
+
+Layouts: TypeAlias = tuple[Layout | None, ...]
+"""The layout of each leaf of a graph; None for what is on no mesh."""
 
 LOWERED_KEPT = 128
 """Graphs on meshes whose local graphs are kept; the one met longest ago goes first."""
@@ -56,20 +60,21 @@ class Local:
     @property
     def nodes(self) -> list[Node]:
         """The nodes of all devices."""
-        return _flat(self.found)
+        return flat(self.found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
+@dataclass(slots=True, eq=False)
+class Template:
     """The local graph of a structure, on leaves that have no values: for each leaf of the structure one, or one for
-    each device of its mesh."""
+    each device of its mesh. `plan`: made when it first runs."""
 
     leaves: tuple[tuple[Node, ...], ...]
     local: Local
+    plan: MeshPlan | None = None
 
 
 _lock = forkable(threading.RLock())
-_templates: dict[tuple[Any, ...], _Template] = {}
+_templates: dict[tuple[Any, ...], Template] = {}
 
 
 def mesh_of(name: str | None) -> MeshDevice | None:
@@ -85,40 +90,35 @@ def touches(order: Iterable[Node]) -> bool:
     return any(is_mesh(n.device) for n in order)
 
 
-def compute(
-    nodes: Sequence[Node], home: Callable[[], str], realize: Realize, bindings: Mapping[str, int] | None
-) -> list[Storage]:
-    """The values of nodes, some of them on meshes or made of what is. `realize` computes on single devices."""
-    found = localized(nodes, home).found
-    constants = realize(_flat(found), bindings)
+def layouts_in(sig: Signature, given: Mapping[Node, Layout] | None = None) -> Layouts:
+    """The layouts of a graph's leaves: those of their values, or `given` where there is no value yet."""
+    have = given or {}
+    return tuple(
+        [have.get(n) if s is None else layout_of(s) for n, s in zip(sig.leaves, sig.storages, strict=True)]
+    )
 
-    def value(n: Node) -> Storage:
-        storage: Storage | None = n.storage
-        return constants[n] if storage is None else storage
 
-    return [
-        joined(_device(f.mesh), f.layout, f.shape, [value(n) for n in f.nodes])
-        if isinstance(f, Laid)
-        else value(f)
-        for f in found
-    ]
+def template(sig: Signature, layouts: Layouts, home: str) -> Template:
+    """The local graph of a structure whose leaves lie like that, from the cache or made now. `home` is the device of
+    what is on none."""
+    if sig.variables:
+        names = ", ".join(v.name for v in sig.variables)
+        raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
+    key = (sig.key, layouts, home)
+    with _lock:
+        known = _templates.pop(key, None)
+        if known is None:
+            known = _template(sig, layouts)
+            while len(_templates) >= LOWERED_KEPT:
+                del _templates[next(iter(_templates))]
+        _templates[key] = known
+    return known
 
 
 def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
     """The nodes that take the place of each, on devices that are no meshes. `home` is the device of what is on none."""
     sig = signature(nodes)
-    if sig.variables:
-        names = ", ".join(v.name for v in sig.variables)
-        raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
-    layouts = tuple([None if s is None else layout_of(s) for s in sig.storages])
-    key = (sig.key, layouts, home())
-    with _lock:
-        known = _templates.pop(key, None)
-        if known is None:
-            known = _template(sig)
-            while len(_templates) >= LOWERED_KEPT:
-                del _templates[next(iter(_templates))]
-        _templates[key] = known
+    known = template(sig, layouts_in(sig), home())
     new: dict[Node, Node] = {}
     for places, leaf, storage in zip(known.leaves, sig.leaves, sig.storages, strict=True):
         own = parts_of(storage) if storage is not None and is_mesh(leaf.device) else [storage] * len(places)
@@ -128,23 +128,21 @@ def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
     return Local(tuple(_changed(known.local.found, made)), known.local.fetches, known.local.choices)
 
 
-def _template(sig: Signature) -> _Template:
+def _template(sig: Signature, layouts: Layouts) -> Template:
     own = snapshot(sig)
     shards: dict[Node, tuple[Node, ...]] = {}
-    for leaf in own.leaves:
+    for leaf, layout in zip(own.leaves, layouts, strict=True):
         mesh = mesh_of(leaf.device)
-        if mesh is not None:
-            storage: Storage | None = leaf.storage
-            if storage is None:  # nobody has a value for it: who computes it says so
-                leaf.storage = storage = Storage(mesh, mesh.allocate(0), leaf.dtype, sizes(leaf))
-            shards[leaf] = tuple(
-                [buffer(p.shape, p.dtype, p.device.info.name, None) for p in parts_of(storage)]
-            )
+        if mesh is not None:  # what the leaf holds does not matter, but for how it lies
+            shape, laid = sizes(leaf), layout or mesh.replicated
+            leaf.storage = Storage(mesh, MeshMemory((), laid, shape, leaf.dtype.itemsize), leaf.dtype, shape)
+            held = zip(mesh.mesh.devices, boxes(laid, shape, mesh.mesh), strict=True)
+            shards[leaf] = tuple([buffer(sizes_of(box), leaf.dtype, name, None) for name, box in held])
     leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
     local = _localized(expand_calls(own.outputs), shards)
     for leaf in own.leaves:
         leaf.storage = None  # what the structure is kept for are other values
-    return _Template(leaves, local)
+    return Template(leaves, local)
 
 
 def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -> Local:
@@ -152,11 +150,11 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
     found: list[Laid | Node] = list(_by_way_of_devices(roots))
     fetches: list[Fetch] = []
     choices: dict[Node, Choice] = {}
-    names = dict.fromkeys(n.device for n in toposort(_flat(found)) if is_mesh(n.device))
+    names = dict.fromkeys(n.device for n in toposort(flat(found)) if is_mesh(n.device))
     for name in names:
         device = mesh_of(name)
         assert device is not None
-        mesh, wanted = device.mesh, list(dict.fromkeys(_flat(found)))
+        mesh, wanted = device.mesh, list(dict.fromkeys(flat(found)))
         own = {
             n: laid
             for n in toposort(wanted)
@@ -233,7 +231,8 @@ def sizes(node: Node) -> tuple[int, ...]:
     return tuple([n for n in node.shape if isinstance(n, int)])
 
 
-def _flat(found: Iterable[Laid | Node]) -> list[Node]:
+def flat(found: Iterable[Laid | Node]) -> list[Node]:
+    """The nodes of all devices, in order."""
     return [n for f in found for n in (f.nodes if isinstance(f, Laid) else (f,))]
 
 
@@ -245,9 +244,3 @@ def _changed(found: Iterable[Laid | Node], new: Mapping[Node, Any]) -> Iterable[
             if isinstance(f, Laid)
             else new[f]
         )
-
-
-def _device(mesh: Mesh) -> MeshDevice:
-    device = mesh_of(mesh.name)
-    assert device is not None
-    return device

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory
@@ -143,6 +143,11 @@ class Plan:
         )  # fmt: skip
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made
+
+    def on(self, device: Device) -> Plan:
+        """The plan on a device of the same class (see `protocol.Alike`), which has no memory of the device in it."""
+        assert self.feed is None, "numbers are in memory of a device"
+        return replace(self, device=device, executable=device.link(self.codes, self.commands))
 
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""

@@ -1,4 +1,4 @@
-"""Algorithms -> compiled programs, each distinct one once per process and device.
+"""Algorithms -> compiled programs, each distinct one once per process and class of devices.
 
 What an earlier process compiled is found on disk, kernel by kernel: of a model of which one layer changed, only the
 kernels of that layer are compiled.
@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
 from weft import settings
-from weft.backends.protocol import Code, Device, DeviceInfo
+from weft.backends.protocol import Code, Device, DeviceInfo, device_class
 from weft.ir import dtypes
 from weft.ir.forks import forkable
 from weft.ir.kernel.algorithm import Algorithm
@@ -50,7 +50,8 @@ PROGRAMS_KEPT = 2048
 """Programs in memory, for other plans that need them; the least recently used goes first."""
 
 _lock = forkable(threading.Lock())
-_compiled: OrderedDict[tuple[Algorithm, Device], CompiledProgram] = OrderedDict()
+_compiled: OrderedDict[tuple[Algorithm, Hashable], CompiledProgram] = OrderedDict()
+"""By algorithm and class of devices."""
 _numbers = itertools.count()
 
 Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
@@ -86,15 +87,16 @@ def missing(algorithms: Sequence[Algorithm], device: Device) -> list[Algorithm]:
 def _missing(algorithms: Sequence[Algorithm], device: Device) -> dict[Algorithm, str | None]:
     """The distinct algorithms whose code is not here, after what is on disk was loaded; their names there."""
     found: dict[Algorithm, str | None] = {}
+    kind = device_class(device)
     for a in dict.fromkeys(algorithms):
-        if (a, device) in _compiled:
+        if (a, kind) in _compiled:
             continue
         key = kernel_cache.key_of(a, device)
         kept = None if key is None else kernel_cache.load(key, device)
         if kept is None:
             found[a] = key
         else:
-            _compiled[a, device] = CompiledProgram(
+            _compiled[a, kind] = CompiledProgram(
                 kept.name, kept.variables, kept.code, kept.image, kept.in_place
             )
     return found
@@ -135,6 +137,7 @@ class _Programs(Sequence[Program]):
 
 def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledProgram]:
     """Code for all algorithms; what is neither here nor on disk yet is compiled together."""
+    kind = device_class(device)
     with _lock:
         new = _missing(algorithms, device)
         if new:
@@ -146,12 +149,12 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledPr
             ):
                 variables = tuple([v.name for v in p.variables])
                 made = CompiledProgram(p.name, variables, code, at, in_place)
-                _compiled[a, device] = made
+                _compiled[a, kind] = made
                 if key is not None and at is not None:
                     kernel_cache.store(key, at, made.name, variables, made.in_place)
-        found = [_compiled[a, device] for a in algorithms]
+        found = [_compiled[a, kind] for a in algorithms]
         for a in dict.fromkeys(algorithms):
-            _compiled.move_to_end((a, device))
+            _compiled.move_to_end((a, kind))
         while len(_compiled) > PROGRAMS_KEPT:
             _compiled.popitem(last=False)
         return found

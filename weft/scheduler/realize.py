@@ -99,8 +99,11 @@ def realize(
 
 def _on_meshes(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
     """Compute nodes, some of which are on meshes or made of what is, on the devices of the meshes."""
+    # Here, since most graphs are on no mesh.
+    from weft.scheduler import mesh_plans
+
     constants: dict[Node, Storage] = {}
-    for node, storage in zip(nodes, meshes.compute(nodes, default_device, realize, bindings), strict=True):
+    for node, storage in zip(nodes, mesh_plans.compute(nodes, bindings), strict=True):
         if node.device is None:
             constants[node] = storage
         elif node.storage is None:

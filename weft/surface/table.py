@@ -56,7 +56,7 @@ SURFACE: tuple[Home, ...] = (
             "autograd backends compiler cuda data distributed errors func overrides "
             "random=core.functions.random testing utils"
         ),
-        "weft": "amp array_api distributions io linalg nn optim quantization signal special",
+        "weft": "amp array_api distributions io linalg models nn optim quantization signal special",
     }, Form.MODULE),
     Home("weft.nn", {
         "(nn)": "modules",

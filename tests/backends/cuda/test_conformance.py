@@ -74,5 +74,6 @@ TESTS: dict[str, Callable[[Harness], None]] = {
 @pytest.mark.parametrize("name", TESTS)
 def test_conformance(emulated: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_queues, "N", 64)  # one thread's loop, an instruction at a time
+    monkeypatch.setattr(test_running, "RUNS_OF_A_THREAD", 2)
     emulated.races = name in ("threads", "empty schedule", "schedule of the rules")
     TESTS[name](Harness(open_device("cuda:0")))

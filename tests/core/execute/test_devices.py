@@ -75,7 +75,7 @@ def test_what_is_drawn_for_a_tensor_is_drawn_on_its_device() -> None:
         "dropout": lambda t: F.dropout(t, 0.5), "alpha_dropout": lambda t: F.alpha_dropout(t, 0.5),
         "rrelu": lambda t: F.rrelu(-t, training=True), "gumbel": lambda t: F.gumbel_softmax(t),
         "bernoulli": lambda t: t.bernoulli(), "of p": lambda t: weft.bernoulli(t, p=0.25),
-        "multinomial": lambda t: t.multinomial(4, replacement=True),
+        "multinomial": lambda t: t.multinomial(4, replacement=True), "poisson": lambda t: weft.poisson(t),
     }  # fmt: skip
     for name, draw in made.items():
         weft.manual_seed(3)

@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import pytest
 import weft
 from weft.backends import registry
 from weft.core.execute.ownership import Taken, take
-from weft.ir import graph
+from weft.ir import garbage, graph
 from weft.scheduler import realize
 from weft.scheduler.signature import signature
 
@@ -220,3 +222,33 @@ def test_a_forked_process_finds_all_locks_free(busy_switching: None) -> None:
         stop.set()
         for t in threads:
             t.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_process_forked_while_another_thread_stops_the_collector_collects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped = threading.Event()
+
+    def disable() -> None:
+        gc.disable()
+        stopped.set()
+        time.sleep(0.05)
+
+    def rest() -> None:
+        with garbage.not_collected():
+            pass
+
+    monkeypatch.setattr(
+        garbage, "gc", SimpleNamespace(disable=disable, enable=gc.enable, isenabled=gc.isenabled)
+    )
+    thread = threading.Thread(target=rest)
+    thread.start()
+    assert stopped.wait(10)
+    pid = os.fork()
+    if not pid:
+        os._exit(not gc.isenabled())
+    assert os.waitpid(pid, 0)[1] == 0
+    thread.join()
+    assert gc.isenabled()

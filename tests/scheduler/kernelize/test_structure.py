@@ -239,6 +239,16 @@ def test_scatter_of_one_element_per_row_is_a_comparison() -> None:
     assert len(spec.algorithm.items) == 1
 
 
+@pytest.mark.parametrize("op", [Op.ADD, None])
+def test_one_element_per_row_of_a_tensor_in_memory_is_all_that_is_written_of_a_result(op: Op | None) -> None:
+    x, index = leaf(5, 3), leaf(5, 1, dtype=np.int64, top=3)
+    cache = apply(Op.SCATTER, (x, index, leaf(5, 1)), ScatterCombine(1, op))
+    written, read = checked(cache, add(cache, leaf(5, 3)))
+    assert dict(written.inplace) == {"y0": x} and cache in read.reads
+    (alone,) = checked(add(cache, 1.0))  # no result: nothing keeps it
+    assert not alone.inplace
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
 def test_scatter_of_narrow_floats_adds_in_f32(dtype: dtypes.DType) -> None:
     def narrow(x: Node) -> Node:
@@ -319,22 +329,22 @@ def test_stencils_of_stencils_do_not_explode() -> None:
     assert len(checked(x)) < 20
 
 
-def test_a_chain_of_100_000_nodes() -> None:
+def test_a_chain_of_20_000_nodes() -> None:
     x = leaf(4)
-    for k in range(100_000):
+    for k in range(20_000):
         x = add(x, 1.0) if k % 2 else unary(Op.NEG, x)
     specs = kernelize([x])
-    assert len(specs) < 500
+    assert len(specs) < 100
     assert len({s.algorithm for s in specs}) <= 3
 
 
-def test_a_tree_of_100_000_nodes() -> None:
-    level = [leaf(2) for _ in range(50_000)]
+def test_a_tree_of_20_000_nodes() -> None:
+    level = [leaf(2) for _ in range(10_000)]
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=False)
         level = [add(a, b) for a, b in pairs] + level[len(level) // 2 * 2 :]
     specs = kernelize(level)
-    assert len(specs) < 3000
+    assert len(specs) < 600
     assert max(len(s.reads) for s in specs) < 100
 
 

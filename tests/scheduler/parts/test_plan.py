@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ import weft
 from tests.scheduler.parts.programs import program
 from weft.backends import registry
 from weft.backends.dummy import device as dummy
+from weft.backends.dummy.farm import Farm
 from weft.backends.dummy.faults import Faults
 from weft.backends.links import links
+from weft.scheduler import build
 from weft.scheduler.parts import found
 from weft.scheduler.parts.order import Way
 from weft.scheduler.parts.plan import PartsPlan
@@ -67,6 +69,65 @@ def test_graphs_alike_have_one_plan_and_run_on_their_own_leaves() -> None:
     assert plan_of(a) is plan_of(b)
     np.testing.assert_array_equal(b.numpy(), ints(4, 4, seed=1).numpy() * 2 + 1)
     np.testing.assert_array_equal(a.numpy(), ints(4, 4, seed=0).numpy() * 2 + 1)
+
+
+def rows_over(devices: Sequence[str], sizes: Sequence[int]) -> list[weft.Tensor]:
+    """Each device has rows of x, and reads one of the next device's; as many kinds of parts as there are sizes."""
+    w = ints(6, 4, seed=3)
+    xs = [ints(n, 6, seed=k, device=d) for k, (d, n) in enumerate(zip(devices, sizes, strict=True))]
+    hs = [(x @ w.to(d)).relu() for x, d in zip(xs, devices, strict=True)]
+    after = [*hs[1:], hs[0]]
+    return [h + n[:1].to(d) for h, n, d in zip(hs, after, devices, strict=True)]
+
+
+def test_equal_parts_of_equal_devices_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans and programs that are built do not grow with the number of devices."""
+    built, compiled = list[str](), list[int]()
+    prepared, compile_ = build.prepared, dummy.DummyDevice.compile
+
+    def counted(job: build.Job, device: Any) -> build.Prepared:
+        built.append(device.info.name)
+        return prepared(job, device)
+
+    def compiling(device: dummy.DummyDevice, programs: Any) -> Any:
+        compiled.append(len(programs))
+        return compile_(device, programs)
+
+    monkeypatch.setattr(build, "prepared", counted)
+    monkeypatch.setattr(dummy.DummyDevice, "compile", compiling)
+    counts: list[tuple[int, int]] = []
+    for n in (3, 50):
+        backend = dummy.DummyBackend([dummy.describe(k, "farm", l2_bytes=n << 10) for k in range(n)], "farm")
+        registry.register(backend)
+        results = rows_over(backend.names, [5] * n)
+        built.clear()
+        compiled.clear()
+        plan_of(*results)
+        counts.append((len(built), sum(compiled)))
+        weft.realize(*results)
+        hs = [np.maximum(ints(5, 6, seed=k).numpy() @ ints(6, 4, seed=3).numpy(), 0) for k in range(n)]
+        for k, r in enumerate(results):
+            np.testing.assert_array_equal(r.numpy(), hs[k] + hs[(k + 1) % n][:1])
+    registry.unregister("farm")
+    assert counts[0] == counts[1] and counts[0][0] <= 2
+
+
+def test_parts_are_bound_to_devices_of_their_own_class_only() -> None:
+    """Unequal blocks and unequal devices have plans of their own; each runs on its own device."""
+    speeds = (1, 2, 1, 2, 1)
+    backend = dummy.DummyBackend(Farm.of(5, speeds=speeds))
+    registry.register(backend)
+    sizes = (4, 4, 4, 4, 3)
+    results = rows_over(backend.names, sizes)
+    parts = [s for s in plan_of(*results).steps if not hasattr(s, "origin")]
+    assert all(p.plan.device is p.device is p.plan.executable.device for p in parts)  # type: ignore[union-attr]
+    codes = {p.device.index: p.plan.codes for p in parts if len(p.step.work.results) == 1}  # type: ignore[union-attr]
+    assert codes[0] == codes[2] and codes[1] == codes[3] != codes[0] != codes[4]
+    weft.realize(*results)
+    hs = [np.maximum(ints(n, 6, seed=k).numpy() @ ints(6, 4, seed=3).numpy(), 0) for k, n in enumerate(sizes)]
+    for k, r in enumerate(results):
+        np.testing.assert_array_equal(r.numpy(), hs[k] + hs[(k + 1) % 5][:1])
+    registry.unregister("farm")
 
 
 def test_a_farm_registered_anew_gets_plans_of_its_own(farm: list[dummy.DummyDevice]) -> None:

@@ -21,8 +21,8 @@ LEAST = re.compile(r"a limit of ([\d,]+) for ([\w:]+)")
 
 @pytest.fixture
 def pool() -> Iterator[dummy.DummyDevice]:
-    """A device whose pool counts what it is asked for."""
-    backend = dummy.DummyBackend([dummy.describe(k, "tight", flops=1e9) for k in range(2)], "tight")
+    """Devices far from the host, whose pools count what they are asked for."""
+    backend = dummy.DummyBackend([dummy.describe(k, "tight", flops=1e9, link_bandwidth=1e5) for k in range(2)], "tight")
     registry.register(backend)
     yield backend.device(0)
     registry.unregister("tight")

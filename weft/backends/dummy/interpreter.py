@@ -23,7 +23,7 @@ import numpy as np
 from weft.ir.dtypes import to_numpy
 from weft.ir.errors import IRError
 from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, walk
-from weft.ir.index import Guard, Int, Opaque, atoms, evaluate
+from weft.ir.index import Guard, Int, Opaque, Var, atoms, evaluate
 from weft.ir.loops import (
     LANE_KINDS,
     Accumulate,
@@ -106,16 +106,18 @@ class _Lanes:
 
     mask: Array
     active: int  # how many
+    full: bool  # all are active
     tree: bool  # how an Accumulate combines them: as a tree, or in order
-
-    @property
-    def full(self) -> bool:
-        """All are active."""
-        return self.active == np.size(self.mask)
 
 
 def _lanes(mask: Array, tree: bool = False) -> _Lanes:
-    return _Lanes(mask, int(np.count_nonzero(mask)), tree)
+    active = int(np.count_nonzero(mask))
+    return _Lanes(mask, active, active == mask.size, tree)
+
+
+def _differs(x: Array) -> bool:
+    """True where there is one entry per lane, false of a number that they share; np.ndim takes five times as long."""
+    return isinstance(x, np.ndarray) and x.ndim > 0  # pyright: ignore[reportUnknownMemberType]
 
 
 _ONE = _lanes(np.True_)
@@ -128,6 +130,8 @@ class _Machine:
         self.orders: dict[Expr, list[Expr]] = {}
         self.lanewise: dict[int, bool] = {}
         self.constants: dict[Const, Array] = {}
+        # lanes that are all active, by how many, and how they are combined
+        self.numbered: dict[tuple[int, bool], tuple[Array, _Lanes]] = {}
         self.overlap = False  # parameters lie in the same memory
 
     def fail(self, rule: str) -> IRError:
@@ -192,12 +196,15 @@ class _Machine:
 
     def loop(self, s: Loop, frame: _Frame, lanes: _Lanes) -> Steps:
         extent = self.index(s.extent, frame, lanes, None)
-        if np.ndim(extent):
+        if _differs(extent):
             raise self.fail("the extent differs between lanes")
         n = int(extent)
-        if s.kind in LANE_KINDS or (np.ndim(lanes.mask) == 0 and n > 1 and self.is_lanewise(s)):
-            frame.names[s.var.name] = np.arange(n)
-            yield from self.block(s.body, frame, _lanes(np.ones(n, bool), s.kind in LANE_KINDS))
+        if s.kind in LANE_KINDS or (n > 1 and not _differs(lanes.mask) and self.is_lanewise(s)):
+            tree = s.kind in LANE_KINDS
+            if (n, tree) not in self.numbered:
+                self.numbered[n, tree] = np.arange(n), _lanes(np.ones(n, bool), tree)
+            frame.names[s.var.name], inner_lanes = self.numbered[n, tree]
+            yield from self.block(s.body, frame, inner_lanes)
         elif s.kind is LoopKind.THREAD:
             yield from self.threads(s, n, frame, lanes)
         else:
@@ -266,10 +273,10 @@ class _Machine:
         return known
 
     def alloc(self, b: Buffer, frame: _Frame, lanes: _Lanes) -> _Memory:
-        count = np.size(lanes.mask)
+        count = int(lanes.mask.size)
         size = int(evaluate(b.size, frame.names))
         data = np.zeros(size * count, to_numpy(b.dtype))
-        base = np.arange(count) * size if np.ndim(lanes.mask) else 0
+        base = np.arange(count) * size if _differs(lanes.mask) else 0
         return _Memory(b, data, size, np.zeros(data.size, bool), True, base, len(frame.tasks))
 
     def write(self, s: Store | Accumulate, frame: _Frame, lanes: _Lanes) -> None:
@@ -280,23 +287,23 @@ class _Machine:
         if value.dtype != m.data.dtype:
             raise self.fail(f"a value of {value.dtype} is stored to {s.buffer}")
         at = self.place(m, self.index(s.offset, frame, lanes, None), lanes)
-        if np.ndim(value) and not lanes.full:
+        if not lanes.full and _differs(value):
             value = value[lanes.mask]
         if isinstance(s, Store):
             self.touch(m, at, frame, writes=True)
-            shared = np.ndim(at) == 0 and np.ndim(value) > 0
-            m.data[at] = value[-1] if shared else value
+            m.data[at] = value[-1] if _differs(value) and not _differs(at) else value
         else:
             self.check_initialized(m, at)
             self.touch(m, at, frame, writes=True)
-            self.accumulate(s.op, m, at, np.broadcast_to(value, lanes.active), lanes.tree)
+            values = value if _differs(value) else np.full(lanes.active, value)
+            self.accumulate(s.op, m, at, values, lanes.tree)
         if m.initialized is not None:
             m.initialized[at] = True
 
     def accumulate(self, op: Op, m: _Memory, at: Array, values: Array, tree: bool) -> None:
         """Combine the lanes' values into the elements `at`, or into the one that they share."""
         d, data = m.buffer.dtype, m.data
-        if np.ndim(at) == 0:
+        if not _differs(at):
             while tree and values.size > 1:
                 half = values.size // 2
                 both = apply(op, d, values[:half], values[half : 2 * half])
@@ -306,7 +313,7 @@ class _Machine:
                 return
             for v in values:
                 data[at] = apply(op, d, data[at], v)
-        elif np.all(at[1:] > at[:-1]) or np.unique(at).size == at.size:
+        elif (at[1:] > at[:-1]).all() or np.unique(at).size == at.size:
             data[at] = apply(op, d, data[at], values)
         else:
             for k, v in zip(at, values, strict=True):
@@ -322,21 +329,23 @@ class _Machine:
 
     def place(self, m: _Memory, offset: Array, lanes: _Lanes) -> Array:
         """Places of elements in `m.data`: one entry per active lane, or one number where the lanes share it."""
-        if np.ndim(offset) == 0 and np.ndim(m.lane_base) == 0:
-            lowest = highest = at = offset
-        else:
-            at = offset if np.ndim(offset) else np.full(lanes.mask.shape, offset)
-            at = at if lanes.full else at[lanes.mask]
-            lowest, highest = at.min(), at.max()
-            if np.ndim(m.lane_base):
-                at = at + (m.lane_base if lanes.full else m.lane_base[lanes.mask])
-        if lowest < 0 or highest >= m.size:
-            bad = lowest if lowest < 0 else highest
-            raise self.fail(f"offset {bad} is outside {m.buffer.name}, which has {m.size} elements")
-        return at
+        apart = _differs(m.lane_base)
+        if not apart and not _differs(offset):
+            if not 0 <= offset < m.size:
+                raise self.outside(m, offset)
+            return offset
+        at = offset if _differs(offset) else np.full(lanes.mask.shape, offset)
+        at = at if lanes.full else at[lanes.mask]
+        if at.view(np.uint64).max() >= m.size:  # as one that is negative is, read so
+            lowest = at.min()
+            raise self.outside(m, lowest if lowest < 0 else at.max())
+        return at + (m.lane_base if lanes.full else m.lane_base[lanes.mask]) if apart else at
+
+    def outside(self, m: _Memory, offset: int) -> IRError:
+        return self.fail(f"offset {offset} is outside {m.buffer.name}, which has {m.size} elements")
 
     def check_initialized(self, m: _Memory, at: Array) -> None:
-        if m.initialized is not None and not np.all(m.initialized[at]):
+        if m.initialized is not None and not m.initialized[at].all():
             bad = np.atleast_1d(at)[~np.atleast_1d(m.initialized[at])][0]
             raise self.fail(f"{m.buffer.name}[{bad % max(1, m.size)}] is read before it is written")
 
@@ -413,6 +422,8 @@ class _Machine:
         """The value of an index expression: a Python int, or an int64 array with one entry per lane."""
         if isinstance(i, int):
             return i
+        if isinstance(i, Var):
+            return frame.names[i.name]
 
         def opaque(v: Expr) -> Array:
             x = self.value(v, frame, lanes) if done is None else done[v]
@@ -421,14 +432,14 @@ class _Machine:
         if i.computed:
             self.check_promises(i, frame, lanes, opaque)
         out = evaluate(i, frame.names, opaque)
-        return out if np.ndim(out) else int(out)
+        return out if _differs(out) else int(out)
 
     def check_promises(self, i: Int, frame: _Frame, lanes: _Lanes, opaque: Any) -> None:
         """Computed indices lie in the bounds that they promise."""
         for a in atoms(i):
             if isinstance(a, Opaque):
                 got = np.broadcast_to(opaque(a.value), np.shape(lanes.mask) or np.shape(opaque(a.value)))
-                active = got[lanes.mask] if np.ndim(lanes.mask) else got
+                active = got[lanes.mask] if _differs(lanes.mask) else got
                 if np.any((active < a.lo) | (active > a.hi)):
                     raise self.fail(f"{a!r} leaves its bounds {a.lo}..{a.hi}")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
@@ -22,7 +22,7 @@ from weft.core.compile.instantiate import instantiate
 from weft.core.compile.kept import Kept, KeptAt, Part
 from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
-from weft.core.execute import plans, run, tracing
+from weft.core.execute import meshes, plans, run, tracing
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.ownership import (
     Taken,
@@ -45,15 +45,21 @@ from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
+    from weft.backends.storage import Storage
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
+    from weft.ir.placement import Layout
     from weft.scheduler.invariants import Split
+    from weft.scheduler.mesh_plans import MeshPlan
     from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
 
 R = TypeVar("R")
+
+LAYOUTS_KEPT = 4
+"""Plans of a compiled function on a mesh, one for each way in which its tensors lie; the oldest one goes first."""
 
 
 def make_replay(
@@ -91,13 +97,16 @@ def make_replay(
     replay: Replay | None = None
     meta = run.META in devices
     lazy = needs_tape or unbound or meta
-    many = len(devices) > 1 or any(n.op is Op.COPY for n in order) or any(map(is_mesh, devices))
+    on_mesh = any(map(is_mesh, devices))
+    many = len(devices) > 1 or any(n.op is Op.COPY for n in order) or on_mesh
     if lazy or pieces or many:
-        parts = None if lazy or pieces or any(map(is_mesh, devices)) else plans.over_devices(list(wanted))
-        if parts is None:
-            replay = LazyReplay(r, classes, realize=not lazy)
-        else:
+        kept = not (lazy or pieces)
+        if kept and on_mesh and MeshReplay.serves(r, list(wanted)):
+            replay = MeshReplay(r, classes, list(wanted))
+        elif kept and not on_mesh and (parts := plans.over_devices(list(wanted))) is not None:
             replay = PartsReplay(r, classes, list(wanted), *parts)
+        else:
+            replay = LazyReplay(r, classes, realize=not lazy)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
         if dynamic is not False and not settings.deterministic():
@@ -156,6 +165,22 @@ class Replay:
         self.bound: Mapping[int, ref[Any]] = {}
         self.direct: DirectCall | None = None
         """The shortest way, where there is one; see direct_call.py."""
+
+    def _number_values(self, nodes: Sequence[Node]) -> None:
+        """Note where values come from: from what tensors stood for before the call, from fixed leaves, from what is
+        computed for `nodes`; in this order. The tape is not needed from here on."""
+        r = self.recording
+        number = {v.node: k for k, v in r.placeholders.items()}
+        self._passed = [number[v.node] for v in r.values if v.node in number]
+        computed = set(nodes)
+        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
+        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
+        where = {n: i for i, n in enumerate(places)}
+        self._source = [where[v.node] for v in r.values]
+        leaves = [v.needs_grad and v.is_leaf for v in r.values]
+        self._results = [(s, k, leaves[k]) for k, s in zip(r.results, r.same, strict=True)]
+        r.values = [Value(v.node, v.needs_grad) for v in r.values]
+        r.differentiated = set()
 
     def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
         """Be for calls with just these tensors as the arguments of those numbers; see aliases.py."""
@@ -273,23 +298,12 @@ class PlanReplay(Replay):
         self._planned = nodes if found is None else found.outputs
         self._stand_ins = () if found is None else found.stand_ins
         self._plan_nodes(dynamic)
-        number = {v.node: k for k, v in r.placeholders.items()}
-        # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
-        self._passed = [number[v.node] for v in r.values if v.node in number]
-        computed = set(nodes)
-        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
-        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
-        where = {n: i for i, n in enumerate(places)}
-        self._source = [where[v.node] for v in r.values]
-        leaf_flags = [v.needs_grad and v.is_leaf for v in r.values]
-        self._results = [(s, k, leaf_flags[k]) for k, s in zip(r.results, r.same, strict=True)]
+        self._number_values(nodes)
         self._heir: PlanReplay | None = None
         self._within: PlanReplay | None = None
         """The one that last ran within less memory than the plan takes."""
         self._is_within = False
         self._take_plan()
-        r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
-        r.differentiated = set()
 
     def _plan_nodes(self, dynamic: bool) -> None:
         """Find the plan for what is computed at each call, and where its leaves come from."""
@@ -755,8 +769,40 @@ class LazyReplay(Replay):
         return explain_nodes([v.node for v in self.recording.values])
 
 
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The leaves of a plan, by where they come from: memory that never changes, numbered tensors, draws on devices."""
+
+    fixed: list[Any]
+    tensors: list[tuple[int, int]]
+    draws: list[tuple[int, int, str | None]]
+
+    @classmethod
+    def of(cls, r: Recording, sig: Signature) -> _Inputs:
+        """The leaves of a plan for what was recorded."""
+        number = {v.node: k for k, v in r.placeholders.items()}
+        drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
+        return cls(
+            [None if s is None else s.memory for s in sig.storages],
+            [(i, number[n]) for i, n in enumerate(sig.leaves) if n in number],
+            [(i, drawn[n], n.device) for i, n in enumerate(sig.leaves) if n in drawn],
+        )
+
+    def memories(self, r: Recording, objects: Sequence[Any]) -> list[Any]:
+        """The memory of each leaf for a call."""
+        found = self.fixed.copy()
+        for i, k in self.tensors:
+            found[i] = objects[k].value.node.storage.memory
+        for i, k, device in self.draws:
+            generator, _, count = r.draws[k]
+            words = np.array(generator.words(count), np.uint32)
+            found[i] = plans.memory_of(words, plans.open_device(device or default_device()))
+        return found
+
+
 class PartsReplay(LazyReplay):
-    """A recording over several devices as one plan of parts for `nodes`. State gets new memory at each call."""
+    """A recording over several devices as one plan of parts for `nodes`. State gets new memory at each call, so that
+    a call which fails on one device has changed nothing."""
 
     def __init__(
         self,
@@ -767,47 +813,121 @@ class PartsReplay(LazyReplay):
         sig: Signature,
     ) -> None:
         super().__init__(r, classes, realize=True)
-        self._plan = plan
-        number = {v.node: k for k, v in r.placeholders.items()}
-        drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
-        self._template: list[Any] = [None if s is None else s.memory for s in sig.storages]
-        self._from_tensor = [(i, number[n]) for i, n in enumerate(sig.leaves) if n in number]
-        self._from_draw = [(i, drawn[n], n.device) for i, n in enumerate(sig.leaves) if n in drawn]
-        # Values come from: what tensors stood for before the call, fixed leaves, the plan's outputs; in this order.
-        self._passed = [number[v.node] for v in r.values if v.node in number]
-        computed = set(nodes)
-        self._fixed = [v.node for v in r.values if v.node not in number and v.node not in computed]
-        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed, *nodes]
-        where = {n: i for i, n in enumerate(places)}
-        self._source = [where[v.node] for v in r.values]
-        leaves = [v.needs_grad and v.is_leaf for v in r.values]
-        self._results = [(s, k, leaves[k]) for k, s in zip(r.results, r.same, strict=True)]
-        r.values = [Value(v.node, v.needs_grad) for v in r.values]  # the tape is not needed any more
-        r.differentiated = set()
+        self._plan, self._inputs = plan, _Inputs.of(r, sig)
+        self._number_values(nodes)
 
     def _run(self, objects: list[Any]) -> Any:
-        memories = self._template.copy()
-        for i, k in self._from_tensor:
-            memories[i] = objects[k].value.node.storage.memory
-        for i, k, device in self._from_draw:
-            generator, _, count = self.recording.draws[k]
-            words = np.array(generator.words(count), np.uint32)
-            memories[i] = plans.memory_of(words, plans.open_device(device or default_device()))
+        r = self.recording
+        storages = self._plan.run(self._inputs.memories(r, objects), {})
+        return self._stored(
+            objects, storages, [self._source[b.value] for b in r.rebinds],
+            [None if g.value is None else self._source[g.value] for g in r.set_grads],
+        )  # fmt: skip
+
+    def _stored(
+        self,
+        objects: list[Any],
+        storages: Sequence[Storage],
+        rebound: Sequence[int],
+        grads: Sequence[int | None],
+    ) -> Any:
+        """The results, where a call has computed these values; state and gradients are those in these places."""
+        r = self.recording
         env: list[Node] = [objects[k].value.node for k in self._passed]
         env += self._fixed
-        env += [graph.buffer(s.shape, s.dtype, s.home, s) for s in self._plan.run(memories, {})]
-        found = [env[i] for i in self._source]
+        env += [graph.buffer(s.shape, s.dtype, s.home, s) for s in storages]
         results = [
-            objects[s] if s is not None else standing_for(Value(found[k], leaf))
+            objects[s] if s is not None else standing_for(Value(env[self._source[k]], leaf))
             for s, k, leaf in self._results
         ]
-        r = self.recording
         return self._committed(
             objects,
             results,
-            [Value(found[b.value], b.needs_grad) for b in r.rebinds],
-            [None if g.value is None else Value(found[g.value]) for g in r.set_grads],
+            [Value(env[i], b.needs_grad) for i, b in zip(rebound, r.rebinds, strict=True)],
+            [None if i is None else Value(env[i]) for i in grads],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """The plan of a recording for tensors that lie so. `rebound`, `grads`: the places of values that state and
+    gradients stand for afterwards, laid out as those before."""
+
+    layouts: list[Layout | None]
+    plan: MeshPlan | None
+    inputs: _Inputs
+    rebound: list[int]
+    grads: list[int | None]
+
+
+class MeshReplay(PartsReplay):
+    """A recording on meshes: a plan of parts for each of the last ways in which the tensors that it uses lay."""
+
+    def __init__(self, r: Recording, classes: Sequence[type] | None, nodes: Sequence[Node]) -> None:
+        LazyReplay.__init__(self, r, classes, realize=True)
+        self._nodes = nodes
+        self._number_values(nodes)
+        self._known: list[_Laid] = []
+
+    @staticmethod
+    def serves(r: Recording, nodes: Sequence[Node]) -> bool:
+        """True where plans can be kept: nothing is in files, and of tensors that get gradients the layout is known."""
+        known = all(g.value is None or g.target in r.specs for g in r.set_grads)
+        return known and not plans.in_files(nodes)
+
+    def _run(self, objects: list[Any]) -> Any:
+        layouts = [meshes.layout_of(objects[k].value.node) for k in self.recording.specs]
+        for known in self._known:
+            if known.layouts == layouts:
+                break
+        else:
+            known = self._planned(layouts)
+            self._known = [known, *self._known[: LAYOUTS_KEPT - 1]]
+        storages: list[Storage] = []
+        if known.plan is not None:
+            storages = known.plan.run(known.inputs.memories(self.recording, objects))
+        return self._stored(objects, storages, known.rebound, known.grads)
+
+    def _planned(self, layouts: list[Layout | None]) -> _Laid:
+        """The plan for these layouts of the tensors."""
+        r = self.recording
+        lies = {r.placeholders[k].node: l for k, l in zip(r.specs, layouts, strict=True) if l is not None}
+        places = [*(r.placeholders[k].node for k in self._passed), *self._fixed]
+        known = set(places)
+        rebound = [
+            self._as_before(b.target, b.value, lies) if isinstance(b.target, int) else r.values[b.value].node
+            for b in r.rebinds
+        ]
+        grads = [None if g.value is None else self._as_before(g.target, g.value, lies) for g in r.set_grads]
+        asked = [n for n in (*rebound, *grads) if n is not None and n not in known]
+        asked = list(dict.fromkeys([*self._nodes, *asked]))
+        where = {n: i for i, n in enumerate([*places, *asked])}
+        found = plans.over_meshes(asked, lies) if asked else None
+        return _Laid(
+            layouts,
+            None if found is None else found[0],
+            _Inputs([], [], []) if found is None else _Inputs.of(r, found[1]),
+            [where[n] for n in rebound],
+            [None if n is None else where[n] for n in grads],
+        )
+
+    def _as_before(self, tensor: int, value: int, lies: Mapping[Node, Layout]) -> Node:
+        """A value that a tensor is to stand for, or its gradient: laid out as the tensor is."""
+        old, new = self.recording.placeholders[tensor].node, self.recording.values[value].node
+        layout = lies.get(old)
+        same = new.device in (None, old.device) and new.shape == old.shape
+        if layout is None or not same or lies.get(new, meshes.layout_of(new)) == layout:
+            return new
+        return graph.apply(Op.COPY, (new,), graph.Target(old.device or "", layout))
+
+    def explain(self, objects: list[Any]) -> Explanation:
+        """Run; the kernels of what was recorded, for tensors that lie as these, without times."""
+        from weft.core.execute.explanation import explain_nodes
+
+        self.run(objects)
+        r = self.recording
+        known = {v: objects[k].value for k, v in r.placeholders.items()}
+        return explain_nodes([v.node for v in instantiate(r.values, known, {})])
 
 
 def target(b: Rebind, objects: Sequence[Any]) -> Any:

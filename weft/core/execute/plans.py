@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
     from weft.backends.storage import Storage
     from weft.errors import MemoryPlanError
+    from weft.ir.placement import Layout
     from weft.scheduler.invariants import Split
+    from weft.scheduler.mesh_plans import MeshPlan
     from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
@@ -35,6 +37,13 @@ def is_bound_later(nodes: Sequence[Node]) -> bool:
     from weft.scheduler.signature import signature
 
     return bool(signature(nodes).variables)
+
+
+def in_files(nodes: Sequence[Node]) -> bool:
+    """True where leaves are in files."""
+    from weft.scheduler.signature import signature
+
+    return signature(nodes).homeless
 
 
 def in_pieces(nodes: Sequence[Node], files: Sequence[Node], device: str) -> bool:
@@ -78,6 +87,14 @@ def over_devices(nodes: Sequence[Node]) -> tuple[PartsPlan, Signature] | None:
 
     sig = signature(nodes)
     return None if sig.homeless else (parts_plan(sig), sig)
+
+
+def over_meshes(nodes: Sequence[Node], layouts: Mapping[Node, Layout]) -> tuple[MeshPlan, Signature] | None:
+    """The plan for nodes on meshes, whose leaves without values will lie as `layouts` say, and their signature; None
+    where leaves are in files."""
+    from weft.scheduler.mesh_plans import plan_for
+
+    return plan_for(nodes, layouts)
 
 
 def learn(nodes: Sequence[Node], device: Device, state: Mapping[int, Node]) -> None:

@@ -25,8 +25,9 @@ from weft.core.args.handle import Handle, Number, value_of, wrap
 from weft.core.composed.composite import composite
 from weft.core.composed.known_values import check_known
 from weft.core.execute import host_operations, run, tracing
+from weft.core.execute.realization import realize
 from weft.core.layout.creation import leaf, place, tensor
-from weft.core.pointwise.elementwise import cos, log, lt, sqrt
+from weft.core.pointwise.elementwise import cos, exp, log, lt, sqrt
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import reference_ops
 from weft.ir.dtypes import DType, accumulator, float32, float64, int64, uint32, uint64
@@ -452,10 +453,8 @@ def multinomial(
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Poisson distributed with the rates that input holds: by inverting the distribution's running sum.
 
-    Draws up to the largest rate plus ten standard deviations, so the rates are computed.
+    How many terms that sum has follows from the largest rate, so the rates are computed.
     """
-    from weft.core.pointwise.special_functions import gammaincc
-
     v = value_of("poisson", input)
     if not v.dtype.is_float:
         raise DTypeError(f"poisson: needs a float tensor of rates, got {v.dtype.name}")
@@ -465,16 +464,43 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     if not (array >= 0).all():
         raise ArgumentError("poisson: rates must not be negative")
     u = uniform(v.shape, float64, generator, v)
-    # the smallest k with P(X <= k) = Q(k + 1, rate) > u, by bisection
+    found = _poisson_by_terms(rate, u, top) if top <= MAX_SUMMED_RATE else _poisson_by_bisection(rate, u, top)
+    return wrap(bc.cast(found.value, v.dtype))
+
+
+MAX_SUMMED_RATE = 16.0
+"""Up to here the terms are some sixty at most: fewer operations than one incomplete gamma function has."""
+
+
+def _poisson_by_terms(rate: Tensor, u: Tensor, top: float) -> Tensor:
+    """The smallest k with P(X > k) < 1 - u: the number of tails that are not below, each summed from its far end."""
+    from weft.core.pointwise.elementwise import ge, where
+
+    terms, left = [exp(-rate)], math.exp(-top)
+    while len(terms) <= top or left > 2.0**-60:  # u has 53 bits: no smaller tail is drawn
+        left *= top / len(terms)
+        terms.append(terms[-1] * (rate / len(terms)))
+    above, drawn, tail = 1.0 - u, rate * 0.0, rate * 0.0
+    for term in reversed(terms[1:]):
+        tail = tail + term
+        drawn = drawn + where(ge(tail, above), 1.0, 0.0)
+    return drawn
+
+
+def _poisson_by_bisection(rate: Tensor, u: Tensor, top: float) -> Tensor:
+    """The smallest k with P(X <= k) = Q(k + 1, rate) > u, twelve standard deviations above the rate at most."""
     from weft.core.pointwise.elementwise import le, where
+    from weft.core.pointwise.special_functions import gammaincc
 
     last = int(top + 12 * math.sqrt(top) + 40)
     low, high_ = rate * 0.0, rate * 0.0 + last
+    realize(rate, u, low, high_)
     for _ in range(last.bit_length() + 1):
         middle = ((low + high_) * 0.5).floor()
         below = le(gammaincc(middle + 1, rate), u)
         low, high_ = where(below, middle + 1, low), where(below, high_, middle)
-    return wrap(bc.cast(where(le(rate, 0), 0.0, high_).value, v.dtype))
+        realize(low, high_)  # one kernel for all steps, in place of one that is as large as all of them
+    return where(le(rate, 0), 0.0, high_)
 
 
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:

@@ -28,12 +28,18 @@ class Prepared:
             case Op.CONTIGUOUS | Op.COPY:
                 return True
             case Op.SCATTER:
-                return id(node) not in self.replaced_by and not single(node)
+                return id(node) not in self.replaced_by and not self.is_chosen(node)
             case Op.UPDATE:
                 base = node.inputs[0]
                 return is_leaf(base) or (id(base) in self.forced and high(elements(base.shape)) > 0)
             case _:
                 return False
+
+    def is_chosen(self, scatter: Node) -> bool:
+        """True where elements are chosen by comparison, which other kernels can do, rather than written out of order:
+        those of a scatter with one per row, but for a result on top of a tensor in memory, as a cache of keys is. Of
+        that only these elements are written, if it is replaced."""
+        return _is_single(scatter) and not _is_kept(scatter, self.forced)
 
 
 def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> Prepared:
@@ -52,15 +58,19 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
     forced = {id(n): "it is a result" for n in outputs if not is_leaf(n)}
     for n in order:
         if not is_leaf(n) and id(n) not in replaced_by:
-            for m, why in _buffers(n):
+            for m, why in _buffers(n, forced):
                 if not is_leaf(m):
                     forced.setdefault(id(m), why)
     return Prepared(tuple(order), forced, replaced_by)
 
 
-def single(scatter: Node) -> bool:
-    """True where a scatter has one element per row: it can be chosen by comparison, without writing out of order."""
+def _is_single(scatter: Node) -> bool:
+    """True where a scatter has one element per row."""
     return isinstance(scatter.attrs, ScatterCombine) and scatter.inputs[1].shape[scatter.attrs.axis] == 1
+
+
+def _is_kept(scatter: Node, forced: Mapping[int, str]) -> bool:
+    return id(scatter) in forced and is_leaf(scatter.inputs[0])
 
 
 def _narrow_scatter(n: Node) -> Node | None:
@@ -82,14 +92,14 @@ def _long_concat(n: Node, pieces: int) -> Node | None:
     return _long_concat(joined, pieces) or joined
 
 
-def _buffers(n: Node) -> list[tuple[Node, str]]:
+def _buffers(n: Node, forced: Mapping[int, str]) -> list[tuple[Node, str]]:
     """Nodes that must be stored because of `n`, with the reasons."""
     match n.op:
         case Op.CONTIGUOUS:
             return [(n, "contiguous() asks for it")]
         case Op.COPY:
             return [(m, "it is copied to another device") for m in (n, n.inputs[0])]
-        case Op.SCATTER if not single(n):
+        case Op.SCATTER if not _is_single(n) or _is_kept(n, forced):
             base = [] if n.inputs[0].op is Op.CONST else [(n.inputs[0], "it is updated in place")]
             return [(n, "scattered writes need memory"), *base]
         case Op.LOOP:

@@ -68,10 +68,10 @@ def parts_plan(sig: Signature) -> PartsPlan:
     """The plan of parts for a graph, from the cache or built now."""
     key = sig.key, one.default_device()
     plan = _found.get(key)
-    if plan is None or not _is_valid(plan):
+    if plan is None or not is_valid(plan):
         with _lock, not_collected():
             plan = _found.get(key)
-            if plan is None or not _is_valid(plan):
+            if plan is None or not is_valid(plan):
                 plan = _found[key] = _built(sig)
             while len(_found) > PARTS_KEPT:
                 del _found[next(iter(_found))]
@@ -81,7 +81,7 @@ def parts_plan(sig: Signature) -> PartsPlan:
     return plan
 
 
-def _is_valid(plan: PartsPlan) -> bool:
+def is_valid(plan: PartsPlan) -> bool:
     """True where its devices are still those of these names: a farm may have been registered anew."""
     return all(registry.open_device(n) is d for n, d in plan.devices.items())
 
@@ -106,7 +106,7 @@ def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
 
 def _names(found: Cut) -> list[str]:
     """The devices of a cut, in order."""
-    used = {v for s in found.steps for v in (*s.reads, *s.results)}
+    used = {v for s in found.steps for v in (*s.reads, *s.results)} | set(found.outputs)
     names = [found.values[v].device for v in sorted(used)]
     return list(dict.fromkeys((*names, *(s.device for s in found.steps if isinstance(s, Compute)))))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import heappop, heappush
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from weft.backends.boxes import BoxCopy, Within, box_copy
 from weft.backends.protocol import Borrower, BoxCopier, Device
@@ -44,9 +44,8 @@ class Way(Enum):
     LENT = auto()  # the target reads the source's memory where it is
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A queue of a device."""
+class Lane(NamedTuple):
+    """A queue of a device. A tuple, as clocks are looked up by it for every lane that a step knows of."""
 
     device: str
     queue: int = 0

@@ -7,7 +7,7 @@ names the device and the step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, cast
@@ -15,15 +15,16 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from weft.backends.boxes import copy_box
-from weft.backends.protocol import Borrower, BoxCopier, Device, Event, Memory
+from weft.backends.protocol import Borrower, BoxCopier, Device, Event, Memory, device_class
 from weft.backends.storage import Storage, unsupported
 from weft.errors import DeviceError, MemoryPlanError
+from weft.ir.dtypes import DType
 from weft.ir.graph import Shape
 from weft.ir.index import Int, evaluate
 from weft.scheduler.parts.cut import Compute, Exchange
 from weft.scheduler.parts.order import Ordered, Step, Way, bytes_of, copy_queue, start_of
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Signature, signature
+from weft.scheduler.signature import Key, Signature, signature
 
 PlanFor: TypeAlias = Callable[[Signature, Device, bool], tuple[Plan, bool]]
 """The plan of a part, and whether it is the last: `dynamic` says whether it may be one for all sizes."""
@@ -54,12 +55,41 @@ class _Part:
 
 @dataclass(slots=True)
 class _Move:
-    """An exchange, with the devices at both ends. `queue`: where the source may be read once the host has waited."""
+    """An exchange, with the devices at both ends. `queue`: where the source may be read once the host has waited.
+    `copier`: the target, where it copies boxes itself."""
 
     step: Step
     device: Device
     origin: Device
     queue: int
+    copier: BoxCopier | None
+
+
+class _EqualParts:
+    """The plans of one plan's parts: one is built for equal parts of devices of one class, and bound to each device."""
+
+    def __init__(self, plan_for: PlanFor) -> None:
+        self._plan_for = plan_for
+        self._built: dict[Hashable, Plan] = {}
+        self._bound: dict[tuple[Device, Hashable], Plan] = {}
+
+    def plan_for(self, sig: Signature, device: Device) -> tuple[Plan, bool]:
+        """The plan of a part, and whether no other one will take over from it."""
+        *rows, outputs = sig.key.rows
+        # of leaves the device, which is all that equal parts differ in
+        kept = [(*row[:2], row[2] is None) if row[0].__class__ is DType else row for row in rows]
+        key = device_class(device), Key((*kept, outputs), sig.key.pinned)
+        bound = self._bound.get((device, key))
+        if bound is not None:
+            return bound, True
+        built = self._built.get(key)
+        if built is not None:
+            plan = self._bound[device, key] = built.on(device)
+            return plan, True
+        plan, settled = self._plan_for(sig, device, True)
+        if settled and plan.shared is None:
+            self._built[key] = self._bound[device, key] = plan
+        return plan, settled
 
 
 @dataclass(slots=True)
@@ -74,8 +104,9 @@ class PartsPlan:
 
     @classmethod
     def of(cls, order: Ordered, devices: Mapping[str, Device], plan_for: PlanFor) -> PartsPlan:
-        """The plan, with those of all parts built or found."""
+        """The plan, with those of all parts built or found: of equal parts once for each class of devices."""
         steps: list[_Part | _Move] = []
+        equal = _EqualParts(plan_for)
         names: set[str] = set()
         values = order.cut.values
         for s in order.steps:
@@ -84,12 +115,13 @@ class PartsPlan:
                 origin = devices[values[s.work.source].device]
                 if values[s.work.target].dtype not in device.info.dtypes:
                     raise unsupported(device.info, values[s.work.target].dtype)
-                steps.append(_Move(s, device, origin, copy_queue(origin)))
+                copier = device if isinstance(device, BoxCopier) else None
+                steps.append(_Move(s, device, origin, copy_queue(origin), copier))
                 continue
             sig = signature(s.work.nodes)
             names.update(v.name for v in sig.variables)
             reads = tuple([s.work.inputs[n] for n in sig.leaves])
-            plan, settled = plan_for(sig, device, True)
+            plan, settled = equal.plan_for(sig, device)
             steps.append(_Part(s, device, sig, reads, plan, settled))
         return cls(order, devices, steps, tuple(sorted(names)), plan_for)
 
@@ -219,8 +251,8 @@ class PartsPlan:
         if not copy.nbytes:
             return
         target, queue = memories[x.target], s.lane.queue
-        if s.way is Way.COPIED and isinstance(device, BoxCopier):
-            if device.copy_box(target, origin, source, copy, queue):
+        if s.way is Way.COPIED and move.copier is not None:
+            if move.copier.copy_box(target, origin, source, copy, queue):
                 return
             origin.synchronize()  # it was thought to know a way
         copy_box(device, target, origin, source, copy, queue, move.queue)

@@ -212,7 +212,8 @@ class _Lowering:
         return tuple([self.fetches[n] for n in made if n in self.fetches])
 
     def _is_single(self, n: Node) -> bool:
-        return n.device is not None and n.device != self.mesh.name
+        """True for a node on another device, or in a file."""
+        return n.device != self.mesh.name and (n.device is not None or n.op is Op.BUFFER)
 
     def _cut(self, n: Node) -> _Cut:
         layout, split = self.layouts[n], self.splits.get(n, ())
@@ -338,8 +339,8 @@ class _Lowering:
 
     def _from_single(self, n: Node, box: IndexBox, device: str) -> Node:
         """A box of a node on a single device."""
-        assert n.device is not None
-        return self._fetched(n, shrunk(self.singles[n], bx.full(n.shape), box), box, device, n.device)
+        part = shrunk(self.singles[n], bx.full(n.shape), box)
+        return self._fetched(n, part, box, device, n.device or "disk")
 
     def _fetched(
         self, n: Node, part: Node, box: IndexBox, device: str, source: str, is_term: bool = False

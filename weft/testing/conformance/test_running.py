@@ -21,6 +21,7 @@ from weft.testing.conformance.harness import Array, Harness
 F = dtypes.float32
 N = 1000
 MOST = Var("n", 1, N)
+RUNS_OF_A_THREAD = 6
 
 
 def scaled(factor: float, name: str = "scaled") -> Program:
@@ -294,7 +295,7 @@ def test_threads_share_a_plan(harness: Harness) -> None:
 
     def work(seed: int) -> None:
         try:
-            for k in range(6):
+            for k in range(RUNS_OF_A_THREAD):
                 x = data(seed * 100 + k)
                 memories = [harness.put(x), harness.put(x)]
                 together.wait(60)

@@ -1,0 +1,30 @@
+"""Models that the world publishes, each as its formula, with the names of Hugging Face's checkpoints.
+
+    model = weft.models.from_pretrained("folder")                     # config.json and safetensors
+    logits = model(weft.tensor([[2, 818, 5279]]))                     # (1, 3, vocabulary)
+    for (token,) in weft.models.generate(model, [[2, 818, 5279]], 64):
+        ...                                                           # the next token, as it comes
+
+config.py     config.json as a dataclass: every field is honoured or refused by its name
+rotary.py     positions as rotations      cache.py     keys and values of the tokens before
+attention.py  attention of decoders       decoder.py   what decoders share
+gemma3.py  gpt2.py  llama.py  phi.py  phi3.py  qwen3.py  pretrained.py  sampling.py  generate.py  text.py
+"""
+# Tests: tests/models/test_decoders.py
+
+from weft.models.cache import Cache
+from weft.models.gemma3 import Gemma3
+from weft.models.generate import generate
+from weft.models.gpt2 import GPT2
+from weft.models.llama import Llama
+from weft.models.phi import Phi
+from weft.models.phi3 import Phi3
+from weft.models.pretrained import from_pretrained
+from weft.models.qwen3 import Qwen3
+from weft.models.sampling import Sampling
+from weft.models.text import Tokenizer
+
+__all__ = [
+    "Cache", "GPT2", "Gemma3", "Llama", "Phi", "Phi3", "Qwen3", "Sampling", "Tokenizer", "from_pretrained",
+    "generate",
+]  # fmt: skip

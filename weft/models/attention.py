@@ -1,0 +1,44 @@
+"""Attention of decoders: several query heads share a key head, tokens see what comes before them."""
+# Tests: tests/models/test_decoders.py
+
+from __future__ import annotations
+
+import weft.nn.functional as F
+from weft import Tensor
+from weft.models.cache import Cache, Positions
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    """Features as heads.   Shapes: (b, t, h * e) -> (b, h, t, e)."""
+    return x.reshape(x.shape[0], x.shape[1], count, -1).transpose(1, 2)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Positions,
+    cache: Cache | None,
+    layer: int,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """softmax(mask(query @ key.T * scale)) @ value, with the keys and values of a cache's layer.
+
+    `window`: how many tokens a token sees, itself included.
+    Shapes: query (b, h, t, e), key and value (b, g, t, e), g dividing h -> (b, t, h * e).
+    """
+    if cache is not None:
+        key, value = cache.add(layer, key, value, positions.slots)
+    mask = positions.mask(window)
+    out = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return out.transpose(1, 2).flatten(2)

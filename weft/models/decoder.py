@@ -1,0 +1,104 @@
+"""The base of decoders: ids to logits, with or without a cache of keys and values."""
+# Tests: tests/models/test_decoders.py
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import weft
+from weft import Tensor, nn
+from weft.errors import ArgumentError, DTypeError
+from weft.models.cache import Cache, Positions, tokens
+
+
+class Decoder(nn.Module):
+    """Logits of the token after each: (b, t) of int -> (b, t, vocabulary).
+
+    A subclass defines `hidden(ids, positions, cache)`, the last features, and `head`, from these to logits.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """The `model_type`s of config.json that it is."""
+    vocabulary: int
+    longest: int
+    lm_head: nn.Linear
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """The table of features of ids, which `lm_head` may share."""
+        raise NotImplementedError
+
+    def __init__(self, layers: int, key_heads: int, features: int) -> None:
+        super().__init__()
+        self._kept = layers, key_heads, features
+
+    def cache(self, batch: int, size: int, first: Any = None) -> Cache:
+        """Room for the keys and values of `size` tokens of `batch` sequences; see `Cache`."""
+        layers, key_heads, features = self._kept
+        weight = next(self.parameters())
+        return Cache(
+            layers,
+            batch,
+            key_heads,
+            size,
+            features,
+            dtype=weight.dtype,
+            device=str(weight.device),
+            first=first,
+        )
+
+    def forward(
+        self, ids: Tensor, cache: Cache | None = None, first: Tensor | None = None, last: bool = False
+    ) -> Tensor:
+        """Logits. `cache`: the tokens come behind those in it, and are added. `first`, (b, 1): where each sequence
+        begins, without a cache. `last`: of the last token only, (b, 1, vocabulary)."""
+        count = tokens(ids)
+        if ids.dtype.is_float:
+            raise DTypeError(f"{type(self).__name__}: needs ids of integers, got {ids.dtype.name}")
+        if cache is not None and first is not None:
+            raise ArgumentError(
+                f"{type(self).__name__}: the cache knows where sequences begin; leave `first` out"
+            )
+        positions = Positions.of(ids, first) if cache is None else cache.positions(ids)
+        x = self.hidden(ids, positions, cache)
+        if cache is not None:
+            cache.advance(count)
+        return self.head(x[:, -1:] if last else x)
+
+    def hidden(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
+        """The features that the head reads: (b, t) -> (b, t, e)."""
+        raise NotImplementedError
+
+    def head(self, x: Tensor) -> Tensor:
+        """Logits of features: (b, t, e) -> (b, t, vocabulary)."""
+        raise NotImplementedError
+
+
+class RMSNorm(nn.Module):
+    """y = x / sqrt(mean(x^2) + eps) * weight, or * (1 + weight): computed in float32.   Shapes: (..., e) -> same."""
+
+    def __init__(self, features: int, eps: float, shifted: bool = False) -> None:
+        super().__init__()
+        self.eps, self.shifted = eps, shifted
+        self.weight = nn.Parameter(weft.zeros(features) if shifted else weft.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * weft.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        if self.shifted:
+            return (wide * (1 + self.weight.float())).to(x.dtype)
+        return self.weight * wide.to(x.dtype)
+
+
+class GatedMLP(nn.Module):
+    """down(act(gate(x)) * up(x)).   Shapes: (..., e) -> same. Source: Shazeer 2020, arXiv:2002.05202."""
+
+    def __init__(self, features: int, inner: int, act: Any, bias: bool = False) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(features, inner, bias=bias)
+        self.up_proj = nn.Linear(features, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, features, bias=bias)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))

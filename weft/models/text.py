@@ -1,0 +1,77 @@
+"""Text to ids and back, by the tokenizer.json of a model's folder (the package tokenizers reads it)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from weft.errors import FileFormatError
+
+
+class Tokenizer:
+    """The tokenizer of a folder. `ends`: the ids that end a text, as its configurations name them.
+
+    ImportError without the package tokenizers (`pip install weft[models]`); FileNotFoundError for a folder that has no
+    tokenizer.json.
+
+    >>> tokenizer = weft.models.Tokenizer("Qwen3-0.6B")
+    >>> ids = tokenizer.encode("The capital of France is")
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(folder) / "tokenizer.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"Tokenizer: there is no {path}")
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise ImportError(
+                'Tokenizer: needs the package tokenizers: pip install "weft[models]"'
+            ) from error
+        try:
+            self._inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001  (the package raises no other kind)
+            raise FileFormatError(f"Tokenizer: {path} is damaged: {error}") from None
+        self.ends = _ends(Path(folder))
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with those that a model wants in front."""
+        return list(self._inner.encode(text).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without those that are no text."""
+        return self._inner.decode(list(ids))
+
+    def stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """The text of ids piece by piece, as they come; a character of several tokens comes with its last."""
+        seen: list[int] = []
+        told = ""
+        for i in ids:
+            seen.append(i)
+            text = self.decode(seen)
+            if text.endswith("\ufffd"):
+                continue
+            if len(text) > len(told):
+                yield text[len(told) :]
+                told = text
+        rest = self.decode(seen)[len(told) :]
+        if rest:
+            yield rest
+
+
+def _ends(folder: Path) -> list[int]:
+    """The ids that end a text: of generation_config.json, else of config.json."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            values: Any = json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            continue
+        found = cast("dict[str, Any]", values).get("eos_token_id") if isinstance(values, dict) else None
+        if isinstance(found, int):
+            return [found]
+        if isinstance(found, list) and found:
+            return [i for i in cast("list[Any]", found) if isinstance(i, int)]
+    return []
