@@ -131,13 +131,13 @@ def set_memory_limit(name: str, nbytes: int | None) -> None:
 
 def memory_limit(device: Device) -> int:
     """The number of bytes that may be in use in a device's pool."""
-    limit = _limits.get(_pool(device))
+    limit = limit_set(device)
     return device.info.memory_bytes if limit is None else limit
 
 
-def is_limited(device: Device) -> bool:
-    """True where somebody has set how much memory may be in use in a device's pool."""
-    return _limits.get(_pool(device)) is not None
+def limit_set(device: Device) -> int | None:
+    """The number of bytes that somebody has said may be in use in a device's pool, if anybody has."""
+    return _limits.get(_pool(device))
 
 
 def available_bytes(device: Device) -> int:

@@ -178,6 +178,8 @@ class CpuDevice:
         return True
 
     def set_memory_limit(self, nbytes: int | None) -> None:
+        if nbytes is not None and self.used_bytes() > nbytes:
+            self._give_up_workspace()  # nobody needs it but the next run, which is to keep within the limit
         self.runtime.allocator.set_limit(nbytes)
 
     def free(self, memory: Memory) -> None:

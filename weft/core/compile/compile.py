@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from weft.core.args.handle import describe
 from weft.core.compile.compiled_function import CompiledFunction, InMode, living
+from weft.core.compile.in_memory import InMemory
 from weft.core.compile.over_devices import OverDevices
 from weft.errors import ArgumentError, DTypeError
 
@@ -87,6 +88,9 @@ def compile(
 
     With `numerics`, calls are made in that mode, and their results computed in it: see `weft.numerics`.
 
+    With `memory` (bytes that may be in use on the default device, or on each device by name), calls keep within that as
+    in `weft.memory_limit`: values that do not fit are computed again, or spilled.
+
     With `devices` (names, a DeviceMesh, or all of a kind such as "cuda:*") the function is spread over them, without
     any annotation: once a call has been traced that makes no new state, on the device where everything is, layouts of
     its arguments and of the state that it uses are chosen by what computing and exchanging takes (`memory`: bytes that
@@ -110,9 +114,11 @@ def compile(
         return already
     if devices is not None:
         return OverDevices(fn, devices, memory, numerics, fullgraph, dynamic)
-    if memory is not None:
-        raise ArgumentError("compile: memory= is for devices=, which was not given; see weft.memory_limit")
     form: Any = getattr(fn, "_compiled_form", None)
+    if memory is not None:
+        if form is not None:
+            raise ArgumentError("compile: memory= is for functions; compile the one that calls the module")
+        return InMemory(fn, memory, numerics, fullgraph, dynamic)
     if form is not None:
         return form(fullgraph, dynamic, numerics)
     return compiled(fn, fullgraph, dynamic, numerics)

@@ -520,9 +520,9 @@ def _kernels(nodes: Sequence[Node], name: str, shared: list[str]) -> Iterator[Ex
 def _order_within(sig: Signature, device: Device, lines: list[str]) -> Sequence[int] | None:
     """The order of the kernels within the memory that is left, where a limit is set; None for their own. Which values
     leave memory is added to `lines`, or that there is not enough."""
-    from weft.backends.registry import is_limited
+    from weft.backends.registry import limit_set
 
-    if not is_limited(device) or sig.variables or sig.homeless:
+    if limit_set(device) is None or sig.variables or sig.homeless:
         return None
     from weft.scheduler.pools.within import Fitted, fitting, remedy, room_on
 

@@ -195,7 +195,7 @@ def _let_go(error: BaseException) -> None:
     at: BaseException | None = error
     while at is not None:
         traceback.clear_frames(at.__traceback__)
-        at = at.__cause__ or at.__context__
+        at = at.__cause__  # not its context, which may be the caller's own
 
 
 def remedy(device: Device, needed: int) -> str:
