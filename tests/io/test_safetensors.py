@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends.disk.file import MappedFile
 from weft.io import load_safetensors, safetensors_metadata, save_safetensors
 from weft.io.safetensors import DTYPES
 
@@ -198,3 +199,14 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 9
     assert load_safetensors(path)["a"].item() == 1.0
+
+
+def test_bytes_that_were_copied_take_no_memory_of_the_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[tuple[int, int]] = []
+    monkeypatch.setattr(MappedFile, "release", lambda self, begin, end: released.append((begin, end)))
+    save_safetensors({"a": weft.arange(1000), "b": weft.ones(3)}, tmp_path / "x")
+    found = load_safetensors(tmp_path / "x")
+    assert found["a"].sum().item() == 499500
+    assert [end - begin for begin, end in released] == [8000]

@@ -12,22 +12,30 @@ from weft.ir.dtypes import DType
 
 
 class DeferredStorage(Storage):
-    """Elements that `source` gives as bytes of host memory, copied to the device on first use; then it is let go."""
+    """Elements that `source` gives as bytes of host memory, copied to the device on first use; then it is let go, and
+    `copied` is called."""
 
-    __slots__ = ("_filled", "_lock", "_source")
+    __slots__ = ("_copied", "_filled", "_lock", "_source")
 
     def __init__(
-        self, device: Device, dtype: DType, shape: tuple[int, ...], source: Callable[[], memoryview]
+        self,
+        device: Device,
+        dtype: DType,
+        shape: tuple[int, ...],
+        source: Callable[[], memoryview],
+        copied: Callable[[], object] | None = None,
     ) -> None:
         put = object.__setattr__  # the fields of a frozen dataclass
         put(self, "device", device)
         put(self, "dtype", dtype)
         put(self, "shape", shape)
         put(self, "_source", source)
+        put(self, "_copied", copied)
         put(self, "_filled", None)
         put(self, "_lock", threading.Lock())
 
     _source: Callable[[], memoryview] | None
+    _copied: Callable[[], object] | None
     _filled: Memory | None
     _lock: threading.Lock
 
@@ -44,6 +52,9 @@ class DeferredStorage(Storage):
                 memory = self.device.allocate(self.nbytes)
                 if self.nbytes:
                     self.device.write(memory, self._source())
+                    if self._copied is not None:
+                        self._copied()
                 object.__setattr__(self, "_filled", memory)
                 object.__setattr__(self, "_source", None)
+                object.__setattr__(self, "_copied", None)
             return self._filled  # pyright: ignore[reportReturnType]

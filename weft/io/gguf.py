@@ -35,7 +35,15 @@ from weft.io.safetensors import Part
 from weft.io.source import Source
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
 
-__all__ = ["MAGIC", "Metadata", "gguf_metadata", "gguf_tensors", "load_gguf", "save_gguf"]
+__all__ = [
+    "MAGIC",
+    "Metadata",
+    "gguf_metadata",
+    "gguf_tensors",
+    "load_gguf",
+    "load_with_metadata",
+    "save_gguf",
+]
 
 MAGIC = b"GGUF"
 Metadata: TypeAlias = Mapping[str, Any]
@@ -89,18 +97,33 @@ def load_gguf(path: StrPath, device: str | None = None) -> dict[str, Tensor | Bl
             f"load_gguf: device={device!r} names a file; pass device='disk' to leave the tensors in {path}"
         )
     home = None if stays else default_device() if device is None else device_name(device)
+    return _tensors(_opened(path), home)
+
+
+def load_with_metadata(
+    path: StrPath, device: str | None = None
+) -> tuple[Metadata, dict[str, Tensor | BlockTensor]]:
+    """The entries and the tensors of a file, whose header is read once: vocabularies make it long."""
+    header = _opened(path)
+    return header.metadata, _tensors(header, default_device() if device is None else device_name(device))
+
+
+def _opened(path: StrPath) -> _Header:
     with open_regular(located(path)) as file:
         file.seek(0, 2)
         if not file.tell():
             raise FileFormatError(f"load_gguf: {file.name} is empty")
-        mapped = MappedFile(file)
-    return gguf_tensors(mapped, home)
+        return _Header(MappedFile(file))
 
 
 def gguf_tensors(source: Source, home: str | None) -> dict[str, Tensor | BlockTensor]:
     """The tensors of a GGUF file on a device; without one, they stay in the file."""
-    found: dict[str, Tensor | BlockTensor] = {}
-    for e in _Header(source).tensors():
+    return _tensors(_Header(source), home)
+
+
+def _tensors(header: _Header, home: str | None) -> dict[str, Tensor | BlockTensor]:
+    source, found = header.source, dict[str, Tensor | BlockTensor]()
+    for e in header.tensors():
         if isinstance(e.kind, DType):
             found[e.name] = _tensor(source, e.kind, e.shape, e.begin, e.end, home)
             continue
@@ -114,7 +137,8 @@ def _tensor(
     source: Source, dtype: DType, shape: tuple[int, ...], begin: int, end: int, home: str | None
 ) -> Tensor:
     if home is not None:
-        return wrap(Value(deferred(shape, dtype, home, Part(source, begin, end, dtype))))
+        part = Part(source, begin, end, dtype)
+        return wrap(Value(deferred(shape, dtype, home, part, part.let_go)))
     if not isinstance(source, MappedFile):
         raise ArgumentError(f"load: {source.path} is in memory; device='disk' needs the path of a file")
     return wrap(Value(files.leaf(source, begin, dtype, shape)))
@@ -126,11 +150,7 @@ def gguf_metadata(path: StrPath) -> Metadata:
     >>> weft.io.gguf_metadata("model.gguf")["general.architecture"]
     'gemma3'
     """
-    with open_regular(located(path)) as file:
-        file.seek(0, 2)
-        if not file.tell():
-            raise FileFormatError(f"gguf_metadata: {file.name} is empty")
-        return _Header(MappedFile(file)).metadata
+    return _opened(path).metadata
 
 
 def save_gguf(

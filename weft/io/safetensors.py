@@ -65,7 +65,8 @@ def tensors_in(source: Source, header: Header, home: str | None) -> dict[str, Te
                 )
             node = files.leaf(source, begin, e.dtype, e.shape)
         else:
-            node = deferred(e.shape, e.dtype, home, Part(source, begin, end, e.dtype))
+            part = Part(source, begin, end, e.dtype)
+            node = deferred(e.shape, e.dtype, home, part, part.let_go)
         tensors[e.name] = wrap(Value(node))
     return tensors
 
@@ -88,6 +89,10 @@ class Part:
     def __call__(self) -> memoryview:
         self.source.check()
         return whole_bools(self.source.view(self.begin, self.end), self.dtype)
+
+    def let_go(self) -> None:
+        """Let the bytes take no memory of this process: they have been copied."""
+        self.source.release(self.begin, self.end)
 
 
 def whole_bools(data: memoryview, dtype: DType) -> memoryview:

@@ -24,6 +24,10 @@ class Source(Protocol):
         """The bytes from `begin` to before `end`."""
         ...
 
+    def release(self, begin: int, end: int) -> None:
+        """These bytes are not needed for now."""
+        ...
+
 
 class InMemory:
     """The bytes that were read from a file object."""
@@ -37,6 +41,9 @@ class InMemory:
     def view(self, begin: int, end: int) -> memoryview:
         """The bytes from `begin` to before `end`."""
         return self.data[begin:end]
+
+    def release(self, begin: int, end: int) -> None:
+        """They stay: the object holds them all."""
 
 
 class Reading:

@@ -8,13 +8,14 @@
 config.py     config.json as a dataclass: every field is honoured or refused by its name
 rotary.py     positions as rotations      cache.py     keys and values of the tokens before
 attention.py  attention of decoders       decoder.py   what decoders share
-gemma3.py  gpt2.py  llama.py  phi.py  phi3.py  qwen3.py  pretrained.py  sampling.py  generate.py  text.py
+gemma3.py  gpt2.py  llama.py  phi.py  phi3.py  qwen3.py  pretrained.py  sampling.py  generate.py  text.py  gguf.py
 """
 # Tests: tests/models/test_decoders.py
 
 from weft.models.cache import Cache
 from weft.models.gemma3 import Gemma3
 from weft.models.generate import generate
+from weft.models.gguf import from_gguf
 from weft.models.gpt2 import GPT2
 from weft.models.llama import Llama
 from weft.models.phi import Phi
@@ -25,6 +26,6 @@ from weft.models.sampling import Sampling
 from weft.models.text import Tokenizer
 
 __all__ = [
-    "Cache", "GPT2", "Gemma3", "Llama", "Phi", "Phi3", "Qwen3", "Sampling", "Tokenizer", "from_pretrained",
+    "Cache", "GPT2", "Gemma3", "Llama", "Phi", "Phi3", "Qwen3", "Sampling", "Tokenizer", "from_gguf", "from_pretrained",
     "generate",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Layers whose weights are stored in 8 or 4 bits; see `weft.quantization`."""
+"""Layers whose weights are stored in few bits; see `weft.quantization`."""
 # Tests: tests/core/functional/test_quantization.py
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from typing import Self
 
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
+from weft.core.functional.ggml import BlockTensor
 from weft.core.functional.quantization import QuantizedTensor, check_layout, known, quantize, unpack
 from weft.core.layout.creation import zeros
 from weft.core.layout.gather import index_select
@@ -194,3 +195,71 @@ class QuantizedEmbedding(_Blocks):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, {self._layout()}"
+
+
+class _BlockWeight(Module):
+    """A (rows, columns) weight in a block format of ggml, each row in blocks: buffer `blocks`, uint8."""
+
+    blocks: Tensor
+
+    def __init__(self, weight: BlockTensor) -> None:
+        super().__init__()
+        if len(weight.shape) != 2:
+            raise ShapeError(f"{type(self).__name__}: needs a weight of 2 dimensions, got {weight}")
+        self.format, self.rows, self.columns = weight.format, *weight.shape
+        self.register_buffer("blocks", weight.data)
+
+    def weight_of(self, blocks: Tensor, dtype: DType) -> Tensor:
+        """The values of rows in blocks."""
+        return BlockTensor(blocks, self.format, (known(blocks.shape)[0], self.columns)).dequantize(dtype)
+
+
+class BlockLinear(_BlockWeight):
+    """y = x @ weight.T + bias, the weight in a block format of ggml, which the product widens as it loads it.
+
+    Shapes as `Linear`. float16 and bfloat16 inputs are multiplied in float32. Gradients flow to the input and the
+    bias, not to the weight.
+
+    >>> layer = weft.nn.BlockLinear(weft.io.load_gguf("model.gguf")["blk.0.attn_q.weight"])
+    """
+
+    def __init__(self, weight: BlockTensor, bias: Tensor | None = None) -> None:
+        super().__init__(weight)
+        self.register_parameter("bias", None if bias is None else Parameter(bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        v = value_of("BlockLinear", x)
+        if not v.dtype.is_float:
+            raise DTypeError(
+                f"BlockLinear: needs a float input, got {v.dtype.name}; convert it with .float()"
+            )
+        if not v.shape or v.shape[-1] != self.columns:
+            raise ShapeError(
+                f"BlockLinear: the input's last dimension must be {self.columns}, got shape {tuple(v.shape)}"
+            )
+        wide = accumulator(v.dtype)
+        bias = None if self.bias is None else wrap(bc.cast(self.bias.value, wide))
+        out = F.linear(wrap(bc.cast(v, wide)), self.weight_of(self.blocks, wide), bias)
+        return wrap(bc.cast(out.value, v.dtype))
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.columns}, out_features={self.rows}, bias={self.bias is not None}, {self.format.name}"
+
+
+class BlockEmbedding(_BlockWeight):
+    """y[..., :] = weight[x[...]], the weight in a block format of ggml: only the rows that are read are widened.
+
+    Shapes: (...) of int -> (..., columns), float32. No gradients.
+
+    >>> table = weft.nn.BlockEmbedding(weft.io.load_gguf("model.gguf")["token_embd.weight"])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        v = value_of("BlockEmbedding", x)
+        if not v.dtype.is_int:
+            raise DTypeError(f"BlockEmbedding: needs integers, got {v.dtype.name}; convert them with .long()")
+        at = flatten(x) if v.shape else reshape(x, (1,))
+        return reshape(self.weight_of(index_select(self.blocks, 0, at), float32), (*v.shape, self.columns))
+
+    def extra_repr(self) -> str:
+        return f"{self.rows}, {self.columns}, {self.format.name}"

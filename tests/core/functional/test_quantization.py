@@ -97,6 +97,17 @@ def test_a_model_of_quantized_layers(bits: int, symmetric: bool, tmp_path: Path)
     assert again(tokens).tolist() == got.tolist()
 
 
+def test_rows_of_a_quantized_table_are_normalized_as_others_are() -> None:
+    table = weft.nn.Embedding(61, 64)
+    found = weft.nn.QuantizedEmbedding.from_embedding(table, bits=8, block=32)
+    x = weft.tensor([3, 5, 60, 0])
+    rows = found(x)
+    expected = rows.numpy() / np.sqrt((rows.numpy() ** 2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(
+        weft.nn.functional.rms_norm(found(x), (64,), eps=1e-6).numpy(), expected, rtol=1e-5
+    )
+
+
 def test_gradients_flow_to_the_input_and_the_bias() -> None:
     linear = nn.Linear(64, 32)
     layer = nn.QuantizedLinear.from_linear(linear, bits=4)

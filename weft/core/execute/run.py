@@ -185,12 +185,19 @@ def from_numpy(array: Array, device: str) -> Node:
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
-def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: Callable[[], memoryview]) -> Node:
-    """A leaf whose bytes `source` gives when they are first used."""
+def deferred(
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: str,
+    source: Callable[[], memoryview],
+    copied: Callable[[], object] | None = None,
+) -> Node:
+    """A leaf whose bytes `source` gives when they are first used; `copied` is called once they are on the device."""
     from weft.backends.deferred import DeferredStorage
     from weft.backends.registry import open_device
 
-    return graph.buffer(shape, dtype, device, DeferredStorage(open_device(device), dtype, shape, source))
+    storage = DeferredStorage(open_device(device), dtype, shape, source, copied)
+    return graph.buffer(shape, dtype, device, storage)
 
 
 def host_array(node: Node) -> Array | None:

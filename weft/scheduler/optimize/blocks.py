@@ -78,6 +78,8 @@ def recognise(k: Kernel, info: DeviceInfo) -> ScaledBlocks | Refusal:
     found = only_reduction(k)
     if isinstance(found, Refusal):
         return found
+    if len(found.value.axes) < len(found.out.axes):
+        return Refusal("results have more axes than the sum: their lanes are not its own")
     block = _block(k, found.value, info.lanes(found.value.dtype))
     if isinstance(block, Refusal):
         return block

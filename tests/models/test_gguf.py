@@ -1,0 +1,102 @@
+"""Models from GGUF files: written as llama.cpp's converter does, and compared with what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.models.test_decoders import IDS
+from weft import models, nn
+from weft.errors import FileError
+from weft.io import gguf_metadata, load_gguf, save_gguf
+from weft.models import gguf
+from weft.models.gemma3 import Gemma3Config
+from weft.models.llama import LlamaConfig
+from weft.models.qwen3 import Qwen3Config
+from weft.quantization import BlockFormat, to_blocks
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128,
+}  # fmt: skip
+MADE: dict[str, tuple[Any, Any]] = {
+    "llama": (models.Llama, LlamaConfig(**SIZES)),
+    "qwen3": (models.Qwen3, Qwen3Config(**SIZES, tie_word_embeddings=True)),
+    "gemma3": (models.Gemma3, Gemma3Config(**SIZES, sliding_window=4, query_pre_attn_scalar=32)),
+}
+
+
+def converted(name: str, w: weft.Tensor, arch: str, config: Any) -> weft.Tensor:
+    """A weight as llama.cpp's converter writes it."""
+    if arch == "gemma3" and name.endswith("norm.weight"):
+        return w + 1
+    if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+        heads = config.num_attention_heads if "q_proj" in name else config.key_heads
+        return w.reshape(heads, 2, -1, w.shape[1]).transpose(1, 2).reshape(w.shape)
+    return w
+
+
+def written(path: Path, arch: str, blocks: BlockFormat | None) -> tuple[Path, Any]:
+    """A file, and the model that it holds."""
+    weft.manual_seed(0)
+    cls, config = MADE[arch]
+    model = cls(config).eval()
+    layer = {v: k for k, v in gguf._KINDS[arch].names.items()}
+    outer = {v: k for k, v in gguf._NAMES.items()}
+    tensors: dict[str, Any] = {}
+    with weft.no_grad():
+        for name, p in model.named_parameters():
+            if blocks is not None and p.dim() == 2:
+                p.copy_(to_blocks(p, blocks).dequantize())
+            if name == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            stem, _, end = name.rpartition(".")
+            parts = stem.split(".", 3)
+            place = outer.get(stem) or f"blk.{parts[2]}.{layer[parts[3]]}"
+            w = converted(name, p.detach(), arch, config)
+            tensors[f"{place}.{end}"] = to_blocks(w, blocks) if blocks is not None and p.dim() == 2 else w
+    about: dict[str, Any] = {
+        "block_count": 2, "context_length": 128, "embedding_length": 64, "feed_forward_length": 96,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": config.rope_theta,
+        "attention.sliding_window": 4,
+    }  # fmt: skip
+    save_gguf(tensors, path, {"general.architecture": arch} | {f"{arch}.{k}": v for k, v in about.items()})
+    return path, model
+
+
+@pytest.mark.parametrize("blocks", [None, BlockFormat.Q8_0])
+@pytest.mark.parametrize("arch", MADE)
+def test_a_file_gives_the_model_back(arch: str, blocks: BlockFormat | None, tmp_path: Path) -> None:
+    path, model = written(tmp_path / "x.gguf", arch, blocks)
+    found = models.from_gguf(path)
+    with weft.no_grad():
+        expected = model(weft.tensor(IDS)).numpy()
+        np.testing.assert_allclose(found(weft.tensor(IDS)).numpy(), expected, atol=2e-5 * abs(expected).max())
+    if blocks is not None:
+        assert isinstance(found.lm_head, nn.BlockLinear) and isinstance(found.embedding, nn.BlockEmbedding)
+        assert len(list(models.generate(found, IDS.tolist(), 2))) == 2
+        assert "Q8_0" in repr(found)
+
+
+def test_a_file_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
+    path, _ = written(tmp_path / "x.gguf", "qwen3", None)
+    metadata, tensors = dict(gguf_metadata(path)), load_gguf(path)
+    for gone, told in (
+        ("general.architecture", "architecture None; weft has"), ("qwen3.block_count", "lacks the entry.*block_count"),
+        ("token_embd.weight", "lacks token_embd"), ("blk.1.ffn_up.weight", "lacks model.layers.1.mlp.up_proj.weight"),
+    ):  # fmt: skip
+        less = {k: v for k, v in metadata.items() if k != gone}
+        save_gguf({k: v for k, v in tensors.items() if k != gone}, tmp_path / "y.gguf", less)
+        with pytest.raises(FileError, match=told):
+            models.from_gguf(tmp_path / "y.gguf")
+    save_gguf(tensors | {"blk.0.strange.weight": weft.ones(2)}, tmp_path / "y.gguf", metadata)
+    with pytest.raises(FileError, match="strange"):
+        models.from_gguf(tmp_path / "y.gguf")
+    save_gguf(tensors | {"output_norm.weight": weft.ones(2)}, tmp_path / "y.gguf", metadata)
+    with pytest.raises(FileError, match=r"of shape \(2,\) in place of \(64,\)"):
+        models.from_gguf(tmp_path / "y.gguf")

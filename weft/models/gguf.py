@@ -1,0 +1,189 @@
+"""Language models from GGUF files: metadata as a configuration, names as the hub's, blocks as they are.
+
+A weight in a block format stays in it: layers that have one become `nn.BlockLinear` and `nn.BlockEmbedding`.
+
+Source: ggml's docs/gguf.md; names and conventions as llama.cpp's converter writes them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft import Tensor, nn
+from weft.errors import FileFormatError
+from weft.io.gguf import load_with_metadata
+from weft.models.decoder import Decoder
+from weft.models.gemma3 import Gemma3, Gemma3Config
+from weft.models.llama import Llama, LlamaConfig
+from weft.models.qwen3 import Qwen3, Qwen3Config
+from weft.quantization import BlockTensor
+
+Weight = Tensor | BlockTensor
+
+_NAMES = {
+    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+}  # fmt: skip
+_LAYER = {
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+_GEMMA = _LAYER | {
+    "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+_NOT_READ = frozenset({"rope_freqs.weight"})
+"""Tables that metadata tells, too."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """An architecture: its model, the names in its layers, its configuration, and a weight as the model has it."""
+
+    model: type[Any]
+    names: Mapping[str, str]
+    config: Callable[[Mapping[str, Any], str, int], Any]
+    weight: Callable[[str, Weight, Any], Weight] = lambda name, w, config: w
+
+
+def from_gguf(path: str | os.PathLike[str], device: str | None = None) -> Decoder:
+    """The model in a GGUF file, for inference: `llama`, `qwen3` or `gemma3`.
+
+    The file is mapped; weights in a block format keep it, and products widen them as they load them, in float32.
+    FileNotFoundError and FileError for what is not there, damaged, of another architecture, or lacks a weight.
+
+    >>> model = weft.models.from_gguf("Qwen3-0.6B-Q8_0.gguf")
+    """
+    metadata, tensors = load_with_metadata(path, device)
+    arch = metadata.get("general.architecture")
+    kind = _KINDS.get(str(arch))
+    if kind is None:
+        raise FileFormatError(f"from_gguf: {path} is of architecture {arch!r}; weft has {', '.join(_KINDS)}")
+    if "token_embd.weight" not in tensors:
+        raise FileFormatError(f"from_gguf: {path} lacks token_embd.weight")
+    vocabulary = tensors["token_embd.weight"].shape[0]
+    assert isinstance(vocabulary, int)  # as all sizes of files are
+    try:
+        config = kind.config(metadata, str(arch), vocabulary)
+    except KeyError as error:
+        raise FileFormatError(f"from_gguf: {path} lacks the entry {error}") from None
+    model = kind.model(config)
+    weights = {
+        _named(name, kind.names, path): kind.weight(name, t, config)
+        for name, t in tensors.items()
+        if name not in _NOT_READ
+    }
+    tied = "lm_head.weight" not in weights
+    if tied:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    _check(model, weights, path)
+    _assign(model, weights)
+    if tied and isinstance(model.lm_head, nn.Linear):
+        model.lm_head.weight = model.embedding.weight
+    return model.eval()
+
+
+def _named(name: str, layer: Mapping[str, str], path: object) -> str:
+    stem, _, end = name.rpartition(".")
+    if stem in _NAMES:
+        return f"{_NAMES[stem]}.{end}"
+    found = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+    if found is None or found[2] not in layer:
+        raise FileFormatError(f"from_gguf: {path} has the tensor {name!r}, which weft does not know")
+    return f"model.layers.{found[1]}.{layer[found[2]]}.{end}"
+
+
+def _check(model: Decoder, weights: Mapping[str, Weight], path: object) -> None:
+    wanted = {name: tuple(p.shape) for name, p in model.state_dict().items()}
+    wrong = [f"lacks {n}" for n in wanted if n not in weights]
+    wrong += [f"has {n}, which the model has not" for n in weights if n not in wanted]
+    wrong += [
+        f"has {n} of shape {tuple(w.shape)} in place of {wanted[n]}"
+        for n, w in weights.items()
+        if n in wanted and tuple(w.shape) != wanted[n]
+    ]
+    if wrong:
+        raise FileFormatError(
+            f"from_gguf: {path} " + "; ".join(wrong[:4]) + (" ..." if len(wrong) > 4 else "")
+        )
+
+
+def _assign(model: Decoder, weights: Mapping[str, Weight]) -> None:
+    """Let the weights be the model's own, blocks in layers of their own."""
+    plain = {n: w for n, w in weights.items() if isinstance(w, Tensor)}
+    model.load_state_dict({**model.state_dict(), **plain}, assign=True)
+    for name, w in weights.items():
+        if isinstance(w, BlockTensor):
+            place = name.removesuffix(".weight")
+            old = model.get_submodule(place)
+            bias = plain.get(f"{place}.bias")
+            model.set_submodule(
+                place, nn.BlockEmbedding(w) if isinstance(old, nn.Embedding) else nn.BlockLinear(w, bias)
+            )
+
+
+def _sizes(m: Mapping[str, Any], arch: str, vocabulary: int) -> dict[str, Any]:
+    """The sizes that all configurations have."""
+    heads = int(m[f"{arch}.attention.head_count"])
+    width = int(m[f"{arch}.embedding_length"])
+    return {
+        "vocab_size": vocabulary, "hidden_size": width, "intermediate_size": int(m[f"{arch}.feed_forward_length"]),
+        "num_hidden_layers": int(m[f"{arch}.block_count"]), "num_attention_heads": heads,
+        "num_key_value_heads": int(m.get(f"{arch}.attention.head_count_kv", heads)),
+        "head_dim": int(m.get(f"{arch}.attention.key_length", width // heads)),
+        "max_position_embeddings": int(m[f"{arch}.context_length"]),
+        "rms_norm_eps": float(m[f"{arch}.attention.layer_norm_rms_epsilon"]),
+        "rope_theta": float(m.get(f"{arch}.rope.freq_base", 10000.0)), "rope_scaling": _scaling(m, arch),
+    }  # fmt: skip
+
+
+def _scaling(m: Mapping[str, Any], arch: str) -> dict[str, Any] | None:
+    kind = m.get(f"{arch}.rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    return {"rope_type": kind, "factor": float(m[f"{arch}.rope.scaling.factor"])}
+
+
+def _llama(m: Mapping[str, Any], arch: str, vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(**_sizes(m, arch, vocabulary))
+
+
+def _qwen3(m: Mapping[str, Any], arch: str, vocabulary: int) -> Qwen3Config:
+    return Qwen3Config(**_sizes(m, arch, vocabulary))
+
+
+def _gemma3(m: Mapping[str, Any], arch: str, vocabulary: int) -> Gemma3Config:
+    sizes = _sizes(m, arch, vocabulary)
+    # the largest one scales by the features of the stream, all others by those of a head
+    width = sizes["hidden_size"] // sizes["num_attention_heads"]
+    scalar = width if sizes["num_hidden_layers"] == 62 else sizes["head_dim"]
+    window = int(m[f"{arch}.attention.sliding_window"])
+    return Gemma3Config(**sizes, sliding_window=window, query_pre_attn_scalar=scalar)
+
+
+def _shifted(name: str, w: Weight, config: Any) -> Weight:
+    """Weights of norms less the 1 that files have them with."""
+    return w - 1 if isinstance(w, Tensor) and name.endswith("norm.weight") else w
+
+
+def _halves(name: str, w: Weight, config: LlamaConfig) -> Weight:
+    """Rows of queries and keys in the order of the hub: files have those that turn together beside each other."""
+    if not name.endswith((".attn_q.weight", ".attn_k.weight")):
+        return w
+    heads = config.num_attention_heads if "attn_q" in name else config.key_heads
+    rows = w.data if isinstance(w, BlockTensor) else w
+    turned = rows.reshape(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    return BlockTensor(turned, w.format, w.shape) if isinstance(w, BlockTensor) else turned
+
+
+_KINDS = {
+    "llama": _Kind(Llama, _LAYER, _llama, _halves),
+    "qwen3": _Kind(Qwen3, _LAYER, _qwen3),
+    "gemma3": _Kind(Gemma3, _GEMMA, _gemma3, _shifted),
+}
+"""Architectures by the name that files have for them."""
