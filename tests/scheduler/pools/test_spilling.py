@@ -13,6 +13,7 @@ import pytest
 import weft
 from weft.backends import registry
 from weft.backends.dummy import device as dummy
+from weft.backends.dummy.faults import Faults
 from weft.backends.links import Link
 from weft.scheduler.pools import slow, within
 from weft.scheduler.pools.schedule import Transfer
@@ -137,6 +138,35 @@ def test_state_is_updated_in_place_by_segments(pool: dummy.DummyDevice, limited:
         assert trained(7 * 4096) == want
         kept = [f for plans in within._fitted.values() for f in plans]
         assert any(isinstance(f.plan.executable, Spilling) for f in kept)
+
+
+def test_a_launch_that_fails_leaves_state_as_it_was(pool: dummy.DummyDevice) -> None:
+    w = weft.tensor(data(32, 32), device="tight:0").realize()
+
+    @weft.compile
+    def step(x: weft.Tensor) -> weft.Tensor:
+        y = there_and_back(x @ w)
+        w.sub_(0.01 * y)
+        return (y * y).sum()
+
+    x = weft.tensor(data(32, 32, seed=1), device="tight:0").realize()
+    step(x)
+    before, launches = bits(w), 0
+    with weft.memory_limit(pool.used_bytes() + 6 * 4096, "tight:0"):
+        while True:
+            pool.faults = Faults(launches=frozenset({launches}))
+            try:
+                step(x)
+            except weft.DeviceError:
+                launches += 1
+            else:
+                break
+            finally:
+                pool.faults = Faults()
+            assert bits(w) == before
+    assert bits(w) != before
+    assert launches > 14
+    assert any(isinstance(f.plan.executable, Spilling) for plans in within._fitted.values() for f in plans)
 
 
 def test_the_cpu_spills_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

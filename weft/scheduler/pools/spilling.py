@@ -175,11 +175,20 @@ def _slots(lives: Sequence[tuple[Node, int, int]]) -> tuple[dict[Node, int], tup
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A segment that is ready to run, and the places of its memories in the table."""
+    """A segment that is ready to run, and the places of its memories in the table. `updates`: it changes leaves."""
 
     executable: Executable
     places: tuple[int, ...]
     constants: tuple[int, ...]
+    updates: bool
+
+    def run(self, table: Sequence[Memory], queue: int, times: list[int] | None) -> None:
+        """Start it; with `times`, wait, and add those of its kernels."""
+        given = [table[k] for k in self.places]
+        if times is None:
+            self.executable.run(given, self.constants, queue)
+        else:
+            times += self.executable.run_timed(given, self.constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,23 +228,27 @@ class Spilling:
         return times
 
     def _run(self, memories: Sequence[Memory], queue: int, times: list[int] | None) -> None:
-        device = self._device
+        device, self.started = self._device, self.finished
         cells = slow.reserve(device.info, self._cells)
         table = [*memories, *[device.allocate(n) for n in self._slots]]
         self._workspace.run([], (), queue)  # which is kept for the segments
-        self.started = self.finished + 1
         for item in self._items:
             if isinstance(item, _Run):
-                given = [table[k] for k in item.places]
-                if times is None:
-                    item.executable.run(given, item.constants, queue)
-                else:
-                    times += item.executable.run_timed(given, item.constants)
+                if not item.updates or self.started != self.finished:
+                    item.run(table, queue, times)
+                    continue
+                inner, self.started = item.executable.started, self.finished + 1
+                try:
+                    item.run(table, queue, times)
+                except BaseException:
+                    if item.executable.started == inner:  # nothing has been changed
+                        self.started = self.finished
+                    raise
             elif item.out:
                 cells[item.cell].put(device.read(table[item.place], item.nbytes, 0, queue))
             else:
                 device.write(table[item.place], cells[item.cell].get(), 0, queue)
-        self.finished = self.started
+        self.started = self.finished = self.finished + 1
 
 
 def plan_of(found: Split) -> Plan:
@@ -245,6 +258,7 @@ def plan_of(found: Split) -> Plan:
     place.update({n: len(job.leaves) + k for k, n in enumerate(job.outputs)})
     externals = len(job.leaves) + len(job.outputs)
     place.update({n: externals + k for n, k in found.room.items()})
+    made = {n: k for k, n in enumerate(job.outputs)}
     items: list[_Run | _Copy] = []
     codes: dict[Code, None] = {}
     infos: list[KernelInfo] = []
@@ -254,7 +268,8 @@ def plan_of(found: Split) -> Plan:
         if isinstance(item, Segment):
             plan = assembled(item.made).plan({})
             given = tuple([place[n] for n in (*item.reads, *item.makes)])
-            items.append(_Run(plan.executable, given, plan.constants))
+            updates = any(made.get(n) in found.replaces for n in item.makes)
+            items.append(_Run(plan.executable, given, plan.constants, updates))
             codes.update(dict.fromkeys(plan.codes))
             infos += plan.steps
             steps += plan.commands.steps
