@@ -11,14 +11,14 @@ from weft.autograd.value import Value
 from weft.core.args.handle import standing_for
 from weft.ir import graph
 from weft.ir.graph import Node
-from weft.ir.regions.graphs import reached
+from weft.ir.index import Var
 from weft.ir.regions.region import NOTHING, Region
-from weft.sessions.buckets import Bucket, Placed, placed, regions
+from weft.sessions.buckets import Bucket, Placed, changes, in_order, placed
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.plans import Run, planned, stored_nodes
 from weft.sessions.recorded import Template
-from weft.sessions.state import own_memory
-from weft.sessions.step import StepGraph, leaf_for, step_graph
+from weft.sessions.state import copied, own_memory, stale_after
+from weft.sessions.step import StepGraph, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
@@ -45,17 +45,27 @@ class Form:
         self._old = {n: leaf_for(n, template.device.info.name) for n in self.kept}
         self._number = {n: k for k, n in template.leaves.items()}
         self._results = frozenset(template.results)
+        self._varying = varying(template.order)
+        self._numbers: dict[Var, int] = {}
+        self._stale: Mapping[Node, Region] = {}
+        """What no result needed when it was reached."""
         self._whole: Run | None = None
         self.steps: dict[Bucket, Step] = {}
         self.values: dict[Node, Storage] | None = None
         """The last values of what is kept; None where they are not all there."""
 
     def run(
-        self, tensors: Sequence[Tensor], arrays: Mapping[int, Array], said: Mapping[int, Region]
-    ) -> tuple[Any, ...]:
-        """The function's results for tensors as arguments, and the regions that changed."""
+        self,
+        tensors: Sequence[Tensor],
+        arrays: Mapping[int, Array],
+        said: Mapping[int, Region],
+        numbers: Mapping[Var, int],
+    ) -> Any:
+        """The function's results for tensors as arguments, and numbers as runtime variables. `arrays`, `said`: see
+        `Inputs.look`."""
         objects = [*tensors, *self.template.captured]
-        if self.values is not None and self.inputs.are_last(objects):
+        moved = [v for v, x in numbers.items() if self._numbers.get(v) != x]
+        if self.values is not None and not moved and self.inputs.are_last(objects):
             self.counts.same += 1
             return self._outputs({})
         now, changed = self.inputs.look(objects, arrays, said)
@@ -63,55 +73,73 @@ class Form:
             self.values,
             None,
         )  # until all is done: what fails or is interrupted leaves nothing
-        if values is None:
+        reach = None
+        if values is not None:
+            reach = self._computed(
+                placed(changed, self.template.leaves, numbers, moved), now, numbers, values
+            )
+        if reach is None:
             values = dict["Node", "Storage"]()
-            reach = self._compute_all(now, values)
-        else:
-            reach = self._compute_changes(placed(changed, self.template.leaves), now, values)
+            reach = self._computed_all(now, numbers, values)
         self.inputs.keep(now)
-        self.values = values
+        self.values, self._numbers = values, dict(numbers)
         return self._outputs(reach)
 
-    def _compute_all(self, inputs: Mapping[int, Storage], values: dict[Node, Storage]) -> dict[Node, Region]:
+    def _computed_all(
+        self, inputs: Mapping[int, Storage], numbers: Mapping[Var, int], values: dict[Node, Storage]
+    ) -> dict[Node, Region]:
+        """Compute everything; the regions of results, which are all of them."""
         if self._whole is None:
-            self._whole = planned({n: n for n in self.kept}, {}, (), self.template.device)
-        self._execute(self._whole, inputs, values, ())
+            results = {n: n for n in self.kept}
+            self._whole = planned(results, {}, self.template.variables, self.template.device)
+        self._execute(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
+        self._stale = {}
         return {n: Region.whole(n.shape) for n in self._results}
 
-    def _compute_changes(
-        self, changes: Sequence[Placed], inputs: Mapping[int, Storage], values: dict[Node, Storage]
-    ) -> dict[Node, Region]:
-        """Compute what changes of inputs reach, one after the other; the regions of results that they do."""
+    def _computed(
+        self,
+        changes: Sequence[Placed],
+        inputs: Mapping[int, Storage],
+        numbers: Mapping[Var, int],
+        values: dict[Node, Storage],
+    ) -> dict[Node, Region] | None:
+        """Compute what changes of inputs reach, one after the other; the regions of results that they do. None where
+        more is to be computed than they reach: what was not needed before is now."""
         found: dict[Node, Region] = {}
         for change in changes:
             step = self.steps.get(change.bucket)
             if step is None:
                 step = self.steps[change.bucket] = self._step(change.bucket)
-            self._execute(step.run, inputs, values, change.starts)
+            at = (*change.starts, *numbers.values())
+            env = {v.name: x for v, x in zip(step.variables, at, strict=True)}
+            stale = stale_after(self._stale, step.graph.parts, env)
+            if stale is None:
+                return None
+            self._execute(step.run, inputs, values, at)
+            self._stale = stale
             self.counts.steps += 1
-            env = {v.name: x for v, x in zip(step.graph.variables, change.starts, strict=True)}
             for n, region in step.results.items():
                 found[n] = found.get(n, NOTHING) | region.at(env)
         self.counts.same += not changes
         return found
 
     def _step(self, bucket: Bucket) -> Step:
-        leaves = self.template.leaves
-        changes, variables = regions(bucket, leaves)
-        dirty = reached({leaves[k]: r for k, r in changes.items()}, self.template.order)
-        step = step_graph(self.kept, self._old, dirty, variables)
+        t = self.template
+        said = changes(bucket, t.leaves)
+        changed = {t.leaves[k]: r for k, r in said.regions.items()}
+        moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
+        made = step_graph(t.order, t.results, self.kept, self._old, {**changed, **moved}, said.follows)
+        variables = in_order(said, t.variables)
         stand_for = {at: n for n, at in self._old.items()}
-        run = planned(step.new, stand_for, [v.name for v in variables], self.template.device)
-        # of results that are inputs, what changed of these
+        run = planned(made.new, stand_for, variables, t.device)
         results = {
-            n: step.dirty.get(n, dirty.get(n, NOTHING) if n in self._number else NOTHING)
-            for n in self._results
+            n: made.parts[n].dirty if n in made.parts else changed.get(n, NOTHING) for n in self._results
         }
-        return Step(step, run, results)
+        return Step(made, variables, run, results)
 
     def _execute(
-        self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], starts: Sequence[int]
+        self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
     ) -> None:
         """Run a plan. It writes over what is kept."""
         if r.plan is None:
@@ -124,10 +152,13 @@ class Form:
                 memories[i] = own_memory(values, n) if i in r.replaced else values[n].memory
             else:
                 memories[i] = self.template.draws[n]
-        at = [starts[k] for k in r.values]
-        storages, given = r.plan.with_results(memories, at)
-        r.plan.start(given, at)
-        values.update(zip(r.results, storages, strict=True))
+        numbers = [at[k] for k in r.values]
+        storages, given = r.plan.with_results(memories, numbers)
+        r.plan.start(given, numbers)
+        for nodes, storage in zip(r.results, storages, strict=True):
+            values[nodes[0]] = storage
+            for n in nodes[1:]:
+                values[n] = copied(storage)
 
     def _outputs(self, reach: Mapping[Node, Region]) -> tuple[Any, ...]:
         """New tensors over the results."""
@@ -145,7 +176,7 @@ class Form:
         assert self.values is not None
         if n in self._number:
             return self.inputs.last(self._number[n])
-        return self.values.get(n, n.storage)
+        return self.values[n] if n in self.values else n.storage  # noqa: SIM401  (typed as there)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,5 +184,6 @@ class Step:
     """What is run for a class of changes. `results`: the regions of results that they reach."""
 
     graph: StepGraph
+    variables: tuple[Var, ...]
     run: Run
     results: Mapping[Node, Region]
