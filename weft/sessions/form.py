@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from weft.sessions.buckets import Bucket, Placed, changes, in_order, placed
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.plans import Run, planned, stored_nodes
 from weft.sessions.recorded import Template
-from weft.sessions.state import copied, own_memory, stale_after
+from weft.sessions.stale import Leaves, Stale
+from weft.sessions.state import copied, own_memory
 from weft.sessions.step import StepGraph, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
@@ -38,16 +40,17 @@ class Counts:
 class Form:
     """A function for arguments of one structure."""
 
-    def __init__(self, template: Template) -> None:
-        self.template, self.counts = template, Counts()
-        self.kept = stored_nodes(template.results, template.order, template.device)
+    def __init__(self, template: Template, mode: Callable[[], AbstractContextManager[object]]) -> None:
+        self.template, self.counts, self._mode = template, Counts(), mode
+        with mode():
+            self.kept = stored_nodes(template.results, template.order, template.device)
         self.inputs = Inputs(template)
         self._old = {n: leaf_for(n, template.device.info.name) for n in self.kept}
         self._number = {n: k for k, n in template.leaves.items()}
         self._results = frozenset(template.results)
         self._varying = varying(template.order)
         self._numbers: dict[Var, int] = {}
-        self._stale: Mapping[Node, Region] = {}
+        self._stale = Stale()
         """What no result needed when it was reached."""
         self._whole: Run | None = None
         self.steps: dict[Bucket, Step] = {}
@@ -69,10 +72,8 @@ class Form:
             self.counts.same += 1
             return self._outputs({})
         now, changed = self.inputs.look(objects, arrays, said)
-        values, self.values = (
-            self.values,
-            None,
-        )  # until all is done: what fails or is interrupted leaves nothing
+        values = self.values
+        self.values = None  # until all is done: what fails or is interrupted leaves nothing
         reach = None
         if values is not None:
             reach = self._computed(
@@ -91,10 +92,11 @@ class Form:
         """Compute everything; the regions of results, which are all of them."""
         if self._whole is None:
             results = {n: n for n in self.kept}
-            self._whole = planned(results, {}, self.template.variables, self.template.device)
+            with self._mode():
+                self._whole = planned(results, {}, self.template.variables, self.template.device)
         self._execute(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
-        self._stale = {}
+        self._stale = Stale()
         return {n: Region.whole(n.shape) for n in self._results}
 
     def _computed(
@@ -110,15 +112,16 @@ class Form:
         for change in changes:
             step = self.steps.get(change.bucket)
             if step is None:
-                step = self.steps[change.bucket] = self._step(change.bucket)
+                with self._mode():
+                    step = self.steps[change.bucket] = self._step(change.bucket)
             at = (*change.starts, *numbers.values())
-            env = {v.name: x for v, x in zip(step.variables, at, strict=True)}
-            stale = stale_after(self._stale, step.graph.parts, env)
+            stale = self._stale.after(step.leaves, at)
             if stale is None:
                 return None
             self._execute(step.run, inputs, values, at)
             self._stale = stale
             self.counts.steps += 1
+            env = step.leaves.env(at)
             for n, region in step.results.items():
                 found[n] = found.get(n, NOTHING) | region.at(env)
         self.counts.same += not changes
@@ -136,7 +139,7 @@ class Form:
         results = {
             n: made.parts[n].dirty if n in made.parts else changed.get(n, NOTHING) for n in self._results
         }
-        return Step(made, variables, run, results)
+        return Step(made, Leaves(made.parts, variables), run, results)
 
     def _execute(
         self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
@@ -184,6 +187,6 @@ class Step:
     """What is run for a class of changes. `results`: the regions of results that they reach."""
 
     graph: StepGraph
-    variables: tuple[Var, ...]
+    leaves: Leaves
     run: Run
     results: Mapping[Node, Region]
