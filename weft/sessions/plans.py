@@ -1,0 +1,62 @@
+"""Plans of sessions: a graph's plan, where its leaves come from and where its results go."""
+# Tests: tests/sessions/test_session.py
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.core.execute import plans
+from weft.ir.graph import Node
+from weft.scheduler.kernelize import kernelize
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device
+    from weft.scheduler.plan import Plan
+
+
+def stored_nodes(results: Sequence[Node], order: Sequence[Node], device: Device) -> tuple[Node, ...]:
+    """The results and all that kernels store on the way to them, in the order of computation."""
+    todo = [n for n in results if n.inputs and n.storage is None]
+    written = {n for spec in kernelize(todo, device.info.bounds.parameters) for n in spec.writes}
+    wanted = written | set(results)
+    return tuple([n for n in order if n in wanted and n.inputs])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A plan and the memories that it runs on: `template` has those that never change. `sources`: the node that each
+    other leaf stands for; `values`: where the runtime variables are among a step's starts; `results`: the nodes."""
+
+    plan: Plan | None
+    template: tuple[Any, ...]
+    sources: tuple[tuple[int, Node], ...]
+    values: tuple[int, ...]
+    results: tuple[Node, ...]
+
+
+def planned(
+    results: Mapping[Node, Node],
+    stand_for: Mapping[Node, Node],
+    variables: Sequence[str],
+    device: Device,
+) -> Run:
+    """The run that computes nodes, given by what they are new values of. `stand_for`: the node by the leaf of the graph
+    that stands for its old value, whose memory the new one may take."""
+    if not results:
+        return Run(None, (), (), (), ())
+    leaf = {node: at for at, node in stand_for.items()}
+    state = {k: leaf[old] for k, old in enumerate(results) if old in leaf}
+    plan, sig = plans.plan(list(results.values()), device, state, dynamic=False)
+    template = [
+        None if s is None else plans.memory_on(n, s, device)
+        for n, s in zip(sig.leaves, sig.storages, strict=True)
+    ]
+    sources = [
+        (i, stand_for.get(n, n))
+        for i, (n, m) in enumerate(zip(sig.leaves, template, strict=True))
+        if m is None
+    ]
+    values = tuple([list(variables).index(v.name) for v in plan.variables])
+    return Run(plan, tuple(template), tuple(sources), values, tuple(results))
