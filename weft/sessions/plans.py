@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import plans
 from weft.ir.graph import Node
+from weft.ir.ops import Op
 from weft.scheduler.kernelize import kernelize
 
 if TYPE_CHECKING:
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
 
 def stored_nodes(results: Sequence[Node], order: Sequence[Node], device: Device) -> tuple[Node, ...]:
     """The results and all that kernels store on the way to them, in the order of computation."""
-    todo = [n for n in results if n.inputs and n.storage is None]
+    todo = [n for n in results if n.op is not Op.BUFFER]
     written = {n for spec in kernelize(todo, device.info.bounds.parameters) for n in spec.writes}
-    wanted = written | set(results)
-    return tuple([n for n in order if n in wanted and n.inputs])
+    return tuple([n for n in order if n in written or n in todo])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +34,8 @@ class Run:
     sources: tuple[tuple[int, Node], ...]
     values: tuple[int, ...]
     results: tuple[Node, ...]
+    replaced: frozenset[int]
+    """The leaves whose memory results take."""
 
 
 def planned(
@@ -45,7 +47,7 @@ def planned(
     """The run that computes nodes, given by what they are new values of. `stand_for`: the node by the leaf of the graph
     that stands for its old value, whose memory the new one may take."""
     if not results:
-        return Run(None, (), (), (), ())
+        return Run(None, (), (), (), (), frozenset())
     leaf = {node: at for at, node in stand_for.items()}
     state = {k: leaf[old] for k, old in enumerate(results) if old in leaf}
     plan, sig = plans.plan(list(results.values()), device, state, dynamic=False)
@@ -59,4 +61,5 @@ def planned(
         if m is None
     ]
     values = tuple([list(variables).index(v.name) for v in plan.variables])
-    return Run(plan, tuple(template), tuple(sources), values, tuple(results))
+    replaced = frozenset([o.replaces for o in plan.outputs if o.replaces is not None])
+    return Run(plan, tuple(template), tuple(sources), values, tuple(results), replaced)

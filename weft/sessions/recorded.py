@@ -18,6 +18,7 @@ from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """The graph of a function. `leaves`: the placeholders of tensors by their numbers, those of the arguments first,
-    then those `captured`; `results`: the nodes of the tensors that it returns; `draws`: the words of generators."""
+    """The graph of a function. `leaves`: the placeholders of the tensors that it reads, by their numbers: those of the
+    arguments come first, then those `captured`; `results`: the nodes of the tensors that it returns; `draws`: the words
+    of generators, drawn once, so that what is drawn stays."""
 
     device: Device
     arguments: int
@@ -48,35 +50,38 @@ class Template:
 def recorded(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
 ) -> Template:
-    """The graph of a call. ArgumentError for a function that no graph stands for: see `_refused`."""
+    """The graph of a call. ArgumentError for a function that does more than compute results from tensors."""
     with no_grad():
-        r = record(fn, args, kwargs, tensors, whole=True)
-    assert not isinstance(r, Left)
-    _refused(r)
-    values = expand_calls([r.values[k].node for k in r.results])
-    leaves = {k: v.node for k, v in r.placeholders.items()}
-    order = tuple(toposort(values))
+        r = record(fn, args, kwargs, tensors, whole=False)
+    if isinstance(r, Left):
+        where = "; ".join(map(str, r.breaks))
+        raise ArgumentError(
+            f"session: the function's graph ends where values are read ({where}); use weft.where instead of if, or "
+            "make sessions of the parts before and after"
+        )
+    _refuse_effects(r)
+    results = expand_calls([r.values[k].node for k in r.results])
+    order = tuple(toposort(results))
+    used = set(order)
     device = plans.open_device(_device(order))
-    draws = {node: plans.memory_of(np.array(g.words(count), np.uint32), device) for g, node, count in r.draws}
     return Template(
-        device,
-        r.arguments,
-        tuple(r.captured),
-        {k: n for k, n in leaves.items() if n in order},
-        draws,
-        tuple(values),
-        order,
-        r.build,
-        tuple(r.modes),
+        device=device,
+        arguments=r.arguments,
+        captured=tuple(r.captured),
+        leaves={k: v.node for k, v in r.placeholders.items() if v.node in used},
+        draws={n: plans.memory_of(np.array(g.words(count), np.uint32), device) for g, n, count in r.draws},
+        results=tuple(results),
+        order=order,
+        build=r.build,
+        modes=tuple(r.modes),
     )
 
 
-def _refused(r: Recording) -> None:
-    """ArgumentError where a call does more than compute results: a run that computes a part would do it again, or
-    not."""
+def _refuse_effects(r: Recording) -> None:
+    """ArgumentError where a call changes tensors: a run that computes a part of it cannot."""
     if r.set_grads or r.grads_read:
         raise ArgumentError(
-            "session: the function reads or sets gradients, which change from call to call; compile it instead"
+            "session: the function reads or sets gradients, which change from call to call; use weft.compile"
         )
     if r.rebinds:
         raise ArgumentError(
@@ -89,8 +94,7 @@ def _refused(r: Recording) -> None:
 def _device(order: Sequence[Node]) -> str:
     """The one device of a graph."""
     names = {n.device for n in order if n.device is not None}
-    if len(names) > 1 or any(n.op is Op.COPY for n in order):
-        raise ArgumentError(
-            f"session: tensors are on several devices ({', '.join(sorted(names))}); move them to one"
-        )
+    if len(names) > 1 or any(n.op is Op.COPY for n in order) or any(map(is_mesh, names)):
+        shown = ", ".join(sorted(names))
+        raise ArgumentError(f"session: tensors are on several devices ({shown}); move them to one")
     return names.pop() if names else default_device()

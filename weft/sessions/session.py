@@ -3,38 +3,59 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from weft.autograd.context import default_device
+from weft.autograd.context import context, default_device
 from weft.autograd.value import Value
-from weft.backends.storage import Storage
-from weft.core.args.handle import standing_for, wrap
+from weft.core.args.handle import Handle, describe, wrap_untracked
 from weft.core.args.modes import numerics
 from weft.core.args.structure import Key, flatten
-from weft.core.execute import run
+from weft.core.execute import run, tracing
 from weft.core.tensor.tensor import Tensor
-from weft.ir import graph
-from weft.ir.graph import Node
-from weft.ir.regions.graphs import reached
-from weft.ir.regions.region import NOTHING, Region
-from weft.sessions.buckets import Bucket, Placed, placed, regions
-from weft.sessions.inputs import differing, written
-from weft.sessions.plans import Run, planned, stored_nodes
-from weft.sessions.recorded import Template, recorded
-from weft.sessions.step import StepGraph, leaf_for, step_graph
+from weft.errors import ArgumentError, DTypeError
+from weft.ir import dtypes
+from weft.ir.forks import forkable
+from weft.ir.regions.boxes import Interval
+from weft.ir.regions.region import Region
+from weft.sessions.form import Form
+from weft.sessions.inputs import Array
+from weft.sessions.recorded import recorded
 
 FORMS_KEPT = 8
-"""Structures of arguments whose graph, plans and values a session keeps; the least recently used goes first."""
+"""Structures of arguments whose graphs, plans and values a session keeps; the least recently used goes first."""
+
+Box: TypeAlias = "Sequence[int | slice]"
+"""A box as an index: an integer or a slice of step 1 for each of the first axes."""
 
 
 def session(fn: Callable[..., Any], *example: Any, exact: bool = True) -> Session:
-    """A function of tensors, or a module, to be run again and again while most of its input stays as it was."""
+    """A function of tensors, or a module, to be run again and again while most of its input stays as it was.
+
+        s = weft.session(model, ids)
+        y = s(ids)                # the first run computes everything
+        ids[0, t] = token         # a write through weft: its box is known, nothing is compared
+        y = s(ids)                # computes what position t can reach
+        y = s(array)              # a NumPy array or a fresh tensor: compared with the last one
+        y = s(array, changed={"ids": [(0, slice(t, t + 1))]})   # or the caller says what differs
+
+    The function is recorded once for each structure of its arguments (shapes, dtypes, Python values; `example` has that
+    done at once). What kernels store on the way is kept; so are the last values of arguments. Tensors that the function
+    uses without being given them are read at every run, and a change of them is a change like any other. Results are
+    the caller's, and require no grad; `y.changed` is the region of a result that may differ from the last run.
+
+    With `exact` every run gives the bits that a session which starts anew gives: it computes as in
+    `weft.numerics("same")`. Random numbers are drawn once, and stay. ArgumentError for a function that reads values of
+    tensors, or writes to tensors that it did not make. One thread runs at a time, and others wait.
+    """
+    if not callable(fn):
+        raise DTypeError(f"session: expected a function, got {describe(fn)}")
     return Session(fn, example, exact)
 
 
@@ -44,168 +65,107 @@ class Session:
     def __init__(self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool) -> None:
         self.fn, self.exact = fn, exact
         self._forms: OrderedDict[Key, Form] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
+        self._names = _parameters(fn)
         if example:
-            self._form(*_flattened(example, {}))
+            with self._mode():
+                self._form(_Call(example, {}))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, changed: Mapping[str, Sequence[Box]] | None = None, **kwargs: Any) -> Any:
+        """The function's result. `changed` names arguments, and boxes that hold all that differs from the last run."""
+        if tracing.current() is not None:
+            raise ArgumentError("session: is called by a function that is traced; call it outside")
         with self._lock, self._mode():
-            found = _flattened(args, kwargs)
-            return self._form(*found).run(found[3])
+            call = _Call(args, kwargs)
+            form = self._form(call)
+            return form.run(call.tensors, call.arrays, self._said(call, changed) if changed else {})
 
-    def _mode(self) -> Any:
+    def __repr__(self) -> str:
+        return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
+
+    def _mode(self) -> AbstractContextManager[object]:
         return numerics("same") if self.exact else nullcontext()
 
-    def _form(self, key: Key, args: Any, kwargs: Any, tensors: list[Tensor]) -> Form:
-        form = self._forms.get(key)
+    def _form(self, call: _Call) -> Form:
+        """The form for the structure of a call, recorded if it is new."""
+        form = self._forms.get(call.key)
         if form is None or not form.template.is_current():
-            with self._mode():
-                form = self._forms[key] = Form(recorded(self.fn, args, kwargs, tensors))
-        self._forms.move_to_end(key)
-        while len(self._forms) > FORMS_KEPT:
-            self._forms.popitem(last=False)
+            form = Form(recorded(self.fn, call.args, call.kwargs, call.tensors))
+            self._forms[call.key] = form
+            while len(self._forms) > FORMS_KEPT:
+                self._forms.popitem(last=False)
+        self._forms.move_to_end(call.key)
         return form
 
+    def _said(self, call: _Call, changed: Mapping[str, Sequence[Box]]) -> dict[int, Region]:
+        """The regions that the caller says have changed, by number."""
+        found: dict[int, Region] = {}
+        given = dict(zip(self._names, call.args, strict=False)) | call.kwargs
+        for name, boxes in changed.items():
+            t = given.get(name)
+            if not isinstance(t, Handle):
+                known = ", ".join(n for n, x in given.items() if isinstance(x, Handle))
+                raise ArgumentError(
+                    f"session: changed= names {name!r}; the tensors are {known or 'not named'}"
+                )
+            found[next(k for k, x in enumerate(call.tensors) if x is t)] = _region(boxes, t.value.shape, name)
+        return found
 
-def _flattened(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Key, tuple[Any, ...], dict[str, Any], list[Tensor]]:
-    """The structure of a call with its arrays as tensors, and the tensors in it, realized."""
-    given = tuple([_tensor(a) for a in args]), {k: _tensor(a) for k, a in kwargs.items()}
-    tensors: list[Tensor] = []
-    structure = flatten(given, tensors, {})
-    specs = [(t.value.shape, t.value.dtype, t.value.node.device) for t in tensors]
-    return (structure, *specs), *given, tensors
+
+def _parameters(fn: Callable[..., Any]) -> list[str]:
+    """The names of a function's positional parameters, as far as it tells; of a module, those of `forward`."""
+    try:
+        found = inspect.signature(getattr(fn, "forward", fn)).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def _tensor(x: Any) -> Any:
+def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
+    """Boxes as indices, of a tensor of this shape. ArgumentError for what is no box within it."""
+    found: list[tuple[Interval, ...]] = []
+    for box in boxes:
+        if len(box) > len(shape):
+            raise ArgumentError(
+                f"session: changed={{{name!r}: ...}} has a box {box} of a tensor of shape {tuple(shape)}"
+            )
+        sides: list[Interval] = []
+        for i, n in zip((*box, *[slice(None)] * (len(shape) - len(box))), shape, strict=True):
+            at = i if isinstance(i, slice) else slice(i, i + 1 or None)
+            lo, hi, step = at.indices(n)
+            if step != 1 or (not isinstance(i, slice) and not -n <= i < n):
+                raise ArgumentError(
+                    f"session: changed={{{name!r}: ...}} has {i} for an axis of {n}; use slices of step 1"
+                )
+            sides.append(Interval(lo, hi))
+        found.append(tuple(sides))
+    return Region.of(found)
+
+
+class _Call:
+    """A call's arguments with arrays as tensors, which are copied where they are needed only, and their structure."""
+
+    __slots__ = ("args", "arrays", "key", "kwargs", "tensors")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        behind: dict[int, Array] = {}
+        self.args = tuple([_tensor(a, behind) for a in args])
+        self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
+        self.tensors: list[Tensor] = []
+        structure = flatten((self.args, self.kwargs), self.tensors, {})
+        specs = [(t.value.shape, t.value.dtype, t.value.node.device) for t in self.tensors]
+        self.key: Key = (structure, tuple(specs), context().casts, default_device())
+        self.arrays = {k: behind[id(t)] for k, t in enumerate(self.tensors) if id(t) in behind}
+
+
+def _tensor(x: Any, behind: dict[int, Array]) -> Any:
+    """A tensor for an array, which is noted; anything else as it is."""
     if not isinstance(x, np.ndarray):
         return x
-    return wrap(Value(run.from_numpy(cast("np.ndarray[Any, Any]", x), default_device())))
-
-
-class Form:
-    """A function for arguments of one structure: its graph, plans, and last values."""
-
-    def __init__(self, template: Template) -> None:
-        self.template = template
-        device = template.device
-        self.kept = stored_nodes(template.results, template.order, device)
-        self._old = {n: leaf_for(n, device.info.name) for n in self.kept}
-        self._number = {n: k for k, n in template.leaves.items()}
-        self._steps: dict[Bucket, tuple[StepGraph, Run]] = {}
-        self._whole: Run | None = None
-        self._last: dict[int, Storage] = {}
-        self._values: dict[Node, Storage] | None = None
-
-    def run(self, tensors: Sequence[Tensor]) -> Any:
-        """The function's results for tensors as arguments."""
-        objects = [*tensors, *self.template.captured]
-        changed: dict[int, Region] = {}
-        now: dict[int, Storage] = {}
-        for k in self.template.leaves:
-            v = objects[k].value
-            before = self._last.get(k)
-            region = None if before is None else written(v.node, before)
-            run.realize_value(v)
-            now[k] = storage = v.node.storage
-            if before is None:
-                continue
-            if region is None:
-                region = differing(storage.numpy(), before.numpy())
-            if not region.is_empty:
-                changed[k] = region
-        values = self._values
-        if values is None or len(self._last) != len(now):
-            reach = self._all(now)
-        else:
-            self._values = None  # until all steps are done
-            reach: Mapping[Node, Region] = {}
-            for p in placed(changed, self.template.leaves):
-                reach = _joined(reach, self._step(p, now, values))
-            self._values = values
-        self._last = now
-        return self._results(now, reach)
-
-    def _all(self, inputs: Mapping[int, Storage]) -> Mapping[Node, Region]:
-        """Compute everything."""
-        self._values = None
-        if self._whole is None:
-            self._whole = planned({n: n for n in self.kept}, {}, (), self.template.device)
-        values: dict[Node, Storage] = {}
-        self._run(self._whole, inputs, values, ())
-        self._values = values
-        return {n: Region.whole(n.shape) for n in self.kept}
-
-    def _step(
-        self, change: Placed, inputs: Mapping[int, Storage], values: dict[Node, Storage]
-    ) -> Mapping[Node, Region]:
-        """Compute what a change of inputs reaches."""
-        found = self._steps.get(change.bucket)
-        if found is None:
-            found = self._steps[change.bucket] = self._made(change.bucket)
-        step, planned_run = found
-        self._run(planned_run, inputs, values, change.starts)
-        env = {v.name: x for v, x in zip(step.variables, change.starts, strict=True)}
-        return {n: r.at(env) for n, r in step.dirty.items() if n in self.template.results}
-
-    def _made(self, bucket: Bucket) -> tuple[StepGraph, Run]:
-        leaves = self.template.leaves
-        changes, variables = regions(bucket, leaves)
-        dirty = reached({leaves[k]: r for k, r in changes.items()}, self.template.order)
-        step = step_graph(self.kept, self._old, dirty, variables)
-        names = [v.name for v in variables]
-        stand_for = {at: n for n, at in self._old.items()}
-        return step, planned(step.new, stand_for, names, self.template.device)
-
-    def _run(
-        self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], starts: Sequence[int]
-    ) -> None:
-        """Run a plan on what is kept, whose memory it updates; what somebody else looks at is copied before."""
-        if r.plan is None:
-            return
-        memories = list(r.template)
-        for i, n in r.sources:
-            if n in values:
-                memories[i] = values[n].memory
-            elif n in self._number:
-                memories[i] = inputs[self._number[n]].memory
-            else:
-                memories[i] = self.template.draws[n]
-        for spec in r.plan.outputs:
-            if spec.replaces is not None:
-                memories[spec.replaces] = self._own(values, dict(r.sources)[spec.replaces])
-        env = tuple([starts[k] for k in r.values])
-        storages, given = r.plan.with_results(memories, env)
-        r.plan.start(given, env)
-        values.update(zip(r.results, storages, strict=True))
-
-    def _own(self, values: dict[Node, Storage], node: Node) -> Any:
-        """The memory of a kept value, to be written over: of a copy, for results, which are the caller's."""
-        storage = values[node]
-        if node in self.template.results:
-            device = storage.device
-            fresh = device.allocate(storage.memory.nbytes)
-            device.write(fresh, device.read(storage.memory, storage.memory.nbytes))
-            return fresh
-        return storage.memory
-
-    def _results(self, inputs: Mapping[int, Storage], reach: Mapping[Node, Region]) -> Any:
-        """New tensors over the results."""
-        values = self._values
-        assert values is not None
-        found: list[Tensor] = []
-        for n in self.template.results:
-            storage = (
-                values[n] if n in values else inputs[self._number[n]] if n in self._number else n.storage
-            )
-            t = standing_for(
-                Value(graph.buffer(storage.shape, storage.dtype, storage.device.info.name, storage))
-            )
-            t.__dict__["changed"] = reach.get(n, NOTHING)
-            found.append(t)
-        return self.template.build(found)
-
-
-def _joined(a: Mapping[Node, Region], b: Mapping[Node, Region]) -> Mapping[Node, Region]:
-    return {n: a.get(n, NOTHING) | b.get(n, NOTHING) for n in (*a, *b)}
+    given = cast("Array", x)
+    array: Array = np.ascontiguousarray(given).reshape(given.shape)
+    dtype = dtypes.from_numpy(array.dtype)
+    leaf = run.deferred(array.shape, dtype, default_device(), lambda: array.reshape(-1).view(np.uint8).data)
+    t = wrap_untracked(Value(leaf))
+    behind[id(t)] = array
+    return t
