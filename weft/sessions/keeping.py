@@ -75,8 +75,15 @@ class Keeping:
         return max((s.scratch for s in self.states), default=0) + self.nbytes - lowest
 
 
-def keep(p: Retention, limit: int | None = None, seconds: float = 0.0, moves: int | None = None) -> Keeping:
-    """The values to keep in `limit` bytes (None: no limit). `seconds` and `moves` bound the exchange.
+def keep(
+    p: Retention,
+    limit: int | None = None,
+    seconds: float = 0.0,
+    moves: int | None = None,
+    shares: bool = True,
+) -> Keeping:
+    """The values to keep in `limit` bytes (None: no limit). `seconds` and `moves` bound the exchange. `shares`: what is
+    kept may share memory with the scratch of runs, and is lost to it.
 
     MemoryPlanError: the limit cannot be met; it says with which it could."""
     end = time.monotonic() + seconds
@@ -87,17 +94,17 @@ def keep(p: Retention, limit: int | None = None, seconds: float = 0.0, moves: in
         assert answer is not None
         return _without_unused(p, answer)
     limit = limit // ALIGNMENT * ALIGNMENT
-    answer = stacked(p, (*first, *order), limit) or stacked(p, first, limit)
+    answer = stacked(p, (*first, *order), limit, shares) or stacked(p, first, limit, shares)
     if answer is None:
         need, few = least(p, order)
-        answer = stacked(p, few, limit) if need <= limit else None
+        answer = stacked(p, few, limit, shares) if need <= limit else None
         if answer is None:
             raise MemoryPlanError(
                 f"a session of {len(p.values)} values and {len(p.cases)} buckets cannot be kept in {limit:,} bytes: "
                 f"results and what the largest run needs take at least {need:,}. Raise the limit, or use smaller inputs"
             )
-    answer = _without_unused(p, answer)
-    return exchanged(p, answer, order, lambda: time.monotonic() < end, moves)
+    answer = _without_unused(p, answer, shares)
+    return exchanged(p, answer, order, lambda: time.monotonic() < end, moves, shares)
 
 
 def unlimited(p: Retention, order: Sequence[int]) -> int:
@@ -135,10 +142,11 @@ def _most_scratch(p: Retention, kept: Sequence[int]) -> int:
     return most
 
 
-def stacked(p: Retention, order: Sequence[int], limit: int) -> Keeping | None:
+def stacked(p: Retention, order: Sequence[int], limit: int, shares: bool = True) -> Keeping | None:
     """The answer that keeps these values in this order, from the arena's end on; None where a run does not fit.
 
-    Where there would be more validity classes than MAX_CLASSES, the last values are not kept."""
+    Where there would be more validity classes than MAX_CLASSES, or a run would reach values that share no memory, the
+    last ones are not kept."""
     offsets: list[tuple[int, int]] = []
     at = limit
     for k in order:
@@ -148,23 +156,32 @@ def stacked(p: Retention, order: Sequence[int], limit: int) -> Keeping | None:
                 return None
             break
         offsets.append((k, at))
-    while True:
-        effects = _effects(p, offsets)
-        if effects is not None:
-            return _answer(p, limit, offsets, effects) if effects else None
-        offsets.pop()
+    first, count = sum(p.pinned >> k & 1 for k, _ in offsets), len(offsets)
+    effects = _effects(p, offsets, shares)
+    while effects is None and count > first:  # that few fit is the rule: the most that do, by halving
+        middle = (first + count) // 2
+        found = _effects(p, offsets[:middle], shares)
+        if found is None:
+            count = middle
+        elif first == middle:
+            count, effects = first, found
+        else:
+            first = middle
+    return None if effects is None else _answer(p, limit, offsets[:count], effects)
 
 
-def _effects(p: Retention, offsets: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Effect] | None:
-    """What all runs do that can come, by bucket and what is valid; empty where one does not fit, None where there are
-    too many classes."""
+def _effects(
+    p: Retention, offsets: Sequence[tuple[int, int]], shares: bool
+) -> dict[tuple[int, int], Effect] | None:
+    """What all runs do that can come, by bucket and what is valid; None where one does not fit, or there are too many
+    classes."""
     effects: dict[tuple[int, int], Effect] = {}
     seen, left = {0}, [(0, 0)]
     while left:
         case, valid = left.pop()
-        effect = p.effect(case, valid, offsets)
+        effect = p.effect(case, valid, offsets, shares)
         if effect is None:
-            return {}
+            return None
         effects[case, valid] = effect
         if effect.after not in seen:
             seen.add(effect.after)
@@ -211,14 +228,14 @@ def _bound(p: Retention) -> float:
     return float(visits(p.chances, RUNS) @ np.array(p.least_ns)) + (whole - p.least_ns[0]) / RUNS
 
 
-def _without_unused(p: Retention, answer: Keeping) -> Keeping:
+def _without_unused(p: Retention, answer: Keeping, shares: bool = True) -> Keeping:
     """An answer without the values that no run reads as an earlier one left them, as long as that costs nothing."""
     while True:
         used = p.pinned | bits(k for s in answer.states for k in s.reads)
         fewer = tuple(k for k in answer.kept if used >> k & 1)
         if len(fewer) == len(answer.kept):
             return answer
-        found = stacked(p, fewer, answer.nbytes)
+        found = stacked(p, fewer, answer.nbytes, shares)
         if found is None or found.ns > answer.ns * (1 + LEAST_GAIN):
             return answer
         answer = found
@@ -302,7 +319,12 @@ class _Losses:
 
 
 def exchanged(
-    p: Retention, answer: Keeping, order: Sequence[int], going: Callable[[], bool], moves: int | None = None
+    p: Retention,
+    answer: Keeping,
+    order: Sequence[int],
+    going: Callable[[], bool],
+    moves: int | None = None,
+    shares: bool = True,
 ) -> Keeping:
     """The answer after all moves that make it faster, while `going` and at most `moves` are tried."""
     pinned = sum(1 for k in answer.kept if p.pinned >> k & 1)
@@ -314,9 +336,9 @@ def exchanged(
             if not going() or tried == moves or answer.ns <= answer.bound_ns * (1 + LEAST_GAIN):
                 return answer
             tried += 1
-            found = stacked(p, (*answer.kept[:pinned], *kept), answer.nbytes)
+            found = stacked(p, (*answer.kept[:pinned], *kept), answer.nbytes, shares)
             if found is not None and found.ns < answer.ns * (1 - LEAST_GAIN):
-                answer, better = _without_unused(p, found), True
+                answer, better = _without_unused(p, found, shares), True
                 break
     return answer
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import plans
 from weft.ir.graph import Node
 from weft.ir.ops import Op
+from weft.scheduler.keeping import nbytes
 from weft.scheduler.kernelize import kernelize
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ class Run:
     results: tuple[Node, ...]
     replaced: frozenset[int]
     """The leaves whose memory results take."""
+
+    def scratch_bytes(self, places: Container[Node]) -> int:
+        """The workspace, and what results take until they are copied to their places, as others read what is there."""
+        if self.plan is None:
+            return 0
+        read = {n for _, n in self.sources}
+        outputs = zip(self.results, self.plan.outputs, strict=True)
+        aside = sum(nbytes(n) for n, o in outputs if n in places and o.replaces is None and n in read)
+        return self.plan.commands.workspace_bytes + aside
 
 
 def planned(

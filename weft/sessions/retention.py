@@ -166,9 +166,11 @@ class Retention:
         ]
         return ns, lay_out(requests).nbytes + aligned(c.scratch), reads, updates, stores
 
-    def effect(self, case: int, valid: int, offsets: Sequence[tuple[int, int]]) -> Effect | None:
+    def effect(
+        self, case: int, valid: int, offsets: Sequence[tuple[int, int]], shares: bool = True
+    ) -> Effect | None:
         """What a run does, where the kept values are at `offsets`: pairs of a value and its offset. None where its
-        scratch reaches what is pinned."""
+        scratch reaches what is pinned, or any kept value where these may not share memory with it."""
         stored = bits(k for k, _ in offsets)
         while True:
             ns, scratch, reads, updates, stores = self.work(case, valid & stored, stored)
@@ -176,7 +178,7 @@ class Retention:
             if not reached:
                 kept = valid & stored
                 return Effect(ns, scratch, reads, updates, stores, valid & ~stored, kept | stores)
-            if reached & self.pinned:
+            if reached & self.pinned or not shares:
                 return None
             stored &= ~reached
 

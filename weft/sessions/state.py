@@ -40,11 +40,16 @@ def own_memory(values: dict[Node, Storage], node: Node) -> Memory:
     storage = values[node]
     if storage.nbytes == 0 or _is_alone(values, node):
         return storage.memory
-    device, nbytes = storage.device, storage.memory.nbytes
-    fresh = device.allocate(nbytes)
-    if not device.copy_from(fresh, device, storage.memory, nbytes):
-        device.write(fresh, device.read(storage.memory, nbytes))
+    fresh = storage.device.allocate(storage.memory.nbytes)
+    copied(fresh, storage)
     return fresh
+
+
+def copied(target: Memory, storage: Storage) -> None:
+    """Copy a value to another memory of its device."""
+    device, nbytes = storage.device, storage.memory.nbytes
+    if not device.copy_from(target, device, storage.memory, nbytes):
+        device.write(target, device.read(storage.memory, nbytes))
 
 
 def _is_alone(values: dict[Node, Storage], node: Node) -> bool:
