@@ -84,3 +84,14 @@ def test_a_function_that_writes_to_its_argument_is_refused() -> None:
 
     with pytest.raises(ArgumentError, match="writes to tensors"):
         session(counts)(floats(3))
+
+
+def test_numbers_are_runtime_variables_where_the_example_shows_one() -> None:
+    def row(x: weft.Tensor, t: int) -> weft.Tensor:
+        return ((x @ W1).relu() @ W2)[t].softmax(-1)
+
+    x = floats(64, 16)
+    s = session(row, x, weft.Variable("t", 0, 63))
+    for t in (0, 1, 2, 3, 60, 2):
+        x[t] = floats(16)
+        assert np.array_equal(s(x, t).numpy(), anew(row, x, t).numpy()), t

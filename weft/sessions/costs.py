@@ -45,7 +45,10 @@ def retention(
     graph = _Graph(stored, info)
     pinned = frozenset(results)
     values = tuple(
-        [Candidate(_name(k, n), nbytes(n), graph.ns(n), graph.inputs[k], n in pinned) for k, n in enumerate(stored)]
+        [
+            Candidate(_name(k, n), nbytes(n), graph.ns(n), graph.inputs[k], n in pinned)
+            for k, n in enumerate(stored)
+        ]
     )
     extra = (*scratch, *(0 for _ in changes))
     cases = [_everything(changes[0].name, values, extra[0])]
@@ -60,7 +63,12 @@ def _name(k: int, n: Node) -> str:
 def _everything(name: str, values: Sequence[Candidate], scratch: int) -> Case:
     wide = frozenset((k, i) for k, v in enumerate(values) for i in v.inputs)
     return Case(
-        name, frozenset(range(len(values))), tuple(v.ns for v in values), tuple(v.nbytes for v in values), wide, scratch
+        name,
+        frozenset(range(len(values))),
+        tuple(v.ns for v in values),
+        tuple(v.nbytes for v in values),
+        wide,
+        scratch,
     )
 
 
@@ -126,7 +134,9 @@ class _Graph:
                     part[i] = part[i] | region
             part_ns[k] = min(self._ns(work, moved), values[k].ns)
             part_bytes[k] = int(_share(part[k], nodes[k]) * nbytes(nodes[k]))
-        return Case(change.name, frozenset(dirty), tuple(part_ns), tuple(part_bytes), frozenset(wide), scratch)
+        return Case(
+            change.name, frozenset(dirty), tuple(part_ns), tuple(part_bytes), frozenset(wide), scratch
+        )
 
     def _needed(self, k: int, region: Region) -> tuple[dict[int, Region], float]:
         """The regions of the candidates below one that a region of it is computed from, and the work."""

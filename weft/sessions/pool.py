@@ -10,12 +10,14 @@ same tensors read the same memory. Scratch is the device's, which all plans shar
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from weft.backends.protocol import Divider
 from weft.errors import ArgumentError, MemoryPlanError
+from weft.ir.forks import forkable
 from weft.sessions.retention import aligned
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class MemoryPool:
         if nbytes <= 0:
             raise ArgumentError(f"memory_pool: a pool of {nbytes} bytes has room for nothing")
         self.nbytes = nbytes
+        self.lock = forkable(threading.RLock())
+        """Held by a run of any session of the pool: one runs at a time."""
         self._members: dict[weakref.ref[Member], tuple[int, int]] = {}
 
     def __enter__(self) -> MemoryPool:

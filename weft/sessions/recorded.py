@@ -17,6 +17,7 @@ from weft.core.execute import plans
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
+from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 
@@ -39,6 +40,8 @@ class Template:
     draws: dict[Node, Memory]
     results: tuple[Node, ...]
     order: tuple[Node, ...]
+    variables: tuple[Var, ...]
+    """The runtime variables that it was given for numbers."""
     build: Build
     modes: tuple[tuple[Modal, bool], ...]
 
@@ -48,7 +51,11 @@ class Template:
 
 
 def recorded(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+    variables: Sequence[Var],
 ) -> Template:
     """The graph of a call. ArgumentError for a function that does more than compute results from tensors."""
     with no_grad():
@@ -63,6 +70,12 @@ def recorded(
     results = expand_calls([r.values[k].node for k in r.results])
     order = tuple(toposort(results))
     used = set(order)
+    for n in order:
+        if not all(isinstance(i, int) for i in n.shape):
+            raise ArgumentError(
+                f"session: a Variable gives a tensor the shape {n.shape}; it can say where elements are, as in "
+                "x[:, t], and not how many"
+            )
     device = plans.open_device(_device(order))
     return Template(
         device=device,
@@ -72,6 +85,7 @@ def recorded(
         draws={n: plans.memory_of(np.array(g.words(count), np.uint32), device) for g, n, count in r.draws},
         results=tuple(results),
         order=order,
+        variables=tuple(variables),
         build=r.build,
         modes=tuple(r.modes),
     )

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import index
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes
 from weft.ir.forks import forkable
+from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
 from weft.sessions.form import Form
@@ -65,7 +67,9 @@ def session(
         raise DTypeError(f"session: expected a function, got {describe(fn)}")
     if memory is not None:
         if pool is not None:
-            raise ArgumentError("session: takes memory= or pool=, not both: a pool has a limit for all its sessions")
+            raise ArgumentError(
+                "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
+            )
         pool = MemoryPool(memory)
     return Session(fn, example, exact, pool)
 
@@ -73,23 +77,27 @@ def session(
 class Session:
     """A function whose last values are kept; see `session`."""
 
-    def __init__(self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool, pool: MemoryPool | None = None) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool, pool: MemoryPool | None = None
+    ) -> None:
         self.fn, self.exact, self.pool = fn, exact, pool
         self._forms: OrderedDict[Key, Form] = OrderedDict()
-        self._lock = forkable(threading.RLock())
+        self._lock = forkable(threading.RLock()) if pool is None else pool.lock
+        self._example = example
         self._names = _parameters(fn)
         if example:
             with self._mode():
-                self._form(_Call(example, {}))
+                self._form(_Call(example, {}, example))
 
     def __call__(self, *args: Any, changed: Mapping[str, Sequence[Box]] | None = None, **kwargs: Any) -> Any:
         """The function's result. `changed` names arguments, and boxes that hold all that differs from the last run."""
         if tracing.current() is not None:
             raise ArgumentError("session: is called by a function that is traced; call it outside")
         with self._lock, self._mode():
-            call = _Call(args, kwargs)
+            call = _Call(args, kwargs, self._example)
             form = self._form(call)
-            return form.run(call.tensors, call.arrays, self._said(call, changed) if changed else {})
+            said = self._said(call, changed) if changed else {}
+            return form.run(call.tensors, call.arrays, said, call.numbers)
 
     def __repr__(self) -> str:
         return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
@@ -101,7 +109,7 @@ class Session:
         """The form for the structure of a call, recorded if it is new."""
         form = self._forms.get(call.key)
         if form is None or not form.template.is_current():
-            form = Form(recorded(self.fn, call.args, call.kwargs, call.tensors), self.pool)
+            form = Form(recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables), self.pool)
             self._forms[call.key] = form
             while len(self._forms) > FORMS_KEPT:
                 self._forms.popitem(last=False)
@@ -156,17 +164,41 @@ def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
 class _Call:
     """A call's arguments with arrays as tensors, which are copied where they are needed only, and their structure."""
 
-    __slots__ = ("args", "arrays", "key", "kwargs", "tensors")
+    __slots__ = ("args", "arrays", "key", "kwargs", "numbers", "tensors", "variables")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], example: tuple[Any, ...]) -> None:
         behind: dict[int, Array] = {}
-        self.args = tuple([_tensor(a, behind) for a in args])
+        self.numbers: dict[Var, int] = {}
+        self.variables = [v for v in example if isinstance(v, Var)]
+        shown = (*example, *[None] * (len(args) - len(example)))
+        self.args = tuple([self._given(a, x, behind) for a, x in zip(args, shown, strict=False)])
         self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
         self.tensors: list[Tensor] = []
         structure = flatten((self.args, self.kwargs), self.tensors, {})
         specs = [(t.value.shape, t.value.dtype, t.value.node.device) for t in self.tensors]
         self.key: Key = (structure, tuple(specs), context().casts, default_device())
         self.arrays = {k: behind[id(t)] for k, t in enumerate(self.tensors) if id(t) in behind}
+
+    def _given(self, x: Any, shown: Any, behind: dict[int, Array]) -> Any:
+        """An argument in the form of the example: a number as a Variable or a tensor, where it shows one."""
+        if isinstance(shown, Var):
+            if x is not shown:
+                self.numbers[shown] = _in_bounds(x, shown)
+            return shown
+        if isinstance(shown, Handle) and isinstance(x, bool | int | float) and not shown.value.shape:
+            x = np.asarray(x, dtypes.to_numpy(shown.value.dtype))
+        return _tensor(x, behind)
+
+
+def _in_bounds(x: Any, v: Var) -> int:
+    """The integer given for a runtime variable."""
+    try:
+        n = v.lo - 1 if isinstance(x, bool) else index(x)
+    except TypeError:
+        raise DTypeError(f"session: expected an integer for {v.name}, got {describe(x)}") from None
+    if not v.lo <= n <= v.hi:
+        raise ArgumentError(f"session: {v.name} is from {v.lo} to {v.hi}, got {x}")
+    return n
 
 
 def _tensor(x: Any, behind: dict[int, Array]) -> Any:

@@ -4,34 +4,48 @@
 
 A box is pulled through the graph (`ir/regions/parts.py`) down to boxes of inputs and of what is kept, which are new
 where they were computed anew. Sizes of boxes are numbers, where they begin may be runtime variables.
+
+What no result needs is not computed. It is stale then, until a later step needs it, which has to compute it.
 """
 # Tests: tests/sessions/test_step.py
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.ir import graph
-from weft.ir.graph import Box, Node, Shape, apply
-from weft.ir.index import Var, high
+from weft.ir.graph import Box, Node, Padding, Shape, apply
+from weft.ir.index import Index, Int, Var, high, minimum, substitute, variables
 from weft.ir.ops import Op
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.ir.regions.graphs import needed, reached
 from weft.ir.regions.parts import PartsOf, Place, pulled, shrunk
 from weft.ir.regions.region import NOTHING, Region
+from weft.ir.rewrite import over
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kept node in a step: what the change reaches of it, what the results need, and what is computed."""
+
+    dirty: Region
+    needed: Region
+    computed: Region
+
+    @property
+    def is_whole(self) -> bool:
+        """True where all that is reached, or written, is needed: nothing becomes stale."""
+        return self.needed.contains(self.dirty) and self.needed.contains(self.computed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGraph:
-    """What a class of changes computes: `new` nodes for some kept ones, from the `old` leaves that stand for all of
-    them. `variables`: where the change begins."""
+    """What a class of changes computes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
 
-    variables: tuple[Var, ...]
     new: Mapping[Node, Node]
-    old: Mapping[Node, Node]
-    dirty: Mapping[Node, Region]
-    """The regions of kept nodes that may change."""
+    parts: Mapping[Node, Part]
 
 
 def leaf_for(n: Node, device: str) -> Node:
@@ -40,12 +54,41 @@ def leaf_for(n: Node, device: str) -> Node:
 
 
 def step_graph(
+    order: Sequence[Node],
+    results: Sequence[Node],
     kept: Sequence[Node],
     old: Mapping[Node, Node],
-    dirty: Mapping[Node, Region],
-    variables: tuple[Var, ...],
+    changed: Mapping[Node, Region],
+    follows: Mapping[Var, Int],
 ) -> StepGraph:
-    """The graph for these dirty regions of the kept nodes, which are in the order of computation."""
+    """The graph for changed regions of nodes. `order`: all nodes, in the order of computation, and `kept` ones among
+    them; `follows`: what runtime variables of the function are."""
+    here = _with_variables(order, follows)
+    dirty = reached({here[n]: r for n, r in changed.items()}, [here[n] for n in order])
+    wanted = needed({here[n]: Region.whole(n.shape) for n in results})
+    parts: dict[Node, Part] = {}
+    same: dict[Part, Part] = {}
+    for k in kept:
+        reach = dirty[here[k]]
+        need = wanted.get(here[k], NOTHING)
+        part = Part(reach, need, NOTHING if reach.is_empty else computed(reach, need, k.shape))
+        parts[k] = same.setdefault(part, part)
+    new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
+    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts)
+
+
+def reach_of(
+    order: Sequence[Node], changed: Mapping[Node, Region], follows: Mapping[Var, Int]
+) -> dict[Node, Region]:
+    """The region of each node that changed regions of some reach."""
+    here = _with_variables(order, follows)
+    dirty = reached({here[n]: r for n, r in changed.items()}, [here[n] for n in order])
+    return {n: dirty[here[n]] for n in order}
+
+
+def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[Node, Node]:
+    """The new values of kept nodes of which some regions are computed, from the leaves that stand for the old ones of
+    all; in the order of computation."""
     now: dict[Node, Node] = {}
     made: dict[Place, Node] = {}
     parts = PartsOf()
@@ -55,27 +98,81 @@ def step_graph(
             return shrunk(now[node], bx.full(node.shape), box)
         return shrunk(node, bx.full(node.shape), box) if node.op is Op.BUFFER else None
 
-    new: dict[Node, Node] = {}
-    found: dict[Node, Region] = {}
-    for k in kept:
-        boxes = dict.fromkeys([fixed(b, k.shape) for b in dirty.get(k, NOTHING).boxes])
-        value = old[k]
-        for box in boxes:
+    for k, before in old.items():
+        value = before
+        for box in computed.get(k, NOTHING).boxes:
             part = pulled(k, box, taken, made, parts)
-            at = tuple([i.lo for i in box])
-            value = (
-                part if part.shape == k.shape else apply(Op.UPDATE, (value, part), Box(at, (1,) * len(at)))
-            )
-        if boxes:
-            new[k], found[k] = value, Region(tuple(boxes))
+            at = Box(tuple([i.lo for i in box]), (1,) * len(box))
+            value = _stored(part) if part.shape == k.shape else apply(Op.UPDATE, (value, part), at)
         now[k] = value
-    return StepGraph(variables, new, old, found)
+    return {k: n for k, n in now.items() if n is not old[k]}
 
 
-def fixed(box: IndexBox, shape: Shape) -> IndexBox:
-    """A box around this one whose extents are numbers: an axis along which they vary is taken whole."""
+def _stored(n: Node) -> Node:
+    """The value of a node in memory of its own."""
+    return apply(Op.CONTIGUOUS, (n,)) if n.op is Op.BUFFER else n
+
+
+def computed(reach: Region, need: Region, shape: Shape) -> Region:
+    """The boxes to compute: of sizes that are numbers, around all that is both reached and needed; the fewest elements
+    that one of these ways to say it gives."""
+    ways = [_fixed(r, shape) for r in (reach & need, need, reach)]
+    return min(ways, key=lambda r: sum(high(bx.volume(b)) for b in r.boxes))
+
+
+def _fixed(region: Region, shape: Shape) -> Region:
+    """A region around this one whose boxes have numbers for sizes."""
+    return Region(tuple(dict.fromkeys([_fixed_box(b, shape) for b in region.boxes])), exact=False)
+
+
+def _fixed_box(box: IndexBox, shape: Shape) -> IndexBox:
+    """A box around this one, within the shape, of the size that this one has at most."""
     sides: list[Interval] = []
     for i, n in zip(box, shape, strict=True):
         size = i.hi - i.lo
-        sides.append(i if isinstance(size, int) and size <= high(n) else Interval(0, n))
+        if isinstance(size, int):
+            sides.append(i)
+            continue
+        most = min(high(size), high(n))
+        lo = minimum(i.lo, n - most)
+        sides.append(Interval(lo, lo + most))
     return tuple(sides)
+
+
+def varying(order: Sequence[Node]) -> dict[Node, frozenset[Var]]:
+    """The nodes that say where elements are by runtime variables, and by which."""
+    found = {n: frozenset(v for i in _indices(n) for v in variables(i)) for n in order}
+    return {n: v for n, v in found.items() if v}
+
+
+def _indices(n: Node) -> list[Int]:
+    match n.attrs:
+        case Box():
+            return [i for i in n.attrs.start if isinstance(i, Index)]
+        case Padding():
+            return [i for i in (*n.attrs.low, *n.attrs.high) if isinstance(i, Index)]
+        case _:
+            return []
+
+
+def _with_variables(order: Sequence[Node], follows: Mapping[Var, Int]) -> dict[Node, Node]:
+    """The nodes with runtime variables replaced, by the nodes."""
+    if not follows:
+        return {n: n for n in order}
+    here: dict[Node, Node] = {}
+
+    def rule(n: Node, inputs: tuple[Node, ...]) -> Node:
+        attrs = n.attrs
+        if _indices(n):
+            assert isinstance(attrs, Box | Padding)
+            if isinstance(attrs, Box):
+                attrs = replace(attrs, start=tuple([substitute(i, follows) for i in attrs.start]))
+            else:
+                low, top = ([substitute(i, follows) for i in ends] for ends in (attrs.low, attrs.high))
+                attrs = replace(attrs, low=tuple(low), high=tuple(top))
+            return graph.intern(n.op, inputs, attrs, n.shape, n.dtype, graph.device_over(n, inputs))
+        return over(n, inputs)
+
+    for n in order:
+        here[n] = rule(n, tuple([here[i] for i in n.inputs])) if n.inputs else n
+    return here
