@@ -28,6 +28,7 @@ from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
 from weft.sessions.form import Form
 from weft.sessions.inputs import Array
+from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import recorded
 
 FORMS_KEPT = 8
@@ -37,7 +38,13 @@ Box: TypeAlias = "Sequence[int | slice]"
 """A box as an index: an integer or a slice of step 1 for each of the first axes."""
 
 
-def session(fn: Callable[..., Any], *example: Any, exact: bool = True) -> Session:
+def session(
+    fn: Callable[..., Any],
+    *example: Any,
+    exact: bool = True,
+    memory: int | None = None,
+    pool: MemoryPool | None = None,
+) -> Session:
     """A function of tensors, or a module, to be run again and again while most of its input stays as it was.
 
         s = weft.session(model, ids)
@@ -58,16 +65,24 @@ def session(fn: Callable[..., Any], *example: Any, exact: bool = True) -> Sessio
     """
     if not callable(fn):
         raise DTypeError(f"session: expected a function, got {describe(fn)}")
-    return Session(fn, example, exact)
+    if memory is not None:
+        if pool is not None:
+            raise ArgumentError(
+                "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
+            )
+        pool = MemoryPool(memory)
+    return Session(fn, example, exact, pool)
 
 
 class Session:
     """A function whose last values are kept; see `session`."""
 
-    def __init__(self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool) -> None:
-        self.fn, self.exact = fn, exact
+    def __init__(
+        self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool, pool: MemoryPool | None = None
+    ) -> None:
+        self.fn, self.exact, self.pool = fn, exact, pool
         self._forms: OrderedDict[Key, Form] = OrderedDict()
-        self._lock = forkable(threading.RLock())
+        self._lock = forkable(threading.RLock()) if pool is None else pool.lock
         self._example = example
         self._names = _parameters(fn)
         if example:
@@ -95,7 +110,7 @@ class Session:
         if form is None or not form.template.is_current():
             with self._mode():
                 template = recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables)
-            form = Form(template, self._mode)
+            form = Form(template, self._mode, self.pool)
             self._forms[call.key] = form
             while len(self._forms) > FORMS_KEPT:
                 self._forms.popitem(last=False)

@@ -93,6 +93,17 @@ def step_graph(
     return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts)
 
 
+def reach_of(
+    order: Sequence[Node], changed: Mapping[Node, Region], follows: Mapping[Var, Int]
+) -> dict[Node, Region]:
+    """The region of each node that changed regions of some reach."""
+    here = _with_variables(order, follows)
+    nodes = [here[n] for n in order]
+    used = operand_uses(find_masks(nodes, frozenset()))
+    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, used)
+    return {n: dirty[here[n]] for n in order}
+
+
 def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[Node, Node]:
     """The new values of kept nodes of which some regions are computed, from the leaves that stand for the old ones of
     all; in the order of computation."""
