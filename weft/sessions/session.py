@@ -26,6 +26,7 @@ from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
+from weft.sessions.explain import SessionExplanation, SessionStats, explained, statistics
 from weft.sessions.form import Form
 from weft.sessions.inputs import Array
 from weft.sessions.pool import MemoryPool
@@ -97,6 +98,19 @@ class Session:
             form = self._form(call)
             said = self._said(call, changed) if changed else {}
             return form.run(call.tensors, call.arrays, said, call.numbers)
+
+    def stats(self) -> SessionStats:
+        """The counts of runs, by what had to be computed, and the bytes that the session holds."""
+        with self._lock:
+            return statistics(self._forms.values())
+
+    def explain(self) -> SessionExplanation:
+        """What is kept for the last arguments, what is not, and what each class of changes so far reaches and computes.
+        ArgumentError where the session has not been run."""
+        with self._lock:
+            if not self._forms:
+                raise ArgumentError("session: there is nothing to explain before the first run")
+            return explained(next(reversed(self._forms.values())))
 
     def __repr__(self) -> str:
         return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
@@ -176,8 +190,9 @@ class _Call:
         self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
         self.tensors: list[Tensor] = []
         structure = flatten((self.args, self.kwargs), self.tensors, {})
-        specs = [(t.value.shape, t.value.dtype, t.value.node.device) for t in self.tensors]
-        self.key: Key = (structure, tuple(specs), context().casts, default_device())
+        here = default_device()
+        specs = [(t.value.shape, t.value.dtype, t.value.node.device or here) for t in self.tensors]
+        self.key: Key = (structure, tuple(specs), context().casts, here)
         self.arrays = {k: behind[id(t)] for k, t in enumerate(self.tensors) if id(t) in behind}
 
     def _given(self, x: Any, shown: Any, behind: dict[int, Array]) -> Any:
