@@ -88,7 +88,7 @@ def test_the_peak_is_what_was_planned_byte_for_byte(dummy: str) -> None:
         before = device.pool.peak_bytes = device.pool.used_bytes
         s(x)
         first = device.pool.peak_bytes - before
-        x[5] = 2.0
+        x[5] = float(limit)
         x.numpy()
         edited = device.pool.used_bytes - before
         device.pool.peak_bytes = device.pool.used_bytes
@@ -139,7 +139,8 @@ def test_sessions_that_fit_keep_what_they_have() -> None:
             x[turn] = float(turn)
             s(x)
     assert [form_of(s).counts.whole for s in some] == [1, 1]
-    del some, s
+    some.clear()
+    del s  # pyright: ignore[reportPossiblyUnboundVariable]
     gc.collect()
     assert pool.used_bytes() == 0, "and what dies gives its bytes back"
 
@@ -160,7 +161,7 @@ def test_a_step_that_has_no_room_is_a_run_of_everything(monkeypatch: pytest.Monk
     s = session(f, memory=1 << 20)
     s(x)
     form = form_of(s)
-    monkeypatch.setattr(type(form.keeper), "fits", False)
+    monkeypatch.setattr("weft.sessions.keeper.Keeper.fits", False)
 
     def refuse(**_: object) -> None:
         raise MemoryPlanError("no room")

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from weft.sessions.keeper import EVERYTHING, FormMemory, Keeper, name_of
 from weft.sessions.plans import Run, planned
 from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
-from weft.sessions.state import copied, own_memory, stale_after
+from weft.sessions.stale import Leaves, Stale
+from weft.sessions.state import copied, own_memory
 from weft.sessions.step import StepGraph, leaf_for, reach_of, step_graph, varying
 
 if TYPE_CHECKING:
@@ -41,16 +43,22 @@ class Counts:
 class Form:
     """A function for arguments of one structure."""
 
-    def __init__(self, template: Template, pool: MemoryPool | None = None) -> None:
-        self.template, self.counts = template, Counts()
-        self.keeper = Keeper(template, pool)
+    def __init__(
+        self,
+        template: Template,
+        mode: Callable[[], AbstractContextManager[object]],
+        pool: MemoryPool | None = None,
+    ) -> None:
+        self.template, self.counts, self._mode = template, Counts(), mode
+        with mode():
+            self.keeper = Keeper(template, pool)
         self.inputs = Inputs(template)
         self._old = {n: leaf_for(n, template.device.info.name) for n in self.keeper.stored}
         self._number = {n: k for k, n in template.leaves.items()}
         self._results = frozenset(template.results)
         self._varying = varying(template.order)
         self._numbers: dict[Var, int] = {}
-        self._stale: Mapping[Node, Region] = {}
+        self._stale = Stale()
         """What no result needed when it was reached."""
         self._whole: Run | None = None
         self._too_large: set[Bucket] = set()
@@ -74,10 +82,8 @@ class Form:
             self.counts.same += 1
             return self._outputs({})
         now, changed = self.inputs.look(objects, arrays, said)
-        values, self.values = (
-            self.values,
-            None,
-        )  # until all is done: what fails or is interrupted leaves nothing
+        values = self.values
+        self.values = None  # until all is done: what fails or is interrupted leaves nothing
         reach = None
         if values is not None:
             reach = self._computed(
@@ -101,7 +107,7 @@ class Form:
         self._execute(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
         self.keeper.log.record(EVERYTHING)
-        self._stale = {}
+        self._stale = Stale()
         return {n: Region.whole(n.shape) for n in self._results}
 
     def _computed(
@@ -120,14 +126,14 @@ class Form:
         for change in changes:
             step = self.steps[change.bucket]
             at = (*change.starts, *numbers.values())
-            env = {v.name: x for v, x in zip(step.variables, at, strict=True)}
-            stale = stale_after(self._stale, step.graph.parts, env)
+            stale = self._stale.after(step.leaves, at)
             if stale is None:
                 return None
             self._execute(step.run, inputs, values, at)
             self._stale = stale
             self.counts.steps += 1
             self.keeper.log.record(name_of(change.bucket))
+            env = step.leaves.env(at)
             for n, region in step.results.items():
                 found[n] = found.get(n, NOTHING) | region.at(env)
         self.counts.same += not changes
@@ -145,7 +151,7 @@ class Form:
         results = {
             n: made.parts[n].dirty if n in made.parts else changed.get(n, NOTHING) for n in self._results
         }
-        return Step(made, variables, run, results)
+        return Step(made, Leaves(made.parts, variables), run, results)
 
     def _execute(
         self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
@@ -178,7 +184,8 @@ class Form:
         buckets = list(self.steps)
         if self.keeper.pool is None and not chosen:
             self.keep(self.keeper.stored)
-        else:
+            return
+        with self._mode():
             reaches = {name_of(b): self._reach(b) for b in buckets} or self._guessed()
             self.keep(self.keeper.solved(reaches, seconds, lambda kept: self._measured(kept, buckets)))
 
@@ -187,7 +194,8 @@ class Form:
         self.release()
         self.keeper.keep(kept)
         self.steps = {}
-        self._whole = planned({n: n for n in kept}, {}, self.template.variables, self.template.device)
+        with self._mode():
+            self._whole = planned({n: n for n in kept}, {}, self.template.variables, self.template.device)
 
     def release(self) -> None:
         """Let go of all that is kept: the next run computes everything."""
@@ -212,10 +220,11 @@ class Form:
         if not self._too_large.isdisjoint(buckets):
             return False
         new = buckets - self.steps.keys()
-        for bucket in new:
-            self.steps[bucket] = self._step(bucket)
         if not new:
             return True
+        with self._mode():
+            for bucket in new:
+                self.steps[bucket] = self._step(bucket)
         self.keeper.planned = self.memory()
         if self.keeper.fits:
             return True
@@ -267,6 +276,6 @@ class Step:
     """What is run for a class of changes. `results`: the regions of results that they reach."""
 
     graph: StepGraph
-    variables: tuple[Var, ...]
+    leaves: Leaves
     run: Run
     results: Mapping[Node, Region]

@@ -19,6 +19,7 @@ from weakref import ref
 
 import numpy as np
 
+from weft.autograd.value import Value
 from weft.backends.storage import Storage
 from weft.core.execute import ownership, run
 from weft.ir.graph import Box, Node
@@ -65,28 +66,41 @@ class Inputs:
         copied where they changed only; `said`: what the caller says of changes."""
         now: dict[int, Storage] = {}
         changed: dict[int, Region] = {}
-        for k, leaf in self._leaves.items():
-            v, before = objects[k].value, self._before(k)
-            region = None if before is None else said.get(k) or written(v.node, before)
-            run.realize_value(v)
-            storage: Storage = v.node.storage
-            if region is None and before is not None and k < self._arguments:
-                region = differing(arrays[k] if k in arrays else storage.numpy(), before.numpy())
-                if region.is_empty and k in arrays:
-                    storage = before
-            _ = storage.memory  # a copy of an array's elements: whoever has it may write to it
+        for k in self._leaves:
+            before = self._before(k)
+            storage: Storage | None = objects[k].value.node.storage
+            if storage is None or storage is not before:
+                storage, region = self._closely(k, objects[k].value, before, arrays.get(k), said.get(k))
+                if not region.is_empty:
+                    changed[k] = region
             now[k] = storage
-            if region is None:
-                region = Region.whole(leaf.shape)
-            if not region.is_empty:
-                changed[k] = region
         return now, changed
+
+    def _closely(
+        self, k: int, v: Value, before: Storage | None, array: Array | None, said: Region | None
+    ) -> tuple[Storage, Region]:
+        """The value of an input now, and the region in which it is another one than before."""
+        shape = self._leaves[k].shape
+        region = None if before is None else said or written(v.node, before)
+        run.realize_value(v)
+        storage: Storage = v.node.storage
+        if region is None and before is not None and k < self._arguments:
+            region = differing(storage.numpy() if array is None else array, before.numpy())
+            if region.is_empty and array is not None:
+                return before, region
+        _ = storage.memory  # a copy of an array's elements: whoever has it may write to it
+        return storage, Region.whole(shape) if region is None else region
 
     def keep(self, now: Mapping[int, Storage]) -> None:
         """Have these be the last values."""
         self.values = {k: s for k, s in now.items() if k < self._arguments}
         rest = {k: s for k, s in now.items() if k >= self._arguments}
-        self._captured = {k: ref(s) for k, s in rest.items() if ownership.watch_writes(s)}
+        known = self._captured
+        self._captured = {
+            k: known[k] if k in known and known[k]() is s else ref(s)
+            for k, s in rest.items()
+            if (k in known and known[k]() is s) or ownership.watch_writes(s)
+        }
 
     def last(self, k: int) -> Storage:
         """The last value of an input."""

@@ -22,6 +22,7 @@ from weft.sessions.plans import Run, stored_nodes
 from weft.sessions.pool import Arena, MemoryPool, rounded
 from weft.sessions.retention import Retention, members
 from weft.sessions.state import copied, is_alone
+from weft.sessions.step import uses
 from weft.sessions.transitions import TransitionLog
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ class Keeper:
         self.names = (EVERYTHING, *reaches)
         every = [Change(EVERYTHING, {}), *(Change(name, dirty) for name, dirty in reaches.items())]
         t = self._template
-        return retention(self.stored, t.results, every, self.log.chances(self.names), t.device.info)
+        return retention(
+            self.stored, t.results, every, self.log.chances(self.names), t.device.info, uses(t.order)
+        )
 
     def solved(
         self,

@@ -86,14 +86,13 @@ class Session:
         self._example = example
         self._names = _parameters(fn)
         if example:
-            with self._mode():
-                self._form(_Call(example, {}, example))
+            self._form(_Call(example, {}, example))
 
     def __call__(self, *args: Any, changed: Mapping[str, Sequence[Box]] | None = None, **kwargs: Any) -> Any:
         """The function's result. `changed` names arguments, and boxes that hold all that differs from the last run."""
         if tracing.current() is not None:
             raise ArgumentError("session: is called by a function that is traced; call it outside")
-        with self._lock, self._mode():
+        with self._lock:
             call = _Call(args, kwargs, self._example)
             form = self._form(call)
             said = self._said(call, changed) if changed else {}
@@ -109,7 +108,9 @@ class Session:
         """The form for the structure of a call, recorded if it is new."""
         form = self._forms.get(call.key)
         if form is None or not form.template.is_current():
-            form = Form(recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables), self.pool)
+            with self._mode():
+                template = recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables)
+            form = Form(template, self._mode, self.pool)
             self._forms[call.key] = form
             while len(self._forms) > FORMS_KEPT:
                 self._forms.popitem(last=False)

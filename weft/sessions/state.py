@@ -3,49 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from weft.backends.storage import Storage
 from weft.ir.dtypes import uint32
-from weft.ir.regions.region import NOTHING, Region
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
     from weft.ir.graph import Node
-    from weft.sessions.step import Part
-
-
-def stale_after(
-    stale: Mapping[Node, Region], parts: Mapping[Node, Part], env: Mapping[str, int]
-) -> dict[Node, Region] | None:
-    """The regions of kept nodes that are stale after a step on these values of its variables; None where the step needs
-    what is stale before, and does not compute it."""
-    found: dict[Node, Region] = {}
-    met: dict[tuple[int, int], Region | None] = {}  # parts and regions are few
-    for n, part in parts.items():
-        before = stale.get(n, NOTHING)
-        if part.is_whole and before is NOTHING:
-            continue
-        key = (id(part), id(before))
-        if key not in met:
-            met[key] = _stale_after(before, part, env)
-        after = met[key]
-        if after is None:
-            return None
-        if not after.is_empty:
-            found[n] = after
-    return found
-
-
-def _stale_after(before: Region, part: Part, env: Mapping[str, int]) -> Region | None:
-    need, done = part.needed.at(env), part.computed.at(env)
-    if not done.contains(before & need):
-        return None
-    after = before | part.dirty.at(env) | done
-    # all that is needed is right now, even where that is more than is really needed
-    return after - Region(need.boxes)
 
 
 def _references(values: dict[Any, Storage], node: Any) -> tuple[int, int]:

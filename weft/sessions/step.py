@@ -5,14 +5,16 @@
 A box is pulled through the graph (`ir/regions/parts.py`) down to boxes of inputs and of what is kept, which are new
 where they were computed anew. Sizes of boxes are numbers, where they begin may be runtime variables.
 
-What no result needs is not computed. It is stale then, until a later step needs it, which has to compute it.
+What a mask makes nothing is not reached (`scheduler/kernelize/masks.py`): token t has no part in rows before t. And
+what no result needs is not computed. It is stale then, until a later step needs it, which has to compute it.
 """
 # Tests: tests/sessions/test_step.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from weft.ir import graph
 from weft.ir.graph import Box, Node, Padding, Shape, apply
@@ -20,10 +22,12 @@ from weft.ir.index import Index, Int, Var, high, minimum, substitute, variables
 from weft.ir.ops import Op
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
-from weft.ir.regions.graphs import needed, reached
+from weft.ir.regions.graphs import needed, reaches
+from weft.ir.regions.ops import Used
 from weft.ir.regions.parts import PartsOf, Place, pulled, shrunk
-from weft.ir.regions.region import NOTHING, Region
+from weft.ir.regions.region import MAX_BOXES, NOTHING, Region
 from weft.ir.rewrite import over
+from weft.scheduler.kernelize.masks import find_masks, operand_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,20 @@ class Part:
     dirty: Region
     needed: Region
     computed: Region
+    left: Region
+    """What is reached, or written, and not needed: it is stale afterwards."""
+
+    @staticmethod
+    def of(dirty: Region, needed: Region, shape: Shape) -> Part:
+        """The part of a kept node of this shape, with the boxes to compute."""
+        done = NOTHING if dirty.is_empty else computed(dirty, needed, shape)
+        touched = Region(tuple(_apart((*dirty.boxes, *done.boxes))))
+        return Part(dirty, needed, done, touched - Region(needed.boxes))
 
     @property
     def is_whole(self) -> bool:
-        """True where all that is reached, or written, is needed: nothing becomes stale."""
-        return self.needed.contains(self.dirty) and self.needed.contains(self.computed)
+        """True where nothing becomes stale."""
+        return self.left.is_empty
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,14 +77,15 @@ def step_graph(
     """The graph for changed regions of nodes. `order`: all nodes, in the order of computation, and `kept` ones among
     them; `follows`: what runtime variables of the function are."""
     here = _with_variables(order, follows)
-    dirty = reached({here[n]: r for n, r in changed.items()}, [here[n] for n in order])
-    wanted = needed({here[n]: Region.whole(n.shape) for n in results})
+    nodes = [here[n] for n in order]
+    used = uses(nodes)
+    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, used)
+    wanted = needed({here[n]: Region.whole(n.shape) for n in results}, used)
     parts: dict[Node, Part] = {}
     same: dict[Part, Part] = {}
     for k in kept:
         reach = dirty[here[k]]
-        need = wanted.get(here[k], NOTHING)
-        part = Part(reach, need, NOTHING if reach.is_empty else computed(reach, need, k.shape))
+        part = Part.of(reach, wanted.get(here[k], NOTHING), k.shape)
         parts[k] = same.setdefault(part, part)
     new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
     return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts)
@@ -82,8 +96,14 @@ def reach_of(
 ) -> dict[Node, Region]:
     """The region of each node that changed regions of some reach."""
     here = _with_variables(order, follows)
-    dirty = reached({here[n]: r for n, r in changed.items()}, [here[n] for n in order])
+    nodes = [here[n] for n in order]
+    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, uses(nodes))
     return {n: dirty[here[n]] for n in order}
+
+
+def uses(nodes: Iterable[Node]) -> Used:
+    """The operands that nodes really read: what a mask makes nothing is not."""
+    return operand_uses(find_masks(list(nodes), frozenset()))
 
 
 def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[Node, Node]:
@@ -113,11 +133,51 @@ def _stored(n: Node) -> Node:
     return apply(Op.CONTIGUOUS, (n,)) if n.op is Op.BUFFER else n
 
 
+def _reached(changed: Mapping[Node, Region], order: Sequence[Node], used: Used) -> dict[Node, Region]:
+    """What changes reach, of each node: as boxes that may overlap. A row by way of one operand of a product and a
+    column by way of the other are no box around both: a mask further on may let one of them through only."""
+    found = dict(changed)
+    for n in order:
+        if n not in found:
+            boxes = [
+                box
+                for k, i in enumerate(n.inputs)
+                for b in found[i].boxes
+                for box in reaches(n, k, Region((b,)), used).boxes
+            ]
+            found[n] = Region(tuple(_apart(boxes)), exact=False)
+    return found
+
+
+def _apart(boxes: Iterable[IndexBox]) -> list[IndexBox]:
+    """Few boxes that hold all elements of these, of which none holds another."""
+    left: list[IndexBox] = []
+    for b in dict.fromkeys(boxes):
+        if not any(bx.holds(a, b) for a in left):
+            left = [*(a for a in left if not bx.holds(b, a)), b]
+    while len(left) > 1:
+        around, a, b = min(((bx.enclosing(p), *p) for p in combinations(left, 2)), key=lambda e: _added(*e))
+        if len(left) <= MAX_BOXES and _added(around, a, b) > 0:
+            break
+        left = [*(c for c in left if c is not a and c is not b and not bx.holds(around, c)), around]
+    return left
+
+
+def _added(around: IndexBox, a: IndexBox, b: IndexBox) -> int:
+    """The elements that a box around two has more than they have, for variables in the middle of their bounds."""
+    return _middling(around) - _middling(a) - _middling(b) + _middling(bx.meet(a, b))
+
+
+def _middling(box: IndexBox) -> int:
+    found = {v for i in box for end in i if not isinstance(end, int) for v in variables(end)}
+    return high(bx.volume(bx.at(box, {v.name: (v.lo + v.hi) // 2 for v in found})))
+
+
 def computed(reach: Region, need: Region, shape: Shape) -> Region:
     """The boxes to compute: of sizes that are numbers, around all that is both reached and needed; the fewest elements
     that one of these ways to say it gives."""
     ways = [_fixed(r, shape) for r in (reach & need, need, reach)]
-    return min(ways, key=lambda r: sum(high(bx.volume(b)) for b in r.boxes))
+    return min(ways, key=lambda r: sum(map(_middling, r.boxes)))
 
 
 def _fixed(region: Region, shape: Shape) -> Region:
