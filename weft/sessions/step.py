@@ -38,14 +38,16 @@ class Part:
     needed: Region
     computed: Region
     left: Region
-    """What is reached, or written, and not needed: it is stale afterwards."""
+    """What counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as they can
+    be beside what is needed, so that steps that follow each other leave the same."""
 
     @staticmethod
     def of(dirty: Region, needed: Region, shape: Shape) -> Part:
         """The part of a kept node of this shape, with the boxes to compute."""
         done = NOTHING if dirty.is_empty else computed(dirty, needed, shape)
         touched = Region(tuple(_apart((*dirty.boxes, *done.boxes))))
-        return Part(dirty, needed, done, touched - Region(needed.boxes))
+        left = [_grown(b, needed, shape) for b in (touched - Region(needed.boxes)).boxes]
+        return Part(dirty, needed, done, Region.of(left))
 
     @property
     def is_whole(self) -> bool:
@@ -171,6 +173,15 @@ def _added(around: IndexBox, a: IndexBox, b: IndexBox) -> int:
 def _middling(box: IndexBox) -> int:
     found = {v for i in box for end in i if not isinstance(end, int) for v in variables(end)}
     return high(bx.volume(bx.at(box, {v.name: (v.lo + v.hi) // 2 for v in found})))
+
+
+def _grown(box: IndexBox, needed: Region, shape: Shape) -> IndexBox:
+    """A box, along all axes along which it may be whole and stay apart from what is needed."""
+    for k, n in enumerate(shape):
+        wider = (*box[:k], Interval(0, n), *box[k + 1 :])
+        if all(bx.are_apart(wider, b) for b in needed.boxes):
+            box = wider
+    return box
 
 
 def computed(reach: Region, need: Region, shape: Shape) -> Region:
