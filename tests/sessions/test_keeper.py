@@ -111,8 +111,10 @@ def test_a_limit_that_cannot_be_met_says_which_one_can() -> None:
 
 def test_sessions_of_a_pool_make_room_for_each_other() -> None:
     nets = [network("cpu:0", depth, depth) for depth in (3, 4, 5)]
-    alone = [session(f) for f, _ in nets]
+    alone = [session(f, memory=1 << 24) for f, _ in nets]
     for s, (_, x) in zip(alone, nets, strict=True):
+        s(x)
+        x[40] = 1.0
         s(x)
     most = max(form_of(s).memory().total for s in alone)
     with weft_pool(int(1.1 * most)) as pool:

@@ -4,6 +4,7 @@ A candidate is computed from the candidates below it: time and bytes are those o
 it as the candidate's region needs (`ir/regions`). Times are estimates from the device's rates: they say which values
 are worth more than others, and not how long a run takes.
 """
+# Tests: tests/sessions/test_keeper.py
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.ir.regions.region import NOTHING, Region
+from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Placed, changes, in_order, one_element, placed
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.keeper import EVERYTHING, FormMemory, Keeper, name_of
@@ -186,7 +188,7 @@ class Form:
             self.keep(self.keeper.stored)
             return
         with self._mode():
-            reaches = {name_of(b): self._reach(b) for b in buckets} or self._guessed()
+            reaches = self._reaches(buckets)
             self.keep(self.keeper.solved(reaches, seconds, lambda kept: self._measured(kept, buckets)))
 
     def keep(self, kept: Sequence[Node]) -> None:
@@ -235,6 +237,22 @@ class Form:
             self._too_large |= new
             self.keep(kept)
         return False
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what is kept, and how often which bucket came, to a plan file."""
+        with self._mode():
+            plan_file.save(self.keeper.saved(self._reaches(self.steps)), path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Keep what a plan file says. FileError where there is none, FileFormatError for one of something else."""
+        with self._mode():
+            saved = plan_file.load(path, self.keeper.graph, self.keeper.device)
+            self.keep(self.keeper.adopted(saved, os.fspath(path)))
+            if not self.keeper.fits:
+                self.choose()
+
+    def _reaches(self, buckets: Iterable[Bucket]) -> dict[str, dict[Node, Region]]:
+        return {name_of(b): self._reach(b) for b in buckets} or self._guessed()
 
     def _reach(self, bucket: Bucket) -> dict[Node, Region]:
         """The regions that a class of changes reaches."""

@@ -151,7 +151,8 @@ class Retention:
             bit = 1 << k
             if valid & bit:
                 updates |= bit if done else 0
-                reads |= bit if demand[k] > done else 0  # a part that is computed now is not what was left
+                anew = WHOLE if done and c.part_bytes[k] >= values[k].nbytes else done
+                reads |= bit if demand[k] > anew else 0  # what is computed now is not what was left
             if not done:
                 continue
             ns += values[k].ns if done == WHOLE else c.part_ns[k]

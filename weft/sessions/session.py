@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias, cast
 
@@ -26,6 +28,7 @@ from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
+from weft.sessions.check import Deviation, checked
 from weft.sessions.form import Form
 from weft.sessions.inputs import Array
 from weft.sessions.pool import MemoryPool
@@ -44,6 +47,7 @@ def session(
     exact: bool = True,
     memory: int | None = None,
     pool: MemoryPool | None = None,
+    plan: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A function of tensors, or a module, to be run again and again while most of its input stays as it was.
 
@@ -71,7 +75,35 @@ def session(
                 "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
             )
         pool = MemoryPool(memory)
-    return Session(fn, example, exact, pool)
+    if plan is not None and not example:
+        raise ArgumentError(
+            "session: a plan is for arguments of some shapes; give an example of them with plan="
+        )
+    made = Session(fn, example, exact, pool)
+    if plan is not None:
+        made.load(plan)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The runs of a session: of everything, steps of what a change reached, and without a change; the values that it
+    keeps of those that kernels store; the bytes of these, of results, and of the most scratch of any run."""
+
+    everything: int
+    steps: int
+    unchanged: int
+    kept: int
+    stored: int
+    kept_bytes: int
+    result_bytes: int
+    scratch_bytes: int
+    limit: int | None
+
+    @property
+    def planned_bytes(self) -> int:
+        """The bytes that the session takes while it runs, besides the arguments'."""
+        return self.kept_bytes + self.result_bytes + self.scratch_bytes
 
 
 class Session:
@@ -97,6 +129,54 @@ class Session:
             form = self._form(call)
             said = self._said(call, changed) if changed else {}
             return form.run(call.tensors, call.arrays, said, call.numbers)
+
+    def optimize(self, seconds: float = 10.0) -> None:
+        """Choose what to keep anew, from what the runs so far were like: what was needed again and again is kept, what
+        no run needed is not. The search may be interrupted, and takes `seconds` at most where memory is limited. The
+        next run computes everything."""
+        with self._lock:
+            for form in self._forms.values():
+                form.choose(seconds, chosen=True)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Keep what a plan file says for the arguments of the example, or of the last call. FileError where there is no
+        file, FileFormatError where it is damaged, or of another function or device."""
+        with self._lock:
+            next(reversed(self._forms.values())).load(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what the session keeps for the arguments of the last call to a plan file, for `weft.session(plan=)`. It
+        has no values of tensors. FileError where it cannot be written."""
+        with self._lock:
+            if not self._forms:
+                raise ArgumentError("session: has nothing to save before its first run; give it an example")
+            next(reversed(self._forms.values())).save(path)
+
+    def check(
+        self, references: Sequence[tuple[Any, Any]], *, atol: float = 1e-5, rtol: float = 1e-5
+    ) -> Deviation | None:
+        """The first value that is another one than its reference, or None: runs on pairs (inputs, outputs) in their
+        order, so that each but the first is computed from what the last one left. `inputs` is a tensor or a tuple of
+        arguments; `outputs` has the structure of the result, or is a dict from names of modules to their outputs, ""
+        being the result."""
+        return checked(self, self.fn, references, atol, rtol)
+
+    def stats(self) -> Stats:
+        """The runs of the session so far, by what they had to compute, and the bytes that it takes."""
+        with self._lock:
+            forms = list(self._forms.values())
+            memory = [f.memory() for f in forms]
+            return Stats(
+                everything=sum(f.counts.whole for f in forms),
+                steps=sum(f.counts.steps for f in forms),
+                unchanged=sum(f.counts.same for f in forms),
+                kept_bytes=sum(m.kept for m in memory),
+                result_bytes=sum(m.results for m in memory),
+                scratch_bytes=max([m.scratch for m in memory], default=0),
+                limit=None if self.pool is None else self.pool.nbytes,
+                kept=sum(len(f.keeper.kept) for f in forms),
+                stored=sum(len(f.keeper.stored) for f in forms),
+            )
 
     def __repr__(self) -> str:
         return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
