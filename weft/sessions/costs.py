@@ -1,4 +1,4 @@
-"""What keeping each value of a graph costs and brings: the problem of `keeping.py`, from nodes and regions.
+"""The price of keeping each value of a graph, and its use: the problem of `keeping.py`, from nodes and regions.
 
 A candidate is computed from the candidates below it: time and bytes are those of the nodes in between, each as much of
 it as the candidate's region needs (`ir/regions`). Times are estimates from the device's rates: they say which values
@@ -23,7 +23,7 @@ from weft.scheduler.keeping import nbytes
 from weft.sessions.retention import Candidate, Case, Matrix, Retention
 
 WIDE_SHARE = 0.5
-"""Of an input that does not change: where a part of a reader needs more than this share of it, it needs the whole."""
+"""Where a part of a reader needs more than this share of an input that does not change, it needs the whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a form of a session keeps in a limit: solved from estimates, and checked against real plans.
+"""Keeping in a limit, for a form of a session: solved from estimates, and checked against real plans.
 
 The problem of `keeping.py` counts bytes of values and estimates the scratch of runs. What scratch plans take is known
 once they are made, so the limit that is solved for is corrected by what they took more, until the plans of what was
@@ -68,7 +68,7 @@ class Keeper:
         self.stored = stored_nodes(template.results, template.order, template.device)
         self.kept = self.stored
         self.answer: Keeping | None = None
-        """What was chosen, and why; None where everything is kept that kernels store."""
+        """The last choice; None where everything is kept that kernels store."""
         self.names: tuple[str, ...] = (EVERYTHING,)
         """The buckets that were chosen for."""
         self.planned = FormMemory()
@@ -131,7 +131,7 @@ class Keeper:
     # files ----------------------------------------------------------------------------------------------------------
 
     def saved(self, reaches: Mapping[str, Mapping[Node, Region]]) -> SavedPlan:
-        """What is kept as a plan file has it, for these buckets."""
+        """The choice as a plan file has it, for these buckets."""
         p = self.problem(reaches)
         order = rank(p)
         kept = {k for k, n in enumerate(self.stored) if n in set(self.kept)}
