@@ -84,7 +84,8 @@ def priced(p: Retention, state: State, classes: tuple[tuple[int, ...], ...]) -> 
 
     def make(k: int, whole: bool) -> None:
         if k in valid:
-            assert k in state.reads or (k in c.dirty and not whole)
+            anew = k in c.dirty and (not whole or c.part_bytes[k] >= p.values[k].nbytes)
+            assert k in state.reads or anew
             return
         compute(k, 2 if whole else 1)
 

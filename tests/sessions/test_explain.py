@@ -28,5 +28,5 @@ def test_statistics_count_runs_and_bytes() -> None:
     x[2] = 3.0
     s(x)
     found = s.stats()
-    assert (found.whole, found.steps, found.same, found.plans) == (1, 1, 1, 2)
-    assert found.results == 8 * 4 * 4 <= found.kept and found.arguments == 8 * 4 * 4
+    assert (found.everything, found.steps, found.unchanged, found.plans) == (1, 1, 1, 2)
+    assert found.result_bytes == found.argument_bytes == 8 * 4 * 4

@@ -88,7 +88,7 @@ def test_the_peak_is_what_was_planned_byte_for_byte(dummy: str) -> None:
         before = device.pool.peak_bytes = device.pool.used_bytes
         s(x)
         first = device.pool.peak_bytes - before
-        x[5] = float(limit)  # another value each time
+        x[5] = float(limit)
         x.numpy()
         edited = device.pool.used_bytes - before
         device.pool.peak_bytes = device.pool.used_bytes
@@ -111,8 +111,10 @@ def test_a_limit_that_cannot_be_met_says_which_one_can() -> None:
 
 def test_sessions_of_a_pool_make_room_for_each_other() -> None:
     nets = [network("cpu:0", depth, depth) for depth in (3, 4, 5)]
-    alone = [session(f) for f, _ in nets]
+    alone = [session(f, memory=1 << 24) for f, _ in nets]
     for s, (_, x) in zip(alone, nets, strict=True):
+        s(x)
+        x[40] = 1.0
         s(x)
     most = max(form_of(s).memory().total for s in alone)
     with weft_pool(int(1.1 * most)) as pool:
@@ -139,7 +141,8 @@ def test_sessions_that_fit_keep_what_they_have() -> None:
             x[turn] = float(turn)
             s(x)
     assert [form_of(s).counts.whole for s in some] == [1, 1]
-    del some, s
+    some.clear()
+    del s  # pyright: ignore[reportPossiblyUnboundVariable]
     gc.collect()
     assert pool.used_bytes() == 0, "and what dies gives its bytes back"
 
@@ -160,7 +163,7 @@ def test_a_step_that_has_no_room_is_a_run_of_everything(monkeypatch: pytest.Monk
     s = session(f, memory=1 << 20)
     s(x)
     form = form_of(s)
-    monkeypatch.setattr(type(form.keeper), "fits", False)
+    monkeypatch.setattr("weft.sessions.keeper.Keeper.fits", False)
 
     def refuse(**_: object) -> None:
         raise MemoryPlanError("no room")

@@ -140,7 +140,7 @@ def test_another_shape_is_another_plan() -> None:
     x, longer = floats(8, 16), floats(12, 16)
     for given in (x, longer, x):
         assert np.array_equal(s(given).numpy(), anew(mlp, given).numpy())
-    assert s.stats().whole == 2
+    assert s.stats().everything == 2
 
 
 def test_several_inputs_and_python_numbers_change() -> None:
@@ -153,7 +153,7 @@ def test_several_inputs_and_python_numbers_change() -> None:
         x[1], y[3:5] = floats(16), floats(2)
         found = s(x, y, scale)
         assert np.array_equal(found.numpy(), anew(f, x, y, weft.tensor(scale)).numpy())
-    assert s.stats().whole == 1
+    assert s.stats().everything == 1
 
 
 def test_a_function_that_reads_values_is_refused_by_where_it_does() -> None:
@@ -228,7 +228,7 @@ def test_decoding_makes_one_plan_and_computes_one_row() -> None:
     for t in range(1, rows):
         ids[0, t] = t % 11
         assert np.array_equal(s(ids, t).numpy(), anew(model, ids, t).numpy()), t
-    assert s.stats().plans == 2 and s.stats().whole == 1
+    assert s.stats().plans == 2 and s.stats().everything == 1
     ids[0, 3] = 5  # in the middle: rows from there on, as far as the last one needs them
     assert np.array_equal(s(ids, rows - 1).numpy(), anew(model, ids, rows - 1).numpy())
     ids[0, 9] = 6

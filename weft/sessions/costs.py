@@ -1,9 +1,10 @@
-"""What keeping each value of a graph costs and brings: the problem of `keeping.py`, from nodes and regions.
+"""The price of keeping each value of a graph, and its use: the problem of `keeping.py`, from nodes and regions.
 
 A candidate is computed from the candidates below it: time and bytes are those of the nodes in between, each as much of
 it as the candidate's region needs (`ir/regions`). Times are estimates from the device's rates: they say which values
 are worth more than others, and not how long a run takes.
 """
+# Tests: tests/sessions/test_keeper.py
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from weft.ir.index import high
 from weft.ir.ops import COMBINE, MOVEMENT
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.graphs import needs
+from weft.ir.regions.ops import Used, always
 from weft.ir.regions.region import NOTHING, Region
 from weft.scheduler.keeping import nbytes
 from weft.sessions.retention import Candidate, Case, Matrix, Retention
 
 WIDE_SHARE = 0.5
-"""Of an input that does not change: where a part of a reader needs more than this share of it, it needs the whole."""
+"""Where a part of a reader needs more than this share of an input that does not change, it needs the whole."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,11 +40,11 @@ def retention(
     changes: Sequence[Change],
     chances: Matrix,
     info: DeviceInfo,
-    scratch: Sequence[int] = (),
+    used: Used = always,
 ) -> Retention:
     """The problem of which `stored` nodes, in the order of computation, to keep. The first change is of everything;
-    `scratch`: bytes that runs of each take besides."""
-    graph = _Graph(stored, info)
+    `used`: the operands that nodes really read."""
+    graph = _Graph(stored, info, used)
     pinned = frozenset(results)
     values = tuple(
         [
@@ -50,9 +52,7 @@ def retention(
             for k, n in enumerate(stored)
         ]
     )
-    extra = (*scratch, *(0 for _ in changes))
-    cases = [_everything(changes[0].name, values, extra[0])]
-    cases += [graph.case(c, values, more) for c, more in zip(changes[1:], extra[1:], strict=False)]
+    cases = [_everything(changes[0].name, values), *(graph.case(c, values) for c in changes[1:])]
     return Retention(values, tuple(cases), chances)
 
 
@@ -60,23 +60,18 @@ def _name(k: int, n: Node) -> str:
     return f"{k} {n.op.name.lower()} {n.dtype.name}[{', '.join(map(str, n.shape))}]"
 
 
-def _everything(name: str, values: Sequence[Candidate], scratch: int) -> Case:
+def _everything(name: str, values: Sequence[Candidate]) -> Case:
     wide = frozenset((k, i) for k, v in enumerate(values) for i in v.inputs)
-    return Case(
-        name,
-        frozenset(range(len(values))),
-        tuple(v.ns for v in values),
-        tuple(v.nbytes for v in values),
-        wide,
-        scratch,
-    )
+    ns, nbytes_of = tuple(v.ns for v in values), tuple(v.nbytes for v in values)
+    return Case(name, frozenset(range(len(values))), ns, nbytes_of, wide)
 
 
 class _Graph:
     """The nodes between each candidate and those below it."""
 
-    def __init__(self, stored: Sequence[Node], info: DeviceInfo) -> None:
-        self._info = info
+    def __init__(self, stored: Sequence[Node], info: DeviceInfo, used: Used) -> None:
+        self._info, self._used = info, used
+        self._nodes = tuple(stored)
         self._number = {n: k for k, n in enumerate(stored)}
         self._between: list[tuple[Node, ...]] = []
         self.inputs: list[tuple[int, ...]] = []
@@ -104,15 +99,11 @@ class _Graph:
         work = sum(_work(m) for m in self._between[k])
         return self._ns(work, nbytes(n) + sum(nbytes(self._nodes[i]) for i in self.inputs[k]))
 
-    @property
-    def _nodes(self) -> list[Node]:
-        return list(self._number)
-
     def _ns(self, work: float, moved: float) -> float:
         info = self._info
         return info.launch_ns + 1e9 * max(work / info.flops, moved / info.bandwidth)
 
-    def case(self, change: Change, values: Sequence[Candidate], scratch: int) -> Case:
+    def case(self, change: Change, values: Sequence[Candidate]) -> Case:
         """A change as a bucket: how much of each candidate its runs compute, and which ones need all of an input."""
         nodes = self._nodes
         dirty = {k: r for k, n in enumerate(nodes) if not (r := change.dirty.get(n, NOTHING)).is_empty}
@@ -134,9 +125,7 @@ class _Graph:
                     part[i] = part[i] | region
             part_ns[k] = min(self._ns(work, moved), values[k].ns)
             part_bytes[k] = int(_share(part[k], nodes[k]) * nbytes(nodes[k]))
-        return Case(
-            change.name, frozenset(dirty), tuple(part_ns), tuple(part_bytes), frozenset(wide), scratch
-        )
+        return Case(change.name, frozenset(dirty), tuple(part_ns), tuple(part_bytes), frozenset(wide))
 
     def _needed(self, k: int, region: Region) -> tuple[dict[int, Region], float]:
         """The regions of the candidates below one that a region of it is computed from, and the work."""
@@ -148,7 +137,7 @@ class _Graph:
             r = found.get(n, NOTHING)
             if r.is_empty:
                 continue
-            read = needs(n, r)
+            read = needs(n, r, self._used)
             counted = (read[0], n.inputs[0]) if n.op in COMBINE else (r, n)
             work += _share(*counted) * _work(n)
             for i, x in zip(n.inputs, read, strict=True):

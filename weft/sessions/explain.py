@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.ir.graph import Node
@@ -13,18 +13,27 @@ from weft.sessions.form import Form
 
 
 @dataclass(frozen=True, slots=True)
-class SessionStats:
-    """The runs of a session, and what it takes. `whole`: runs that computed everything; `steps`: classes of changes
-    that were computed; `same`: runs in which nothing had changed. `plans`: those made, of all structures of arguments.
-    Bytes: of `kept` values, of `results` among them, of the `arguments` that it holds to compare with."""
+class Stats:
+    """The runs of a session: of everything, steps of what a change reached, and without a change; the plans made; the
+    values that it keeps of those that kernels store; the bytes of these, of results, of the most scratch of any run,
+    and of the arguments that it holds to compare the next ones with."""
 
-    whole: int
+    everything: int
     steps: int
-    same: int
+    unchanged: int
     plans: int
     kept: int
-    results: int
-    arguments: int
+    stored: int
+    kept_bytes: int
+    result_bytes: int
+    scratch_bytes: int
+    argument_bytes: int
+    limit: int | None
+
+    @property
+    def planned_bytes(self) -> int:
+        """The bytes that the session takes while it runs, besides the arguments'."""
+        return self.kept_bytes + self.result_bytes + self.scratch_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +64,21 @@ class SessionExplanation:
         return "\n".join(lines)
 
 
-def statistics(forms: Iterable[Form]) -> SessionStats:
-    """The counts and bytes of forms."""
-    forms = list(forms)
-    results = [n for f in forms if f.values for n in f.values if n in f.template.results]
-    return SessionStats(
-        whole=sum(f.counts.whole for f in forms),
+def statistics(forms: Sequence[Form], limit: int | None) -> Stats:
+    """The counts and bytes of a session's forms."""
+    memory = [f.memory() for f in forms]
+    return Stats(
+        everything=sum(f.counts.whole for f in forms),
         steps=sum(f.counts.steps for f in forms),
-        same=sum(f.counts.same for f in forms),
+        unchanged=sum(f.counts.same for f in forms),
         plans=sum(len(f.steps) + f.is_planned for f in forms),
-        kept=sum(nbytes(n) for f in forms for n in f.values or ()),
-        results=sum(map(nbytes, results)),
-        arguments=sum(s.nbytes for f in forms for s in f.inputs.values.values()),
+        kept=sum(len(f.keeper.kept) for f in forms),
+        stored=sum(len(f.keeper.stored) for f in forms),
+        kept_bytes=sum(m.kept for m in memory),
+        result_bytes=sum(m.results for m in memory),
+        scratch_bytes=max([m.scratch for m in memory], default=0),
+        argument_bytes=sum(s.nbytes for f in forms for s in f.inputs.values.values()),
+        limit=limit,
     )
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.ir.regions.region import NOTHING, Region
+from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Placed, changes, in_order, one_element, placed
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.keeper import EVERYTHING, FormMemory, Keeper, name_of
@@ -189,8 +191,9 @@ class Form:
         buckets = list(self.steps)
         if self.keeper.pool is None and not chosen:
             self.keep(self.keeper.stored)
-        else:
-            reaches = {name_of(b): self._reach(b) for b in buckets} or self._guessed()
+            return
+        with self._mode():
+            reaches = self._reaches(buckets)
             self.keep(self.keeper.solved(reaches, seconds, lambda kept: self._measured(kept, buckets)))
 
     def keep(self, kept: Sequence[Node]) -> None:
@@ -198,7 +201,8 @@ class Form:
         self.release()
         self.keeper.keep(kept)
         self.steps = {}
-        self._whole = planned({n: n for n in kept}, {}, self.template.variables, self.template.device)
+        with self._mode():
+            self._whole = planned({n: n for n in kept}, {}, self.template.variables, self.template.device)
 
     def release(self) -> None:
         """Let go of all that is kept: the next run computes everything."""
@@ -223,10 +227,11 @@ class Form:
         if not self._too_large.isdisjoint(buckets):
             return False
         new = buckets - self.steps.keys()
-        for bucket in new:
-            self.steps[bucket] = self._step(bucket)
         if not new:
             return True
+        with self._mode():
+            for bucket in new:
+                self.steps[bucket] = self._step(bucket)
         self.keeper.planned = self.memory()
         if self.keeper.fits:
             return True
@@ -237,6 +242,22 @@ class Form:
             self._too_large |= new
             self.keep(kept)
         return False
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what is kept, and how often which bucket came, to a plan file."""
+        with self._mode():
+            plan_file.save(self.keeper.saved(self._reaches(self.steps)), path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Keep what a plan file says. FileError where there is none, FileFormatError for one of something else."""
+        with self._mode():
+            saved = plan_file.load(path, self.keeper.graph, self.keeper.device)
+            self.keep(self.keeper.adopted(saved, os.fspath(path)))
+            if not self.keeper.fits:
+                self.choose()
+
+    def _reaches(self, buckets: Iterable[Bucket]) -> dict[str, dict[Node, Region]]:
+        return {name_of(b): self._reach(b) for b in buckets} or self._guessed()
 
     def _reach(self, bucket: Bucket) -> dict[Node, Region]:
         """The regions that a class of changes reaches."""

@@ -1,4 +1,4 @@
-"""What a form of a session keeps in a limit: solved from estimates, and checked against real plans.
+"""Keeping in a limit, for a form of a session: solved from estimates, and checked against real plans.
 
 The problem of `keeping.py` counts bytes of values and estimates the scratch of runs. What scratch plans take is known
 once they are made, so the limit that is solved for is corrected by what they took more, until the plans of what was
@@ -11,17 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.errors import MemoryPlanError
+from weft.errors import FileFormatError, MemoryPlanError
 from weft.ir.graph import Node
 from weft.ir.regions.region import Region
 from weft.scheduler.keeping import nbytes
+from weft.scheduler.signature import signature
 from weft.sessions.buckets import Bucket
 from weft.sessions.costs import Change, retention
 from weft.sessions.keeping import Keeping, keep, least, rank, stacked, unlimited
+from weft.sessions.plan_file import SavedCase, SavedPlan, SavedValue
 from weft.sessions.plans import Run, stored_nodes
 from weft.sessions.pool import Arena, MemoryPool, rounded
 from weft.sessions.retention import Retention, members
 from weft.sessions.state import copied, is_alone
+from weft.sessions.step import uses
 from weft.sessions.transitions import TransitionLog
 
 if TYPE_CHECKING:
@@ -65,13 +68,14 @@ class Keeper:
         self.stored = stored_nodes(template.results, template.order, template.device)
         self.kept = self.stored
         self.answer: Keeping | None = None
-        """What was chosen, and why; None where everything is kept that kernels store."""
+        """The last choice; None where everything is kept that kernels store."""
         self.names: tuple[str, ...] = (EVERYTHING,)
         """The buckets that were chosen for."""
         self.planned = FormMemory()
         self.places: dict[Node, int] = {}
         """The nodes with a place in the arena, by number."""
         self._arena = Arena(template.device, ())
+        self._graph: str | None = None
 
     # choosing -------------------------------------------------------------------------------------------------------
 
@@ -80,7 +84,9 @@ class Keeper:
         self.names = (EVERYTHING, *reaches)
         every = [Change(EVERYTHING, {}), *(Change(name, dirty) for name, dirty in reaches.items())]
         t = self._template
-        return retention(self.stored, t.results, every, self.log.chances(self.names), t.device.info)
+        return retention(
+            self.stored, t.results, every, self.log.chances(self.names), t.device.info, uses(t.order)
+        )
 
     def solved(
         self,
@@ -121,6 +127,52 @@ class Keeper:
 
     def _nodes(self, answer: Keeping) -> tuple[Node, ...]:
         return tuple([self.stored[k] for k in sorted(answer.kept)])
+
+    # files ----------------------------------------------------------------------------------------------------------
+
+    def saved(self, reaches: Mapping[str, Mapping[Node, Region]]) -> SavedPlan:
+        """The choice as a plan file has it, for these buckets."""
+        p = self.problem(reaches)
+        order = rank(p)
+        kept = {k for k, n in enumerate(self.stored) if n in set(self.kept)}
+        first = (*members(p.pinned), *(k for k in order if k in kept))
+        answer = stacked(p, first, unlimited(p, order))
+        assert answer is not None
+        names = set(self.names)
+        return SavedPlan(
+            self.graph,
+            self.device,
+            _values(p),
+            tuple([SavedCase(c.name, tuple(sorted(c.dirty))) for c in p.cases]),
+            answer,
+            {pair: n for pair, n in self.log.counts.items() if names.issuperset(pair)},
+        )
+
+    def adopted(self, saved: SavedPlan, name: str) -> tuple[Node, ...]:
+        """The nodes that a plan file keeps, in the order of computation, whose log goes on from here. FileFormatError
+        where its values are not those of this form."""
+        p = self.problem({})
+        if saved.values != _values(p):
+            raise FileFormatError(
+                f"{name} keeps other values than this version computes: {len(saved.values)}, and here "
+                f"{len(p.values)}; save it again"
+            )
+        self.log.counts.update(saved.transitions)
+        self.answer = saved.keeping
+        return self._nodes(saved.keeping)
+
+    @property
+    def graph(self) -> str:
+        """The digest of what is computed."""
+        if self._graph is None:
+            self._graph = signature(self._template.results).digest()
+        return self._graph
+
+    @property
+    def device(self) -> str:
+        """The kind of device that plans are for."""
+        info = self._template.device.info
+        return f"{info.kind} ({info.description})"
 
     # memory ---------------------------------------------------------------------------------------------------------
 
@@ -182,3 +234,7 @@ class Keeper:
         """The value of a node in its place."""
         at = self.place(n)
         return storage if at is None or storage.memory is at else copied(storage, at)
+
+
+def _values(p: Retention) -> tuple[SavedValue, ...]:
+    return tuple([SavedValue(v.name, v.nbytes, v.pinned) for v in p.values])

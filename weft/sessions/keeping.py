@@ -1,4 +1,4 @@
-"""Which values a session keeps in a given memory, and where.
+"""The choice of values that a session keeps in a given memory, and their places.
 
     1. rank      all are kept; the one whose loss costs least time per byte goes, again and again. A loss costs the time
                  to compute the value again, and all before it that is not kept, times the chance that it is needed.
@@ -173,8 +173,8 @@ def stacked(p: Retention, order: Sequence[int], limit: int, shares: bool = True)
 def _effects(
     p: Retention, offsets: Sequence[tuple[int, int]], shares: bool
 ) -> dict[tuple[int, int], Effect] | None:
-    """What all runs do that can come, by bucket and what is valid; None where one does not fit, or there are too many
-    classes."""
+    """The effects of all runs that can come, by bucket and what is valid; None where one does not fit, or there are
+    too many classes."""
     effects: dict[tuple[int, int], Effect] = {}
     seen, left = {0}, [(0, 0)]
     while left:
@@ -268,7 +268,7 @@ def rank(p: Retention) -> tuple[int, ...]:
 
 
 class _Losses:
-    """What runs compute of each value while fewer and fewer are kept."""
+    """The part of each value that runs compute, while fewer and fewer are kept."""
 
     def __init__(self, p: Retention) -> None:
         self._p = p

@@ -7,6 +7,7 @@ Of the sessions of a pool, those that ran last have what they keep; where the li
 that ran longest ago loses all of it, and computes it again at its next run. Weights are nobody's: sessions that use the
 same tensors read the same memory. Scratch is the device's, which all plans share.
 """
+# Tests: tests/sessions/test_keeper.py
 
 from __future__ import annotations
 

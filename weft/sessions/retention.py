@@ -61,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """What a run does: values as bits. `reads` are read as an earlier run left them, `updates` are written in part,
+    """The effect of a run, values as bits. `reads` are read as an earlier run left them, `updates` are written in part,
     `stores` are computed whole and stay, `invalidates` are lost to the scratch."""
 
     ns: float
@@ -113,7 +113,7 @@ class Retention:
         )
 
     def levels(self, case: int, valid: int) -> tuple[list[int], list[int]]:
-        """How much of each value is computed, and how much of it is demanded, where `valid` is kept."""
+        """The part of each value that is computed, and the part that is demanded, where `valid` is kept."""
         dirty, inputs = self.cases[case].dirty, self.inputs[case]
         demand, level = [0] * len(self.values), [0] * len(self.values)
         for k in range(len(self.values) - 1, -1, -1):
@@ -151,7 +151,8 @@ class Retention:
             bit = 1 << k
             if valid & bit:
                 updates |= bit if done else 0
-                reads |= bit if demand[k] > done else 0  # a part that is computed now is not what was left
+                anew = WHOLE if done and c.part_bytes[k] >= values[k].nbytes else done
+                reads |= bit if demand[k] > anew else 0  # what is computed now is not what was left
             if not done:
                 continue
             ns += values[k].ns if done == WHOLE else c.part_ns[k]
@@ -169,7 +170,7 @@ class Retention:
     def effect(
         self, case: int, valid: int, offsets: Sequence[tuple[int, int]], shares: bool = True
     ) -> Effect | None:
-        """What a run does, where the kept values are at `offsets`: pairs of a value and its offset. None where its
+        """The effect of a run, where the kept values are at `offsets`: pairs of a value and its offset. None where its
         scratch reaches what is pinned, or any kept value where these may not share memory with it."""
         stored = bits(k for k, _ in offsets)
         while True:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,8 @@ from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
-from weft.sessions.explain import SessionExplanation, SessionStats, explained, statistics
+from weft.sessions.check import Deviation, checked
+from weft.sessions.explain import SessionExplanation, Stats, explained, statistics
 from weft.sessions.form import Form
 from weft.sessions.inputs import Array
 from weft.sessions.pool import MemoryPool
@@ -45,6 +47,7 @@ def session(
     exact: bool = True,
     memory: int | None = None,
     pool: MemoryPool | None = None,
+    plan: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A function of tensors, or a module, to be run again and again while most of its input stays as it was.
 
@@ -72,7 +75,14 @@ def session(
                 "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
             )
         pool = MemoryPool(memory)
-    return Session(fn, example, exact, pool)
+    if plan is not None and not example:
+        raise ArgumentError(
+            "session: a plan is for arguments of some shapes; give an example of them with plan="
+        )
+    made = Session(fn, example, exact, pool)
+    if plan is not None:
+        made.load(plan)
+    return made
 
 
 class Session:
@@ -99,10 +109,42 @@ class Session:
             said = self._said(call, changed) if changed else {}
             return form.run(call.tensors, call.arrays, said, call.numbers)
 
-    def stats(self) -> SessionStats:
-        """The counts of runs, by what had to be computed, and the bytes that the session holds."""
+    def optimize(self, seconds: float = 10.0) -> None:
+        """Choose what to keep anew, from what the runs so far were like: what was needed again and again is kept, what
+        no run needed is not. The search may be interrupted, and takes `seconds` at most where memory is limited. The
+        next run computes everything."""
         with self._lock:
-            return statistics(self._forms.values())
+            for form in self._forms.values():
+                form.choose(seconds, chosen=True)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Keep what a plan file says for the arguments of the example, or of the last call. FileError where there is no
+        file, FileFormatError where it is damaged, or of another function or device."""
+        with self._lock:
+            next(reversed(self._forms.values())).load(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what the session keeps for the arguments of the last call to a plan file, for `weft.session(plan=)`. It
+        has no values of tensors. FileError where it cannot be written."""
+        with self._lock:
+            if not self._forms:
+                raise ArgumentError("session: has nothing to save before its first run; give it an example")
+            next(reversed(self._forms.values())).save(path)
+
+    def check(
+        self, references: Sequence[tuple[Any, Any]], *, atol: float = 1e-5, rtol: float = 1e-5
+    ) -> Deviation | None:
+        """The first value that is another one than its reference, or None: runs on pairs (inputs, outputs) in their
+        order, so that each but the first is computed from what the last one left. `inputs` is a tensor or a tuple of
+        arguments; `outputs` has the structure of the result, or is a dict from names of modules to their outputs, ""
+        being the result."""
+        return checked(self, self.fn, references, atol, rtol)
+
+    def stats(self) -> Stats:
+        """The runs of the session so far, by what they had to compute, and the bytes that it takes."""
+        with self._lock:
+            limit = None if self.pool is None else self.pool.nbytes
+            return statistics(list(self._forms.values()), limit)
 
     def explain(self) -> SessionExplanation:
         """What is kept for the last arguments, what is not, and what each class of changes so far reaches and computes.

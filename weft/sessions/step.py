@@ -80,7 +80,7 @@ def step_graph(
     them; `follows`: what runtime variables of the function are."""
     here = _with_variables(order, follows)
     nodes = [here[n] for n in order]
-    used = operand_uses(find_masks(nodes, frozenset()))
+    used = uses(nodes)
     dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, used)
     wanted = needed({here[n]: Region.whole(n.shape) for n in results}, used)
     parts: dict[Node, Part] = {}
@@ -99,9 +99,13 @@ def reach_of(
     """The region of each node that changed regions of some reach."""
     here = _with_variables(order, follows)
     nodes = [here[n] for n in order]
-    used = operand_uses(find_masks(nodes, frozenset()))
-    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, used)
+    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, uses(nodes))
     return {n: dirty[here[n]] for n in order}
+
+
+def uses(nodes: Iterable[Node]) -> Used:
+    """The operands that nodes really read: what a mask makes nothing is not."""
+    return operand_uses(find_masks(list(nodes), frozenset()))
 
 
 def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[Node, Node]:

@@ -37,7 +37,7 @@ class TransitionLog:
         self.last = bucket
 
     def chances(self, buckets: Sequence[str]) -> Matrix:
-        """How probable each bucket is after each: rows are what came before."""
+        """The chance of each bucket after each: rows are what came before."""
         return chances(self.counts, buckets)
 
 
