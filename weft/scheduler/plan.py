@@ -105,10 +105,15 @@ class Plan:
         # Bytes, dtype, shape and memory of each result, where no runtime variable has a say.
         fixed = (
             []
-            if self.variables
+            if self._varies
             else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
         )
         object.__setattr__(self, "_fixed", tuple(fixed))
+
+    @property
+    def _varies(self) -> bool:
+        """True where runtime variables have a say in the results' sizes."""
+        return any(n.__class__ is not int for o in self.outputs for n in o.shape)
 
     def bound(
         self,
@@ -182,7 +187,7 @@ class Plan:
         feed = self.feed
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         device = self.device
-        for nbytes, dtype, shape, replaces in self._fixed if not self.variables else self._sizes(values):
+        for nbytes, dtype, shape, replaces in self._sizes(values) if self._varies else self._fixed:
             memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
             memories.append(memory)
             results.append(Storage(device, memory, dtype, shape))
