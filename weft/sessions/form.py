@@ -14,13 +14,13 @@ from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.ir.regions.region import NOTHING, Region
-from weft.sessions.buckets import Bucket, Placed, changes, in_order, placed
+from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, placed
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.plans import Run, planned, stored_nodes
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.state import copied, own_memory
-from weft.sessions.step import StepGraph, leaf_for, step_graph, varying
+from weft.sessions.step import StepGraph, bounds_around, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
@@ -54,6 +54,7 @@ class Form:
         """What no result needed when it was reached."""
         self._whole: Run | None = None
         self.steps: dict[Bucket, Step] = {}
+        self._classes: dict[Bucket, list[Bucket]] = {}
         self.values: dict[Node, Storage] | None = None
         """The last values of what is kept; None where they are not all there."""
 
@@ -110,35 +111,55 @@ class Form:
         more is to be computed than they reach: what was not needed before is now."""
         found: dict[Node, Region] = {}
         for change in changes:
-            step = self.steps.get(change.bucket)
-            if step is None:
-                with self._mode():
-                    step = self.steps[change.bucket] = self._step(change.bucket)
+            step = self._step_at(change, numbers)
             at = (*change.starts, *numbers.values())
             stale = self._stale.after(step.leaves, at)
             if stale is None:
                 return None
-            self._execute(step.run, inputs, values, at)
+            env = step.leaves.env(at)
+            self._execute(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale = stale
             self.counts.steps += 1
-            env = step.leaves.env(at)
             for n, region in step.results.items():
-                found[n] = found.get(n, NOTHING) | region.at(env)
+                found[n] = found.get(n, NOTHING) | region.at(env) | step.graph.reached.at(n, env)
         self.counts.same += not changes
         return found
 
+    def _step_at(self, change: Placed, numbers: Mapping[Var, int]) -> Step:
+        """The step for a change: of a class of starts among which boxes are mostly as large as this one's."""
+        known = self._classes.setdefault(change.bucket, [])
+        bucket = next((b for b in known if b.holds(change.starts)), None)
+        if bucket is None:
+            with self._mode():
+                bucket = self._class_at(change, numbers)
+                self.steps[bucket] = self._step(bucket)
+            known.append(bucket)
+        return self.steps[bucket]
+
+    def _class_at(self, change: Placed, numbers: Mapping[Var, int]) -> Bucket:
+        """The class of a change, with bounds for the starts."""
+        t, said, changed = self.template, *self._changed(change.bucket)
+        at = {
+            v.name: x
+            for v, x in zip(in_order(said, t.variables), (*change.starts, *numbers.values()), strict=True)
+        }
+        bounds = bounds_around(at, t.order, t.results, self.kept, changed, said.follows)
+        return change.bucket._replace(within=tuple([bounds.get(v.name, (v.lo, v.hi)) for v in said.starts]))
+
+    def _changed(self, bucket: Bucket) -> tuple[Changes, dict[Node, Region]]:
+        """What changes in a class, and of which nodes."""
+        said = changes(bucket, self.template.leaves)
+        moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
+        return said, {self.template.leaves[k]: r for k, r in said.regions.items()} | moved
+
     def _step(self, bucket: Bucket) -> Step:
         t = self.template
-        said = changes(bucket, t.leaves)
-        changed = {t.leaves[k]: r for k, r in said.regions.items()}
-        moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
-        made = step_graph(t.order, t.results, self.kept, self._old, {**changed, **moved}, said.follows)
+        said, changed = self._changed(bucket)
+        made = step_graph(t.order, t.results, self.kept, self._old, changed, said.follows)
         variables = in_order(said, t.variables)
         stand_for = {at: n for n, at in self._old.items()}
-        run = planned(made.new, stand_for, variables, t.device)
-        results = {
-            n: made.parts[n].dirty if n in made.parts else changed.get(n, NOTHING) for n in self._results
-        }
+        run = planned(made.new, stand_for, (*variables, *made.starts.tables), t.device)
+        results = {n: NOTHING if n in made.reached.boxes else changed.get(n, NOTHING) for n in self._results}
         return Step(made, Leaves(made.parts, variables), run, results)
 
     def _execute(

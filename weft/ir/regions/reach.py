@@ -39,6 +39,7 @@ from weft.ir.regions.tables import (
     Starts,
     TableBox,
     enclosing,
+    expression,
     holds,
     is_empty,
     meet,
@@ -98,6 +99,10 @@ class Reach:
                 for i, boxes in zip(n.inputs, inputs, strict=True):
                     found[i] = (*found.get(i, ()), *boxes)
         return Reached({n: b for n, b in found.items() if b}, self._sides)
+
+    def tables(self, regions: Mapping[Node, Region]) -> Reached:
+        """Regions of nodes as what they are for each value of a variable."""
+        return Reached(self._given(regions), self._sides)
 
     def _given(self, regions: Mapping[Node, Region]) -> dict[Node, tuple[TableBox, ...]]:
         found: dict[Node, tuple[TableBox, ...]] = {}
@@ -181,6 +186,19 @@ class Reached:
         """The region of a node for these values of the variables. Its boxes may overlap."""
         found = [tuple([i.at(values) for i in b]) for b in self.boxes.get(node, ())]
         return Region(tuple([b for b in found if not bx.is_empty(b)]), exact=False)
+
+    def region(self, node: Node) -> Region:
+        """The region of a node by the variables that changes move with; larger where no expression says it. Its boxes
+        may overlap."""
+        found: list[IndexBox] = []
+        for b in self.boxes.get(node, ()):
+            ends = [(expression(i.var, i.lo), expression(i.var, i.hi), i.hull) for i in b]
+            found.append(
+                tuple(
+                    [Interval(h[0] if lo is None else lo, h[1] if hi is None else hi) for lo, hi, h in ends]
+                )
+            )
+        return Region(tuple(found), exact=False)
 
     def placed(
         self, bounds: Mapping[str, tuple[int, int]] | None = None, nodes: Iterable[Node] | None = None

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.ir.index import Int, Var, evaluate, high, low, variables
-from weft.ir.regions.boxes import Interval
+from weft.ir.regions.boxes import IndexBox, Interval
 
 Numbers: TypeAlias = NDArray[np.int64]
 
@@ -194,31 +194,48 @@ class Starts:
         return i.lo[part], i.hi[part]
 
     def _start(self, var: Var | None, numbers: Numbers) -> Int:
-        start = int(numbers[0])
-        if var is None or (numbers == start).all():
-            return start
-        first, last = self.bounds.get(var.name, (var.lo, var.hi))
-        by = int(numbers[1]) - start
-        if (numbers == start + by * np.arange(len(numbers))).all() and (by > 0 or start + by * last >= 0):
-            return (Var(var.name, first, last) - first) * by + start
+        first, last = (0, 0) if var is None else self.bounds.get(var.name, (var.lo, var.hi))
+        found = expression(None if var is None else Var(var.name, first, last), numbers)
+        if found is not None:
+            return found
+        assert var is not None
         known = next(
             (v for v, (of, n) in self.tables.items() if of.name == var.name and np.array_equal(n, numbers)),
             None,
         )
         if known is None:
-            known = Var(f"{var.name}.{len(self.tables)}", int(numbers.min()), int(numbers.max()))
+            known = Var(f"{var.name}_{len(self.tables)}", int(numbers.min()), int(numbers.max()))
             self.tables[known] = Var(var.name, first, last), numbers
         return known
 
+    def plain(self, box: IndexBox) -> IndexBox:
+        """A box around this one without the variables that are made here."""
+        mine = [variables_of(i).isdisjoint(self.tables) for i in box]
+        return tuple(
+            [i if plain else Interval(low(i.lo), high(i.hi)) for i, plain in zip(box, mine, strict=True)]
+        )
+
     def values(self, at: Mapping[str, int]) -> dict[str, int]:
         """The values of all variables, where those that the class moves with have these."""
-        found = {v.name: int(numbers[at[of.name] - of.lo]) for v, (of, numbers) in self.tables.items()}
-        return {**at, **found}
+        return {**at, **dict(zip([v.name for v in self.tables], self.made(at), strict=True))}
+
+    def made(self, at: Mapping[str, int]) -> tuple[int, ...]:
+        """The values of the variables that are made here, in the order of `tables`."""
+        return tuple([int(numbers[at[of.name] - of.lo]) for of, numbers in self.tables.values()])
 
 
 def meet(sides: Sides, a: TableBox, b: TableBox) -> TableBox:
     """The elements of both."""
     return tuple([x if x is y else sides.common(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def expression(var: Var | None, numbers: Numbers) -> Int | None:
+    """The expression that has these numbers for the values of a variable; None where none does."""
+    start = int(numbers[0])
+    if var is None or (numbers == start).all():
+        return start
+    by = int(numbers[1]) - start
+    return (var - var.lo) * by + start if (numbers == start + by * np.arange(len(numbers))).all() else None
 
 
 def is_empty(box: TableBox) -> bool:
