@@ -20,7 +20,7 @@ from weft.sessions.plans import Run, planned, stored_nodes
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.state import copied, own_memory
-from weft.sessions.step import StepGraph, bounds_around, leaf_for, step_graph, varying
+from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
@@ -120,8 +120,8 @@ class Form:
             self._execute(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale = stale
             self.counts.steps += 1
-            for n, region in step.results.items():
-                found[n] = found.get(n, NOTHING) | region.at(env) | step.graph.reached.at(n, env)
+            for n in self._results:
+                found[n] = found.get(n, NOTHING) | step.graph.reached.at(n, env)
         self.counts.same += not changes
         return found
 
@@ -131,36 +131,36 @@ class Form:
         bucket = next((b for b in known if b.holds(change.starts)), None)
         if bucket is None:
             with self._mode():
-                bucket = self._class_at(change, numbers)
-                self.steps[bucket] = self._step(bucket)
+                bucket = self._new_step(change, numbers)
             known.append(bucket)
         return self.steps[bucket]
 
-    def _class_at(self, change: Placed, numbers: Mapping[Var, int]) -> Bucket:
-        """The class of a change, with bounds for the starts."""
-        t, said, changed = self.template, *self._changed(change.bucket)
-        at = {
-            v.name: x
-            for v, x in zip(in_order(said, t.variables), (*change.starts, *numbers.values()), strict=True)
-        }
-        bounds = bounds_around(at, t.order, t.results, self.kept, changed, said.follows)
-        return change.bucket._replace(within=tuple([bounds.get(v.name, (v.lo, v.hi)) for v in said.starts]))
+    def _new_step(self, change: Placed, numbers: Mapping[Var, int]) -> Bucket:
+        """The class of a change, with bounds for the starts, and with a step."""
+        said, of = self._change(change.bucket)
+        variables = in_order(said, self.template.variables)
+        at = {v.name: x for v, x in zip(variables, (*change.starts, *numbers.values()), strict=True)}
+        bounds = of.bounds_at(at)
+        within = tuple([bounds.get(v.name, (v.lo, v.hi)) for v in said.starts])
+        bucket = change.bucket._replace(within=within)
+        if within != tuple([(v.lo, v.hi) for v in said.starts]):
+            said, of = self._change(bucket)
+        self.steps[bucket] = self._step(said, of)
+        return bucket
 
-    def _changed(self, bucket: Bucket) -> tuple[Changes, dict[Node, Region]]:
-        """What changes in a class, and of which nodes."""
-        said = changes(bucket, self.template.leaves)
+    def _change(self, bucket: Bucket) -> tuple[Changes, Change]:
+        """What changes in a class, and what that reaches."""
+        t, said = self.template, changes(bucket, self.template.leaves)
         moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
-        return said, {self.template.leaves[k]: r for k, r in said.regions.items()} | moved
+        changed = {t.leaves[k]: r for k, r in said.regions.items()} | moved
+        return said, Change.of(t.order, t.results, self.kept, changed, said.follows)
 
-    def _step(self, bucket: Bucket) -> Step:
-        t = self.template
-        said, changed = self._changed(bucket)
-        made = step_graph(t.order, t.results, self.kept, self._old, changed, said.follows)
-        variables = in_order(said, t.variables)
+    def _step(self, said: Changes, of: Change) -> Step:
+        made = step_graph(of, self.kept, self._old)
+        variables = in_order(said, self.template.variables)
         stand_for = {at: n for n, at in self._old.items()}
-        run = planned(made.new, stand_for, (*variables, *made.starts.tables), t.device)
-        results = {n: NOTHING if n in made.reached.boxes else changed.get(n, NOTHING) for n in self._results}
-        return Step(made, Leaves(made.parts, variables), run, results)
+        run = planned(made.new, stand_for, (*variables, *made.starts.tables), self.template.device)
+        return Step(made, Leaves(made.parts, variables), run)
 
     def _execute(
         self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
@@ -205,9 +205,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What is run for a class of changes. `results`: the regions of results that they reach."""
+    """What is run for a class of changes."""
 
     graph: StepGraph
     leaves: Leaves
     run: Run
-    results: Mapping[Node, Region]

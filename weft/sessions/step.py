@@ -72,53 +72,59 @@ def leaf_for(n: Node, device: str) -> Node:
     return graph.buffer(n.shape, n.dtype, device, None)
 
 
-def step_graph(
-    order: Sequence[Node],
-    results: Sequence[Node],
-    kept: Sequence[Node],
-    old: Mapping[Node, Node],
-    changed: Mapping[Node, Region],
-    follows: Mapping[Var, Int],
-) -> StepGraph:
-    """The graph for changed regions of nodes. `order`: all nodes, in the order of computation, and `kept` ones among
-    them; `follows`: what runtime variables of the function are."""
-    here = _with_variables(order, follows)
-    nodes = [here[n] for n in order]
-    reach, wanted = _reach(nodes, [here[n] for n in results])
-    dirty = reach.dirty({here[n]: r for n, r in changed.items()})
-    inside = {here[k]: wanted.get(here[k], NOTHING) for k in kept}
-    placed = (dirty & reach.tables(inside)).placed(nodes=inside)
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A class of changes of a graph: the nodes `here` in which runtime variables are what they follow; what the changes
+    reach, and what of it the results need, of nodes that are kept, for each start."""
+
+    here: Mapping[Node, Node]
+    results: tuple[Node, ...]
+    dirty: Reached
+    needed: Mapping[Node, Region]
+    both: Reached
+
+    @staticmethod
+    def of(
+        order: Sequence[Node],
+        results: Sequence[Node],
+        kept: Sequence[Node],
+        changed: Mapping[Node, Region],
+        follows: Mapping[Var, Int],
+    ) -> Change:
+        """What changed regions of nodes reach. `order`: all nodes, in the order of computation, `kept` ones among them;
+        `follows`: what runtime variables of the function are."""
+        here = _with_variables(order, follows)
+        nodes, wanted = [here[n] for n in order], {here[n]: Region.whole(n.shape) for n in results}
+        uses = find_uses(nodes, frozenset(wanted))
+        reach = Reach(nodes, uses)
+        dirty, tables = reach.dirty({here[n]: r for n, r in changed.items()}), reach.needed(wanted)
+        inside = {here[k]: tables.region(here[k]) for k in kept}
+        if not all(
+            r.exact for r in inside.values()
+        ):  # they have to say what is right after a step, and no more
+            found = needed(wanted, uses)
+            inside = {k: found.get(k, NOTHING) for k in inside}
+            tables = reach.tables(inside)
+        return Change(here, tuple(results), dirty, inside, dirty & tables)
+
+    def bounds_at(self, at: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """Bounds of the variables that changes move with, around these values, in which a class wastes little work."""
+        return self.both.bounds_at(at, self.needed)
+
+
+def step_graph(change: Change, kept: Sequence[Node], old: Mapping[Node, Node]) -> StepGraph:
+    """The graph for a class of changes, from the leaves that stand for the `old` values of kept nodes."""
+    here, placed = change.here, change.both.placed(nodes=change.needed)
     parts: dict[Node, Part] = {}
     same: dict[Part, Part] = {}
     for k in kept:
         done = Region(placed.boxes.get(here[k], ()), exact=False)
-        part = Part.of(dirty.region(here[k]), inside[here[k]], done, placed.starts, k.shape)
+        part = Part.of(change.dirty.region(here[k]), change.needed[here[k]], done, placed.starts, k.shape)
         parts[k] = same.setdefault(part, part)
     new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
-    at_results = Reached({n: dirty.boxes[here[n]] for n in results if here[n] in dirty.boxes}, dirty.sides)
-    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts, placed.starts, at_results)
-
-
-def _reach(nodes: Sequence[Node], results: Sequence[Node]) -> tuple[Reach, dict[Node, Region]]:
-    """What changes reach in a graph, and what its results need."""
-    uses = find_uses(nodes, frozenset(results))
-    return Reach(nodes, uses), needed({n: Region.whole(n.shape) for n in results}, uses)
-
-
-def bounds_around(
-    at: Mapping[str, int],
-    order: Sequence[Node],
-    results: Sequence[Node],
-    kept: Sequence[Node],
-    changed: Mapping[Node, Region],
-    follows: Mapping[Var, Int],
-) -> dict[str, tuple[int, int]]:
-    """Bounds of the variables that changes move with, around these values, in which one class wastes little work."""
-    here = _with_variables(order, follows)
-    reach, wanted = _reach([here[n] for n in order], [here[n] for n in results])
-    dirty = reach.dirty({here[n]: r for n, r in changed.items()})
-    inside = {here[k]: wanted.get(here[k], NOTHING) for k in kept}
-    return (dirty & reach.tables(inside)).bounds_at(at, inside)
+    reached = {n: change.dirty.boxes[here[n]] for n in change.results if here[n] in change.dirty.boxes}
+    results = Reached(reached, change.dirty.sides)
+    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts, placed.starts, results)
 
 
 def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[Node, Node]:

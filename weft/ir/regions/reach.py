@@ -188,17 +188,19 @@ class Reached:
         return Region(tuple([b for b in found if not bx.is_empty(b)]), exact=False)
 
     def region(self, node: Node) -> Region:
-        """The region of a node by the variables that changes move with; larger where no expression says it. Its boxes
-        may overlap."""
+        """The region of a node by the variables that changes move with; not exact where no expression says it, and then
+        larger. Its boxes may overlap."""
         found: list[IndexBox] = []
+        exact = True
         for b in self.boxes.get(node, ()):
             ends = [(expression(i.var, i.lo), expression(i.var, i.hi), i.hull) for i in b]
+            exact = exact and all(lo is not None and hi is not None for lo, hi, _ in ends)
             found.append(
                 tuple(
                     [Interval(h[0] if lo is None else lo, h[1] if hi is None else hi) for lo, hi, h in ends]
                 )
             )
-        return Region(tuple(found), exact=False)
+        return Region(tuple(found), exact)
 
     def placed(
         self, bounds: Mapping[str, tuple[int, int]] | None = None, nodes: Iterable[Node] | None = None
