@@ -61,7 +61,7 @@ class Form:
         self._varying = varying(template.order)
         self._numbers: dict[Var, int] = {}
         self._stale = Stale()
-        """What no result needed when it was reached."""
+        """The values that no result needed when they were reached."""
         self._whole: Run | None = None
         self._too_large: set[Bucket] = set()
         """Classes of changes whose steps take more memory than there is."""
@@ -164,7 +164,7 @@ class Form:
         return Placed(bucket, change.starts)
 
     def _change(self, bucket: Bucket) -> tuple[Changes, Change]:
-        """What changes in a class, and what that reaches."""
+        """The changes of a class, and what they reach."""
         t, said = self.template, changes(bucket, self.template.leaves)
         moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
         changed = {t.leaves[k]: r for k, r in said.regions.items()} | moved
@@ -314,7 +314,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What is run for a class of changes."""
+    """The graph and the plan for a class of changes."""
 
     graph: StepGraph
     leaves: Leaves

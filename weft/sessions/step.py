@@ -39,7 +39,7 @@ class Part:
     needed: Region
     computed: Region
     left: Region
-    """What counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as they can
+    """The region that counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as they can
     be beside what is needed, so that steps that follow each other leave the same."""
 
     @staticmethod
@@ -57,14 +57,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGraph:
-    """What a class of changes computes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
+    """The graph for a class of changes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
 
     new: Mapping[Node, Node]
     parts: Mapping[Node, Part]
     starts: Starts
-    """Where boxes begin that no expression says."""
+    """The starts of boxes that no expression says."""
     reached: Reached
-    """What changes reach of the results."""
+    """The regions of results that the changes reach."""
 
 
 def leaf_for(n: Node, device: str) -> Node:
@@ -91,7 +91,7 @@ class Change:
         changed: Mapping[Node, Region],
         follows: Mapping[Var, Int],
     ) -> Change:
-        """What changed regions of nodes reach. `order`: all nodes, in the order of computation, `kept` ones among them;
+        """The regions that changed ones of nodes reach. `order`: all nodes, in the order of computation, `kept` ones among them;
         `follows`: what runtime variables of the function are."""
         here = _with_variables(order, follows)
         nodes, wanted = [here[n] for n in order], {here[n]: Region.whole(n.shape) for n in results}
@@ -108,7 +108,7 @@ class Change:
         return Change(here, tuple(results), dirty, inside, dirty & tables)
 
     def reached(self, nodes: Iterable[Node]) -> dict[Node, Region]:
-        """What the changes reach of nodes."""
+        """The regions of nodes that the changes reach."""
         return {n: self.dirty.region(self.here[n]) for n in nodes}
 
     def bounds_at(self, at: Mapping[str, int]) -> dict[str, tuple[int, int]]:
