@@ -184,3 +184,20 @@ def test_a_step_reads_nothing_that_it_computes_and_writes_nothing_else(random: R
             )
             np.testing.assert_array_equal(value[needed], wanted[needed], err_msg=f"{n} {changed} {at}")
             np.testing.assert_array_equal(value[~done], was[~done], err_msg=f"{n} {changed} {at}")
+
+
+def test_steps_keep_to_their_memory_on_a_device_that_checks_every_access() -> None:
+    """At both ends of the axes and between, of rows from a token on and of a patch."""
+    with weft.device("dummy"):
+        x = weft.rand(1, 2, 8, 8).realize()
+        patches, rows = session(Images(), x), session(lambda x: attended("added", x, x, x), x[:, :1])
+        patches(x), rows(x[:, :1])
+        for i, j in ((0, 6), (3, 1), (6, 0)):
+            x[0, :, i : i + 2, j : j + 2] = weft.rand(2, 2, 2)
+            assert np.array_equal(patches(x).numpy(), session(patches.fn, x)(x).numpy())
+            part = x[:, :1]
+            assert np.array_equal(rows(part).numpy(), session(rows.fn, part)(part).numpy())
+        assert only_form(patches).counts.steps == 3
+        rows(part)
+        part[0, 0, 5] = weft.rand(8)
+        assert rows(part).changed.enclosing[2] == bx.Interval(5, 8)  # the mask is seen through copies of constants
