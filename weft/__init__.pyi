@@ -198,6 +198,7 @@ from weft.ir.dtypes import (
     float64, float64 as double, float8_e4m3fn, float8_e5m2, int16, int16 as short, int32, int32 as int, int64,
     int64 as long, int8, promote, promote as promote_types, uint16, uint32, uint64, uint8,
 )
+from weft.sessions.session import session
 _assert = assert_true
 _assert_async = assert_true
 abs_ = Tensor.abs_
@@ -314,18 +315,18 @@ __all__ = [
     "reciprocal", "reciprocal_", "relu", "relu_", "remainder", "renorm", "repeat_interleave", "reshape",
     "resize_as_", "resolve_conj", "resolve_neg", "result_type", "roll", "rot90", "round", "round_",
     "row_stack", "rsqrt", "rsqrt_", "rsub", "save", "scalar_tensor", "scan", "scatter", "scatter_add",
-    "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter", "set_default_device",
-    "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_printoptions", "set_rng_state", "sgn",
-    "shard", "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit", "sin", "sin_", "sinc",
-    "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax", "sort", "special", "split",
-    "split_copy", "split_with_sizes", "split_with_sizes_copy", "sqrt", "sqrt_", "square", "square_",
-    "squeeze", "squeeze_copy", "stack", "std", "std_mean", "sub", "subtract", "sum", "svd", "svd_lowrank",
-    "swapaxes", "swapdims", "synchronize", "t", "t_copy", "take", "take_along_dim", "tan", "tan_", "tanh",
-    "tanh_", "tensor", "tensor_split", "tensordot", "tile", "topk", "trace", "transpose", "transpose_copy",
-    "trapezoid", "trapz", "triangular_solve", "tril", "tril_indices", "triu", "triu_indices", "true_divide",
-    "trunc", "trunc_", "typename", "uint16", "uint32", "uint64", "uint8", "unbind", "unbind_copy",
-    "unflatten", "unfold_copy", "unique", "unique_consecutive", "unravel_index", "unsafe_chunk",
-    "unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_copy", "value_and_grad", "vander",
-    "var", "var_mean", "vdot", "view_copy", "vmap", "vsplit", "vstack", "where", "xlogy", "xlogy_", "zero_",
-    "zeros", "zeros_like",
+    "scatter_reduce", "searchsorted", "seed", "select", "select_copy", "select_scatter", "session",
+    "set_default_device", "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_printoptions",
+    "set_rng_state", "sgn", "shard", "short", "shrink", "sigmoid", "sigmoid_", "sign", "signal", "signbit",
+    "sin", "sin_", "sinc", "sinc_", "sinh", "sinh_", "slice_copy", "slice_scatter", "slogdet", "softmax",
+    "sort", "special", "split", "split_copy", "split_with_sizes", "split_with_sizes_copy", "sqrt", "sqrt_",
+    "square", "square_", "squeeze", "squeeze_copy", "stack", "std", "std_mean", "sub", "subtract", "sum",
+    "svd", "svd_lowrank", "swapaxes", "swapdims", "synchronize", "t", "t_copy", "take", "take_along_dim",
+    "tan", "tan_", "tanh", "tanh_", "tensor", "tensor_split", "tensordot", "tile", "topk", "trace",
+    "transpose", "transpose_copy", "trapezoid", "trapz", "triangular_solve", "tril", "tril_indices", "triu",
+    "triu_indices", "true_divide", "trunc", "trunc_", "typename", "uint16", "uint32", "uint64", "uint8",
+    "unbind", "unbind_copy", "unflatten", "unfold_copy", "unique", "unique_consecutive", "unravel_index",
+    "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_copy",
+    "value_and_grad", "vander", "var", "var_mean", "vdot", "view_copy", "vmap", "vsplit", "vstack", "where",
+    "xlogy", "xlogy_", "zero_", "zeros", "zeros_like",
 ]

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from weft.ir.graph import Node, Shape
-from weft.ir.index import Int, Var
+from weft.ir.index import Int, Var, high
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.region import Region
 
@@ -94,6 +94,15 @@ def _part(k: int, box: IndexBox, shape: Shape, numbers: Mapping[Var, int]) -> Pl
         return None
     starts = tuple([s.lo for s, n in zip(sides, shape, strict=True) if s.size != n])
     return Placed(Bucket((), k, sizes, (), follows), starts)
+
+
+def one_element(shape: Shape) -> IndexBox:
+    """One element of a shape, anywhere."""
+    sides: list[Interval] = []
+    for k, n in enumerate(shape):
+        lo: Int = Var(f"at{k}", 0, high(n) - 1) if high(n) > 1 else 0
+        sides.append(Interval(lo, lo + 1))
+    return tuple(sides)
 
 
 class _Side(NamedTuple):

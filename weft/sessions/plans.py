@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from weft.core.execute import plans
 from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.ir.ops import Op
+from weft.scheduler.keeping import nbytes
 from weft.scheduler.kernelize import kernelize
 
 if TYPE_CHECKING:
@@ -38,6 +39,17 @@ class Run:
     results: tuple[tuple[Node, ...], ...]
     replaced: frozenset[int]
     """The leaves whose memory results take."""
+
+    anew: tuple[tuple[Node, int], ...] = ()
+    """The nodes, with the number of the result, that are made without a look at their old values."""
+    aside: tuple[Node, ...] = ()
+    """The nodes whose old values are read after the new ones are made: these are copied to their places."""
+
+    def scratch_bytes(self, places: Container[Node]) -> int:
+        """The workspace, and what results take until they are copied to their places."""
+        if self.plan is None:
+            return 0
+        return self.plan.commands.workspace_bytes + sum(nbytes(n) for n in self.aside if n in places)
 
 
 def planned(
@@ -68,4 +80,14 @@ def planned(
     number = {v.name: k for k, v in enumerate(variables)}
     values = tuple([number[v.name] for v in plan.variables])
     replaced = frozenset([o.replaces for o in plan.outputs if o.replaces is not None])
-    return Run(plan, tuple(template), tuple(sources), values, tuple(map(tuple, made.values())), replaced)
+    read = {n for _, n in sources}
+    new = [
+        (old[0], k)
+        for k, (old, o) in enumerate(zip(made.values(), plan.outputs, strict=True))
+        if o.replaces is None
+    ]
+    anew = tuple([(n, k) for n, k in new if n not in read])
+    aside = tuple([n for n, _ in new if n in read])
+    return Run(
+        plan, tuple(template), tuple(sources), values, tuple(map(tuple, made.values())), replaced, anew, aside
+    )

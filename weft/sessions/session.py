@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +27,11 @@ from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
+from weft.sessions.check import Deviation, checked
+from weft.sessions.explain import SessionExplanation, Stats, explained, statistics
 from weft.sessions.form import Form
 from weft.sessions.inputs import Array
+from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import recorded
 
 FORMS_KEPT = 8
@@ -37,7 +41,14 @@ Box: TypeAlias = "Sequence[int | slice]"
 """A box as an index: an integer or a slice of step 1 for each of the first axes."""
 
 
-def session(fn: Callable[..., Any], *example: Any, exact: bool = True) -> Session:
+def session(
+    fn: Callable[..., Any],
+    *example: Any,
+    exact: bool = True,
+    memory: int | None = None,
+    pool: MemoryPool | None = None,
+    plan: str | os.PathLike[str] | None = None,
+) -> Session:
     """A function of tensors, or a module, to be run again and again while most of its input stays as it was.
 
         s = weft.session(model, ids)
@@ -58,16 +69,31 @@ def session(fn: Callable[..., Any], *example: Any, exact: bool = True) -> Sessio
     """
     if not callable(fn):
         raise DTypeError(f"session: expected a function, got {describe(fn)}")
-    return Session(fn, example, exact)
+    if memory is not None:
+        if pool is not None:
+            raise ArgumentError(
+                "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
+            )
+        pool = MemoryPool(memory)
+    if plan is not None and not example:
+        raise ArgumentError(
+            "session: a plan is for arguments of some shapes; give an example of them with plan="
+        )
+    made = Session(fn, example, exact, pool)
+    if plan is not None:
+        made.load(plan)
+    return made
 
 
 class Session:
     """A function whose last values are kept; see `session`."""
 
-    def __init__(self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool) -> None:
-        self.fn, self.exact = fn, exact
+    def __init__(
+        self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool, pool: MemoryPool | None = None
+    ) -> None:
+        self.fn, self.exact, self.pool = fn, exact, pool
         self._forms: OrderedDict[Key, Form] = OrderedDict()
-        self._lock = forkable(threading.RLock())
+        self._lock = forkable(threading.RLock()) if pool is None else pool.lock
         self._example = example
         self._names = _parameters(fn)
         if example:
@@ -83,6 +109,51 @@ class Session:
             said = self._said(call, changed) if changed else {}
             return form.run(call.tensors, call.arrays, said, call.numbers)
 
+    def optimize(self, seconds: float = 10.0) -> None:
+        """Choose what to keep anew, from what the runs so far were like: what was needed again and again is kept, what
+        no run needed is not. The search may be interrupted, and takes `seconds` at most where memory is limited. The
+        next run computes everything."""
+        with self._lock:
+            for form in self._forms.values():
+                form.choose(seconds, chosen=True)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Keep what a plan file says for the arguments of the example, or of the last call. FileError where there is no
+        file, FileFormatError where it is damaged, or of another function or device."""
+        with self._lock:
+            next(reversed(self._forms.values())).load(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what the session keeps for the arguments of the last call to a plan file, for `weft.session(plan=)`. It
+        has no values of tensors. FileError where it cannot be written."""
+        with self._lock:
+            if not self._forms:
+                raise ArgumentError("session: has nothing to save before its first run; give it an example")
+            next(reversed(self._forms.values())).save(path)
+
+    def check(
+        self, references: Sequence[tuple[Any, Any]], *, atol: float = 1e-5, rtol: float = 1e-5
+    ) -> Deviation | None:
+        """The first value that is another one than its reference, or None: runs on pairs (inputs, outputs) in their
+        order, so that each but the first is computed from what the last one left. `inputs` is a tensor or a tuple of
+        arguments; `outputs` has the structure of the result, or is a dict from names of modules to their outputs, ""
+        being the result."""
+        return checked(self, self.fn, references, atol, rtol)
+
+    def stats(self) -> Stats:
+        """The runs of the session so far, by what they had to compute, and the bytes that it takes."""
+        with self._lock:
+            limit = None if self.pool is None else self.pool.nbytes
+            return statistics(list(self._forms.values()), limit)
+
+    def explain(self) -> SessionExplanation:
+        """What is kept for the last arguments, what is not, and what each class of changes so far reaches and computes.
+        ArgumentError where the session has not been run."""
+        with self._lock:
+            if not self._forms:
+                raise ArgumentError("session: there is nothing to explain before the first run")
+            return explained(next(reversed(self._forms.values())))
+
     def __repr__(self) -> str:
         return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
 
@@ -95,7 +166,7 @@ class Session:
         if form is None or not form.template.is_current():
             with self._mode():
                 template = recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables)
-            form = Form(template, self._mode)
+            form = Form(template, self._mode, self.pool)
             self._forms[call.key] = form
             while len(self._forms) > FORMS_KEPT:
                 self._forms.popitem(last=False)
@@ -161,8 +232,9 @@ class _Call:
         self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
         self.tensors: list[Tensor] = []
         structure = flatten((self.args, self.kwargs), self.tensors, {})
-        specs = [(t.value.shape, t.value.dtype, t.value.node.device) for t in self.tensors]
-        self.key: Key = (structure, tuple(specs), context().casts, default_device())
+        here = default_device()
+        specs = [(t.value.shape, t.value.dtype, t.value.node.device or here) for t in self.tensors]
+        self.key: Key = (structure, tuple(specs), context().casts, here)
         self.arrays = {k: behind[id(t)] for k, t in enumerate(self.tensors) if id(t) in behind}
 
     def _given(self, x: Any, shown: Any, behind: dict[int, Array]) -> Any:

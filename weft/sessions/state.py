@@ -38,20 +38,21 @@ _ALONE = _alone()
 def own_memory(values: dict[Node, Storage], node: Node) -> Memory:
     """The memory of a kept value, to be written over: a copy where the caller has the value, too."""
     storage = values[node]
-    if storage.nbytes == 0 or _is_alone(values, node):
+    if storage.nbytes == 0 or is_alone(values, node):
         return storage.memory
     return copied(storage).memory
 
 
-def copied(storage: Storage) -> Storage:
-    """The same elements in other memory."""
-    device, nbytes = storage.device, storage.memory.nbytes
-    fresh = device.allocate(nbytes)
+def copied(storage: Storage, place: Memory | None = None) -> Storage:
+    """The same elements in other memory: `place`, or new."""
+    device, nbytes = storage.device, storage.nbytes
+    fresh = device.allocate(nbytes) if place is None else place
     if not device.copy_from(fresh, device, storage.memory, nbytes):
         device.write(fresh, device.read(storage.memory, nbytes))
     return Storage(device, fresh, storage.dtype, storage.shape)
 
 
-def _is_alone(values: dict[Node, Storage], node: Node) -> bool:
+def is_alone(values: dict[Node, Storage], node: Node) -> bool:
+    """True where nobody but the session has a kept value."""
     counts = _references(values, node)
     return counts[0] <= _ALONE[0] + 1 and counts[1] <= _ALONE[1]

@@ -107,6 +107,10 @@ class Change:
             tables = reach.tables(inside)
         return Change(here, tuple(results), dirty, inside, dirty & tables)
 
+    def reached(self, nodes: Iterable[Node]) -> dict[Node, Region]:
+        """What the changes reach of nodes."""
+        return {n: self.dirty.region(self.here[n]) for n in nodes}
+
     def bounds_at(self, at: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         """Bounds of the variables that changes move with, around these values, in which a class wastes little work."""
         return self.both.bounds_at(at, self.needed)

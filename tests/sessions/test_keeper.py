@@ -1,0 +1,175 @@
+"""Limits of sessions: what is kept fits, runs give the same bits, and no more bytes are used than were planned."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends.dummy.device import DummyBackend
+from weft.backends.registry import open_device, register, unregister
+from weft.errors import ArgumentError, MemoryPlanError
+from weft.sessions.pool import MemoryPool
+from weft.sessions.session import Session, session
+
+ROWS = 48
+
+
+def network(
+    device: str, depth: int = 4, seed: int = 0
+) -> tuple[Callable[[weft.Tensor], weft.Tensor], weft.Tensor]:
+    """Rows that stay apart but for the last product, and an input."""
+    rng = np.random.default_rng(seed)
+
+    def floats(*shape: int) -> weft.Tensor:
+        return weft.tensor((rng.standard_normal(shape) / ROWS**0.5).astype(np.float32), device=device)
+
+    weights = [floats(ROWS, ROWS) for _ in range(depth)]
+
+    def f(x: weft.Tensor) -> weft.Tensor:
+        for w in weights:
+            x = (x @ w).relu() + x
+            x = x - x.mean(-1, keepdim=True)
+        return x @ x.transpose(0, 1)
+
+    x = floats(ROWS, ROWS)
+    for t in (x, *weights):
+        t.numpy()
+    return f, x
+
+
+def form_of(s: Session) -> Any:
+    (form,) = s._forms.values()  # pyright: ignore[reportPrivateUsage]
+    return form
+
+
+@pytest.fixture
+def dummy() -> Iterator[str]:
+    backend = DummyBackend(name="sessions")
+    register(backend)
+    yield "sessions:0"
+    unregister("sessions")
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "dummy"])
+def test_runs_in_any_limit_give_the_same_bits(device: str, request: pytest.FixtureRequest) -> None:
+    f, x = network(request.getfixturevalue("dummy") if device == "dummy" else device)
+    whole = session(f)
+    whole(x)
+    x[1] = 1.0
+    whole(x)
+    most = form_of(whole).memory().total
+    kept: list[int] = []
+    for share in (1.0, 0.7, 0.5):
+        s = session(f, memory=int(most * share))
+        for t in (0, 3, 17, 3, 40):
+            x[t] = float(t + share)
+            assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
+        assert form_of(s).memory().total <= most * share
+        assert form_of(s).counts.whole <= 2, "at most once more, where the first step shows what it takes"
+        kept.append(len(form_of(s).keeper.kept))
+    assert kept == sorted(kept, reverse=True) and kept[0] > kept[-1]
+
+
+def test_the_peak_is_what_was_planned_byte_for_byte(dummy: str) -> None:
+    f, x = network(dummy)
+    device: Any = open_device(dummy)
+    for limit in (1 << 30, 60_000, 45_000):
+        s = session(f, memory=limit)
+        s(x)
+        x[3] = 1.0
+        s(x)  # plans are made, and memory is given back
+        form_of(s).release()
+        gc.collect()
+        before = device.pool.peak_bytes = device.pool.used_bytes
+        s(x)
+        first = device.pool.peak_bytes - before
+        x[5] = float(limit)
+        x.numpy()
+        edited = device.pool.used_bytes - before
+        device.pool.peak_bytes = device.pool.used_bytes
+        s(x)
+        second = device.pool.peak_bytes - before
+        memory = form_of(s).memory()
+        copy = edited - memory.kept - memory.results  # of the argument, which the session has as it was
+        assert max(first, second - copy) == memory.total <= limit
+
+
+def test_a_limit_that_cannot_be_met_says_which_one_can() -> None:
+    f, x = network("cpu:0")
+    with pytest.raises(MemoryPlanError, match="at least") as refused:
+        session(f, memory=1000)(x)
+    least = int(str(refused.value).split("at least ")[1].split(" bytes")[0].replace(",", ""))
+    assert np.array_equal(session(f, memory=least)(x).numpy(), session(f)(x).numpy())
+    with pytest.raises(MemoryPlanError, match=f"at least {least:,}"):
+        session(f, memory=least - 1)(x)
+
+
+def test_sessions_of_a_pool_make_room_for_each_other() -> None:
+    nets = [network("cpu:0", depth, depth) for depth in (3, 4, 5)]
+    alone = [session(f, memory=1 << 24) for f, _ in nets]
+    for s, (_, x) in zip(alone, nets, strict=True):
+        s(x)
+        x[40] = 1.0
+        s(x)
+    most = max(form_of(s).memory().total for s in alone)
+    with weft_pool(int(1.1 * most)) as pool:
+        some = [session(f, pool=pool) for f, _ in nets]
+        for turn in range(3):
+            for s, (f, x) in zip(some, nets, strict=True):
+                x[turn] = float(turn)
+                assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
+                assert pool.used_bytes() <= pool.nbytes
+        assert [form_of(s).counts.whole for s in some] == [3, 3, 3], "each had lost what it kept"
+        last = some[-1]
+        nets[-1][1][7] = 7.0
+        last(nets[-1][1])
+        assert form_of(last).counts.whole == 3, "but the last has it"
+    assert pool.used_bytes() == 0 and form_of(last).values is None
+
+
+def test_sessions_that_fit_keep_what_they_have() -> None:
+    nets = [network("cpu:0", depth, depth) for depth in (2, 3)]
+    pool = weft_pool(1 << 24)
+    some = [session(f, pool=pool) for f, _ in nets]
+    for turn in range(3):
+        for s, (_, x) in zip(some, nets, strict=True):
+            x[turn] = float(turn)
+            s(x)
+    assert [form_of(s).counts.whole for s in some] == [1, 1]
+    some.clear()
+    del s  # pyright: ignore[reportPossiblyUnboundVariable]
+    gc.collect()
+    assert pool.used_bytes() == 0, "and what dies gives its bytes back"
+
+
+def weft_pool(nbytes: int) -> MemoryPool:
+    return MemoryPool(nbytes)
+
+
+def test_pools_and_limits_are_one_or_the_other() -> None:
+    with pytest.raises(ArgumentError, match="not both"):
+        session(abs, memory=1000, pool=weft_pool(1000))
+    with pytest.raises(ArgumentError, match="room for nothing"):
+        weft_pool(0)
+
+
+def test_a_step_that_has_no_room_is_a_run_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, x = network("cpu:0")
+    s = session(f, memory=1 << 20)
+    s(x)
+    form = form_of(s)
+    monkeypatch.setattr("weft.sessions.keeper.Keeper.fits", False)
+
+    def refuse(**_: object) -> None:
+        raise MemoryPlanError("no room")
+
+    monkeypatch.setattr(form, "choose", refuse)
+    for t in (3, 4):
+        x[t] = 1.0
+        assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
+    assert form.counts.whole == 3 and form.counts.steps == 0
