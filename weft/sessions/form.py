@@ -176,7 +176,7 @@ class Form:
         variables = in_order(said, self.template.variables)
         stand_for = {at: n for n, at in self._old.items()}
         run = planned(made.new, stand_for, (*variables, *made.starts.tables), self.template.device)
-        return Step(made, Leaves(made.parts, variables), run)
+        return Step(made, Leaves(made.parts, variables, made.starts), run)
 
     def _execute(
         self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]

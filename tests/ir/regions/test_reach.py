@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -22,52 +20,14 @@ from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.reach import BOX_WORK, Reach, cheapest
 from weft.ir.regions.region import Region
 from weft.scheduler.kernelize.masks import find_masks, operand_uses
-from weft.testing.dependence import dependence, leaf, sizes, some_node, some_region, some_shape
+from weft.testing.dependence import covered, dependence, leaf, moving, places, sizes, some_node, some_shape
 
 QUIET: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
 RANDOM = st.randoms(use_true_random=False)
-MOST_PLACES = 8
 
 
 def box(*sides: tuple[Any, Any]) -> IndexBox:
     return tuple(Interval(*side) for side in sides)
-
-
-def moving(random: Random, shape: tuple[int, ...]) -> tuple[Region, list[Var]]:
-    """A region of one box or two, which begin at variables along some axes: at others, or at the same."""
-    boxes, variables = list[IndexBox](), list[Var]()
-    for b in some_region(random, shape).boxes:
-        sides: list[Interval] = []
-        for (lo, hi), n in zip(b, shape, strict=True):
-            assert isinstance(lo, int) and isinstance(hi, int)
-            if hi - lo == n or random.random() < 0.4:
-                sides.append(Interval(lo, hi))
-                continue
-            known = [v for v in variables if v.hi == n - (hi - lo)]
-            v = random.choice(known) if known else Var(f"t{len(variables)}", 0, n - (hi - lo))
-            variables += [] if known else [v]
-            sides.append(Interval(v, v + (hi - lo)))
-        boxes.append(tuple(sides))
-    return Region(tuple(boxes)), variables
-
-
-def places(random: Random, variables: Sequence[Var]) -> list[dict[str, int]]:
-    every = list(itertools.product(*[range(v.lo, v.hi + 1) for v in variables]))
-    return [
-        dict(zip([v.name for v in variables], of, strict=True))
-        for of in random.sample(every, min(MOST_PLACES, len(every)))
-    ]
-
-
-def covered(boxes: Sequence[IndexBox], shape: tuple[int, ...], values: Mapping[str, int]) -> np.ndarray:
-    """The elements in any of the boxes, which lie in the shape wherever they begin."""
-    found = np.zeros(shape, bool)
-    for b in boxes:
-        assert all(isinstance(hi - lo, int) for lo, hi in b)
-        now = bx.at(b, values)
-        assert all(0 <= lo <= hi <= n for (lo, hi), n in zip(now, shape, strict=True)), (b, values, shape)  # pyright: ignore[reportOperatorIssue]
-        found[tuple(slice(lo, hi) for lo, hi in now)] = True
-    return found
 
 
 def some_graph(random: Random, x: Node) -> Node:

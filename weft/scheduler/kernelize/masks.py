@@ -207,7 +207,7 @@ def constant(node: Node, value: float) -> bool:
 
 
 def _below(node: Node) -> Node:
-    while node.storage is None and node.op in (Op.EXPAND, Op.RESHAPE):
+    while node.storage is None and node.op in (Op.EXPAND, Op.RESHAPE, Op.COPY):
         node = node.inputs[0]
     return node
 
@@ -322,6 +322,8 @@ def _truth(node: Node, at: tuple[Int, ...], depth: int, value: bool) -> Guard:
     if node.op in _MOVED:
         return _truth(node.inputs[0], source(node, at).index, depth - 1, value)
     match node.op:
+        case Op.COPY:
+            return _truth(node.inputs[0], at, depth - 1, value)
         case Op.NOT:
             return _truth(node.inputs[0], at, depth - 1, not value)
         case Op.AND | Op.OR:
@@ -350,8 +352,8 @@ def _chosen(node: Node, at: tuple[Int, ...], depth: int, fits: Callable[[Scalar]
 
 def _unmoved(node: Node, at: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
     """The node that a movement is of, and where an element is in it."""
-    while node.op in _MOVED and node.storage is None:
-        node, at = node.inputs[0], source(node, at).index
+    while node.op in _MOVED | {Op.COPY} and node.storage is None:
+        node, at = node.inputs[0], at if node.op is Op.COPY else source(node, at).index
     return node, at
 
 
@@ -383,6 +385,8 @@ def _scalar(node: Node, at: tuple[Int, ...], depth: int, exactly: bool = False) 
     if node.op in _MOVED:
         return _scalar(node.inputs[0], source(node, at).index, depth - 1, exactly)
     match node.op:
+        case Op.COPY:
+            return _scalar(node.inputs[0], at, depth - 1, exactly)
         case Op.RANGE:
             return converted(ex.from_index(at[0]), node.dtype)
         case Op.CONST if isinstance(node.attrs, Fill) and not node.dtype.is_float:
