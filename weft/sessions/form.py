@@ -14,7 +14,7 @@ from weft.core.args.handle import standing_for
 from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node
-from weft.ir.index import Var
+from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Placed, changes, in_order, one_element, placed
@@ -25,7 +25,7 @@ from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.state import copied, own_memory
-from weft.sessions.step import StepGraph, leaf_for, reach_of, step_graph, varying
+from weft.sessions.step import StepGraph, leaf_for, step_graph, step_parts, varying
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
@@ -86,14 +86,14 @@ class Form:
         now, changed = self.inputs.look(objects, arrays, said)
         values = self.values
         self.values = None  # until all is done: what fails or is interrupted leaves nothing
-        reach = None
-        if values is not None:
-            reach = self._computed(
-                placed(changed, self.template.leaves, numbers, moved), now, numbers, values
-            )
-        if reach is None:
-            values = dict["Node", "Storage"]()
-            reach = self._computed_all(now, numbers, values)
+        with self._mode():
+            reach = None
+            if values is not None:
+                steps = placed(changed, self.template.leaves, numbers, moved)
+                reach = self._computed(steps, now, numbers, values)
+            if reach is None:
+                values = dict["Node", "Storage"]()
+                reach = self._computed_all(now, numbers, values)
         self.inputs.keep(now)
         self.values, self._numbers = values, dict(numbers)
         return self._outputs(reach)
@@ -255,20 +255,24 @@ class Form:
         return {name_of(b): self._reach(b) for b in buckets} or self._guessed()
 
     def _reach(self, bucket: Bucket) -> dict[Node, Region]:
-        """The regions that a class of changes reaches."""
+        """The regions that a class of changes reaches, as far as results need them."""
         t = self.template
         said = changes(bucket, t.leaves)
         changed = {t.leaves[k]: r for k, r in said.regions.items()}
         moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
-        return reach_of(t.order, {**changed, **moved}, said.follows)
+        return self._parts({**changed, **moved}, said.follows)
+
+    def _parts(self, changed: Mapping[Node, Region], follows: Mapping[Var, Int]) -> dict[Node, Region]:
+        """The regions that a step computes where all is kept that kernels store."""
+        t = self.template
+        parts = step_parts(t.order, t.results, self.keeper.stored, changed, follows)
+        return {n: p.computed for n, p in parts.items()}
 
     def _guessed(self) -> dict[str, dict[Node, Region]]:
         """The regions that one element of each argument reaches, while nothing is known of changes."""
         t = self.template
         some = {k: leaf for k, leaf in t.leaves.items() if k < t.arguments}
-        return {
-            f"guess {k}": reach_of(t.order, {n: Region((one_element(n.shape),))}, {}) for k, n in some.items()
-        }
+        return {f"guess {k}": self._parts({n: Region((one_element(n.shape),))}, {}) for k, n in some.items()}
 
     def _outputs(self, reach: Mapping[Node, Region]) -> tuple[Any, ...]:
         """New tensors over the results."""

@@ -79,6 +79,29 @@ def step_graph(
     """The graph for changed regions of nodes. `order`: all nodes, in the order of computation, and `kept` ones among
     them; `follows`: what runtime variables of the function are."""
     here = _with_variables(order, follows)
+    parts = _parts(order, results, kept, changed, here)
+    new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
+    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts)
+
+
+def step_parts(
+    order: Sequence[Node],
+    results: Sequence[Node],
+    kept: Sequence[Node],
+    changed: Mapping[Node, Region],
+    follows: Mapping[Var, Int],
+) -> dict[Node, Part]:
+    """The parts of kept nodes in a step, as `step_graph` has them."""
+    return _parts(order, results, kept, changed, _with_variables(order, follows))
+
+
+def _parts(
+    order: Sequence[Node],
+    results: Sequence[Node],
+    kept: Sequence[Node],
+    changed: Mapping[Node, Region],
+    here: Mapping[Node, Node],
+) -> dict[Node, Part]:
     nodes = [here[n] for n in order]
     used = uses(nodes)
     dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, used)
@@ -86,21 +109,9 @@ def step_graph(
     parts: dict[Node, Part] = {}
     same: dict[Part, Part] = {}
     for k in kept:
-        reach = dirty[here[k]]
-        part = Part.of(reach, wanted.get(here[k], NOTHING), k.shape)
+        part = Part.of(dirty[here[k]], wanted.get(here[k], NOTHING), k.shape)
         parts[k] = same.setdefault(part, part)
-    new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
-    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts)
-
-
-def reach_of(
-    order: Sequence[Node], changed: Mapping[Node, Region], follows: Mapping[Var, Int]
-) -> dict[Node, Region]:
-    """The region of each node that changed regions of some reach."""
-    here = _with_variables(order, follows)
-    nodes = [here[n] for n in order]
-    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, uses(nodes))
-    return {n: dirty[here[n]] for n in order}
+    return parts
 
 
 def uses(nodes: Iterable[Node]) -> Used:
