@@ -12,7 +12,9 @@ recorded one, with the starts of boxes as runtime variables; it is planned and r
     inputs.py     what is another value than in the last run, and where
     buckets.py    regions as classes of a few sizes, and where their boxes begin
     step.py       the graph of a step: what is kept, with the boxes that changed computed anew
+    stale.py      what no result needed when it was reached, and so was not computed
+    state.py      the memory of what is kept
     plans.py      a graph's plan, and where its leaves and results are
-    session.py    sessions
+    form.py       the function for arguments of one structure;  session.py  sessions;  explain.py  both, for people
 """
 # Tests: tests/sessions/test_session.py

@@ -98,6 +98,11 @@ class Form:
         self.values, self._numbers = values, dict(numbers)
         return self._outputs(reach)
 
+    @property
+    def is_planned(self) -> bool:
+        """True where there is a plan for everything."""
+        return self._whole is not None
+
     def _computed_all(
         self, inputs: Mapping[int, Storage], numbers: Mapping[Var, int], values: dict[Node, Storage]
     ) -> dict[Node, Region]:

@@ -9,7 +9,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias, cast
 
@@ -29,6 +28,7 @@ from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
 from weft.sessions.check import Deviation, checked
+from weft.sessions.explain import SessionExplanation, Stats, explained, statistics
 from weft.sessions.form import Form
 from weft.sessions.inputs import Array
 from weft.sessions.pool import MemoryPool
@@ -83,27 +83,6 @@ def session(
     if plan is not None:
         made.load(plan)
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """The runs of a session: of everything, steps of what a change reached, and without a change; the values that it
-    keeps of those that kernels store; the bytes of these, of results, and of the most scratch of any run."""
-
-    everything: int
-    steps: int
-    unchanged: int
-    kept: int
-    stored: int
-    kept_bytes: int
-    result_bytes: int
-    scratch_bytes: int
-    limit: int | None
-
-    @property
-    def planned_bytes(self) -> int:
-        """The bytes that the session takes while it runs, besides the arguments'."""
-        return self.kept_bytes + self.result_bytes + self.scratch_bytes
 
 
 class Session:
@@ -164,19 +143,16 @@ class Session:
     def stats(self) -> Stats:
         """The runs of the session so far, by what they had to compute, and the bytes that it takes."""
         with self._lock:
-            forms = list(self._forms.values())
-            memory = [f.memory() for f in forms]
-            return Stats(
-                everything=sum(f.counts.whole for f in forms),
-                steps=sum(f.counts.steps for f in forms),
-                unchanged=sum(f.counts.same for f in forms),
-                kept_bytes=sum(m.kept for m in memory),
-                result_bytes=sum(m.results for m in memory),
-                scratch_bytes=max([m.scratch for m in memory], default=0),
-                limit=None if self.pool is None else self.pool.nbytes,
-                kept=sum(len(f.keeper.kept) for f in forms),
-                stored=sum(len(f.keeper.stored) for f in forms),
-            )
+            limit = None if self.pool is None else self.pool.nbytes
+            return statistics(list(self._forms.values()), limit)
+
+    def explain(self) -> SessionExplanation:
+        """What is kept for the last arguments, what is not, and what each class of changes so far reaches and computes.
+        ArgumentError where the session has not been run."""
+        with self._lock:
+            if not self._forms:
+                raise ArgumentError("session: there is nothing to explain before the first run")
+            return explained(next(reversed(self._forms.values())))
 
     def __repr__(self) -> str:
         return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
@@ -256,8 +232,9 @@ class _Call:
         self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
         self.tensors: list[Tensor] = []
         structure = flatten((self.args, self.kwargs), self.tensors, {})
-        specs = [(t.value.shape, t.value.dtype, t.value.node.device) for t in self.tensors]
-        self.key: Key = (structure, tuple(specs), context().casts, default_device())
+        here = default_device()
+        specs = [(t.value.shape, t.value.dtype, t.value.node.device or here) for t in self.tensors]
+        self.key: Key = (structure, tuple(specs), context().casts, here)
         self.arrays = {k: behind[id(t)] for k, t in enumerate(self.tensors) if id(t) in behind}
 
     def _given(self, x: Any, shown: Any, behind: dict[int, Array]) -> Any:
