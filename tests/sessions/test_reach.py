@@ -200,4 +200,6 @@ def test_steps_keep_to_their_memory_on_a_device_that_checks_every_access() -> No
         assert only_form(patches).counts.steps == 3
         rows(part)
         part[0, 0, 5] = weft.rand(8)
-        assert rows(part).changed.enclosing[2] == bx.Interval(5, 8)  # the mask is seen through copies of constants
+        assert rows(part).changed.enclosing[2] == bx.Interval(
+            5, 8
+        )  # the mask is seen through copies of constants
