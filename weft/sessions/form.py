@@ -164,7 +164,7 @@ class Form:
         return Placed(bucket, change.starts)
 
     def _change(self, bucket: Bucket) -> tuple[Changes, Change]:
-        """What changes in a class, and what that reaches."""
+        """Return what changes in a class, and what that reaches."""
         t, said = self.template, changes(bucket, self.template.leaves)
         moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
         changed = {t.leaves[k]: r for k, r in said.regions.items()} | moved
@@ -314,7 +314,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What is run for a class of changes."""
+    """The graph and the plan of a class of changes."""
 
     graph: StepGraph
     leaves: Leaves

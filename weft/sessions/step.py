@@ -62,9 +62,9 @@ class StepGraph:
     new: Mapping[Node, Node]
     parts: Mapping[Node, Part]
     starts: Starts
-    """Where boxes begin that no expression says."""
+    """The starts of boxes that no expression says."""
     reached: Reached
-    """What changes reach of the results."""
+    """The boxes of results that changes reach."""
 
 
 def leaf_for(n: Node, device: str) -> Node:
@@ -91,7 +91,7 @@ class Change:
         changed: Mapping[Node, Region],
         follows: Mapping[Var, Int],
     ) -> Change:
-        """What changed regions of nodes reach. `order`: all nodes, in the order of computation, `kept` ones among them;
+        """Return what changed regions reach. `order`: all nodes, in the order of computation, `kept` ones among them;
         `follows`: what runtime variables of the function are."""
         here = _with_variables(order, follows)
         nodes, wanted = [here[n] for n in order], {here[n]: Region.whole(n.shape) for n in results}
