@@ -14,7 +14,7 @@ from weft.core.args.handle import standing_for
 from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node
-from weft.ir.index import Var
+from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed
@@ -61,7 +61,7 @@ class Form:
         self._varying = varying(template.order)
         self._numbers: dict[Var, int] = {}
         self._stale = Stale()
-        """What no result needed when it was reached."""
+        """The values that no result needed when they were reached."""
         self._whole: Run | None = None
         self._too_large: set[Bucket] = set()
         """Classes of changes whose steps take more memory than there is."""
@@ -164,11 +164,16 @@ class Form:
         return Placed(bucket, change.starts)
 
     def _change(self, bucket: Bucket) -> tuple[Changes, Change]:
-        """Return what changes in a class, and what that reaches."""
-        t, said = self.template, changes(bucket, self.template.leaves)
-        moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
-        changed = {t.leaves[k]: r for k, r in said.regions.items()} | moved
+        """The changes of a class, and what they reach."""
+        t, (said, changed) = self.template, self._changed(bucket)
         return said, Change.of(t.order, t.results, self.keeper.kept, changed, said.follows)
+
+    def _changed(self, bucket: Bucket) -> tuple[Changes, dict[Node, Region]]:
+        """The changes of a class, and the regions of nodes that are changed: inputs, and what moves with numbers."""
+        leaves = self.template.leaves
+        said = changes(bucket, leaves)
+        moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
+        return said, {leaves[k]: r for k, r in said.regions.items()} | moved
 
     def _step(self, bucket: Bucket) -> Step:
         said, of = self._change(bucket)
@@ -278,20 +283,20 @@ class Form:
         return {name_of(b): self._reach(b) for b in buckets} or self._guessed()
 
     def _reach(self, bucket: Bucket) -> dict[Node, Region]:
-        """The regions that a class of changes reaches."""
-        _, of = self._change(bucket)
-        return of.reached(self.template.order)
+        """The regions that a class of changes reaches, as far as results need them."""
+        said, changed = self._changed(bucket)
+        return self._parts(changed, said.follows)
+
+    def _parts(self, changed: Mapping[Node, Region], follows: Mapping[Var, Int]) -> dict[Node, Region]:
+        """The regions that a step computes where all is kept that kernels store."""
+        t, stored = self.template, self.keeper.stored
+        return Change.of(t.order, t.results, stored, changed, follows).computed(stored)
 
     def _guessed(self) -> dict[str, dict[Node, Region]]:
         """The regions that one element of each argument reaches, while nothing is known of changes."""
         t = self.template
         some = {k: leaf for k, leaf in t.leaves.items() if k < t.arguments}
-        return {
-            f"guess {k}": Change.of(
-                t.order, t.results, t.results, {n: Region((one_element(n.shape),))}, {}
-            ).reached(t.order)
-            for k, n in some.items()
-        }
+        return {f"guess {k}": self._parts({n: Region((one_element(n.shape),))}, {}) for k, n in some.items()}
 
     def _outputs(self, reach: Mapping[Node, Region]) -> tuple[Any, ...]:
         """New tensors over the results."""
@@ -314,7 +319,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """The graph and the plan of a class of changes."""
+    """The graph and the plan for a class of changes."""
 
     graph: StepGraph
     leaves: Leaves

@@ -1,4 +1,4 @@
-"""What of the kept values is stale: it was reached when no result needed it, so no step computed it.
+"""Stale parts of kept values: they were reached when no result needed them, so no step computed them.
 
     row = session(lambda ids, t: model(ids)[:, t], ...)     after a step at t, rows beyond t of inner layers are stale
                                                             a step at t + 1 needs row t + 1 too, reaches it, computes it
@@ -28,7 +28,7 @@ Numbers: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaves:
-    """What steps of a class leave stale: `parts` of kept nodes, by runtime variables."""
+    """The regions that steps of a class leave stale: `parts` of kept nodes, by runtime variables."""
 
     parts: Mapping[Node, Part]
     variables: tuple[Var, ...]
@@ -67,7 +67,7 @@ class Stale:
     at: Numbers = ()
 
     def after(self, step: Leaves, at: Numbers) -> Stale | None:
-        """What is stale after a step; None where the step needs what is stale now and does not compute it."""
+        """The stale regions after a step; None where the step needs what is stale now and does not compute it."""
         if self.step is step:
             further = tuple([b - a for a, b in zip(self.at, at, strict=True)])
             if step.follows(further):
@@ -103,7 +103,7 @@ class Stale:
 
 
 def _after(before: Region, part: Part, env: Mapping[str, int]) -> tuple[Region, bool] | None:
-    """What is stale of a node after a step, and whether that is no more than such steps leave anyway."""
+    """The region of a node that is stale after a step, and whether that is no more than such steps leave anyway."""
     need, done = _at(part.needed, env), _at(part.computed, env)
     if not done.contains(before & need):
         return None

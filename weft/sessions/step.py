@@ -39,8 +39,8 @@ class Part:
     needed: Region
     computed: Region
     left: Region
-    """What counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as they can
-    be beside what is needed, so that steps that follow each other leave the same."""
+    """The region that counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as
+    they can be beside what is needed, so that steps that follow each other leave the same."""
 
     @staticmethod
     def of(dirty: Region, needed: Region, done: Region, starts: Starts, shape: Shape) -> Part:
@@ -57,14 +57,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGraph:
-    """What a class of changes computes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
+    """The graph for a class of changes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
 
     new: Mapping[Node, Node]
     parts: Mapping[Node, Part]
     starts: Starts
     """The starts of boxes that no expression says."""
     reached: Reached
-    """The boxes of results that changes reach."""
+    """The regions of results that the changes reach."""
 
 
 def leaf_for(n: Node, device: str) -> Node:
@@ -91,25 +91,23 @@ class Change:
         changed: Mapping[Node, Region],
         follows: Mapping[Var, Int],
     ) -> Change:
-        """Return what changed regions reach. `order`: all nodes, in the order of computation, `kept` ones among them;
-        `follows`: what runtime variables of the function are."""
+        """The regions that changed ones of nodes reach. `order`: all nodes, in the order of computation, `kept` ones
+        among them; `follows`: what runtime variables of the function are."""
         here = _with_variables(order, follows)
         nodes, wanted = [here[n] for n in order], {here[n]: Region.whole(n.shape) for n in results}
         uses = find_uses(nodes, frozenset(wanted))
         reach = Reach(nodes, uses)
         dirty, tables = reach.dirty({here[n]: r for n, r in changed.items()}), reach.needed(wanted)
         inside = {here[k]: tables.region(here[k]) for k in kept}
-        if not all(
-            r.exact for r in inside.values()
-        ):  # they have to say what is right after a step, and no more
+        if not all(r.exact for r in inside.values()):  # they say what is right after a step, and no more
             found = needed(wanted, uses)
             inside = {k: found.get(k, NOTHING) for k in inside}
             tables = reach.tables(inside)
         return Change(here, tuple(results), dirty, inside, dirty & tables)
 
-    def reached(self, nodes: Iterable[Node]) -> dict[Node, Region]:
-        """What the changes reach of nodes."""
-        return {n: self.dirty.region(self.here[n]) for n in nodes}
+    def computed(self, nodes: Iterable[Node]) -> dict[Node, Region]:
+        """The regions of kept nodes that the changes reach and the results need."""
+        return {n: self.both.region(self.here[n]) for n in nodes}
 
     def bounds_at(self, at: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         """Bounds of the variables that changes move with, around these values, in which a class wastes little work."""
