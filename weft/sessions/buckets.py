@@ -134,8 +134,8 @@ def _known(n: Int) -> int:
 
 
 class Changes(NamedTuple):
-    """The changes of a class, with runtime variables: the region of each changed input by number; where the box begins; what
-    the variable that goes along with it is."""
+    """The changes of a class, with runtime variables: the region of each changed input by number; where the box begins;
+    what the variable that goes along with it is."""
 
     regions: Mapping[int, Region]
     starts: tuple[Var, ...]
