@@ -48,7 +48,7 @@ def retention(
     pinned = frozenset(results)
     values = tuple(
         [
-            Candidate(_name(k, n), nbytes(n), graph.ns(n), graph.inputs[k], n in pinned)
+            Candidate(value_name(k, n), nbytes(n), graph.ns(n), graph.inputs[k], n in pinned)
             for k, n in enumerate(stored)
         ]
     )
@@ -56,7 +56,8 @@ def retention(
     return Retention(values, tuple(cases), chances)
 
 
-def _name(k: int, n: Node) -> str:
+def value_name(k: int, n: Node) -> str:
+    """The name of stored value number k, the same in every process."""
     return f"{k} {n.op.name.lower()} {n.dtype.name}[{', '.join(map(str, n.shape))}]"
 
 
