@@ -126,6 +126,28 @@ def test_an_array_that_is_held_is_not_written_over() -> None:
     assert np.array_equal(held, before)
 
 
+def test_a_result_that_is_computed_whole_is_not_written_over_while_it_is_held() -> None:
+    s, x = session(lambda x: -x), floats(3)
+    held = s(x)
+    before = held.numpy().copy()
+    for k in range(2):
+        x[:] = float(k)
+        s(x)
+        assert np.array_equal(held.numpy(), before)
+
+
+def test_results_that_nobody_holds_are_updated_where_they_are() -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    (form,) = s._forms.values()
+    (result,) = form.template.results
+    memory = id(form.values[result].memory)  # and no reference to it
+    for t in (3, 4):
+        x[t] = floats(16)
+        s(x)
+        assert id(form.values[result].memory) == memory
+
+
 def test_the_callers_arrays_are_not_kept() -> None:
     s = session(mlp)
     array = rng.standard_normal((64, 16)).astype(np.float32)

@@ -38,6 +38,12 @@ class Bucket(NamedTuple):
     sizes: tuple[int, ...] = ()
     moved: tuple[Var, ...] = ()
     follows: Follows | None = None
+    within: tuple[tuple[int, int], ...] = ()
+    """Bounds of the starts, where the class is of some only."""
+
+    def holds(self, starts: tuple[int, ...]) -> bool:
+        """True where a box that begins there is in the class."""
+        return all(lo <= x <= hi for x, (lo, hi) in zip(starts, self.within, strict=False))
 
 
 class Placed(NamedTuple):
@@ -148,6 +154,8 @@ def changes(bucket: Bucket, leaves: Mapping[int, Node]) -> Changes:
         lo: Int = 0
         if size != n:
             lo = _start(axis, _known(n) - size, bucket.follows)
+            if bucket.within:
+                lo = Var(lo.name, *bucket.within[len(starts)])
             starts.append(lo)
             if bucket.follows is not None and bucket.follows.axis == axis:
                 follows[bucket.follows.variable] = lo + bucket.follows.by

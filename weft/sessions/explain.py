@@ -1,4 +1,4 @@
-"""What a session keeps and computes, for people."""
+"""Explanations of sessions, for people: what they keep, reach and compute."""
 # Tests: tests/sessions/test_explain.py
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ExplainedStep:
 
 @dataclass(frozen=True, slots=True)
 class SessionExplanation:
-    """What a session keeps for arguments of one structure, and the steps that it has planned."""
+    """The values that a session keeps for arguments of one structure, and the steps that it has planned."""
 
     kept: tuple[str, ...]
     computed_again: tuple[str, ...]
@@ -83,7 +83,7 @@ def statistics(forms: Sequence[Form], limit: int | None) -> Stats:
 
 
 def explained(form: Form) -> SessionExplanation:
-    """What a form keeps and computes."""
+    """The explanation of a form."""
     kept, results = form.keeper.kept, set(form.template.results)
     kept_text = [f"{_text(n)}: {'a result' if n in results else 'a kernel stores it'}" for n in kept]
     rest = [_text(n) for n in form.keeper.stored if n not in kept]

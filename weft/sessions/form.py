@@ -17,7 +17,7 @@ from weft.ir.graph import Node
 from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
 from weft.sessions import plan_file
-from weft.sessions.buckets import Bucket, Placed, changes, in_order, one_element, placed
+from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.keeper import EVERYTHING, FormMemory, Keeper, name_of
 from weft.sessions.plans import Run, planned
@@ -25,7 +25,7 @@ from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.state import copied, own_memory
-from weft.sessions.step import StepGraph, leaf_for, step_graph, step_parts, varying
+from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
@@ -61,11 +61,12 @@ class Form:
         self._varying = varying(template.order)
         self._numbers: dict[Var, int] = {}
         self._stale = Stale()
-        """What no result needed when it was reached."""
+        """The values that no result needed when they were reached."""
         self._whole: Run | None = None
         self._too_large: set[Bucket] = set()
         """Classes of changes whose steps take more memory than there is."""
         self.steps: dict[Bucket, Step] = {}
+        self._classes: dict[Bucket, list[Bucket]] = {}
         self.values: dict[Node, Storage] | None = None
         """The last values of what is kept; None where they are not all there."""
 
@@ -127,6 +128,7 @@ class Form:
         """Compute what changes of inputs reach, one after the other; the regions of results that they do. None where
         more is to be computed than they reach: what was not needed before is now."""
         found: dict[Node, Region] = {}
+        changes = [self._in_class(c, numbers) for c in changes]
         if not self._are_planned(changes):
             return None
         self.keeper.enter(self)
@@ -136,29 +138,50 @@ class Form:
             stale = self._stale.after(step.leaves, at)
             if stale is None:
                 return None
-            self._execute(step.run, inputs, values, at)
+            env = step.leaves.env(at)
+            self._execute(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale = stale
             self.counts.steps += 1
             self.keeper.log.record(name_of(change.bucket))
-            env = step.leaves.env(at)
-            for n, region in step.results.items():
-                found[n] = found.get(n, NOTHING) | region.at(env)
+            for n in self._results:
+                found[n] = found.get(n, NOTHING) | step.graph.reached.at(n, env)
         self.counts.same += not changes
         return found
 
-    def _step(self, bucket: Bucket) -> Step:
-        t = self.template
-        said = changes(bucket, t.leaves)
-        changed = {t.leaves[k]: r for k, r in said.regions.items()}
+    def _in_class(self, change: Placed, numbers: Mapping[Var, int]) -> Placed:
+        """The change in a class of starts among which boxes are mostly as large as this one's."""
+        known = self._classes.setdefault(change.bucket, [])
+        bucket = next((b for b in known if b.holds(change.starts)), None)
+        if bucket is None:
+            with self._mode():
+                said, of = self._change(change.bucket)
+            variables = in_order(said, self.template.variables)
+            at = {v.name: x for v, x in zip(variables, (*change.starts, *numbers.values()), strict=True)}
+            bounds = of.bounds_at(at)
+            within = tuple([bounds.get(v.name, (v.lo, v.hi)) for v in said.starts])
+            bucket = change.bucket._replace(within=within)
+            known.append(bucket)
+        return Placed(bucket, change.starts)
+
+    def _change(self, bucket: Bucket) -> tuple[Changes, Change]:
+        """The changes of a class, and what they reach."""
+        t, (said, changed) = self.template, self._changed(bucket)
+        return said, Change.of(t.order, t.results, self.keeper.kept, changed, said.follows)
+
+    def _changed(self, bucket: Bucket) -> tuple[Changes, dict[Node, Region]]:
+        """The changes of a class, and the regions of nodes that are changed: inputs, and what moves with numbers."""
+        leaves = self.template.leaves
+        said = changes(bucket, leaves)
         moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
-        made = step_graph(t.order, t.results, self.keeper.kept, self._old, {**changed, **moved}, said.follows)
-        variables = in_order(said, t.variables)
+        return said, {leaves[k]: r for k, r in said.regions.items()} | moved
+
+    def _step(self, bucket: Bucket) -> Step:
+        said, of = self._change(bucket)
+        made = step_graph(of, self.keeper.kept, self._old)
+        variables = in_order(said, self.template.variables)
         stand_for = {at: n for n, at in self._old.items()}
-        run = planned(made.new, stand_for, variables, t.device)
-        results = {
-            n: made.parts[n].dirty if n in made.parts else changed.get(n, NOTHING) for n in self._results
-        }
-        return Step(made, Leaves(made.parts, variables), run, results)
+        run = planned(made.new, stand_for, (*variables, *made.starts.tables), self.template.device)
+        return Step(made, Leaves(made.parts, variables, made.starts), run)
 
     def _execute(
         self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
@@ -261,17 +284,13 @@ class Form:
 
     def _reach(self, bucket: Bucket) -> dict[Node, Region]:
         """The regions that a class of changes reaches, as far as results need them."""
-        t = self.template
-        said = changes(bucket, t.leaves)
-        changed = {t.leaves[k]: r for k, r in said.regions.items()}
-        moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
-        return self._parts({**changed, **moved}, said.follows)
+        said, changed = self._changed(bucket)
+        return self._parts(changed, said.follows)
 
     def _parts(self, changed: Mapping[Node, Region], follows: Mapping[Var, Int]) -> dict[Node, Region]:
         """The regions that a step computes where all is kept that kernels store."""
-        t = self.template
-        parts = step_parts(t.order, t.results, self.keeper.stored, changed, follows)
-        return {n: p.computed for n, p in parts.items()}
+        t, stored = self.template, self.keeper.stored
+        return Change.of(t.order, t.results, stored, changed, follows).computed(stored)
 
     def _guessed(self) -> dict[str, dict[Node, Region]]:
         """The regions that one element of each argument reaches, while nothing is known of changes."""
@@ -300,9 +319,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What is run for a class of changes. `results`: the regions of results that they reach."""
+    """The graph and the plan for a class of changes."""
 
     graph: StepGraph
     leaves: Leaves
     run: Run
-    results: Mapping[Node, Region]

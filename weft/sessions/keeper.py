@@ -15,6 +15,7 @@ from weft.errors import FileFormatError, MemoryPlanError
 from weft.ir.graph import Node
 from weft.ir.regions.region import Region
 from weft.scheduler.keeping import nbytes
+from weft.scheduler.kernelize.uses import find_uses
 from weft.scheduler.signature import signature
 from weft.sessions.buckets import Bucket
 from weft.sessions.costs import Change, retention, value_name
@@ -24,7 +25,6 @@ from weft.sessions.plans import Run, stored_nodes
 from weft.sessions.pool import Arena, MemoryPool, rounded
 from weft.sessions.retention import Retention, members
 from weft.sessions.state import copied, is_alone
-from weft.sessions.step import uses
 from weft.sessions.transitions import TransitionLog
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ class Keeper:
         every = [Change(EVERYTHING, {}), *(Change(name, dirty) for name, dirty in reaches.items())]
         t = self._template
         return retention(
-            self.stored, t.results, every, self.log.chances(self.names), t.device.info, uses(t.order)
+            self.stored,
+            t.results,
+            every,
+            self.log.chances(self.names),
+            t.device.info,
+            find_uses(t.order, frozenset(t.results)),
         )
 
     def solved(

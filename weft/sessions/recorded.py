@@ -20,6 +20,7 @@ from weft.ir.graph import Node, toposort
 from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
+from weft.ir.rewrite import over, rewritten
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -67,7 +68,7 @@ def recorded(
             "make sessions of the parts before and after"
         )
     _refuse_effects(r)
-    results = expand_calls([r.values[k].node for k in r.results])
+    results = rewritten(expand_calls([r.values[k].node for k in r.results]), _uncopied)
     order = tuple(toposort(results))
     used = set(order)
     for n in order:
@@ -89,6 +90,11 @@ def recorded(
         build=r.build,
         modes=tuple(r.modes),
     )
+
+
+def _uncopied(n: Node, inputs: tuple[Node, ...]) -> Node:
+    """What is on no device is where it is asked for: constants, positions, and what is made of them."""
+    return inputs[0] if n.op is Op.COPY and inputs[0].device is None else over(n, inputs)
 
 
 def _refuse_effects(r: Recording) -> None:

@@ -147,8 +147,8 @@ class Session:
             return statistics(list(self._forms.values()), limit)
 
     def explain(self) -> SessionExplanation:
-        """What is kept for the last arguments, what is not, and what each class of changes so far reaches and computes.
-        ArgumentError where the session has not been run."""
+        """The values kept for the last arguments, those that are not, and what each class of changes so far reaches and
+        computes. ArgumentError where the session has not been run."""
         with self._lock:
             if not self._forms:
                 raise ArgumentError("session: there is nothing to explain before the first run")

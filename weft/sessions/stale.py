@@ -1,4 +1,4 @@
-"""What of the kept values is stale: it was reached when no result needed it, so no step computed it.
+"""Stale parts of kept values: they were reached when no result needed them, so no step computed them.
 
     row = session(lambda ids, t: model(ids)[:, t], ...)     after a step at t, rows beyond t of inner layers are stale
                                                             a step at t + 1 needs row t + 1 too, reaches it, computes it
@@ -16,8 +16,10 @@ from typing import TypeAlias
 
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var, substitute
+from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import NOTHING, Region
+from weft.ir.regions.tables import Starts
 from weft.sessions.step import Part
 
 Numbers: TypeAlias = tuple[int, ...]
@@ -26,15 +28,16 @@ Numbers: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaves:
-    """What steps of a class leave stale: `parts` of kept nodes, by runtime variables."""
+    """The regions that steps of a class leave stale: `parts` of kept nodes, by runtime variables."""
 
     parts: Mapping[Node, Part]
     variables: tuple[Var, ...]
+    starts: Starts
     _follows: dict[Numbers, bool] = field(default_factory=dict[Numbers, bool])
 
     def env(self, at: Numbers) -> dict[str, int]:
         """The variables by name."""
-        return {v.name: x for v, x in zip(self.variables, at, strict=True)}
+        return self.starts.values({v.name: x for v, x in zip(self.variables, at, strict=True)})
 
     def follows(self, further: Numbers) -> bool:
         """True where a step is proven to do for all that one so much before it leaves stale."""
@@ -64,7 +67,7 @@ class Stale:
     at: Numbers = ()
 
     def after(self, step: Leaves, at: Numbers) -> Stale | None:
-        """What is stale after a step; None where the step needs what is stale now and does not compute it."""
+        """The stale regions after a step; None where the step needs what is stale now and does not compute it."""
         if self.step is step:
             further = tuple([b - a for a, b in zip(self.at, at, strict=True)])
             if step.follows(further):
@@ -100,13 +103,19 @@ class Stale:
 
 
 def _after(before: Region, part: Part, env: Mapping[str, int]) -> tuple[Region, bool] | None:
-    """What is stale of a node after a step, and whether that is no more than such steps leave anyway."""
-    need, done = part.needed.at(env), part.computed.at(env)
+    """The region of a node that is stale after a step, and whether that is no more than such steps leave anyway."""
+    need, done = _at(part.needed, env), _at(part.computed, env)
     if not done.contains(before & need):
         return None
     # all that is needed is right now, even where that is more than is really needed
-    after = (before | part.dirty.at(env) | done) - Region(need.boxes)
+    after = (before | part.dirty.at(env) | done) - need
     return after, part.left.at(env).contains(after)
+
+
+def _at(region: Region, env: Mapping[str, int]) -> Region:
+    """The same boxes with numbers, and no more than these: joined, they would have more than is computed, or needed."""
+    boxes = [bx.at(b, env) for b in region.boxes]
+    return Region(tuple([b for b in boxes if not bx.is_empty(b)]))
 
 
 def _lasts(part: Part, before: Mapping[Var, Int], after: Mapping[Var, Int]) -> bool:

@@ -37,10 +37,9 @@ _ALONE = _alone()
 
 def own_memory(values: dict[Node, Storage], node: Node) -> Memory:
     """The memory of a kept value, to be written over: a copy where the caller has the value, too."""
-    storage = values[node]
-    if storage.nbytes == 0 or is_alone(values, node):
-        return storage.memory
-    return copied(storage).memory
+    if values[node].nbytes == 0 or is_alone(values, node):
+        return values[node].memory
+    return copied(values[node]).memory
 
 
 def copied(storage: Storage, place: Memory | None = None) -> Storage:
@@ -53,6 +52,6 @@ def copied(storage: Storage, place: Memory | None = None) -> Storage:
 
 
 def is_alone(values: dict[Node, Storage], node: Node) -> bool:
-    """True where nobody but the session has a kept value."""
-    counts = _references(values, node)
-    return counts[0] <= _ALONE[0] + 1 and counts[1] <= _ALONE[1]
+    """True where nobody but the session has a kept value. Who asks must not have it in a variable."""
+    storages, memories = _references(values, node)
+    return storages <= _ALONE[0] and memories <= _ALONE[1]

@@ -5,7 +5,7 @@
 A box is pulled through the graph (`ir/regions/parts.py`) down to boxes of inputs and of what is kept, which are new
 where they were computed anew. Sizes of boxes are numbers, where they begin may be runtime variables.
 
-What a mask makes nothing is not reached (`scheduler/kernelize/masks.py`): token t has no part in rows before t. And
+What a mask makes nothing is not reached (`scheduler/kernelize/uses.py`): token t has no part in rows before t. And
 what no result needs is not computed. It is stale then, until a later step needs it, which has to compute it.
 """
 # Tests: tests/sessions/test_step.py
@@ -18,16 +18,17 @@ from itertools import combinations
 
 from weft.ir import graph
 from weft.ir.graph import Box, Node, Padding, Shape, apply
-from weft.ir.index import Index, Int, Var, high, minimum, substitute, variables
+from weft.ir.index import Index, Int, Var, high, substitute, variables
 from weft.ir.ops import Op
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
-from weft.ir.regions.graphs import needed, reaches
-from weft.ir.regions.ops import Used
+from weft.ir.regions.graphs import needed
 from weft.ir.regions.parts import PartsOf, Place, pulled, shrunk
+from weft.ir.regions.reach import Reach, Reached
 from weft.ir.regions.region import MAX_BOXES, NOTHING, Region
+from weft.ir.regions.tables import Starts
 from weft.ir.rewrite import over
-from weft.scheduler.kernelize.masks import find_masks, operand_uses
+from weft.scheduler.kernelize.uses import find_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,13 @@ class Part:
     needed: Region
     computed: Region
     left: Region
-    """What counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as they can
-    be beside what is needed, so that steps that follow each other leave the same."""
+    """The region that counts as stale afterwards: all that is reached, or written, and not needed, in boxes as large as
+    they can be beside what is needed, so that steps that follow each other leave the same."""
 
     @staticmethod
-    def of(dirty: Region, needed: Region, shape: Shape) -> Part:
-        """The part of a kept node of this shape, with the boxes to compute."""
-        done = NOTHING if dirty.is_empty else computed(dirty, needed, shape)
-        touched = Region(tuple(_apart((*dirty.boxes, *done.boxes))))
+    def of(dirty: Region, needed: Region, done: Region, starts: Starts, shape: Shape) -> Part:
+        """The part of a kept node of this shape, of which these boxes are computed."""
+        touched = Region(tuple(_apart((*dirty.boxes, *map(starts.plain, done.boxes)))))
         left = [_grown(b, needed, shape) for b in (touched - Region(needed.boxes)).boxes]
         return Part(dirty, needed, done, Region.of(left))
 
@@ -57,10 +57,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGraph:
-    """What a class of changes computes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
+    """The graph for a class of changes: `new` nodes for some kept ones, by these; `parts` of all kept ones."""
 
     new: Mapping[Node, Node]
     parts: Mapping[Node, Part]
+    starts: Starts
+    """The starts of boxes that no expression says."""
+    reached: Reached
+    """The regions of results that the changes reach."""
 
 
 def leaf_for(n: Node, device: str) -> Node:
@@ -68,55 +72,61 @@ def leaf_for(n: Node, device: str) -> Node:
     return graph.buffer(n.shape, n.dtype, device, None)
 
 
-def step_graph(
-    order: Sequence[Node],
-    results: Sequence[Node],
-    kept: Sequence[Node],
-    old: Mapping[Node, Node],
-    changed: Mapping[Node, Region],
-    follows: Mapping[Var, Int],
-) -> StepGraph:
-    """The graph for changed regions of nodes. `order`: all nodes, in the order of computation, and `kept` ones among
-    them; `follows`: what runtime variables of the function are."""
-    here = _with_variables(order, follows)
-    parts = _parts(order, results, kept, changed, here)
-    new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
-    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts)
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A class of changes of a graph: the nodes `here` in which runtime variables are what they follow; what the changes
+    reach, and what of it the results need, of nodes that are kept, for each start."""
+
+    here: Mapping[Node, Node]
+    results: tuple[Node, ...]
+    dirty: Reached
+    needed: Mapping[Node, Region]
+    both: Reached
+
+    @staticmethod
+    def of(
+        order: Sequence[Node],
+        results: Sequence[Node],
+        kept: Sequence[Node],
+        changed: Mapping[Node, Region],
+        follows: Mapping[Var, Int],
+    ) -> Change:
+        """The regions that changed ones of nodes reach. `order`: all nodes, in the order of computation, `kept` ones
+        among them; `follows`: what runtime variables of the function are."""
+        here = _with_variables(order, follows)
+        nodes, wanted = [here[n] for n in order], {here[n]: Region.whole(n.shape) for n in results}
+        uses = find_uses(nodes, frozenset(wanted))
+        reach = Reach(nodes, uses)
+        dirty, tables = reach.dirty({here[n]: r for n, r in changed.items()}), reach.needed(wanted)
+        inside = {here[k]: tables.region(here[k]) for k in kept}
+        if not all(r.exact for r in inside.values()):  # they say what is right after a step, and no more
+            found = needed(wanted, uses)
+            inside = {k: found.get(k, NOTHING) for k in inside}
+            tables = reach.tables(inside)
+        return Change(here, tuple(results), dirty, inside, dirty & tables)
+
+    def computed(self, nodes: Iterable[Node]) -> dict[Node, Region]:
+        """The regions of kept nodes that the changes reach and the results need."""
+        return {n: self.both.region(self.here[n]) for n in nodes}
+
+    def bounds_at(self, at: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """Bounds of the variables that changes move with, around these values, in which a class wastes little work."""
+        return self.both.bounds_at(at, self.needed)
 
 
-def step_parts(
-    order: Sequence[Node],
-    results: Sequence[Node],
-    kept: Sequence[Node],
-    changed: Mapping[Node, Region],
-    follows: Mapping[Var, Int],
-) -> dict[Node, Part]:
-    """The parts of kept nodes in a step, as `step_graph` has them."""
-    return _parts(order, results, kept, changed, _with_variables(order, follows))
-
-
-def _parts(
-    order: Sequence[Node],
-    results: Sequence[Node],
-    kept: Sequence[Node],
-    changed: Mapping[Node, Region],
-    here: Mapping[Node, Node],
-) -> dict[Node, Part]:
-    nodes = [here[n] for n in order]
-    used = uses(nodes)
-    dirty = _reached({here[n]: r for n, r in changed.items()}, nodes, used)
-    wanted = needed({here[n]: Region.whole(n.shape) for n in results}, used)
+def step_graph(change: Change, kept: Sequence[Node], old: Mapping[Node, Node]) -> StepGraph:
+    """The graph for a class of changes, from the leaves that stand for the `old` values of kept nodes."""
+    here, placed = change.here, change.both.placed(nodes=change.needed)
     parts: dict[Node, Part] = {}
     same: dict[Part, Part] = {}
     for k in kept:
-        part = Part.of(dirty[here[k]], wanted.get(here[k], NOTHING), k.shape)
+        done = Region(placed.boxes.get(here[k], ()), exact=False)
+        part = Part.of(change.dirty.region(here[k]), change.needed[here[k]], done, placed.starts, k.shape)
         parts[k] = same.setdefault(part, part)
-    return parts
-
-
-def uses(nodes: Iterable[Node]) -> Used:
-    """The operands that nodes really read: what a mask makes nothing is not."""
-    return operand_uses(find_masks(list(nodes), frozenset()))
+    new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
+    reached = {n: change.dirty.boxes[here[n]] for n in change.results if here[n] in change.dirty.boxes}
+    results = Reached(reached, change.dirty.sides)
+    return StepGraph({k: new[here[k]] for k in kept if here[k] in new}, parts, placed.starts, results)
 
 
 def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[Node, Node]:
@@ -144,22 +154,6 @@ def _updated(old: Mapping[Node, Node], computed: Mapping[Node, Region]) -> dict[
 def _stored(n: Node) -> Node:
     """The value of a node in memory of its own."""
     return apply(Op.CONTIGUOUS, (n,)) if n.op is Op.BUFFER else n
-
-
-def _reached(changed: Mapping[Node, Region], order: Sequence[Node], used: Used) -> dict[Node, Region]:
-    """What changes reach, of each node: as boxes that may overlap. A row by way of one operand of a product and a
-    column by way of the other are no box around both: a mask further on may let one of them through only."""
-    found = dict(changed)
-    for n in order:
-        if n not in found:
-            boxes = [
-                box
-                for k, i in enumerate(n.inputs)
-                for b in found[i].boxes
-                for box in reaches(n, k, Region((b,)), used).boxes
-            ]
-            found[n] = Region(tuple(_apart(boxes)), exact=False)
-    return found
 
 
 def _apart(boxes: Iterable[IndexBox]) -> list[IndexBox]:
@@ -193,32 +187,6 @@ def _grown(box: IndexBox, needed: Region, shape: Shape) -> IndexBox:
         if all(bx.are_apart(wider, b) for b in needed.boxes):
             box = wider
     return box
-
-
-def computed(reach: Region, need: Region, shape: Shape) -> Region:
-    """The boxes to compute: of sizes that are numbers, around all that is both reached and needed; the fewest elements
-    that one of these ways to say it gives."""
-    ways = [_fixed(r, shape) for r in (reach & need, need, reach)]
-    return min(ways, key=lambda r: sum(map(_middling, r.boxes)))
-
-
-def _fixed(region: Region, shape: Shape) -> Region:
-    """A region around this one whose boxes have numbers for sizes."""
-    return Region(tuple(dict.fromkeys([_fixed_box(b, shape) for b in region.boxes])), exact=False)
-
-
-def _fixed_box(box: IndexBox, shape: Shape) -> IndexBox:
-    """A box around this one, within the shape, of the size that this one has at most."""
-    sides: list[Interval] = []
-    for i, n in zip(box, shape, strict=True):
-        size = i.hi - i.lo
-        if isinstance(size, int):
-            sides.append(i)
-            continue
-        most = min(high(size), high(n))
-        lo = minimum(i.lo, n - most)
-        sides.append(Interval(lo, lo + most))
-    return tuple(sides)
 
 
 def varying(order: Sequence[Node]) -> dict[Node, frozenset[Var]]:
