@@ -178,3 +178,37 @@ def test_a_step_that_has_no_room_is_a_run_of_everything(monkeypatch: pytest.Monk
         x[t] = 1.0
         assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
     assert form.counts.whole == 3 and form.counts.steps == 0
+
+
+def test_parts_of_a_memory_are_its_bytes_and_keep_it_alive(dummy: str) -> None:
+    for name in ("cpu:0", dummy):
+        device: Any = open_device(name)
+        gc.collect()
+        before = device.used_bytes()
+        whole = device.allocate(1 << 20)
+        taken = device.used_bytes() - before
+        assert taken == device.rounded(1 << 20)
+        device.write(whole, memoryview(bytes(range(256)) * 4096))
+        part = device.part(whole, 512, 256)
+        assert part.nbytes == 256 and bytes(device.read(part, 256)) == bytes(range(256))
+        device.write(part, memoryview(b"\7" * 16), 64)
+        assert bytes(device.read(whole, 16, 576)) == b"\7" * 16, name
+        assert device.used_bytes() - before == taken, "a part takes nothing"
+        for offset, nbytes in ((1 << 20, 1), (-64, 64), (0, (1 << 20) + 1)):
+            with pytest.raises(ValueError, match=r"bytes|out of bounds"):
+                device.part(whole, offset, nbytes)
+        del whole
+        gc.collect()
+        assert device.used_bytes() - before == taken, "the part has it"
+        del part
+        gc.collect()
+        assert device.used_bytes() == before
+
+
+def test_a_part_dies_with_what_is_freed(dummy: str) -> None:
+    device: Any = open_device(dummy)
+    whole = device.allocate(1024)
+    part = device.part(whole, 0, 256)
+    device.free(whole)
+    with pytest.raises(ValueError, match="after free"):
+        device.read(part, 16)

@@ -8,7 +8,6 @@ A change of several boxes is one step after another. A step reads inputs as they
 elements that a later box reaches too is not right yet, but then the later step computes these again; elements that no
 later box reaches depend on none of its elements. So the classes are few, however many boxes change together.
 """
-# Tests: tests/sessions/test_buckets.py
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from weft.scheduler.keeping import nbytes
 from weft.sessions.retention import Candidate, Case, Matrix, Retention
 
 WIDE_SHARE = 0.5
-"""Where a part of a reader needs more than this share of an input that does not change, it needs the whole."""
+"""The share of an input that does not change beyond which a part of a reader needs the whole of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ def retention(
     pinned = frozenset(results)
     values = tuple(
         [
-            Candidate(_name(k, n), nbytes(n), graph.ns(n), graph.inputs[k], n in pinned)
+            Candidate(value_name(k, n), nbytes(n), graph.ns(n), graph.inputs[k], n in pinned)
             for k, n in enumerate(stored)
         ]
     )
@@ -56,7 +56,8 @@ def retention(
     return Retention(values, tuple(cases), chances)
 
 
-def _name(k: int, n: Node) -> str:
+def value_name(k: int, n: Node) -> str:
+    """The name of stored value number k, the same in every process."""
     return f"{k} {n.op.name.lower()} {n.dtype.name}[{', '.join(map(str, n.shape))}]"
 
 

@@ -1,5 +1,4 @@
 """Explanations of sessions, for people: what they keep, reach and compute."""
-# Tests: tests/sessions/test_explain.py
 
 from __future__ import annotations
 

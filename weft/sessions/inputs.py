@@ -8,7 +8,6 @@ The last values of arguments are kept for that, as the tensors had them or as co
 without being given it (parameters) is not kept: one that is another than before, with no writes between, counts as
 changed everywhere.
 """
-# Tests: tests/sessions/test_inputs.py
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from weft.scheduler.keeping import nbytes
 from weft.scheduler.kernelize.uses import find_uses
 from weft.scheduler.signature import signature
 from weft.sessions.buckets import Bucket
-from weft.sessions.costs import Change, retention
+from weft.sessions.costs import Change, retention, value_name
 from weft.sessions.keeping import Keeping, keep, least, rank, stacked, unlimited
 from weft.sessions.plan_file import SavedCase, SavedPlan, SavedValue
 from weft.sessions.plans import Run, stored_nodes
@@ -147,7 +147,7 @@ class Keeper:
         return SavedPlan(
             self.graph,
             self.device,
-            _values(p),
+            self._values(),
             tuple([SavedCase(c.name, tuple(sorted(c.dirty))) for c in p.cases]),
             answer,
             {pair: n for pair, n in self.log.counts.items() if names.issuperset(pair)},
@@ -156,15 +156,20 @@ class Keeper:
     def adopted(self, saved: SavedPlan, name: str) -> tuple[Node, ...]:
         """The nodes that a plan file keeps, in the order of computation, whose log goes on from here. FileFormatError
         where its values are not those of this form."""
-        p = self.problem({})
-        if saved.values != _values(p):
+        if saved.values != self._values():
             raise FileFormatError(
                 f"{name} keeps other values than this version computes: {len(saved.values)}, and here "
-                f"{len(p.values)}; save it again"
+                f"{len(self.stored)}; save it again"
             )
         self.log.counts.update(saved.transitions)
         self.answer = saved.keeping
         return self._nodes(saved.keeping)
+
+    def _values(self) -> tuple[SavedValue, ...]:
+        results = set(self._template.results)
+        return tuple(
+            [SavedValue(value_name(k, n), nbytes(n), n in results) for k, n in enumerate(self.stored)]
+        )
 
     @property
     def graph(self) -> str:
@@ -239,7 +244,3 @@ class Keeper:
         """The value of a node in its place."""
         at = self.place(n)
         return storage if at is None or storage.memory is at else copied(storage, at)
-
-
-def _values(p: Retention) -> tuple[SavedValue, ...]:
-    return tuple([SavedValue(v.name, v.nbytes, v.pinned) for v in p.values])

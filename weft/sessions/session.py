@@ -1,5 +1,4 @@
 """Sessions: a function's last values are kept, and a run computes what its changed inputs can reach."""
-# Tests: tests/sessions/test_session.py
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@
 A step may run where all that it needs of what is stale is computed by it. That is looked at with numbers for the
 runtime variables once; from then on a step that comes again, so much further on, is proven to do for all numbers.
 """
-# Tests: tests/sessions/test_stale.py
 
 from __future__ import annotations
 

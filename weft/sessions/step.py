@@ -8,7 +8,6 @@ where they were computed anew. Sizes of boxes are numbers, where they begin may 
 What a mask makes nothing is not reached (`scheduler/kernelize/uses.py`): token t has no part in rows before t. And
 what no result needs is not computed. It is stale then, until a later step needs it, which has to compute it.
 """
-# Tests: tests/sessions/test_step.py
 
 from __future__ import annotations
 
