@@ -267,3 +267,11 @@ def test_a_row_that_nobody_needed_is_computed_when_it_is_needed() -> None:
     x[7] = floats(16)
     s(x, 3)  # row 7 is stale
     assert np.array_equal(s(x, 7).numpy(), anew(row, x, 7).numpy())
+
+
+def test_sums_take_the_fastest_order_where_bits_need_not_be_the_same() -> None:
+    s, x = session(mlp, exact=False), floats(64, 16)
+    s(x)
+    x[3] = floats(16)
+    np.testing.assert_allclose(s(x).numpy(), mlp(x).numpy(), rtol=1e-5)
+    assert s.stats().steps == 1
