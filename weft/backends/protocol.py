@@ -325,6 +325,16 @@ class Rounder(Protocol):
 
 
 @runtime_checkable
+class Divider(Protocol):
+    """A device whose memories can be divided: an arena with tensors at fixed offsets. Optional."""
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
+        """Bytes of a memory as one of its own, for programs to read and write, which keeps the whole alive. `offset`
+        is a multiple of 64. ValueError for bytes outside of it."""
+        ...
+
+
+@runtime_checkable
 class BoxCopier(Protocol):
     """A device that copies boxes of memories itself, `boxes.copy_box` does it through the host for others. Optional."""
 

@@ -80,6 +80,9 @@ class Shared:
         return "a plan for all numbers" if not sizes else f"a plan for all sizes: {sizes}"
 
 
+_NO_PLACES: Mapping[int, Memory] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """The way in which a plan keeps within a limit: the kernels of the graph, by number, in the order in which they
@@ -116,10 +119,15 @@ class Plan:
         # Bytes, dtype, shape and memory of each result, where no runtime variable has a say.
         fixed = (
             []
-            if self.variables
+            if self._varies
             else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
         )
         object.__setattr__(self, "_fixed", tuple(fixed))
+
+    @property
+    def _varies(self) -> bool:
+        """True where runtime variables have a say in the results' sizes."""
+        return any(n.__class__ is not int for o in self.outputs for n in o.shape)
 
     def bound(
         self,
@@ -159,12 +167,12 @@ class Plan:
         return results
 
     def with_results(
-        self, inputs: Sequence[Memory], values: Sequence[int] = ()
+        self, inputs: Sequence[Memory], values: Sequence[int] = (), places: Mapping[int, Memory] = _NO_PLACES
     ) -> tuple[list[Storage], list[Memory]]:
-        """The results, in new memory or that of the input which one replaces; all external memories of the plan.
-        MemoryPlanError when there is none."""
+        """The results, in new memory, that of the input which one replaces, or their `places`; all external memories
+        of the plan. MemoryPlanError when there is none."""
         try:
-            return self._with_results(inputs, values)
+            return self._with_results(inputs, values, places)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
@@ -194,15 +202,19 @@ class Plan:
         return results, self.start_timed(memories, values)
 
     def _with_results(
-        self, inputs: Sequence[Memory], values: Sequence[int]
+        self, inputs: Sequence[Memory], values: Sequence[int], places: Mapping[int, Memory] = _NO_PLACES
     ) -> tuple[list[Storage], list[Memory]]:
-        """The results, in new memory or that of the input which one replaces; all external memories of the plan."""
+        """The results, in memory of their own or what is said; all external memories of the plan."""
         results: list[Storage] = []
         feed = self.feed
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         device = self.device
-        for nbytes, dtype, shape, replaces in self._fixed if not self.variables else self._sizes(values):
-            memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
+        specs = self._sizes(values) if self._varies else self._fixed
+        for k, (nbytes, dtype, shape, replaces) in enumerate(specs):
+            if k in places:
+                memory = places[k]
+            else:
+                memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
             memories.append(memory)
             results.append(Storage(device, memory, dtype, shape))
         return results, memories

@@ -92,6 +92,8 @@ SURFACE: tuple[Home, ...] = (
     }),
     Home("weft.core.compile.compile", {"weft": "compile"}),
     Home("weft.core.compile.explain", {"weft": "explain"}),
+    Home("weft.sessions.pool", {"weft": "memory_pool=MemoryPool"}),
+    Home("weft.sessions.session", {"weft": "session"}),
     Home("weft.core.compile.marked", {"weft": "mark_dynamic"}),
     Home("weft.core.composed.autocast", {"weft": "autocast get_autocast_dtype is_autocast_enabled"}),
     Home("weft.core.execute.devices", {

@@ -9,8 +9,9 @@ are sums: which function it is does not matter to regions, and these hide nothin
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
 
@@ -19,12 +20,16 @@ import numpy as np
 from weft.ir.graph import Along, Axes, Box, Node, Padding, ScatterCombine, Window, apply
 from weft.ir.index import Int, Var, high, low
 from weft.ir.ops import Op
+from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.region import Region
 from weft.testing.programs import Array, numpy_leaf
 from weft.testing.reference import evaluate
 
 MAX_ELEMENTS = 60
+
+MOST_PLACES = 8
+"""Values of runtime variables that are tried."""
 
 
 def leaf(*shape: int) -> Node:
@@ -238,3 +243,43 @@ def at_runtime(random: Random, region: Region) -> tuple[Region, dict[str, int]]:
                 sides.append(Interval(start, start + (i.hi - i.lo)))
         boxes.append(tuple(sides))
     return Region.of(boxes), values
+
+
+def moving(random: Random, shape: tuple[int, ...]) -> tuple[Region, list[Var]]:
+    """A region of a few boxes, which begin at variables along some axes: at others, or at the same."""
+    boxes, variables = list[IndexBox](), list[Var]()
+    for b in some_region(random, shape).boxes:
+        sides: list[Interval] = []
+        for (lo, hi), n in zip(b, shape, strict=True):
+            lo, hi = low(lo), high(hi)
+            if hi - lo == n or random.random() < 0.4:
+                sides.append(Interval(lo, hi))
+                continue
+            known = [v for v in variables if v.hi == n - (hi - lo)]
+            v = random.choice(known) if known else Var(f"t{len(variables)}", 0, n - (hi - lo))
+            variables += [] if known else [v]
+            sides.append(Interval(v, v + (hi - lo)))
+        boxes.append(tuple(sides))
+    return Region(tuple(boxes)), variables
+
+
+def places(random: Random, variables: Sequence[Var]) -> list[dict[str, int]]:
+    """Some values of the variables."""
+    every = list(itertools.product(*[range(v.lo, v.hi + 1) for v in variables]))
+    return [
+        dict(zip([v.name for v in variables], of, strict=True))
+        for of in random.sample(every, min(MOST_PLACES, len(every)))
+    ]
+
+
+def covered(boxes: Sequence[IndexBox], shape: tuple[int, ...], values: Mapping[str, int]) -> Array:
+    """The elements in any of the boxes, which lie in the shape wherever they begin."""
+    found = np.zeros(shape, bool)
+    for b in boxes:
+        now = [(low(lo), low(hi)) for lo, hi in bx.at(b, values)]
+        if not all(isinstance(i.hi - i.lo, int) for i in b):
+            raise ValueError(f"{b} has another size elsewhere")
+        if not all(0 <= lo <= hi <= n for (lo, hi), n in zip(now, shape, strict=True)):
+            raise ValueError(f"{b} leaves {shape} at {values}")
+        found[tuple([slice(lo, hi) for lo, hi in now])] = True
+    return found

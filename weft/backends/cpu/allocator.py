@@ -103,6 +103,12 @@ class Borrowed(MemoryBlock):
         self.owner = owner
 
 
+class Portion(Borrowed):
+    """Bytes of a block, to be read and written: `owner` is the block."""
+
+    __slots__ = ()
+
+
 def _nothing(address: int) -> None:
     """Borrowed bytes are given back by letting go of their owner."""
 

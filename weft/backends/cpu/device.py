@@ -25,7 +25,7 @@ from weft.ir.forks import forkable
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, EXPANDED
 
-from .allocator import Borrowed, MemoryBlock, size_class
+from .allocator import Borrowed, MemoryBlock, Portion, size_class
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
@@ -199,7 +199,7 @@ class CpuDevice:
             only_queue(queue, self._info.name)
         block = _block(memory)
         check_range("write", data.nbytes, offset, block.nbytes)
-        if isinstance(block, Borrowed):
+        if block.__class__ is Borrowed:
             raise ValueError("borrowed memory is only read")
         source = np.frombuffer(data, np.uint8)  # ctypes takes writable memory only
         ctypes.memmove(block.address + offset, source.ctypes.data, data.nbytes)
@@ -226,11 +226,17 @@ class CpuDevice:
             only_queue(queue, self._info.name)
         target, start = _block(memory), _block(source)
         copy.check(start.nbytes, target.nbytes)
-        if isinstance(target, Borrowed):
+        if target.__class__ is Borrowed:
             raise ValueError("borrowed memory is only read")
         data, room = (np.frombuffer(self.read(m, m.nbytes), np.uint8) for m in (start, target))
         runs(room, copy.target, copy)[...] = runs(data, copy.source, copy)
         return True
+
+    def part(self, memory: Memory, offset: int, nbytes: int) -> Portion:
+        """Bytes of a memory as one of its own."""
+        block = _block(memory)
+        check_range("part", nbytes, offset, block.nbytes)
+        return Portion(block.address + offset, nbytes, block)
 
     def borrow(self, data: npt.NDArray[np.uint8]) -> Borrowed:
         """The bytes where they are: kernels ask for no more than the elements' own alignment of what they read."""

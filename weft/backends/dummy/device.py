@@ -161,6 +161,10 @@ class DummyDevice:
         """Give the bytes back now."""
         self.pool.free(memory)
 
+    def part(self, memory: Memory, offset: int, nbytes: int) -> DummyMemory:
+        """Bytes of a memory as one of its own."""
+        return self.pool.part(memory, offset, nbytes)
+
     def used_bytes(self) -> int:
         """Bytes of the memories that live."""
         return self.pool.used_bytes

@@ -17,16 +17,23 @@ _NONE = np.zeros(0, np.uint8)
 
 
 class DummyMemory:
-    """Bytes of one simulated pool. `writer` and `readers`: which work of which queues used it last."""
+    """Bytes of one simulated pool. `writer` and `readers`: which work of which queues used it last. `whole`: the memory
+    that this is a part of."""
 
-    __slots__ = ("__weakref__", "data", "nbytes", "number", "pool", "readers", "release", "writer")
+    __slots__ = ("__weakref__", "data", "nbytes", "number", "pool", "readers", "release", "whole", "writer")
 
-    def __init__(self, pool: Pool, number: int, nbytes: int) -> None:
+    def __init__(
+        self, pool: Pool, number: int, nbytes: int, of: tuple[DummyMemory, int] | None = None
+    ) -> None:
         self.pool, self.number, self.nbytes = pool, number, nbytes
-        self.data = _NONE if pool.empty else np.full(nbytes, _GARBAGE, np.uint8)
+        self.whole = None if of is None else of[0]
+        if of is not None:
+            self.data = of[0].data[of[1] : of[1] + nbytes]
+        else:
+            self.data = _NONE if pool.empty else np.full(nbytes, _GARBAGE, np.uint8)
         self.writer: DummyEvent | None = None
         self.readers: dict[DummyQueue, DummyEvent] = {}
-        self.release = weakref.finalize(self, pool.given_back, nbytes)
+        self.release = weakref.finalize(self, pool.given_back, 0 if of else nbytes)
 
     def __repr__(self) -> str:
         return f"memory {self.number} of {self.pool.name} ({self.nbytes} bytes)"
@@ -52,6 +59,14 @@ class Pool:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         return memory
 
+    def part(self, memory: Memory, offset: int, nbytes: int) -> DummyMemory:
+        """Bytes of a memory as one of its own. ValueError when they are not inside it."""
+        m = self.live(memory)
+        if offset < 0 or nbytes < 0 or offset + nbytes > m.nbytes:
+            raise ValueError(f"out of bounds: bytes {offset} to {offset + nbytes} of {m!r}")
+        self.count += 1
+        return DummyMemory(self, self.count, nbytes, (m, offset))
+
     def given_back(self, nbytes: int) -> None:
         """A memory has died, or was freed."""
         self.used_bytes -= nbytes
@@ -68,7 +83,7 @@ class Pool:
             raise ValueError(f"{type(memory).__name__} is not memory of {self.name}")
         if memory.pool is not self:
             raise ValueError(f"{memory!r} is used on {self.name}")
-        if not memory.release.alive:
+        if not memory.release.alive or (memory.whole is not None and not memory.whole.release.alive):
             raise ValueError(f"use after free: {memory!r} was freed")
         return memory
 

@@ -14,5 +14,6 @@ One calculus for what slices, shards, pads with halos or computes again only wha
     ops.py       the access relations of every primitive: the only table of ops
     kernels.py   those of a kernel's algorithm
     graphs.py    regions through graphs, loops and calls included
+    reach.py     what changes reach wherever they begin, fast for large graphs;  tables.py  intervals at every start
     parts.py     nodes that compute boxes of an op's result from boxes of its inputs;  loop_parts.py  of a loop's
 """

@@ -5,79 +5,70 @@
 
 Which boxes these are follows from the regions that the op needs: most ops on those boxes make the part. Those whose
 attributes say where elements are (the edge of a PAD, the place of an UPDATE) get others for it, `_PLACED`; a RESHAPE
-makes the rows around the part where no box of its input is just that. A box whose ends are runtime variables is made
-by ops of the first kind only.
+makes the rows around the part where no box of its input is just that. Boxes that begin where runtime variables say are
+made likewise (`weft.ir.regions.moving`), or from whole axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from dataclasses import replace
+from typing import TypeAlias
 
 from weft.ir.dtypes import int64
-from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Shape, Window, apply, const
-from weft.ir.index import Int
+from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Window, apply, arange, const
+from weft.ir.index import Int, high
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import needs, reaches
+from weft.ir.regions.moving import moving_parts
+from weft.ir.regions.part import Parts, attributes, same_op, shrunk, size_of, taken_at, whole_of
 from weft.ir.regions.region import Region
 from weft.ir.template import GraphTemplate
 
-Make: TypeAlias = Callable[[Sequence[Node]], Node]
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts that a box of a result is made from: a box of each input (None: nothing of it), and how, given those
-    that are not None."""
-
-    inputs: tuple[IndexBox | None, ...]
-    make: Make
-
-
-def size_of(box: Sequence[Interval]) -> Shape:
-    """The shape of a box."""
-    return tuple([i.hi - i.lo for i in box])
-
-
-def shrunk(n: Node, around: IndexBox, box: IndexBox) -> Node:
-    """A box, of a node that has the elements of a box around it."""
-    start = tuple([i.lo - o.lo for i, o in zip(box, around, strict=True)])
-    return apply(Op.SHRINK, (n,), Box(start, (1,) * len(start)), size_of(box))
-
-
-def whole_of(node: Node, box: IndexBox) -> Parts:
-    """The part of the whole result, which is made from whole inputs."""
-
-    def make(xs: Sequence[Node]) -> Node:
-        return shrunk(_same(node, xs, node.shape) if xs else node, bx.full(node.shape), box)
-
-    return Parts(tuple([bx.full(i.shape) for i in node.inputs]), make)
-
 
 def parts_of(node: Node, box: IndexBox) -> Parts:
-    """The parts that a box, with numbers for its ends, of an op's result is made from; of a leaf, itself."""
+    """The parts that a box, of extents that are numbers, of an op's result is made from; of a leaf, itself."""
     if any(i.hi == i.lo for i in box):
         return Parts((None,) * len(node.inputs), lambda _: const(0, node.dtype, size_of(box)))
     if node.op is Op.CONST:
-        return Parts((), lambda _: const(_attrs(node, Fill).value, node.dtype, size_of(box)))
+        return Parts((), lambda _: const(attributes(node, Fill).value, node.dtype, size_of(box)))
     if node.op in ELEMENTWISE:
-        return Parts((box,) * len(node.inputs), lambda xs: _same(node, xs, size_of(box)))
+        return Parts((box,) * len(node.inputs), lambda xs: same_op(node, xs, size_of(box)))
     if not node.inputs or node.op in (Op.LOOP, Op.CALL):
         return whole_of(node, box)
+    if not bx.is_known(box):
+        return _of_moving(node, box)
     rule = _PLACED.get(node.op)
     found = by_same_op(node, box) if rule is None else rule(node, box)
+    return whole_of(node, box) if found is None else found
+
+
+def _of_moving(node: Node, box: IndexBox) -> Parts:
+    """The parts of a box of which some ends are runtime variables: by a rule for such, or the axes whose place matters
+    to the op are made whole."""
+    found = moving_parts(node, box)
+    if found is not None:
+        return found
+    placed = _PLACED_ALONG.get(node.op)
+    if placed is None:
+        return whole_of(node, box)
+    axes = [k for k in placed(node) if not bx.is_known((box[k],))]
+    if axes:
+        around = tuple(
+            [Interval(0, n) if k in axes else i for k, (n, i) in enumerate(zip(node.shape, box, strict=True))]
+        )
+        return parts_of(node, around).cut(around, box)
+    found = _PLACED[node.op](node, box)
     return whole_of(node, box) if found is None else found
 
 
 def by_same_op(node: Node, box: IndexBox) -> Parts | None:
     """The boxes of inputs on which the op, as it is, makes a box of its result; None where there are none."""
     found = needed_boxes(node, box)
-    return None if found is None else Parts(found, lambda xs: _same(node, xs, size_of(box)))
+    return None if found is None else Parts(found, lambda xs: same_op(node, xs, size_of(box)))
 
 
 def needed_boxes(node: Node, box: IndexBox) -> tuple[IndexBox, ...] | None:
@@ -92,15 +83,6 @@ def needed_boxes(node: Node, box: IndexBox) -> tuple[IndexBox, ...] | None:
             return None
         found.append(part)
     return tuple(found)
-
-
-def _same(node: Node, xs: Sequence[Node], shape: Shape) -> Node:
-    return apply(node.op, tuple(xs), node.attrs, shape, node.dtype)
-
-
-def _attrs(node: Node, kind: type[_T]) -> _T:
-    assert isinstance(node.attrs, kind), node
-    return node.attrs
 
 
 def _ends(i: Interval) -> tuple[int, int]:
@@ -126,7 +108,7 @@ def _reshape(node: Node, box: IndexBox) -> Parts:
 
 
 def _shrink(node: Node, box: IndexBox) -> Parts:
-    at, sides = _attrs(node, Box), list[Interval]()
+    at, sides = attributes(node, Box), list[Interval]()
     for i, start, step in zip(box, at.start, at.step, strict=True):
         sides.append(Interval(start + i.lo * step, start + (i.hi - 1) * step + 1))
     attrs = Box((0,) * len(box), at.step)
@@ -135,7 +117,7 @@ def _shrink(node: Node, box: IndexBox) -> Parts:
 
 def _pad(node: Node, box: IndexBox) -> Parts:
     """The input from its first to its last element in the box, padded up to the box's ends."""
-    p, (x,) = _attrs(node, Padding), node.inputs
+    p, (x,) = attributes(node, Padding), node.inputs
     sides, low, high = list[Interval](), list[Int](), list[Int]()
     for i, n, before, gap in zip(box, x.shape, p.low, p.interior, strict=True):
         lo, hi = _ends(i)
@@ -154,12 +136,17 @@ def _pad(node: Node, box: IndexBox) -> Parts:
 def _unshear(node: Node, box: IndexBox) -> Parts:
     """out[i, k] = x[(i - k*dilation) / stride]: windows of the part of x, which begin before the box, or in it. Places
     in a window at which no element of the box reads are 0."""
-    w = _attrs(node, Window)
-    (found,) = needs(node, Region((box,)))
+    w = attributes(node, Window)
+    placed = (w.axis, w.window)
+    sides = enumerate(zip(box, node.shape, strict=True))
+    (found,) = needs(node, Region((tuple([i if k in placed else Interval(0, n) for k, (i, n) in sides]),)))
     if found.is_empty:
         return Parts((None,), lambda _: const(0, node.dtype, size_of(box)))
-    apart = bx.meet(found.enclosing, box)  # on all axes but the one where windows lie
-    part = tuple([found.enclosing[k] if k == w.axis else i for k, i in enumerate(apart)])
+    apart = bx.meet(found.enclosing, box)
+    part = (
+        found.enclosing[k] if k == w.axis else apart[k] if k == w.window else i for k, i in enumerate(box)
+    )
+    part = tuple(part)
     shape = size_of([part[k] if k == w.window else i for k, i in enumerate(box)])
     (lo, hi), (at, _), (first, end) = _ends(part[w.axis]), _ends(box[w.axis]), _ends(part[w.window])
     offset = at - first * w.dilation - lo * w.stride
@@ -193,7 +180,7 @@ def _moved(box: IndexBox, axis: int, by: int) -> IndexBox:
 
 
 def _concat(node: Node, box: IndexBox) -> Parts:
-    axis, start = _attrs(node, Along).axis, 0
+    axis, start = attributes(node, Along).axis, 0
     inputs: list[IndexBox | None] = []
     for x in node.inputs:
         here = box[axis] & Interval(start, start + x.shape[axis])
@@ -205,7 +192,7 @@ def _concat(node: Node, box: IndexBox) -> Parts:
 
 def _scatter(node: Node, box: IndexBox) -> Parts:
     """Indices are counted from the box's beginning: those that are out of range are skipped."""
-    axis, (_, index, _) = _attrs(node, ScatterCombine).axis, node.inputs
+    axis, (_, index, _) = attributes(node, ScatterCombine).axis, node.inputs
     start, part = box[axis].lo, (*box[:axis], Interval(0, index.shape[axis]), *box[axis + 1 :])
 
     def make(xs: Sequence[Node]) -> Node:
@@ -219,14 +206,25 @@ def counted_from(index: Node, start: Int) -> Node:
     """Indices less `start`."""
     if start == 0:
         return index
-    assert isinstance(start, int)
-    return apply(Op.SUB, (apply(Op.CAST, (index,), None, None, int64), const(start, int64, index.shape)))
+    if isinstance(start, int):
+        by = const(start, int64, index.shape)
+    else:
+        first = taken_at(arange(high(start) + 1), [start], (1,))
+        by = apply(Op.RESHAPE, (first,), None, (1,) * len(index.shape))
+        by = apply(Op.EXPAND, (by,), None, index.shape)
+    return apply(Op.SUB, (apply(Op.CAST, (index,), None, None, int64), by))
 
 
-def _update(node: Node, box: IndexBox) -> Parts:
-    at, src = _attrs(node, Box), node.inputs[1]
+def _update(node: Node, box: IndexBox) -> Parts | None:
+    at, src = attributes(node, Box), node.inputs[1]
     sides, starts, covers = list[Interval](), list[Int](), True
-    for i, n, start, step in zip(box, src.shape, at.start, at.step, strict=True):
+    for i, n, whole, start, step in zip(box, src.shape, node.shape, at.start, at.step, strict=True):
+        if n == whole and start == 0:
+            sides.append(i)
+            starts.append(0)
+            continue
+        if not isinstance(start, int):
+            return None
         (lo, hi), (first, size) = _ends(i), _ends(Interval(start, n))
         begin, end = max(0, -((first - lo) // step)), min(size, (hi - 1 - first) // step + 1)
         if begin >= end:
@@ -237,12 +235,13 @@ def _update(node: Node, box: IndexBox) -> Parts:
     attrs = replace(at, start=tuple(starts))
     if covers:
         return Parts((None, tuple(sides)), lambda xs: xs[0])
-    kept = bx.meet(needs(node, Region((box,)))[0].enclosing, box)  # of x; what lies around it is written over
+    kept = bx.meet(needs(node, Region((box,)))[0].enclosing, box) if bx.is_known(box) else box
+    # of x; what lies around it is written over
 
     def make(xs: Sequence[Node]) -> Node:
         x, new = xs
         for axis, (here, wanted) in enumerate(zip(kept, box, strict=True)):
-            x = _filled_up(x, axis, here, wanted)
+            x = x if here == wanted else _filled_up(x, axis, here, wanted)
         return apply(Op.UPDATE, (x, new), attrs)
 
     return Parts((kept, tuple(sides)), make)
@@ -258,6 +257,21 @@ _PLACED: dict[Op, Callable[[Node, IndexBox], Parts | None]] = {
     Op.UPDATE: _update,
 }
 """The ops whose attributes say where elements are."""
+
+
+def _updated_axes(node: Node) -> Sequence[int]:
+    sizes = zip(node.shape, node.inputs[1].shape, attributes(node, Box).start, strict=True)
+    return [k for k, (n, m, start) in enumerate(sizes) if n != m or start != 0]
+
+
+_PLACED_ALONG: dict[Op, Callable[[Node], Sequence[int]]] = {
+    Op.UNSHEAR: lambda node: (attributes(node, Window).axis, attributes(node, Window).window),
+    Op.CONCAT: lambda node: (attributes(node, Along).axis,),
+    Op.SCATTER: lambda node: (),
+    Op.SHRINK: lambda node: (),
+    Op.UPDATE: _updated_axes,
+}
+"""Along which axes they do, for those that can have a box that moves along others."""
 
 
 # graphs -------------------------------------------------------------------------------------------------------------

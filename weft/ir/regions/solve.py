@@ -259,8 +259,11 @@ def _restricted_sum(x: Sum, lo: Int, hi: Int, ranges: Ranges, parts: int) -> _Ca
     if outer == inner & Interval(own.lo, own.hi):
         return _restricted(v, *outer, ranges, parts)
     numbers = [x for x in (*outer, *inner, ceildiv(last - r0, c)) if isinstance(x, int)]
-    if len(numbers) < 5:
-        return _Cases(_restricted(v, *outer, ranges, parts).ranges, False)
+    if len(numbers) < 5:  # the ends of `v`, and of other terms where these vary alone
+        narrowed = [
+            n for r in _restricted(v, *outer, ranges, parts).ranges for n in _narrowed(rest, lo, hi, v, c, r)
+        ]
+        return _Cases(narrowed, False)
     if numbers[-1] > parts:
         cases = _then(rest, lo - c * (own.hi - 1), hi - c * own.lo, _restricted(v, *outer, ranges, parts), 0)
         return _Cases(cases.ranges, False)
@@ -271,6 +274,12 @@ def _restricted_sum(x: Sum, lo: Int, hi: Int, ranges: Ranges, parts: int) -> _Ca
         for at in (*range(first, min(inner_first, end)), *range(max(middle, first), end))
     ]
     return _together([_restricted(v, *(outer & inner), ranges, parts), *ends])
+
+
+def _narrowed(rest: Int, lo: Int, hi: Int, v: Int, c: int, ranges: Ranges) -> list[Ranges]:
+    """The ranges in which lo <= c*v + rest < hi can hold, as far as the rest is narrowed by where `v` is."""
+    s = span(v, ranges)
+    return _restricted(rest, lo - (s.hi - 1) * c, hi - s.lo * c, ranges, 0).ranges
 
 
 def _then(x: Int, lo: Int, hi: Int, cases: _Cases, parts: int) -> _Cases:

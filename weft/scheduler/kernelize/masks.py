@@ -18,7 +18,7 @@ from itertools import product
 from typing import TypeAlias
 
 from weft.ir import expr as ex
-from weft.ir.expr import Const, Expr, ScalarCall
+from weft.ir.expr import Const, Expr, Scalar, ScalarCall
 from weft.ir.graph import Fill, Node
 from weft.ir.index import (
     NEVER,
@@ -59,10 +59,10 @@ class Masks:
 def find_masks(order: Sequence[Node], outputs: frozenset[int]) -> Masks:
     """The masks of a graph, whose nodes are in topological order; `outputs` are demanded whole."""
     masks = Masks()
-    if not any(n.op is Op.CONST and _is_constant(n, float("-inf")) for n in order):
+    if not any(n.op is Op.CONST and constant(n, float("-inf")) for n in order):
         return masks
     for node in order:
-        if node.storage is None and node.inputs and (found := _masked(node, masks.masked)) is not None:
+        if node.storage is None and node.inputs and (found := masked_out(node, masks.masked)) is not None:
             masks.masked[id(node)] = found
     if masks.masked:
         _propagate_demand(order, outputs, masks)
@@ -79,7 +79,7 @@ def places(node: Node) -> tuple[Int, ...]:
 _Operands: TypeAlias = Sequence[KnownFill | None]
 
 
-def _masked(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
+def masked_out(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
     """The masked-out elements of a node: the value that they have, and where they are."""
     rule = _MASKED.get(node.op)
     if rule is None:
@@ -91,13 +91,13 @@ def _masked(node: Node, known: Mapping[int, KnownFill]) -> KnownFill | None:
 def _where(node: Node, of: _Operands) -> KnownFill | None:
     """where(condition, x, -inf), or the other way round; where(.., x, 0) of what is 0 by another mask."""
     condition, x, other = node.inputs
-    if _is_constant(other, float("-inf")):
-        guard, kept = _condition(condition), of[1]
-    elif _is_constant(x, float("-inf")):
-        guard, kept = _opposite(condition), of[2]
+    if constant(other, float("-inf")):
+        guard, kept = condition_where(condition), of[1]
+    elif constant(x, float("-inf")):
+        guard, kept = opposite_where(condition), of[2]
     else:
         kept = of[1]
-        return kept if kept is not None and kept.value == 0 and _is_constant(other, 0.0) else None
+        return kept if kept is not None and kept.value == 0 and constant(other, 0.0) else None
     if kept is not None and kept.value < 0:
         guard = _all(guard, kept.outside)
     return KnownFill(guard, float("-inf")) if guard and guard != NEVER else None
@@ -201,28 +201,20 @@ def _tried(node: Node, k: int, rows: Sequence[int]) -> list[Int]:
     return [0, n - 1, *diagonal]
 
 
-def _is_constant(node: Node, value: float) -> bool:
+def constant(node: Node, value: float) -> bool:
     """True where each element of the node is `value`."""
     return node.storage is None and isinstance(f := _below(node).attrs, Fill) and float(f.value) == value
 
 
 def _below(node: Node) -> Node:
-    while node.storage is None and node.op in (Op.EXPAND, Op.RESHAPE):
+    while node.storage is None and node.op in (Op.EXPAND, Op.RESHAPE, Op.COPY):
         node = node.inputs[0]
     return node
 
 
-def _opposite(condition: Node) -> Guard:
+def opposite_where(condition: Node) -> Guard:
     """A condition on places that holds wherever the bool node does not; empty where there is none."""
-    e = _scalar(condition, places(condition), _MAX_CONDITION_DEPTH, exactly=True)
-    match () if e is None else tuple(implied(e)):
-        case (InRange(value, lo, None),) if lo is not None and _is_comparison(e):
-            guard = (InRange(value, None, lo),)
-        case (InRange(value, None, hi),) if hi is not None and _is_comparison(e):
-            guard = (InRange(value, hi, None),)
-        case _:
-            return ()
-    return guard if all(_affine(c) for c in guard) else ()
+    return _affine_only(_truth(condition, places(condition), _MAX_CONDITION_DEPTH, value=False))
 
 
 def _is_comparison(e: Expr | None) -> bool:
@@ -261,7 +253,7 @@ def _operand_demand(node: Node, k: int, mine: Guard, masked: Mapping[int, KnownF
     if op in (Op.PERMUTE, Op.RESHAPE):
         return _carried(node, mine) if mine else ()
     if op is Op.WHERE and k == 1:
-        return _all(mine, _condition(inputs[0]))
+        return _all(mine, condition_where(inputs[0]))
     if op is Op.MUL and inputs[0] is not inputs[1]:
         other = masked.get(id(inputs[1 - k]))
         return mine if other is None or other.value != 0 else _all(mine, other.outside)
@@ -275,7 +267,7 @@ def operand_uses(masks: Masks) -> Used:
 
     def used(node: Node, k: int) -> Guard:
         if node.op is Op.WHERE and k == 2:
-            return _opposite(node.inputs[0])
+            return opposite_where(node.inputs[0])
         return _operand_demand(node, k, (), masks.masked)
 
     return used
@@ -312,11 +304,77 @@ def _affine(c: InRange) -> bool:
     return all(coefficient(i, v) is not None for i in (c.value, c.lo, c.hi) if i is not None for v in used)
 
 
-def _condition(node: Node) -> Guard:
+def condition_where(node: Node) -> Guard:
     """Conditions on places that all hold where the bool `node` does; empty where there are none."""
     e = _scalar(node, places(node), _MAX_CONDITION_DEPTH)
     guard = tuple(dict.fromkeys(implied(e))) if e is not None else ()
+    return _affine_only(guard or _truth(node, places(node), _MAX_CONDITION_DEPTH, value=True))
+
+
+def _affine_only(guard: Guard) -> Guard:
     return guard if all(_affine(c) for c in guard) else ()
+
+
+def _truth(node: Node, at: tuple[Int, ...], depth: int, value: bool) -> Guard:
+    """Conditions on places that all hold wherever the bool node is `value`, at an index; empty where none are known."""
+    if node.storage is not None or depth == 0:
+        return ()
+    if node.op in _MOVED:
+        return _truth(node.inputs[0], source(node, at).index, depth - 1, value)
+    match node.op:
+        case Op.COPY:
+            return _truth(node.inputs[0], at, depth - 1, value)
+        case Op.NOT:
+            return _truth(node.inputs[0], at, depth - 1, not value)
+        case Op.AND | Op.OR:
+            a, b = (_truth(i, at, depth - 1, value) for i in node.inputs)
+            return _all(a, b) if (node.op is Op.AND) is value or a == b else ()
+        case Op.WHERE:
+            return _chosen(node, at, depth, lambda x: bool(x) is value)
+        case Op.EQ | Op.NE if (number := _number(node.inputs[1])) is not None:
+            choice, at = _unmoved(node.inputs[0], at)
+            equal = (node.op is Op.EQ) is value
+            return _chosen(choice, at, depth, lambda x: (x == number) is equal)
+        case _:
+            return _compared(node, at, depth, value)
+
+
+def _chosen(node: Node, at: tuple[Int, ...], depth: int, fits: Callable[[Scalar], bool]) -> Guard:
+    """Conditions that all hold wherever a `where` of constants is one that fits: such that only one of them does."""
+    if node.op is not Op.WHERE or node.storage is not None:
+        return ()
+    numbers = [_number(i) for i in node.inputs[1:]]
+    fitting = [x is not None and fits(x) for x in numbers]
+    if None in numbers or all(fitting) or not any(fitting):
+        return ()
+    return _truth(node.inputs[0], at, depth - 1, fitting[0])
+
+
+def _unmoved(node: Node, at: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
+    """The node that a movement is of, and where an element is in it."""
+    while node.op in _MOVED | {Op.COPY} and node.storage is None:
+        node, at = node.inputs[0], at if node.op is Op.COPY else source(node, at).index
+    return node, at
+
+
+def _number(node: Node) -> Scalar | None:
+    """The one value that a node has."""
+    node = _below(node)
+    return node.attrs.value if node.storage is None and isinstance(node.attrs, Fill) else None
+
+
+def _compared(node: Node, at: tuple[Int, ...], depth: int, value: bool) -> Guard:
+    """A comparison of indices, or what fails where it does."""
+    e = _scalar(node, at, depth, exactly=not value)
+    if e is None or value:
+        return () if e is None else tuple(dict.fromkeys(implied(e)))
+    match tuple(implied(e)):
+        case (InRange(value=i, lo=lo, hi=None),) if lo is not None and _is_comparison(e):
+            return (InRange(i, None, lo),)
+        case (InRange(value=i, lo=None, hi=hi),) if hi is not None and _is_comparison(e):
+            return (InRange(i, hi, None),)
+        case _:
+            return ()
 
 
 def _scalar(node: Node, at: tuple[Int, ...], depth: int, exactly: bool = False) -> Expr | None:
@@ -327,6 +385,8 @@ def _scalar(node: Node, at: tuple[Int, ...], depth: int, exactly: bool = False) 
     if node.op in _MOVED:
         return _scalar(node.inputs[0], source(node, at).index, depth - 1, exactly)
     match node.op:
+        case Op.COPY:
+            return _scalar(node.inputs[0], at, depth - 1, exactly)
         case Op.RANGE:
             return converted(ex.from_index(at[0]), node.dtype)
         case Op.CONST if isinstance(node.attrs, Fill) and not node.dtype.is_float:

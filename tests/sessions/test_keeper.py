@@ -1,0 +1,214 @@
+"""Limits of sessions: what is kept fits, runs give the same bits, and no more bytes are used than were planned."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.backends.dummy.device import DummyBackend
+from weft.backends.registry import open_device, register, unregister
+from weft.errors import ArgumentError, MemoryPlanError
+from weft.sessions.pool import MemoryPool, rounded
+from weft.sessions.session import Session, session
+
+ROWS = 24
+
+
+def network(
+    device: str, depth: int = 2, seed: int = 0
+) -> tuple[Callable[[weft.Tensor], weft.Tensor], weft.Tensor]:
+    """Causal attention, layer by layer, of which the last row is the result; and an input."""
+    rng = np.random.default_rng(seed)
+
+    def floats(*shape: int) -> weft.Tensor:
+        return weft.tensor((rng.standard_normal(shape) / ROWS**0.5).astype(np.float32), device=device)
+
+    weights = [floats(ROWS, ROWS) for _ in range(depth)]
+    before = weft.tensor(np.tril(np.ones((ROWS, ROWS), bool)), device=device)
+
+    def f(x: weft.Tensor) -> weft.Tensor:
+        for w in weights:
+            k = x @ w
+            x = weft.where(before, x @ k.transpose(0, 1), -float("inf")).softmax(-1) @ k + x
+        return x[-1]
+
+    x = floats(ROWS, ROWS)
+    for t in (x, before, *weights):
+        t.numpy()
+    return f, x
+
+
+def form_of(s: Session) -> Any:
+    (form,) = s._forms.values()  # pyright: ignore[reportPrivateUsage]
+    return form
+
+
+def least(f: Callable[..., Any], x: weft.Tensor) -> int:
+    """The least limit that a session says would do."""
+    with pytest.raises(MemoryPlanError, match="at least") as refused:
+        session(f, memory=10)(x)
+    return int(str(refused.value).split("at least ")[1].split(" bytes")[0].replace(",", ""))
+
+
+@pytest.fixture
+def dummy() -> Iterator[str]:
+    backend = DummyBackend(name="sessions")
+    register(backend)
+    yield "sessions:0"
+    unregister("sessions")
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "dummy"])
+def test_runs_in_any_limit_give_the_same_bits(device: str, request: pytest.FixtureRequest) -> None:
+    f, x = network(request.getfixturevalue("dummy") if device == "dummy" else device)
+    s = session(f, memory=1 << 24)
+    s(x)
+    x[-1] = 1.0
+    s(x)
+    most, few = form_of(s).memory().total, least(f, x)
+    kept: list[int] = []
+    for limit in (most, (most + few) // 2, few):
+        s = session(f, memory=limit)
+        for t in (0, ROWS - 1, 3, ROWS - 1):
+            x[t] = float(t) + limit / most
+            assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
+        assert form_of(s).memory().total <= limit
+        kept.append(len(form_of(s).keeper.kept))
+    assert kept == sorted(kept, reverse=True) and kept[0] > kept[-1]
+
+
+def test_the_peak_is_what_was_planned_byte_for_byte(dummy: str) -> None:
+    f, x = network(dummy)
+    device: Any = open_device(dummy)
+    for limit in (1 << 30, 15_000, 11_500):
+        s = session(f, memory=limit)
+        s(x)
+        x[3] = 1.0
+        s(x)  # plans are made, and memory is given back
+        form_of(s).release()
+        gc.collect()
+        before = device.pool.peak_bytes = device.pool.used_bytes
+        s(x)
+        first = device.pool.peak_bytes - before
+        x[5] = float(limit)
+        x.numpy()
+        edited = device.pool.used_bytes - before
+        device.pool.peak_bytes = device.pool.used_bytes
+        s(x)
+        second = device.pool.peak_bytes - before
+        memory = form_of(s).memory()
+        copy = edited - memory.kept - memory.results  # of the argument, which the session has as it was
+        assert max(first, second - copy) == memory.total <= limit
+
+
+def test_a_limit_that_cannot_be_met_says_which_one_can() -> None:
+    f, x = network("cpu:0")
+    few = least(f, x)
+    assert np.array_equal(session(f, memory=few)(x).numpy(), session(f)(x).numpy())
+    with pytest.raises(MemoryPlanError, match=f"at least {few:,}"):
+        session(f, memory=few - 1)(x)
+
+
+def test_sessions_of_a_pool_make_room_for_each_other() -> None:
+    nets = [network("cpu:0", depth, depth) for depth in (1, 2, 3)]
+    alone = [session(f, memory=1 << 24) for f, _ in nets]
+    for s, (_, x) in zip(alone, nets, strict=True):
+        s(x)
+        x[-1] = 1.0
+        s(x)
+    most = max(form_of(s).memory().total for s in alone)
+    with weft_pool(int(1.1 * most)) as pool:
+        some = [session(f, pool=pool) for f, _ in nets]
+        for turn in range(3):
+            for s, (f, x) in zip(some, nets, strict=True):
+                x[turn] = float(turn)
+                assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
+                assert pool.used_bytes() <= pool.nbytes
+        assert [form_of(s).counts.whole for s in some] == [3, 3, 3], "each had lost what it kept"
+        last = some[-1]
+        nets[-1][1][7] = 7.0
+        last(nets[-1][1])
+        assert form_of(last).counts.whole == 3, "but the last has it"
+    assert pool.used_bytes() == 0 and form_of(last).values is None
+
+
+def test_sessions_that_fit_keep_what_they_have() -> None:
+    nets = [network("cpu:0", depth, depth) for depth in (1, 2)]
+    pool = weft_pool(1 << 24)
+    some = [session(f, pool=pool) for f, _ in nets]
+    for turn in range(3):
+        for s, (_, x) in zip(some, nets, strict=True):
+            x[turn] = float(turn)
+            s(x)
+    assert [form_of(s).counts.whole for s in some] == [1, 1]
+    some.clear()
+    del s  # pyright: ignore[reportPossiblyUnboundVariable]
+    gc.collect()
+    assert pool.used_bytes() == 0, "and what dies gives its bytes back"
+
+
+def weft_pool(nbytes: int) -> MemoryPool:
+    return MemoryPool(nbytes)
+
+
+def test_pools_and_limits_are_one_or_the_other() -> None:
+    with pytest.raises(ArgumentError, match="not both"):
+        session(abs, memory=1000, pool=weft_pool(1000))
+    with pytest.raises(ArgumentError, match="room for nothing"):
+        weft_pool(0)
+
+
+def test_a_step_that_has_no_room_is_a_run_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, x = network("cpu:0")
+    s = session(f, memory=1 << 20)
+    s(x)
+    form = form_of(s)
+    monkeypatch.setattr("weft.sessions.keeper.Keeper.fits", False)
+
+    def refuse(**_: object) -> None:
+        raise MemoryPlanError("no room")
+
+    monkeypatch.setattr(form, "choose", refuse)
+    for t in (3, 4):
+        x[t] = 1.0
+        assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
+    assert form.counts.whole == 3 and form.counts.steps == 0
+
+
+def test_parts_of_a_memory_are_its_bytes_and_keep_it_alive(dummy: str) -> None:
+    for name in ("cpu:0", dummy):
+        device: Any = open_device(name)
+        gc.collect()
+        before = device.used_bytes()
+        whole = device.allocate(1 << 20)
+        taken = device.used_bytes() - before
+        assert taken == rounded(device, 1 << 20)
+        device.write(whole, memoryview(bytes(range(256)) * 4096))
+        part = device.part(whole, 512, 256)
+        assert part.nbytes == 256 and bytes(device.read(part, 256)) == bytes(range(256))
+        device.write(part, memoryview(b"\7" * 16), 64)
+        assert bytes(device.read(whole, 16, 576)) == b"\7" * 16, name
+        assert device.used_bytes() - before == taken, "a part takes nothing"
+        for offset, nbytes in ((1 << 20, 1), (-64, 64), (0, (1 << 20) + 1)):
+            with pytest.raises(ValueError, match=r"bytes|out of bounds"):
+                device.part(whole, offset, nbytes)
+        del whole
+        gc.collect()
+        assert device.used_bytes() - before == taken, "the part has it"
+        del part
+        gc.collect()
+        assert device.used_bytes() == before
+
+
+def test_a_part_dies_with_what_is_freed(dummy: str) -> None:
+    device: Any = open_device(dummy)
+    whole = device.allocate(1024)
+    part = device.part(whole, 0, 256)
+    device.free(whole)
+    with pytest.raises(ValueError, match="after free"):
+        device.read(part, 16)

@@ -1,0 +1,277 @@
+"""Sessions: what a change reaches is computed, with the bits of a full run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from weft.errors import ArgumentError
+from weft.sessions.session import session
+
+rng = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> weft.Tensor:
+    return weft.tensor(rng.standard_normal(shape).astype(np.float32))
+
+
+W1, W2 = floats(16, 32), floats(32, 8)
+
+
+def mlp(x: weft.Tensor) -> weft.Tensor:
+    return ((x @ W1).relu() @ W2).softmax(-1)
+
+
+def anew(fn, *args):
+    """The results of a session that starts anew."""
+    return session(fn)(*args)
+
+
+def test_a_row_that_is_written_is_computed_anew_and_no_other() -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    for t in (3, 60, 17):
+        x[t] = floats(16)
+        y = s(x)
+        assert str(y.changed) == f"[{t}:{t + 1}, 0:8] at most"
+        assert np.array_equal(y.numpy(), anew(mlp, x).numpy())
+
+
+def test_an_identical_input_changes_nothing() -> None:
+    s, x = session(mlp), floats(64, 16)
+    first = s(x)
+    again = s(x)
+    assert again.changed.is_empty and np.array_equal(first.numpy(), again.numpy())
+    assert s(x.numpy().copy()).changed.is_empty
+
+
+def test_fresh_arrays_are_compared() -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    array = x.numpy().copy()
+    array[5, 3] += 1
+    array[40] += 1
+    y = s(array)
+    assert str(y.changed) == "[5:6, 0:8] | [40:41, 0:8] at most"
+    assert np.array_equal(y.numpy(), anew(mlp, weft.tensor(array)).numpy())
+
+
+def test_results_are_the_callers() -> None:
+    s, x = session(mlp), floats(64, 16)
+    first = s(x)
+    before = first.numpy().copy()
+    x[3] = 0.0
+    s(x)
+    assert np.array_equal(first.numpy(), before)
+
+
+def test_a_parameter_is_a_change_like_any_other() -> None:
+    model = weft.nn.Linear(16, 4)
+    s, x = session(model), floats(8, 16)
+    s(x)
+    with weft.no_grad():
+        model.weight[1] = 0.5
+    y = s(x)
+    assert str(y.changed) == "[0:8, 1:2] at most"
+    assert np.array_equal(y.numpy(), anew(model, x).numpy())
+
+
+def test_a_function_that_writes_to_its_argument_is_refused() -> None:
+    def counts(x: weft.Tensor) -> weft.Tensor:
+        x += 1
+        return x * 2
+
+    with pytest.raises(ArgumentError, match="writes to tensors"):
+        session(counts)(floats(3))
+
+
+def test_numbers_are_runtime_variables_where_the_example_shows_one() -> None:
+    def row(x: weft.Tensor, t: int) -> weft.Tensor:
+        return ((x @ W1).relu() @ W2)[t].softmax(-1)
+
+    x = floats(64, 16)
+    s = session(row, x, weft.Variable("t", 0, 63))
+    for t in (0, 1, 2, 3, 60, 2):
+        x[t] = floats(16)
+        assert np.array_equal(s(x, t).numpy(), anew(row, x, t).numpy()), t
+
+
+def test_an_interrupted_run_leaves_a_session_that_computes_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    (form,) = s._forms.values()
+    for error in (KeyboardInterrupt, MemoryError):
+        x[3] = floats(16)
+        execute = type(form)._execute
+
+        def failing(self, *args, error=error, execute=execute):
+            execute(self, *args)  # what is kept has been written over
+            raise error
+
+        monkeypatch.setattr(type(form), "_execute", failing)
+        with pytest.raises(error):
+            s(x)
+        monkeypatch.undo()
+        assert np.array_equal(s(x).numpy(), anew(mlp, x).numpy())
+
+
+def test_an_array_that_is_held_is_not_written_over() -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    held = s(x).numpy()
+    before = held.copy()
+    x[3] = floats(16)
+    s(x)
+    assert np.array_equal(held, before)
+
+
+def test_a_result_that_is_computed_whole_is_not_written_over_while_it_is_held() -> None:
+    s, x = session(lambda x: -x), floats(3)
+    held = s(x)
+    before = held.numpy().copy()
+    for k in range(2):
+        x[:] = float(k)
+        s(x)
+        assert np.array_equal(held.numpy(), before)
+
+
+def test_results_that_nobody_holds_are_updated_where_they_are() -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    (form,) = s._forms.values()
+    (result,) = form.template.results
+    memory = id(form.values[result].memory)  # and no reference to it
+    for t in (3, 4):
+        x[t] = floats(16)
+        s(x)
+        assert id(form.values[result].memory) == memory
+
+
+def test_the_callers_arrays_are_not_kept() -> None:
+    s = session(mlp)
+    array = rng.standard_normal((64, 16)).astype(np.float32)
+    first = s(array)
+    array[5] = 0.0
+    y = s(array)
+    assert [b[0].lo for b in y.changed.boxes] == [5] and not np.array_equal(first.numpy(), y.numpy())
+
+
+def test_another_shape_is_another_plan() -> None:
+    s = session(mlp)
+    x, longer = floats(8, 16), floats(12, 16)
+    for given in (x, longer, x):
+        assert np.array_equal(s(given).numpy(), anew(mlp, given).numpy())
+    assert s.stats().everything == 2
+
+
+def test_several_inputs_and_python_numbers_change() -> None:
+    def f(x: weft.Tensor, y: weft.Tensor, scale: float) -> weft.Tensor:
+        return (x @ W1 * scale).tanh() + y
+
+    x, y = floats(8, 16), floats(32)
+    s = session(f, x, y, weft.tensor(1.0))
+    for scale in (0.5, 0.5, 2.0):
+        x[1], y[3:5] = floats(16), floats(2)
+        found = s(x, y, scale)
+        assert np.array_equal(found.numpy(), anew(f, x, y, weft.tensor(scale)).numpy())
+    assert s.stats().everything == 1
+
+
+def test_a_function_that_reads_values_is_refused_by_where_it_does() -> None:
+    with pytest.raises(ArgumentError, match=r"graph ends where values are read .*test_session"):
+        session(lambda x: x * 2 if x.sum() > 0 else x)(floats(3))
+
+
+def test_batch_norm_is_refused_while_it_trains() -> None:
+    norm, x = weft.nn.BatchNorm1d(16), floats(8, 16)
+    with pytest.raises(ArgumentError, match="eval"):
+        session(norm)(x)
+    norm.eval()
+    assert np.array_equal(session(norm)(x).numpy(), anew(norm, x).numpy())
+
+
+def test_what_changed_may_be_said_and_is_checked() -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    array = x.numpy().copy()
+    array[7] = 1.0
+    y = s(array, changed={"x": [(7,)]})
+    assert np.array_equal(y.numpy(), anew(mlp, weft.tensor(array)).numpy())
+    with pytest.raises(ArgumentError, match="'z'"):
+        s(array, changed={"z": [(7,)]})
+    with pytest.raises(ArgumentError, match="slices of step 1"):
+        s(array, changed={"x": [(64,)]})
+
+
+def test_draws_stay() -> None:
+    drop, x = weft.nn.Dropout(0.5), floats(64, 16)
+    s = session(drop)
+    first = s(x).numpy()
+    x[3] = floats(16)
+    second = s(x).numpy()
+    assert np.array_equal(np.delete(first, 3, 0), np.delete(second, 3, 0))
+
+
+def test_threads_wait_for_each_other() -> None:
+    from threading import Thread
+
+    s, wrong = session(mlp), []
+    inputs = [floats(64, 16) for _ in range(3)]
+    wanted = [anew(mlp, x).numpy() for x in inputs]
+
+    def call(k: int) -> None:
+        for _ in range(5):
+            if not np.array_equal(s(inputs[k]).numpy(), wanted[k]):
+                wrong.append(k)
+
+    threads = [Thread(target=call, args=(k,)) for k in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_decoding_makes_one_plan_and_computes_one_row() -> None:
+    emb, rows = weft.nn.Embedding(11, 16), 24
+    maps = [weft.nn.Linear(16, 48) for _ in range(2)]
+
+    def model(ids: weft.Tensor, t: int) -> weft.Tensor:
+        x = emb(ids)
+        for m in maps:
+            q, k, v = m(x).chunk(3, -1)
+            x = x + weft.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x[0, t]
+
+    ids = weft.zeros((1, rows), dtype=weft.int64)
+    s = session(model, ids, weft.Variable("t", 0, rows - 1))
+    s(ids, 0)
+    for t in range(1, rows):
+        ids[0, t] = t % 11
+        assert np.array_equal(s(ids, t).numpy(), anew(model, ids, t).numpy()), t
+    assert s.stats().plans == 2 and s.stats().everything == 1
+    ids[0, 3] = 5  # in the middle: rows from there on, as far as the last one needs them
+    assert np.array_equal(s(ids, rows - 1).numpy(), anew(model, ids, rows - 1).numpy())
+    ids[0, 9] = 6
+    assert np.array_equal(s(ids, 12).numpy(), anew(model, ids, 12).numpy())
+
+
+def test_a_row_that_nobody_needed_is_computed_when_it_is_needed() -> None:
+    def row(x: weft.Tensor, t: int) -> weft.Tensor:
+        return (((x @ W1).relu() @ W2) * 2)[t]
+
+    x = floats(32, 16)
+    s = session(row, x, weft.Variable("t", 0, 31))
+    s(x, 0)
+    x[7] = floats(16)
+    s(x, 3)  # row 7 is stale
+    assert np.array_equal(s(x, 7).numpy(), anew(row, x, 7).numpy())
+
+
+def test_sums_take_the_fastest_order_where_bits_need_not_be_the_same() -> None:
+    s, x = session(mlp, exact=False), floats(64, 16)
+    s(x)
+    x[3] = floats(16)
+    np.testing.assert_allclose(s(x).numpy(), mlp(x).numpy(), rtol=1e-5)
+    assert s.stats().steps == 1

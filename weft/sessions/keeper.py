@@ -1,0 +1,246 @@
+"""Keeping in a limit, for a form of a session: solved from estimates, and checked against real plans.
+
+The problem of `keeping.py` counts bytes of values and estimates the scratch of runs. What scratch plans take is known
+once they are made, so the limit that is solved for is corrected by what they took more, until the plans of what was
+chosen fit: no run starts that was not measured before. Where none fits, the least that would do is that of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.errors import FileFormatError, MemoryPlanError
+from weft.ir.graph import Node
+from weft.ir.regions.region import Region
+from weft.scheduler.keeping import nbytes
+from weft.scheduler.kernelize.uses import find_uses
+from weft.scheduler.signature import signature
+from weft.sessions.buckets import Bucket
+from weft.sessions.costs import Change, retention, value_name
+from weft.sessions.keeping import Keeping, keep, least, rank, stacked, unlimited
+from weft.sessions.plan_file import SavedCase, SavedPlan, SavedValue
+from weft.sessions.plans import Run, stored_nodes
+from weft.sessions.pool import Arena, MemoryPool, rounded
+from weft.sessions.retention import Retention, members
+from weft.sessions.state import copied, is_alone
+from weft.sessions.transitions import TransitionLog
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Memory
+    from weft.backends.storage import Storage
+    from weft.sessions.form import Form
+    from weft.sessions.recorded import Template
+
+EVERYTHING = "all"
+"""The name of the bucket of a run that computes everything."""
+
+TRIES = 6
+"""Limits that are solved for before the least that would do is taken, or named."""
+
+
+def name_of(bucket: Bucket) -> str:
+    """A bucket as text, the same in every process."""
+    return repr(tuple(bucket))
+
+
+@dataclass(frozen=True, slots=True)
+class FormMemory:
+    """Bytes of what is kept, of the results, and the most scratch of any run, as the device rounds them."""
+
+    kept: int = 0
+    results: int = 0
+    scratch: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.kept + self.results + self.scratch
+
+
+class Keeper:
+    """The values that a form keeps, and where: chosen in the limit of a pool, each at an offset of one arena."""
+
+    def __init__(self, template: Template, pool: MemoryPool | None) -> None:
+        self.pool, self.log = pool, TransitionLog()
+        self._template = template
+        self.stored = stored_nodes(template.results, template.order, template.device)
+        self.kept = self.stored
+        self.answer: Keeping | None = None
+        """The last choice; None where everything is kept that kernels store."""
+        self.names: tuple[str, ...] = (EVERYTHING,)
+        """The buckets that were chosen for."""
+        self.planned = FormMemory()
+        self.places: dict[Node, int] = {}
+        """The nodes with a place in the arena, by number."""
+        self._arena = Arena(template.device, ())
+        self._graph: str | None = None
+
+    # choosing -------------------------------------------------------------------------------------------------------
+
+    def problem(self, reaches: Mapping[str, Mapping[Node, Region]]) -> Retention:
+        """The problem of what to keep for buckets that reach these regions, as probable as the log says."""
+        self.names = (EVERYTHING, *reaches)
+        every = [Change(EVERYTHING, {}), *(Change(name, dirty) for name, dirty in reaches.items())]
+        t = self._template
+        return retention(
+            self.stored,
+            t.results,
+            every,
+            self.log.chances(self.names),
+            t.device.info,
+            find_uses(t.order, frozenset(t.results)),
+        )
+
+    def solved(
+        self,
+        reaches: Mapping[str, Mapping[Node, Region]],
+        seconds: float,
+        measure: Callable[[Sequence[Node]], int],
+    ) -> tuple[Node, ...]:
+        """The nodes to keep, in the order of computation. `measure` gives the bytes that plans take which keep some.
+        MemoryPlanError where nothing fits: it says what the least limit would be."""
+        p = self.problem(reaches)
+        self.answer = keep(p) if self.pool is None else self._fitting(p, self.pool.nbytes, seconds, measure)
+        return self._nodes(self.answer)
+
+    def _fitting(
+        self, p: Retention, limit: int, seconds: float, measure: Callable[[Sequence[Node]], int]
+    ) -> Keeping:
+        aim = limit
+        for _ in range(TRIES):
+            try:
+                answer = keep(p, aim, seconds, shares=False)
+            except MemoryPlanError:
+                break
+            over = measure(self._nodes(answer)) - limit
+            if over <= 0:
+                return answer
+            aim -= over
+        order, needs = rank(p), list[int]()
+        for kept in dict.fromkeys((least(p, order)[1], members(p.pinned))):
+            answer = stacked(p, kept, unlimited(p, order))
+            assert answer is not None
+            needs.append(measure(self._nodes(answer)))
+            if needs[-1] <= limit:
+                return answer
+        raise MemoryPlanError(
+            f"session: its results and what its largest run needs take at least {min(needs):,} bytes, and the limit "
+            f"is {limit:,}. Raise memory=, or use smaller inputs"
+        )
+
+    def _nodes(self, answer: Keeping) -> tuple[Node, ...]:
+        return tuple([self.stored[k] for k in sorted(answer.kept)])
+
+    # files ----------------------------------------------------------------------------------------------------------
+
+    def saved(self, reaches: Mapping[str, Mapping[Node, Region]]) -> SavedPlan:
+        """The choice as a plan file has it, for these buckets."""
+        p = self.problem(reaches)
+        order = rank(p)
+        kept = {k for k, n in enumerate(self.stored) if n in set(self.kept)}
+        first = (*members(p.pinned), *(k for k in order if k in kept))
+        answer = stacked(p, first, unlimited(p, order))
+        assert answer is not None
+        names = set(self.names)
+        return SavedPlan(
+            self.graph,
+            self.device,
+            self._values(),
+            tuple([SavedCase(c.name, tuple(sorted(c.dirty))) for c in p.cases]),
+            answer,
+            {pair: n for pair, n in self.log.counts.items() if names.issuperset(pair)},
+        )
+
+    def adopted(self, saved: SavedPlan, name: str) -> tuple[Node, ...]:
+        """The nodes that a plan file keeps, in the order of computation, whose log goes on from here. FileFormatError
+        where its values are not those of this form."""
+        if saved.values != self._values():
+            raise FileFormatError(
+                f"{name} keeps other values than this version computes: {len(saved.values)}, and here "
+                f"{len(self.stored)}; save it again"
+            )
+        self.log.counts.update(saved.transitions)
+        self.answer = saved.keeping
+        return self._nodes(saved.keeping)
+
+    def _values(self) -> tuple[SavedValue, ...]:
+        results = set(self._template.results)
+        return tuple(
+            [SavedValue(value_name(k, n), nbytes(n), n in results) for k, n in enumerate(self.stored)]
+        )
+
+    @property
+    def graph(self) -> str:
+        """The digest of what is computed."""
+        if self._graph is None:
+            self._graph = signature(self._template.results).digest()
+        return self._graph
+
+    @property
+    def device(self) -> str:
+        """The kind of device that plans are for."""
+        info = self._template.device.info
+        return f"{info.kind} ({info.description})"
+
+    # memory ---------------------------------------------------------------------------------------------------------
+
+    def keep(self, kept: Sequence[Node]) -> None:
+        """Have these be what is kept."""
+        results = set(self._template.results)
+        self.kept = tuple(kept)
+        inside = [n for n in kept if n not in results] if self.pool is not None else []
+        self.places = {n: k for k, n in enumerate(inside)}
+        self._arena = Arena(self._template.device, [nbytes(n) for n in inside])
+        self.planned = FormMemory()
+
+    @property
+    def fits(self) -> bool:
+        """True where what was planned is in the limit."""
+        return self.pool is None or self.planned.total <= self.pool.nbytes
+
+    def memory(self, runs: Sequence[Run]) -> FormMemory:
+        """The bytes that are taken by what is kept, and these runs."""
+        device, results = self._template.device, set(self._template.results)
+        scratch = max([r.scratch_bytes(self.places) for r in runs], default=0)
+        given = sum(rounded(device, nbytes(n)) for n in self.kept if n in results)
+        kept = self._arena.nbytes
+        if self.pool is None:
+            kept = sum(rounded(device, nbytes(n)) for n in self.kept if n not in results)
+        return FormMemory(kept, given, rounded(device, scratch))
+
+    def enter(self, form: Form) -> None:
+        """Have room in the pool for a run of the form."""
+        if self.pool is None:
+            return
+        if not self.planned.total:
+            self.planned = form.memory()
+        self.pool.enter(form, self.planned.kept + self.planned.results, self.planned.scratch)
+
+    def release(self, form: Form) -> None:
+        """Give back the memory of what is kept."""
+        self._arena.release()
+        if self.pool is not None:
+            self.pool.leave(form)
+
+    def place(self, n: Node) -> Memory | None:
+        """The place of a node in the arena."""
+        return self._arena.memories[self.places[n]] if n in self.places else None
+
+    def places_of(self, r: Run, values: dict[Node, Storage]) -> dict[int, Memory]:
+        """The places of results of a run that does not read what is there, by number: of results of the function, where
+        the old ones are, if nobody else has them."""
+        found: dict[int, Memory] = {}
+        for n, k in r.anew:
+            at = self.place(n)
+            if at is None and n in values and is_alone(values, n):
+                at = values[n].memory
+            if at is not None:
+                found[k] = at
+        return found
+
+    def placed(self, n: Node, storage: Storage) -> Storage:
+        """The value of a node in its place."""
+        at = self.place(n)
+        return storage if at is None or storage.memory is at else copied(storage, at)

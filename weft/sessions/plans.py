@@ -1,0 +1,93 @@
+"""Plans of sessions: a graph's plan, where its leaves come from and where its results go."""
+# Tests: tests/sessions/test_session.py
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.core.execute import plans
+from weft.ir.graph import Node
+from weft.ir.index import Var
+from weft.ir.ops import Op
+from weft.scheduler.keeping import nbytes
+from weft.scheduler.kernelize import kernelize
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device
+    from weft.scheduler.plan import Plan
+
+
+def stored_nodes(results: Sequence[Node], order: Sequence[Node], device: Device) -> tuple[Node, ...]:
+    """The results and all that kernels store on the way to them, in the order of computation."""
+    todo = [n for n in results if n.op is not Op.BUFFER]
+    written = {n for spec in kernelize(todo, device.info.bounds.parameters) for n in spec.writes}
+    return tuple([n for n in order if n in written or n in todo])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A plan and the memories that it runs on: `template` has those that never change. `sources`: the node that each
+    other leaf stands for; `values`: where the runtime variables are among a step's numbers; `results`: the nodes whose
+    value each result is, which is copied for all but the first."""
+
+    plan: Plan | None
+    template: tuple[Any, ...]
+    sources: tuple[tuple[int, Node], ...]
+    values: tuple[int, ...]
+    results: tuple[tuple[Node, ...], ...]
+    replaced: frozenset[int]
+    """The leaves whose memory results take."""
+
+    anew: tuple[tuple[Node, int], ...] = ()
+    """The nodes, with the number of the result, that are made without a look at their old values."""
+    aside: tuple[Node, ...] = ()
+    """The nodes whose old values are read after the new ones are made: these are copied to their places."""
+
+    def scratch_bytes(self, places: Container[Node]) -> int:
+        """The workspace, and what results take until they are copied to their places."""
+        if self.plan is None:
+            return 0
+        return self.plan.commands.workspace_bytes + sum(nbytes(n) for n in self.aside if n in places)
+
+
+def planned(
+    results: Mapping[Node, Node],
+    stand_for: Mapping[Node, Node],
+    variables: Sequence[Var],
+    device: Device,
+) -> Run:
+    """The run that computes nodes, given by what they are new values of. `stand_for`: the node by the leaf of the graph
+    that stands for its old value, whose memory the new one may take."""
+    if not results:
+        return Run(None, (), (), (), (), frozenset())
+    made: dict[Node, list[Node]] = {}
+    for old, new in results.items():
+        made.setdefault(new, []).append(old)
+    leaf = {node: at for at, node in stand_for.items()}
+    state = {k: leaf[old[0]] for k, old in enumerate(made.values()) if old[0] in leaf}
+    plan, sig = plans.plan(list(made), device, state, dynamic=False)
+    template = [
+        None if s is None else plans.memory_on(n, s, device)
+        for n, s in zip(sig.leaves, sig.storages, strict=True)
+    ]
+    sources = [
+        (i, stand_for.get(n, n))
+        for i, (n, m) in enumerate(zip(sig.leaves, template, strict=True))
+        if m is None
+    ]
+    number = {v.name: k for k, v in enumerate(variables)}
+    values = tuple([number[v.name] for v in plan.variables])
+    replaced = frozenset([o.replaces for o in plan.outputs if o.replaces is not None])
+    read = {n for _, n in sources}
+    new = [
+        (old[0], k)
+        for k, (old, o) in enumerate(zip(made.values(), plan.outputs, strict=True))
+        if o.replaces is None
+    ]
+    anew = tuple([(n, k) for n, k in new if n not in read])
+    aside = tuple([n for n, _ in new if n in read])
+    return Run(
+        plan, tuple(template), tuple(sources), values, tuple(map(tuple, made.values())), replaced, anew, aside
+    )

@@ -1,0 +1,129 @@
+"""Memory of sessions: one limit for many, and one arena for what each keeps.
+
+    with weft.memory_pool(6 << 30) as pool:
+        encode, denoise, decode = (weft.session(f, x, pool=pool) for f, x in graphs)
+
+Of the sessions of a pool, those that ran last have what they keep; where the limit leaves no room for the next, the one
+that ran longest ago loses all of it, and computes it again at its next run. Weights are nobody's: sessions that use the
+same tensors read the same memory. Scratch is the device's, which all plans share.
+"""
+# Tests: tests/sessions/test_keeper.py
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from weft.backends.protocol import Divider, Rounder
+from weft.errors import ArgumentError, MemoryPlanError
+from weft.ir.forks import forkable
+from weft.sessions.retention import aligned
+
+if TYPE_CHECKING:
+    from weft.backends.protocol import Device, Memory
+
+
+class Member(Protocol):
+    """Something that keeps values in a pool."""
+
+    def release(self) -> None:
+        """Let go of all that is kept."""
+        ...
+
+
+class MemoryPool:
+    """A limit in bytes for what sessions keep, their results, and the scratch of their runs; see the module."""
+
+    def __init__(self, nbytes: int) -> None:
+        if nbytes <= 0:
+            raise ArgumentError(f"memory_pool: a pool of {nbytes} bytes has room for nothing")
+        self.nbytes = nbytes
+        self.lock = forkable(threading.RLock())
+        """Held by a run of any session of the pool: one runs at a time."""
+        self._members: dict[weakref.ref[Member], tuple[int, int]] = {}
+
+    def __enter__(self) -> MemoryPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let all sessions of the pool release what they keep. They may be used on, and begin anew."""
+        for member in list(self._members):
+            self._release(member)
+
+    def __repr__(self) -> str:
+        return f"<weft.memory_pool of {self.nbytes:,} bytes, {self.used_bytes():,} used>"
+
+    def used_bytes(self) -> int:
+        """Bytes of what is kept, and of the most scratch that a run of it takes."""
+        return sum(kept for kept, _ in self._members.values()) + self._scratch(0)
+
+    def enter(self, member: Member, kept: int, scratch: int) -> None:
+        """Have room for what a member keeps and the scratch of its runs: others release what they keep, the one first
+        that ran longest ago. MemoryPlanError where there is not so much in all."""
+        if kept + scratch > self.nbytes:
+            raise MemoryPlanError(f"a session takes {kept + scratch:,} bytes of a pool of {self.nbytes:,}")
+        me = weakref.ref(member, self._gone)
+        self._members.pop(me, None)
+        while self._members and self._kept() + kept + self._scratch(scratch) > self.nbytes:
+            self._release(next(iter(self._members)))
+        self._members[me] = kept, scratch
+
+    def leave(self, member: Member) -> None:
+        """Have a member keep nothing any more."""
+        self._members.pop(weakref.ref(member), None)
+
+    def _kept(self) -> int:
+        return sum(kept for kept, _ in self._members.values())
+
+    def _scratch(self, least: int) -> int:
+        return max([least, *(scratch for _, scratch in self._members.values())])
+
+    def _release(self, member: weakref.ref[Member]) -> None:
+        self._members.pop(member, None)
+        found = member()
+        if found is not None:
+            found.release()
+
+    def _gone(self, member: weakref.ref[Member]) -> None:
+        self._members.pop(member, None)
+
+
+class Arena:
+    """Memory with values at fixed offsets; where a device cannot divide memories, one for each value."""
+
+    def __init__(self, device: Device, sizes: Sequence[int]) -> None:
+        self._device, self._sizes = device, tuple(sizes)
+        self._memories: tuple[Memory, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the arena takes of the device's pool."""
+        if isinstance(self._device, Divider):
+            return rounded(self._device, sum(map(aligned, self._sizes)))
+        return sum(self._sizes)
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """The memory of each value, allocated when it is first asked for. MemoryError where there is none."""
+        if self._memories is None:
+            device = self._device
+            if isinstance(device, Divider) and self._sizes:
+                whole, found, at = device.allocate(sum(map(aligned, self._sizes))), list["Memory"](), 0
+                for size in self._sizes:
+                    found.append(device.part(whole, at, size))
+                    at += aligned(size)
+                self._memories = tuple(found)
+            else:
+                self._memories = tuple([device.allocate(size) for size in self._sizes])
+        return self._memories
+
+    def release(self) -> None:
+        """Give the memory back, once nobody uses it."""
+        self._memories = None
+
+
+def rounded(device: Device, nbytes: int) -> int:
+    """The bytes that a memory of so many takes of the device's pool."""
+    return device.rounded_bytes(nbytes) if isinstance(device, Rounder) and nbytes else nbytes
