@@ -134,8 +134,8 @@ def _known(n: Int) -> int:
 
 
 class Changes(NamedTuple):
-    """What a class says, with runtime variables: the region of each changed input by number; where the box begins; what
-    the variable that goes along with it is."""
+    """The changes of a class, with runtime variables: the region of each changed input by number; where the box begins;
+    what the variable that goes along with it is."""
 
     regions: Mapping[int, Region]
     starts: tuple[Var, ...]
@@ -143,7 +143,7 @@ class Changes(NamedTuple):
 
 
 def changes(bucket: Bucket, leaves: Mapping[int, Node]) -> Changes:
-    """What a class says of the inputs."""
+    """The changes of inputs that a class stands for."""
     found = {k: Region.whole(leaves[k].shape) for k in bucket.whole}
     if bucket.input < 0:
         return Changes(found, (), {})

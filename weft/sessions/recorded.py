@@ -93,7 +93,7 @@ def recorded(
 
 
 def _uncopied(n: Node, inputs: tuple[Node, ...]) -> Node:
-    """What is on no device is where it is asked for: constants, positions, and what is made of them."""
+    """Leave copies of what is on no device out: constants, positions, what is made of them are where they are used."""
     return inputs[0] if n.op is Op.COPY and inputs[0].device is None else over(n, inputs)
 
 

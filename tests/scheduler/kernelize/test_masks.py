@@ -60,6 +60,25 @@ MASKED: dict[str, tuple[Callable[[], weft.Tensor], str]] = {
         lambda: weft.where(CAUSAL & (COLUMNS < 3), X, LOWEST),
         "-inf unless 0 <= $0 - $1 and 1 <= -$1 + 3",
     ),
+    "where not": (lambda: weft.where(~CAUSAL, LOWEST, X), "-inf unless 0 <= $0 - $1"),
+    "where, of tril as numbers": (
+        lambda: X.masked_fill(weft.ones(4, 6).tril() == 0, LOWEST),
+        "-inf unless 0 <= $0 - $1",
+    ),
+    "where, of triu as a bool": (
+        lambda: X.masked_fill(weft.ones(4, 6).bool().triu(1), LOWEST),
+        "-inf unless -$0 + $1 - 1 < 0",
+    ),
+    "where, of one or the other": (
+        lambda: weft.where((COLUMNS > ROWS) | (X < 0), LOWEST, X),
+        "-inf unless -$0 + $1 < 1",
+    ),
+    "where, of the opposite of both": (
+        lambda: weft.where(~(CAUSAL & (X < 0)), LOWEST, X),
+        "-inf unless 0 <= $0 - $1",
+    ),
+    "where, chosen by either": (lambda: weft.where(CAUSAL | (X < 0), X, LOWEST), ""),
+    "where, of numbers that are never met": (lambda: X.masked_fill(weft.ones(4, 6).tril() == 2, LOWEST), ""),
     "where, of zeros by another mask": (
         lambda: weft.where(COLUMNS < 3, WEIGHTS, 0.0),
         "0.0 unless 0 <= $0 - $1",

@@ -7,7 +7,6 @@ A part's extents cannot depend on the variable, so an op that would need fewer e
 as elsewhere, which lie further inside; the wanted ones begin later in what is made of them: `Rows` of a reshape, the
 source of a padded box. An op not listed makes such a box from whole axes (`weft.ir.regions.parts`).
 """
-# Tests: tests/ir/regions/test_moving.py
 
 from __future__ import annotations
 

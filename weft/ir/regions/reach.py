@@ -61,7 +61,7 @@ Rule = Callable[[Node, int, TableBox, Sides], list[TableBox]]
 
 
 class Reach:
-    """What changes reach in a graph, whose nodes are given in the order of computation."""
+    """A graph, whose nodes are given in the order of computation, to be asked what changes reach and results need."""
 
     def __init__(self, order: Sequence[Node], used: Used = always) -> None:
         kinds: dict[object, int] = {}
@@ -75,7 +75,7 @@ class Reach:
         self._needs: dict[tuple[int, tuple[TableBox, ...]], tuple[tuple[TableBox, ...], ...]] = {}
 
     def dirty(self, changed: Mapping[Node, Region]) -> Reached:
-        """What changes of these regions reach. Their boxes may overlap, and move with runtime variables."""
+        """Return what changes of these regions reach. Their boxes may overlap, and move with runtime variables."""
         found = self._given(changed)
         for n, kind, guards in self._nodes:
             if n not in found and any(i in found for i in n.inputs):
@@ -88,7 +88,7 @@ class Reach:
         return Reached({n: b for n, b in found.items() if b}, self._sides)
 
     def needed(self, wanted: Mapping[Node, Region]) -> Reached:
-        """What these regions are computed from. Leaves, and what is not in the graph, are looked at, too."""
+        """Return what these regions are computed from. Leaves, and what is not in the graph, are looked at, too."""
         found = self._given(wanted)
         for n, kind, guards in reversed(self._nodes):
             mine = found[n] = self._joined(found.get(n, ()))
@@ -372,7 +372,7 @@ def _same(node: Node, k: int, box: TableBox, sides: Sides) -> list[TableBox]:
 
 
 def _unlisted(node: Node, k: int, box: TableBox, sides: Sides) -> list[TableBox]:
-    """What the box reaches wherever it is, all starts together."""
+    """The boxes that a box reaches wherever it is, all starts together."""
     region = reaches(node, k, Region((tuple([Interval(*i.hull) for i in box]),)))
     known = [
         [(max(low(i.lo), 0), min(high(i.hi), n)) for i, n in zip(b, _sizes(node.shape), strict=True)]
@@ -434,7 +434,7 @@ def _windows_of(box: TableBox, w: Window, shape: Shape, sides: Sides) -> TableBo
 
 
 def _places_of(box: TableBox, w: Window, shape: Shape, sides: Sides) -> TableBox:
-    """Where o*stride + k*dilation is, for windows o and places k of a box."""
+    """The places o*stride + k*dilation of windows o and places k in a box."""
     var, ((lo, hi), (first, end)) = sides.together(box[w.axis], box[w.window])
     found = sides.of(
         var, lo * w.stride + first * w.dilation, (hi - 1) * w.stride + (end - 1) * w.dilation + 1
@@ -458,7 +458,7 @@ def _concat(node: Node, k: int, box: TableBox, sides: Sides) -> list[TableBox]:
 
 
 def _before(node: Node, k: int) -> Int:
-    """Where input number k of a CONCAT begins."""
+    """The place where input number k of a CONCAT begins."""
     return sum((n.shape[attributes(node, Along).axis] for n in node.inputs[:k]), 0)
 
 
@@ -569,7 +569,7 @@ _RULES: dict[Op, Rule] = {
 
 
 def _unlisted_needs(node: Node, box: TableBox, sides: Sides) -> list[list[TableBox]]:
-    """What the box needs wherever it is, all starts together."""
+    """The boxes that a box needs wherever it is, all starts together."""
     found = needs(node, Region((tuple([Interval(*i.hull) for i in box]),)))
     return [
         [

@@ -118,7 +118,7 @@ class Sides:
         return self.within(self.of(var, -((end - 1 - lo) // by), (hi - 1 - least) // by + 1), size)
 
     def within(self, i: Side, size: int) -> Side:
-        """What is in an axis of this size."""
+        """The part of a side that is in an axis of this size."""
         if (i.lo >= 0).all() and (i.hi <= size).all():
             return i
         return self.of(i.var, i.lo.clip(0, size), i.hi.clip(0, size))
@@ -137,7 +137,7 @@ class Sides:
         return self.of(var, np.minimum(lo, other_lo), np.maximum(hi, other_hi))
 
     def common(self, a: Side, b: Side) -> Side:
-        """What is in both."""
+        """The side of what is in both."""
         var, ((lo, hi), (other_lo, other_hi)) = self.together(a, b)
         return self.of(var, np.maximum(lo, other_lo), np.minimum(hi, other_hi))
 

@@ -1,4 +1,4 @@
-"""Where operands have no effect, for regions: what a mask makes nothing is not reached.
+"""Conditions without which operands have no effect, for regions: what a mask makes nothing is not reached.
 
     s = where(j <= i, q k^T, -inf)      s[i, j] does not depend on k[j] for j > i: the other one is chosen
     s = q k^T + m                       nor does it where m is -inf, of any finite number
@@ -9,7 +9,6 @@ is 0 or -0, of which a sum, beginning with 0, shows neither. This is why a produ
 nothing but sums reads the product. An infinity or NaN in an operand that is left out would have made a NaN of what is
 masked: `assumed` has these operands, for those who look at their values.
 """
-# Tests: tests/scheduler/kernelize/test_uses.py
 
 from __future__ import annotations
 
