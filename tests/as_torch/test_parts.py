@@ -220,3 +220,83 @@ def _put(i: int, queue: Any) -> None:
 def _fail(i: int) -> None:
     if i:
         raise ValueError(i)
+
+
+# ------------------------------------------------------------------------------------- torch's lesser modules
+
+
+def test_a_normalization_is_done_by_the_weights_before_it() -> None:
+    from weft.as_torch.parts import fusion
+
+    weft.manual_seed(0)
+    conv, norm = weft.nn.Conv1d(2, 3, 2), weft.nn.BatchNorm1d(3)
+    norm.train()(weft.randn(4, 3, 5) * 2 + 1)
+    x = weft.randn(1, 2, 6)
+    fused = fusion.fuse_conv_bn_eval(conv.eval(), norm.eval())
+    np.testing.assert_allclose(fused(x).tolist(), norm(conv(x)).tolist(), rtol=1e-4, atol=1e-5)
+    assert fused is not conv and isinstance(fused.weight, weft.nn.Parameter)
+
+
+def test_a_batch_of_a_kind_of_ones_own_is_collated_by_its_function() -> None:
+    from weft.as_torch.parts import data
+
+    table = {str: lambda batch, collate_fn_map: "".join(batch)}
+    assert data.collate(["a", "b"], collate_fn_map=table) == "ab"
+    assert data.collate([1, 2], collate_fn_map=table).tolist() == [1, 2]
+    assert data.functional_datapipe("map")(Mine) is Mine
+
+
+def test_a_checkpointed_function_has_the_gradients_of_the_function() -> None:
+    from weft.as_torch.parts import checkpoints
+
+    for use in (
+        lambda f, x: checkpoints.checkpoint(f, x, use_reentrant=True),
+        lambda f, x: checkpoints.CheckpointFunction.apply(f, True, x),
+        lambda f, x: checkpoints.checkpoint_sequential([f], 1, x),
+    ):
+        x = weft.tensor([1.0, 2.0], requires_grad=True)
+        use(lambda x: x * x, x).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [2.0, 4.0]
+    wrapped = checkpoints.checkpoint_wrapper(weft.nn.Linear(2, 1))
+    assert wrapped(weft.ones(3, 2)).shape == (3, 1)
+
+
+def test_what_takes_over_a_function_is_asked_in_turn() -> None:
+    from weft.as_torch.parts import overriding
+
+    class Own:
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return "own" if args else NotImplemented
+
+    assert overriding.has_torch_function((1, Own())) and not overriding.has_torch_function_unary(weft.ones(2))
+    assert overriding.handle_torch_function(weft.add, (Own(),), 1) == "own"
+    with pytest.raises(TypeError):
+        overriding.handle_torch_function(weft.add, (Own(),))
+
+
+def test_parts_of_a_batch_come_together_again() -> None:
+    from weft.as_torch.parts import parallel
+
+    x = weft.arange(6.0).reshape(6, 1)
+    parts = parallel.scatter(x, ["cpu", "cpu"])
+    double = parallel.replicate(lambda x: x * 2, ["cpu", "cpu"])
+    assert [len(p) for p in parts] == [3, 3]
+    outputs = parallel.parallel_apply(double, [(p,) for p in parts])
+    assert parallel.gather(outputs, "cpu").tolist() == (x * 2).tolist()
+
+
+def test_options_of_files_and_scripts_are_what_weft_does() -> None:
+    from weft.as_torch.parts import files, scripting
+
+    with files.safe_globals([Mine]):
+        assert files.get_safe_globals() == []  # nothing that a file names is called
+    pick = scripting.boolean_dispatch(
+        "deep", 1, False, lambda x, deep=False: -x, lambda x, deep=False: x, "", ""
+    )
+    assert (pick(3), pick(3, deep=True)) == (3, -3)
+    x = weft.arange(6)
+    assert scripting.reshape_from_tensor_shape(x, weft.tensor([2, 3])).shape == (2, 3)
+    assert scripting.FloatFunctional().add_relu(
+        weft.tensor([-2.0, 1.0]), weft.tensor([1.0, 1.0])
+    ).tolist() == [0, 2]

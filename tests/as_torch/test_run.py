@@ -11,6 +11,9 @@ from types import ModuleType
 
 import pytest
 
+import weft
+from weft.core.execute import host_operations
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MANUAL = ROOT / "manuals" / "from_torch.md"
@@ -67,3 +70,11 @@ def test_where_torch_itself_is_loaded_the_room_refuses(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     with pytest.raises(ImportError, match="torch itself is loaded"):
         as_torch.install()
+
+
+def test_operations_of_the_host_are_told_to_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(host_operations, "_watchers", [])
+    host_operations.watch(seen.append)
+    weft.linalg.eigvalsh(weft.eye(2))
+    assert seen and "eig" in seen[0]

@@ -43,5 +43,5 @@ def test_the_table_is_swept_when_it_has_doubled() -> None:
     graph._sweep()  # however large earlier tests let it become
     graph.watch_after(graph.GROWTH)
     for _ in range(3):
-        chain(2 * graph._sweep_at)
+        chain(graph._sweep_at)  # twice as many nodes
         assert len(graph._nodes) <= graph._sweep_at + 1
