@@ -817,10 +817,11 @@ class PartsReplay(LazyReplay):
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """The plan of a recording for tensors that lie so. `source`: the place of each value, laid out as the tensor that
-    stands for it afterwards, or whose gradient it is."""
+    """The plan of a recording for tensors that lie so: of the nodes `asked`. `source`: the place of each value, laid
+    out as the tensor that stands for it afterwards, or whose gradient it is."""
 
     layouts: list[Layout | None]
+    asked: list[Node]
     plan: MeshPlan | None
     inputs: _Inputs
     source: list[int]
@@ -840,14 +841,18 @@ class MeshReplay(PartsReplay):
         known = all(g.value is None or g.target in r.specs for g in r.set_grads)
         return known and not plans.in_files(nodes)
 
-    def _run(self, objects: list[Any]) -> Any:
+    def _laid(self, objects: list[Any]) -> _Laid:
+        """The plan for tensors that lie as these."""
         layouts = [meshes.layout_of(objects[k].value.node) for k in self.recording.specs]
         for known in self._known:
             if known.layouts == layouts:
-                break
-        else:
-            known = self._planned(layouts)
-            self._known = [known, *self._known[: LAYOUTS_KEPT - 1]]
+                return known
+        made = self._planned(layouts)
+        self._known = [made, *self._known[: LAYOUTS_KEPT - 1]]
+        return made
+
+    def _run(self, objects: list[Any]) -> Any:
+        known = self._laid(objects)
         storages: list[Storage] = []
         if known.plan is not None:
             storages = known.plan.run(known.inputs.memories(self.recording, objects))
@@ -870,7 +875,7 @@ class MeshReplay(PartsReplay):
         where = {n: i for i, n in enumerate([*places, *asked])}
         found = plans.over_meshes(asked, lies) if asked else None
         plan, inputs = (None, _Inputs([], [], [])) if found is None else (found[0], _Inputs.of(r, found[1]))
-        return _Laid(layouts, plan, inputs, [where[n] for n in nodes])
+        return _Laid(layouts, asked, plan, inputs, [where[n] for n in nodes])
 
     def _as_before(self, tensor: int, new: Node, lies: Mapping[Node, Layout]) -> Node:
         """A node that a tensor is to stand for, or its gradient: laid out as the tensor is."""
@@ -882,8 +887,13 @@ class MeshReplay(PartsReplay):
         return graph.apply(Op.COPY, (new,), graph.Target(old.device or "", layout))
 
     def explain(self, objects: list[Any]) -> Explanation:
-        """Run; the kernels of what was recorded, for tensors that lie as these, without times."""
-        return LazyReplay.explain(self, objects)
+        """Run; the kernels of the plan for tensors that lie as these, without times."""
+        from weft.core.execute.explanation import explain_nodes
+
+        self.run(objects)
+        known = {v: objects[k].value for k, v in self.recording.placeholders.items()}
+        asked = [Value(n) for n in self._laid(objects).asked]
+        return explain_nodes([v.node for v in instantiate(asked, known, {})])
 
 
 def target(b: Rebind, objects: Sequence[Any]) -> Any:
