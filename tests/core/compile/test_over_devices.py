@@ -140,8 +140,6 @@ def test_what_is_asked_of_devices_is_checked(devices: list[str]) -> None:
         weft.compile(lambda x: x, devices="farm:0")
     with pytest.raises(ArgumentError, match="a device may be in a mesh once"):
         weft.compile(lambda x: x, devices=["farm:0", "farm:0"])
-    with pytest.raises(ArgumentError, match="memory= is for devices="):
-        weft.compile(lambda x: x, memory=1 << 20)
 
 
 def test_without_reassociation_no_sum_is_split(devices: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overlo
 
 from weft.core.args.handle import describe
 from weft.core.compile.compiled_function import CompiledFunction, compiled, living, name_of
+from weft.core.compile.in_memory import InMemory
 from weft.core.compile.over_devices import OverDevices
 from weft.errors import ArgumentError, DTypeError
 
@@ -87,6 +88,9 @@ def compile(
 
     With `numerics`, calls are made in that mode, and their results computed in it: see `weft.numerics`.
 
+    With `memory` (bytes that may be in use on the default device, or on each device by name), calls keep within that as
+    in `weft.memory_limit`: values that do not fit are computed again, or spilled.
+
     With `devices` (names, a DeviceMesh, or all of a kind such as "cuda:*") the function is spread over them, without
     any annotation: once a call has been traced that makes no new state, on the device where everything is, layouts of
     its arguments and of the state that it uses are chosen by what computing and exchanging takes (`memory`: bytes that
@@ -109,13 +113,13 @@ def compile(
     if already is not None:
         _refuse_other_wishes(already, devices, memory, numerics)
         return fn
-    if memory is not None and devices is None:
-        raise ArgumentError("compile: memory= is for devices=, which was not given; see weft.memory_limit")
-    made: CompiledFunction[..., Any] = (
-        compiled(fn, fullgraph, dynamic, numerics)
-        if devices is None
-        else OverDevices(fn, devices, memory, numerics, fullgraph, dynamic)
-    )
+    made: CompiledFunction[..., Any]
+    if devices is not None:
+        made = OverDevices(fn, devices, memory, numerics, fullgraph, dynamic)
+    elif memory is not None:
+        made = InMemory(fn, memory, numerics, fullgraph, dynamic)
+    else:
+        made = compiled(fn, fullgraph, dynamic, numerics)
     form: Any = getattr(fn, "_compiled_form", None)
     return made if form is None else form(made)
 

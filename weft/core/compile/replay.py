@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
 
+
+R = TypeVar("R")
 
 LAYOUTS_KEPT = 4
 """Plans of a compiled function on a mesh, one for each way in which its tensors lie; the oldest one goes first."""
@@ -298,12 +300,16 @@ class PlanReplay(Replay):
         self._plan_nodes(dynamic)
         self._number_values(nodes)
         self._heir: PlanReplay | None = None
+        self._within: PlanReplay | None = None
+        """The one that last ran within less memory than the plan takes."""
+        self._is_within = False
         self._take_plan()
 
     def _plan_nodes(self, dynamic: bool) -> None:
         """Find the plan for what is computed at each call, and where its leaves come from."""
         r, device = self.recording, self._device
         self._plan, sig = _plan(r, device, self._nodes, self._planned, dynamic)
+        self._sig = sig
         leaves = sig.leaves if sig is not None else ()
         number = {v.node: k for k, v in r.placeholders.items()}
         drawn = {n: k for k, (_, n, _) in enumerate(r.draws)}
@@ -408,14 +414,38 @@ class PlanReplay(Replay):
             self._take_heir(keeps=False)
             return self.run(objects)
         try:
-            return self._run_exclusively(objects)
-        except MemoryPlanError:
+            return self.run_exclusively(objects)
+        except MemoryPlanError as refused:
             if kept is None and (self._plan is None or self._plan.shared is None):
-                raise
+                return self._in_memory(refused, lambda other: other.run_exclusively(objects))
         self._take_heir(keeps=False)  # whose plan needs no room for larger sizes, nor for what is kept
         return self.run(objects)
 
-    def _run_exclusively(self, objects: list[Any]) -> Any:
+    def _in_memory(self, refused: MemoryPlanError, start: Callable[[PlanReplay], R]) -> R:
+        """The result of `start` for a replay that runs a plan for the memory that is left, now that the one which keeps
+        all values is refused."""
+        if self._sig is None or self._is_within:
+            raise refused
+
+        def started(plan: Plan) -> R:
+            if self._within is None or not self._within.runs(plan):
+                self._within = copy(self)
+                self._within.take(plan)
+            return start(self._within)
+
+        state = _replaced(self.recording, self._device, self._nodes)
+        return plans.within_memory(self._sig, self._device, state, refused, started)
+
+    def runs(self, plan: Plan) -> bool:
+        """True where this is the plan that it runs."""
+        return self._plan is plan
+
+    def take(self, plan: Plan) -> None:
+        """Run another plan of the same graph from here on; nobody else has it yet."""
+        self._plan, self._is_within = plan, True
+        self._take_plan()
+
+    def run_exclusively(self, objects: list[Any]) -> Any:
         plan = self._plan
         if self._pure and plan is not None:
             memories = self._kept_and_fixed(objects)
@@ -434,8 +464,11 @@ class PlanReplay(Replay):
         if self._heir is not None:
             return self._heir.profile(objects)
         times: list[int] = []
-        with exclusive(self._changed(objects)):
-            self._run(objects, times, sole=False)
+        try:
+            with exclusive(self._changed(objects)):
+                self._run(objects, times, sole=False)
+        except MemoryPlanError as refused:
+            return self._in_memory(refused, lambda other: other.profile(objects))
         return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
 
     def explain(self, objects: list[Any]) -> Explanation:
@@ -445,8 +478,11 @@ class PlanReplay(Replay):
             return self._heir.explain(objects)
         times: list[int] = []
         start = time.perf_counter_ns()
-        with exclusive(self._changed(objects)):
-            self._run(objects, times, sole=False)
+        try:
+            with exclusive(self._changed(objects)):
+                self._run(objects, times, sole=False)
+        except MemoryPlanError as refused:
+            return self._in_memory(refused, lambda other: other.explain(objects))
         ns = time.perf_counter_ns() - start
         if self._plan is None:
             return Explanation(())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import pending, tracing
 from weft.core.execute.pending import Reason
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, MemoryPlanError
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from weft.scheduler.parts.order import Step
     from weft.scheduler.placing.layouts import Form
     from weft.scheduler.plan import KernelInfo, Plan
+    from weft.scheduler.signature import Signature
 
 TIMED_RUNS = 5
 """Runs of which an explanation gives the median, after one to warm up."""
@@ -526,8 +527,28 @@ def _kernels(nodes: Sequence[Node], name: str, shared: list[str]) -> Iterator[Ex
     if plan is not None and plan.shared is not None:
         shared.append(str(plan.shared))
         nodes, sizes = list(plan.shared.outputs), plan.shared.values
-    for detail in details(nodes, device, sizes):
+    order = None if sizes else _order_within(sig, device, shared)
+    for detail in details(nodes, device, sizes, order):
         yield ExplainedKernel(detail, name)
+
+
+def _order_within(sig: Signature, device: Device, lines: list[str]) -> Sequence[int] | None:
+    """The order of the kernels within the memory that is left, where a limit is set; None for their own. Which values
+    leave memory is added to `lines`, or that there is not enough."""
+    from weft.backends.registry import limit_set
+
+    if limit_set(device) is None or sig.variables or sig.homeless:
+        return None
+    from weft.scheduler.pools.within import Fitted, fitting, remedy, room_on
+
+    found = fitting(sig, device, (), room_on(device))
+    if not isinstance(found, Fitted):
+        lines.append(remedy(device, found))
+        return None
+    if found.plan.within is None:
+        return None
+    lines += found.plan.within.lines
+    return found.plan.within.order
 
 
 def explained(
@@ -539,7 +560,7 @@ def explained(
     name, limits = device.info.name, device.limits()
     launches = [(s, t) for s, t in zip(plan.steps, times, strict=True) if s.name != "copy"]
     if plan.shared is None:
-        found = details(nodes, device)
+        found = details(nodes, device, None, None if plan.within is None else plan.within.order)
     else:
         found = details(plan.shared.outputs, device, plan.shared.values)
         sized = [
@@ -554,6 +575,8 @@ def explained(
 
 
 def _shared_by(plan: Plan | None) -> tuple[str, ...]:
+    if plan is not None and plan.within is not None:
+        return plan.within.lines
     return () if plan is None or plan.shared is None else (str(plan.shared),)
 
 
@@ -570,7 +593,14 @@ def _timed(nodes: Sequence[Node], device: Device) -> tuple[Plan, list[int], int]
         )
     plan = plan_for(sig, device)
     memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
-    plan.profile(memories)
+    try:
+        plan.profile(memories)
+    except MemoryPlanError as refused:
+        from weft.scheduler.pools.within import attempted
+
+        plan = attempted(
+            sig, device, (), refused, lambda found: (found.plan.profile(memories), found.plan)[1]
+        )
     runs: list[list[int]] = []
     wholes: list[int] = []
     start = clock.perf_counter_ns()
