@@ -822,34 +822,25 @@ class PartsReplay(LazyReplay):
         self._number_values(nodes)
 
     def _run(self, objects: list[Any]) -> Any:
-        r = self.recording
-        storages = self._plan.run(self._inputs.memories(r, objects), {})
-        return self._stored(
-            objects, storages, [self._source[b.value] for b in r.rebinds],
-            [None if g.value is None else self._source[g.value] for g in r.set_grads],
-        )  # fmt: skip
+        storages = self._plan.run(self._inputs.memories(self.recording, objects), {})
+        return self._stored(objects, storages, self._source)
 
-    def _stored(
-        self,
-        objects: list[Any],
-        storages: Sequence[Storage],
-        rebound: Sequence[int],
-        grads: Sequence[int | None],
-    ) -> Any:
-        """The results, where a call has computed these values; state and gradients are those in these places."""
+    def _stored(self, objects: list[Any], storages: Sequence[Storage], source: Sequence[int]) -> Any:
+        """The results, where a call has computed these values. `source`: the place of each recorded value."""
         r = self.recording
         env: list[Node] = [objects[k].value.node for k in self._passed]
         env += self._fixed
         env += [graph.buffer(s.shape, s.dtype, s.home, s) for s in storages]
+        found = [env[i] for i in source]
         results = [
-            objects[s] if s is not None else standing_for(Value(env[self._source[k]], leaf))
+            objects[s] if s is not None else standing_for(Value(found[k], leaf))
             for s, k, leaf in self._results
         ]
         return self._committed(
             objects,
             results,
-            [Value(env[i], b.needs_grad) for i, b in zip(rebound, r.rebinds, strict=True)],
-            [None if i is None else Value(env[i]) for i in grads],
+            [Value(found[b.value], b.needs_grad) for b in r.rebinds],
+            [None if g.value is None else Value(found[g.value]) for g in r.set_grads],
         )
 
     def explain(self, objects: list[Any]) -> Explanation:
@@ -862,15 +853,14 @@ class PartsReplay(LazyReplay):
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """The plan of a recording for tensors that lie so: of the nodes `asked`. `rebound`, `grads`: the places of values
-    that state and gradients stand for afterwards, laid out as those before."""
+    """The plan of a recording for tensors that lie so: of the nodes `asked`. `source`: the place of each value, laid
+    out as the tensor that stands for it afterwards, or whose gradient it is."""
 
     layouts: list[Layout | None]
     asked: list[Node]
     plan: MeshPlan | None
     inputs: _Inputs
-    rebound: list[int]
-    grads: list[int | None]
+    source: list[int]
 
 
 class MeshReplay(PartsReplay):
@@ -878,7 +868,6 @@ class MeshReplay(PartsReplay):
 
     def __init__(self, r: Recording, classes: Sequence[type] | None, nodes: Sequence[Node]) -> None:
         LazyReplay.__init__(self, r, classes, realize=True)
-        self._nodes = nodes
         self._number_values(nodes)
         self._known: list[_Laid] = []
 
@@ -903,35 +892,30 @@ class MeshReplay(PartsReplay):
         storages: list[Storage] = []
         if known.plan is not None:
             storages = known.plan.run(known.inputs.memories(self.recording, objects))
-        return self._stored(objects, storages, known.rebound, known.grads)
+        return self._stored(objects, storages, known.source)
 
     def _planned(self, layouts: list[Layout | None]) -> _Laid:
         """The plan for these layouts of the tensors."""
         r = self.recording
         lies = {r.placeholders[k].node: l for k, l in zip(r.specs, layouts, strict=True) if l is not None}
+        nodes = [v.node for v in r.values]
+        for b in r.rebinds:
+            if isinstance(b.target, int):
+                nodes[b.value] = self._as_before(b.target, nodes[b.value], lies)
+        for g in r.set_grads:
+            if g.value is not None:
+                nodes[g.value] = self._as_before(g.target, nodes[g.value], lies)
         places = [*(r.placeholders[k].node for k in self._passed), *self._fixed]
         known = set(places)
-        rebound = [
-            self._as_before(b.target, b.value, lies) if isinstance(b.target, int) else r.values[b.value].node
-            for b in r.rebinds
-        ]
-        grads = [None if g.value is None else self._as_before(g.target, g.value, lies) for g in r.set_grads]
-        asked = [n for n in (*rebound, *grads) if n is not None and n not in known]
-        asked = list(dict.fromkeys([*self._nodes, *asked]))
+        asked = list(dict.fromkeys([n for n in nodes if n not in known]))
         where = {n: i for i, n in enumerate([*places, *asked])}
         found = plans.over_meshes(asked, lies) if asked else None
-        return _Laid(
-            layouts,
-            asked,
-            None if found is None else found[0],
-            _Inputs([], [], []) if found is None else _Inputs.of(r, found[1]),
-            [where[n] for n in rebound],
-            [None if n is None else where[n] for n in grads],
-        )
+        plan, inputs = (None, _Inputs([], [], [])) if found is None else (found[0], _Inputs.of(r, found[1]))
+        return _Laid(layouts, asked, plan, inputs, [where[n] for n in nodes])
 
-    def _as_before(self, tensor: int, value: int, lies: Mapping[Node, Layout]) -> Node:
-        """A value that a tensor is to stand for, or its gradient: laid out as the tensor is."""
-        old, new = self.recording.placeholders[tensor].node, self.recording.values[value].node
+    def _as_before(self, tensor: int, new: Node, lies: Mapping[Node, Layout]) -> Node:
+        """A node that a tensor is to stand for, or its gradient: laid out as the tensor is."""
+        old = self.recording.placeholders[tensor].node
         layout = lies.get(old)
         same = new.device in (None, old.device) and new.shape == old.shape
         if layout is None or not same or lies.get(new, meshes.layout_of(new)) == layout:
