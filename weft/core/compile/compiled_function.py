@@ -302,9 +302,8 @@ class InMode(CompiledFunction[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with self._mode():
             result = super().__call__(*args, **kwargs)
-            for t in tensors_in(
-                result
-            ):  # those that require grad are not computed yet, and would be in the caller's mode
+            # those that require grad are not computed yet, and would be in the caller's mode
+            for t in tensors_in(result):
                 if context().trace is None:
                     run.realize_value(t.value)
             return result
