@@ -312,6 +312,19 @@ class Borrower(Protocol):
 
 
 @runtime_checkable
+class Rounder(Protocol):
+    """A device whose pool counts more bytes against its limit than were asked for. Optional."""
+
+    def rounded_bytes(self, nbytes: int) -> int:
+        """The bytes that `used_bytes` grows by for a memory of so many."""
+        ...
+
+    def idle_bytes(self) -> int:
+        """The bytes that count against the limit, though no memory that lives has them."""
+        ...
+
+
+@runtime_checkable
 class BoxCopier(Protocol):
     """A device that copies boxes of memories itself, `boxes.copy_box` does it through the host for others. Optional."""
 

@@ -126,13 +126,28 @@ def set_memory_limit(name: str, nbytes: int | None) -> None:
     """Set the number of bytes that may be in use on a device; None for what it has."""
     device = open_device(name)
     device.set_memory_limit(nbytes)
-    _limits[device.info.name] = nbytes
+    _limits[_pool(device)] = nbytes
+
+
+def memory_limit(device: Device) -> int:
+    """The number of bytes that may be in use in a device's pool."""
+    limit = limit_set(device)
+    return device.info.memory_bytes if limit is None else limit
+
+
+def limit_set(device: Device) -> int | None:
+    """The number of bytes that somebody has said may be in use in a device's pool, if anybody has."""
+    return _limits.get(_pool(device))
 
 
 def available_bytes(device: Device) -> int:
     """The bytes that may still be allocated on a device."""
-    limit = _limits.get(device.info.name)
-    return max(0, (device.info.memory_bytes if limit is None else limit) - device.used_bytes())
+    return max(0, memory_limit(device) - device.used_bytes())
+
+
+def _pool(device: Device) -> str:
+    """The key of the limit of a pool, which devices of a backend may share."""
+    return f"{device.info.name.partition(':')[0]} {device.info.memory_pool}"
 
 
 def register(backend: Backend) -> None:
@@ -152,8 +167,7 @@ def unregister(kind: str) -> None:
 def _forget(kind: str) -> None:
     _backends.pop(kind, None)
     for name in [n for n in _devices if n.partition(":")[0] == kind]:
-        del _devices[name]
-        _limits.pop(name, None)
+        _limits.pop(_pool(_devices.pop(name)), None)
     _note_opened()
 
 

@@ -79,10 +79,10 @@ def prepared(job: Job, device: Device) -> Prepared:
 
 def assembled(made: Prepared) -> Unrolled:
     """The plan of a job whose kernels are compiled."""
-    return _Assembly(made).plan()
+    return Assembly(made).plan()
 
 
-class _Assembly:
+class Assembly:
     """Gives every tensor of the plan a slot: externals first (leaves, then outputs), then the workspace."""
 
     def __init__(self, made: Prepared) -> None:

@@ -63,9 +63,13 @@ class KernelDetail:
 
 
 def details(
-    nodes: Sequence[Node], device: Device, sizes: Mapping[str, int] | None = None
+    nodes: Sequence[Node],
+    device: Device,
+    sizes: Mapping[str, int] | None = None,
+    order: Sequence[int] | None = None,
 ) -> list[KernelDetail]:
-    """The kernels that computing `nodes` on `device` takes, in order; where runtime variables have these `sizes`."""
+    """The kernels that computing `nodes` on `device` takes, in order, or in this `order`; where runtime variables have
+    these `sizes`."""
 
     def count(x: Int) -> int:
         return high(x) if sizes is None else int(evaluate(x, sizes))
@@ -78,4 +82,5 @@ def details(
         )
         for s in kernels(specs)
     }  # fmt: skip
-    return [once[k] for s in specs for k in (s.launches(sizes or {}) if isinstance(s, ScanSpec) else (s,))]
+    found = specs if order is None else [specs[k] for k in order]
+    return [once[k] for s in found for k in (s.launches(sizes or {}) if isinstance(s, ScanSpec) else (s,))]

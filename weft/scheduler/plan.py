@@ -80,11 +80,21 @@ class Shared:
         return "a plan for all numbers" if not sizes else f"a plan for all sizes: {sizes}"
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The way in which a plan keeps within a limit: the kernels of the graph, by number, in the order in which they
+    run; which values leave memory, and why, a line for each."""
+
+    order: tuple[int, ...]
+    lines: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory;
     `constants`: variables of the commands after the runtime ones, with the same values in every run; `feed`: where the
-    commands' leaves are not the graph's; `shared`: where it serves other graphs, too."""
+    commands' leaves are not the graph's; `shared`: where it serves other graphs, too; `within`: where it does not keep
+    all values."""
 
     device: Device
     commands: Commands
@@ -97,6 +107,7 @@ class Plan:
     constants: tuple[int, ...] = ()
     feed: Feed | None = None
     shared: Shared | None = None
+    within: Within | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
     _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
@@ -166,7 +177,10 @@ class Plan:
 
     def start_timed(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> list[int]:
         """As `start`, and wait: the nanoseconds of each step."""
-        return self.executable.run_timed(memories, (*values, *self.constants))
+        try:
+            return self.executable.run_timed(memories, (*values, *self.constants))
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
 
     def result_bytes(self) -> int:
         """The bytes of the results, where no runtime variable has a say."""

@@ -283,13 +283,26 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
     values = [value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
         out = plan.run(memories, values)
-    except MemoryPlanError:
-        if plan.shared is None:
-            raise
-        out = plan_for(sig, device, dynamic=False).run(memories)  # which needs no room for larger sizes
+    except MemoryPlanError as refused:
+        out = _run_within(sig, device, plan, memories, refused)
     if sig.homeless:
         check_unchanged(sig.leaves)
     return out
+
+
+def _run_within(
+    sig: Signature, device: Device, plan: Plan, memories: list[Memory], refused: MemoryPlanError
+) -> list[Storage]:
+    """The values of a graph whose plan was refused for want of memory."""
+    if plan.shared is not None:
+        try:
+            return plan_for(sig, device, dynamic=False).run(memories)  # which needs no room for larger sizes
+        except MemoryPlanError as again:
+            refused = again
+    # Here, since most plans fit, and those found on disk need no compiler.
+    from weft.scheduler.pools import within
+
+    return within.run(sig, device, memories, refused)
 
 
 def check_unchanged(leaves: Sequence[Node]) -> None:
@@ -318,7 +331,7 @@ def plan_for(
     can. `dynamic`: it may be one for graphs of all sizes; see families.py. `stays`: it will be run often, so that one
     of its own that is on disk is better. `at_once`: it may be a basic one, until the final one is there; see
     basic/tiers.py."""
-    replaces = _replaces(sig, state)
+    replaces = replaced(sig, state)
     key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
     if kept is not None:
@@ -372,10 +385,10 @@ def learn(sig: Signature, device: Device, state: Mapping[int, Node]) -> None:
     if sig.variables or sig.homeless or sig.key.pinned:
         return
     with _lock:
-        families.teach(sig, device, _replaces(sig, state))
+        families.teach(sig, device, replaced(sig, state))
 
 
-def _replaces(sig: Signature, state: Mapping[int, Node]) -> tuple[tuple[int, int], ...]:
+def replaced(sig: Signature, state: Mapping[int, Node]) -> tuple[tuple[int, int], ...]:
     """The outputs that take a leaf's memory, each with the number of the leaf."""
     if not state:
         return ()

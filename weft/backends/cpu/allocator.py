@@ -190,8 +190,11 @@ class Allocator:
         """The memory in use now."""
         with self._lock:
             self._collect()
-            idle_small = sum(size * len(free) for size, free in self._idle_small.items())
-            return MemoryUse(self._live - idle_small, self._peak, self._idle, self._mapped)
+            return MemoryUse(self._live - self.idle_small(), self._peak, self._idle, self._mapped)
+
+    def idle_small(self) -> int:
+        """The bytes of idle small blocks, which are kept for ever and count as live against the limit."""
+        return sum(size * len(free) for size, free in self._idle_small.items())
 
     def reset_peak(self) -> None:
         """Let the peak start again from what is live now."""

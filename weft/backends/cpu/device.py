@@ -25,7 +25,7 @@ from weft.ir.forks import forkable
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, EXPANDED
 
-from .allocator import Borrowed, MemoryBlock
+from .allocator import Borrowed, MemoryBlock, size_class
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
@@ -155,7 +155,7 @@ class CpuDevice:
         """The address of at least `nbytes` bytes that plans share, one run at a time."""
         block = self._workspace
         if block is None or block.nbytes < nbytes:
-            self._workspace = None
+            self._workspace = block = None  # gone before there is another one
             block = self._workspace = self.runtime.allocator.allocate(nbytes)
         return block.address
 
@@ -178,10 +178,18 @@ class CpuDevice:
         return True
 
     def set_memory_limit(self, nbytes: int | None) -> None:
+        if nbytes is not None and self.used_bytes() > nbytes:
+            self._give_up_workspace()  # nobody needs it but the next run, which is to keep within the limit
         self.runtime.allocator.set_limit(nbytes)
 
     def free(self, memory: Memory) -> None:
         _block(memory).release()
+
+    def rounded_bytes(self, nbytes: int) -> int:
+        return size_class(nbytes)
+
+    def idle_bytes(self) -> int:
+        return self.runtime.allocator.idle_small()
 
     def used_bytes(self) -> int:
         return self.runtime.allocator.use().live

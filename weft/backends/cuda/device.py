@@ -155,7 +155,7 @@ class CudaDevice:
         """The address of at least `nbytes` bytes that plans share, one run at a time."""
         block = self._workspace
         if block is None or block.nbytes < nbytes:
-            self._workspace = None
+            self._workspace = block = None  # gone before there is another one
             block = self._workspace = self.allocate(nbytes)
         return block.address
 

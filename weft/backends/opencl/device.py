@@ -137,7 +137,7 @@ class OpenCLDevice:
         if block is None or block.nbytes < nbytes:
             if block is not None:
                 self.synchronize()
-            self._workspace = None
+            self._workspace = block = None  # gone before there is another one
             block = self._workspace = self.pool.allocate(nbytes)
         return block
 

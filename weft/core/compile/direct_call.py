@@ -20,10 +20,10 @@ arguments, no constructors, no layers. For two arguments the text is
         ...
         try:
             memory = allocate(64)
+            if not direct(s0.memory, s1.memory, memory):
+                execute((s0.memory, s1.memory, memory))
         except MemoryError:
             return None
-        if not direct(s0.memory, s1.memory, memory):
-            execute((s0.memory, s1.memory, memory))
         return result(memory)
 
 None stands for "not as it was at the trace": the caller takes the general way, which also has the messages. Within a
@@ -141,8 +141,8 @@ def direct_call(
         lines += ["kept.is_used = True"]
     nbytes = plan.result_bytes()
     lines += [
-        "try:", f"    memory = allocate({nbytes})", "except MemoryError:", "    return None",
-        start, f"    execute(({given},))", "return result(memory)",
+        "try:", f"    memory = allocate({nbytes})", f"    {start}", f"        execute(({given},))",
+        "except MemoryError:", "    return None", "return result(memory)",
     ]  # fmt: skip
     text = "\n    ".join(["def call(args):", *lines])
     exec(compile(text, "<weft.compile: a direct call>", "exec"), env)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from weft.autograd.context import change, context, default_device, enter
 from weft.core.args.axes import is_int
@@ -114,11 +114,11 @@ def device_class() -> type[device]:
 class memory_limit(DecoratingContext):  # noqa: N801  (as the other contexts)
     """`with weft.memory_limit(nbytes):` what would bring the memory in use on a device above `nbytes` is refused.
 
-    A MemoryPlanError names what needs most. Without a device, the limit is the default device's. `memory_limit(None)`
-    lifts it within the block. What is in use already stays.
+    What does not fit is computed again when it is read, or spilled to the host or a file; where that does not suffice,
+    a MemoryPlanError names what needs most, and the limit that would do. Without a device, the limit is the default
+    device's; devices that share a pool share its limit. `memory_limit(None)` lifts it within the block. What is in use
+    already stays.
     """
-
-    _limits: ClassVar[dict[str, int | None]] = {}
 
     def __init__(self, nbytes: int | None, device: str | None = None) -> None:
         if nbytes is not None and (not is_int(nbytes) or nbytes < 0):
@@ -128,16 +128,12 @@ class memory_limit(DecoratingContext):  # noqa: N801  (as the other contexts)
 
     def __enter__(self) -> Self:
         name = default_device() if self.device is None else run.device_name(self.device)
-        self._before.append((name, self._limits.get(name)))
-        self._set(name, self.nbytes)
+        self._before.append((name, run.memory_limit(name)))
+        run.set_memory_limit(name, self.nbytes)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._set(*self._before.pop())
-
-    def _set(self, name: str, nbytes: int | None) -> None:
-        self._limits[name] = nbytes
-        run.set_memory_limit(name, nbytes)
+        run.set_memory_limit(*self._before.pop())
 
 
 def devices() -> list[DeviceStatus]:

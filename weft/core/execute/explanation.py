@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import pending, tracing
 from weft.core.execute.pending import Reason
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, MemoryPlanError
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from weft.scheduler.meshes import Local
     from weft.scheduler.parts.cut import Cut, Exchange
     from weft.scheduler.parts.order import Step
+    from weft.scheduler.placing.layouts import Form
     from weft.scheduler.plan import KernelInfo, Plan
+    from weft.scheduler.signature import Signature
 
 TIMED_RUNS = 5
 """Runs of which an explanation gives the median, after one to warm up."""
@@ -420,8 +423,15 @@ def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
     """The layouts of the nodes, and of what was laid out on the way to them as costs least."""
     from weft.ir.ops import Op
     from weft.scheduler.meshes import Laid
+    from weft.scheduler.sharding.propagate import Choice
 
     for n, of in local.choices.items():
+        if not isinstance(of, Choice):
+            (other, ns), *_ = of.others
+            more = f"{_form(other)} would take {ns / 1e3:.4g} us longer" if ns < math.inf else "no other fits"
+            why = f"searched, as it takes the least time; {more}"
+            yield ExplainedLayout(_tensor(n), n.device or "", _form(of.form), why)
+            continue
         best, other = of.chosen, of.next_best
         why = "the only way"
         if other is not None:
@@ -458,6 +468,12 @@ def _placements(layout: Layout) -> str:
                 return "Replicate()"
 
     return ", ".join(map(text, layout))
+
+
+def _form(form: Form) -> str:
+    """A layout, and the axes along which the terms of a sum are parted."""
+    summed = [f"terms along axis {s.dim}" for s in form.split if s is not None]
+    return " of ".join([_placements(form.layout), *summed])
 
 
 def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:
@@ -511,8 +527,28 @@ def _kernels(nodes: Sequence[Node], name: str, shared: list[str]) -> Iterator[Ex
     if plan is not None and plan.shared is not None:
         shared.append(str(plan.shared))
         nodes, sizes = list(plan.shared.outputs), plan.shared.values
-    for detail in details(nodes, device, sizes):
+    order = None if sizes else _order_within(sig, device, shared)
+    for detail in details(nodes, device, sizes, order):
         yield ExplainedKernel(detail, name)
+
+
+def _order_within(sig: Signature, device: Device, lines: list[str]) -> Sequence[int] | None:
+    """The order of the kernels within the memory that is left, where a limit is set; None for their own. Which values
+    leave memory is added to `lines`, or that there is not enough."""
+    from weft.backends.registry import limit_set
+
+    if limit_set(device) is None or sig.variables or sig.homeless:
+        return None
+    from weft.scheduler.pools.within import Fitted, fitting, remedy, room_on
+
+    found = fitting(sig, device, (), room_on(device))
+    if not isinstance(found, Fitted):
+        lines.append(remedy(device, found))
+        return None
+    if found.plan.within is None:
+        return None
+    lines += found.plan.within.lines
+    return found.plan.within.order
 
 
 def explained(
@@ -524,7 +560,7 @@ def explained(
     name, limits = device.info.name, device.limits()
     launches = [(s, t) for s, t in zip(plan.steps, times, strict=True) if s.name != "copy"]
     if plan.shared is None:
-        found = details(nodes, device)
+        found = details(nodes, device, None, None if plan.within is None else plan.within.order)
     else:
         found = details(plan.shared.outputs, device, plan.shared.values)
         sized = [
@@ -539,6 +575,8 @@ def explained(
 
 
 def _shared_by(plan: Plan | None) -> tuple[str, ...]:
+    if plan is not None and plan.within is not None:
+        return plan.within.lines
     return () if plan is None or plan.shared is None else (str(plan.shared),)
 
 
@@ -555,7 +593,14 @@ def _timed(nodes: Sequence[Node], device: Device) -> tuple[Plan, list[int], int]
         )
     plan = plan_for(sig, device)
     memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
-    plan.profile(memories)
+    try:
+        plan.profile(memories)
+    except MemoryPlanError as refused:
+        from weft.scheduler.pools.within import attempted
+
+        plan = attempted(
+            sig, device, (), refused, lambda found: (found.plan.profile(memories), found.plan)[1]
+        )
     runs: list[list[int]] = []
     wholes: list[int] = []
     start = clock.perf_counter_ns()

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.ir import dtypes
 from weft.ir.graph import Node
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
     from weft.backends.protocol import Device, Memory
     from weft.backends.storage import Storage
+    from weft.errors import MemoryPlanError
     from weft.ir.placement import Layout
     from weft.scheduler.invariants import Split
     from weft.scheduler.mesh_plans import MeshPlan
     from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
+
+R = TypeVar("R")
 
 
 def open_device(name: str) -> Device:
@@ -60,6 +63,21 @@ def plan(
 
     sig = signature(nodes)
     return plan_for(sig, device, state, dynamic, stays=True), sig
+
+
+def within_memory(
+    sig: Signature,
+    device: Device,
+    state: Mapping[int, Node],
+    refused: MemoryPlanError,
+    start: Callable[[Plan], R],
+) -> R:
+    """The result of `start` for a plan within the memory that is left, for a graph whose plan was `refused`: some
+    values are computed again. MemoryPlanError where there is none."""
+    from weft.scheduler.pools.within import attempted
+    from weft.scheduler.realize import replaced
+
+    return attempted(sig, device, replaced(sig, state), refused, lambda found: start(found.plan))
 
 
 def over_devices(nodes: Sequence[Node]) -> tuple[PartsPlan, Signature] | None:

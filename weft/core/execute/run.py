@@ -267,6 +267,13 @@ def _opened_devices() -> Callable[[], Sequence[Device]]:
     return opened_devices
 
 
+def memory_limit(name: str) -> int | None:
+    """The number of bytes that may be in use on a device, if somebody has said so."""
+    from weft.backends import registry
+
+    return registry.limit_set(registry.open_device(name))
+
+
 def set_memory_limit(name: str, nbytes: int | None) -> None:
     """Set how many bytes may be in use on a device; None for what it has."""
     from weft.backends import registry

@@ -218,8 +218,24 @@ class PartsPlan:
                 part.plan, part.settled = plan, _ = self.plan_for(part.sig, part.device, False)
                 part.start(plan, memories, env)  # which needs no room for larger sizes
         except MemoryError as error:
-            name = part.device.info.name
-            raise MemoryPlanError(self._refusal(name, error)) from error
+            refused = MemoryPlanError(self._refusal(part.device.info.name, error))
+            refused.__cause__ = error
+            self._within(part, memories, env, refused)
+
+    def _within(
+        self, part: _Part, memories: Sequence[Memory], env: Mapping[str, int], refused: MemoryPlanError
+    ) -> None:
+        """Run a part whose plan was `refused` by one for the memory that is left. Its results have theirs already."""
+        # Here, since most plans fit, and those found on disk need no compiler.
+        from weft.scheduler.pools.within import Fitted, attempted
+
+        def start(found: Fitted) -> None:
+            try:
+                part.start(found.plan, memories, env)
+            except MemoryError as error:
+                raise MemoryPlanError(self._refusal(part.device.info.name, error)) from error
+
+        attempted(part.sig, part.device, (), refused, start, part.plan.result_bytes())
 
     def _move(self, move: _Move, memories: list[Memory], env: Mapping[str, int]) -> None:
         s, device, origin = move.step, move.device, move.origin

@@ -214,13 +214,9 @@ class _Lowering:
             elif self._is_single(n):
                 self.singles[n] = self._single(n)
         local = {n: tuple(c.own) for n, c in self.cuts.items() if c.own}
-        return Lowered(
-            local, {n: self.singles.get(n, n) for n in nodes if n not in self.cuts}, self._used(local)
-        )
-
-    def _used(self, local: Mapping[Node, Sequence[Node]]) -> tuple[Fetch, ...]:
-        made = toposort([*(n for of in local.values() for n in of), *self.singles.values()])
-        return tuple([self.fetches[n] for n in made if n in self.fetches])
+        others = {n: self.singles.get(n, n) for n in nodes if n not in self.cuts}
+        asked = [*(made for n in nodes for made in local.get(n, ())), *others.values()]
+        return Lowered(local, others, tuple([self.fetches[n] for n in toposort(asked) if n in self.fetches]))
 
     def _is_single(self, n: Node) -> bool:
         """True for a node on another device, or in a file."""

@@ -315,7 +315,7 @@ class Propagation:
         return None if box is None else box[dim]
 
     def _box(self, layout: Layout, shape: Shape, k: int) -> IndexBox:
-        """What a device has of a tensor that is laid out so."""
+        """The box that a device has of a tensor that is laid out so."""
         key = (layout, shape, k)
         if key not in self._made:
             self._made[key] = box_at(layout, shape, self.mesh, k)
