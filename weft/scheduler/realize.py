@@ -133,7 +133,7 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
     if not order or (device, sig.key, ()) in _plans:
         return None
     kinds = repeats.kinds_of(order)
-    if not _memory.changes(frozenset(kinds), hash(outline(sig.key.rows).key)):
+    if not _memory.changes(frozenset(kinds), lambda: hash(outline(sig.key.rows).key)):
         return None
     return None if families.known(sig, device) is not None else repeats.segments(nodes, order, kinds, _memory)
 

@@ -15,7 +15,7 @@ segments are its own nodes, in an order in which each comes after what it reads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
@@ -90,15 +90,15 @@ class Memory:
     ends: dict[frozenset[Kind], None] = field(default_factory=dict[frozenset[Kind], None])
     segments: dict[Segment, None] = field(default_factory=dict[Segment, None])
 
-    def changes(self, kinds: frozenset[Kind], structure: int) -> bool:
+    def changes(self, kinds: frozenset[Kind], structure: Callable[[], int]) -> bool:
         """True where graphs of these kinds of nodes came in many structures, this one included."""
         for k, program in enumerate(self.programs):
             if len(kinds & program.kinds) >= ALIKE * len(kinds | program.kinds):
                 self.programs.append(self.programs.pop(k))
                 if len(program.structures) < MANY_STRUCTURES:
-                    program.structures.add(structure)
+                    program.structures.add(structure())
                 return len(program.structures) >= MANY_STRUCTURES
-        self.programs.append(_Program(kinds, {structure}))
+        self.programs.append(_Program(kinds, {structure()}))
         del self.programs[:-PROGRAMS_KEPT]
         return False
 
@@ -136,8 +136,8 @@ def segments(
 ) -> list[tuple[Node, ...]] | None:
     """The values to compute one after the other, `nodes` among them: those of each segment that others read. None where
     more would have to be planned than the graph as a whole."""
-    tried = [*reversed(memory.ends)]
-    for ends in (*tried, _chosen(kinds)):
+    for known in (*reversed(memory.ends), None):
+        ends = _chosen(kinds) if known is None else known
         cuts = _joined(kinds, list(_at_runs(kinds, _after(kinds, ends))), order)
         if _cost(kinds, cuts, memory) < len(order):
             memory.keep(ends, [tuple(kinds[a:b]) for a, b in cuts])
